@@ -12,23 +12,20 @@ from typing import Any
 
 import pytest
 
-from bae import Graph, JournalError, Node
+from bae import Graph, JournalError
 from bae.journal import Journal, MemoryJournal, SQLiteJournal, StoredRun, check
 from bae.journal.export import RecordedRuns, write_run
 from bae.journal.shape import shape_of
+from end_node import EndNode
 
 
-class Start(Node):
+class Start(EndNode):
     text: str
 
-    async def __call__(self) -> None: ...
 
-
-class Other(Node):
+class Other(EndNode):
     text: str
     more: int = 0
-
-    async def __call__(self) -> None: ...
 
 
 GRAPH = Graph(start=Start)

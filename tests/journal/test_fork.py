@@ -11,6 +11,7 @@ import pytest
 from bae import Dep, Gate, Graph, JournalError, Node, Recall
 from bae.journal import Journal, MemoryJournal, RunForked, SQLiteJournal, StoredRun
 from bae.testing import ScriptedLM
+from end_node import EndNode
 from kept_runs import WORLD, World, get_place
 
 
@@ -120,12 +121,10 @@ async def test_a_change_that_the_node_refuses_is_told(journal: Journal, change: 
     assert len(await journal.runs()) == 1
 
 
-class Trip(Node):
+class Trip(EndNode):
     at: int
     journal: str
     changed: int
-
-    async def __call__(self) -> None: ...
 
 
 async def test_a_field_that_is_called_as_a_parameter_can_be_changed(journal: Journal):
@@ -136,11 +135,9 @@ async def test_a_field_that_is_called_as_a_parameter_can_be_changed(journal: Jou
     assert (await trips.resume(new, journal=journal)).trace == [Trip.model_validate(other)]
 
 
-class Refund(Node):
+class Refund(EndNode):
     amount: int
     approved: Annotated[bool, Gate("May I?")]
-
-    async def __call__(self) -> None: ...
 
 
 async def test_a_fork_at_the_node_that_a_run_waits_for_is_told_that_it_waits(journal: Journal):

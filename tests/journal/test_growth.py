@@ -17,6 +17,7 @@ from bae.journal.export import read_runs, write_run
 from bae.journal.gates import all_gates
 from bae.journal.report import report_run
 from bae.journal.why import why
+from end_node import EndNode
 from growth import Lines, assert_linear
 from toy_backend import ToyBackend
 
@@ -42,24 +43,18 @@ class One(Node):
         return Two(out=self.item)
 
 
-class Two(Node):
+class Two(EndNode):
     out: int
     item: Annotated[int, Recall(One)]
 
-    async def __call__(self) -> None: ...
 
-
-class Asked(Node):
+class Asked(EndNode):
     item: int
     said: Annotated[str, Gate("What now?")]
 
-    async def __call__(self) -> None: ...
 
-
-class Sum(Node):
+class Sum(EndNode):
     total: int
-
-    async def __call__(self) -> None: ...
 
 
 class Functions(Node):
@@ -94,10 +89,8 @@ class Filled(Node):
     async def __call__(self) -> Answer: ...
 
 
-class Answer(Node):
+class Answer(EndNode):
     out: int
-
-    async def __call__(self) -> None: ...
 
 
 class Fills(Node):

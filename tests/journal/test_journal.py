@@ -32,12 +32,11 @@ from bae.journal import (
 from bae.lm import metered, report, tell
 from bae.testing import ScriptedLM
 from bae.usage import Event
+from end_node import EndNode
 
 
-class Noted(Node):
+class Noted(EndNode):
     n: int = 0
-
-    async def __call__(self) -> None: ...
 
 
 def steps(count: int) -> list[Record]:
@@ -141,13 +140,11 @@ def shout(name: str) -> str:
     return name.upper()
 
 
-class Work(Node):
+class Work(EndNode):
     number: Annotated[int, Dep(get_number)]
     fine: Annotated[bool, Gate("fine?")]
     names: list[str]
     loud: Annotated[list[str], Map(shout, over="names", limit=1)]
-
-    async def __call__(self) -> None: ...
 
 
 async def yes(gate: Any) -> bool:
@@ -188,10 +185,8 @@ async def test_a_source_that_failed_is_written_down_with_its_error_and_so_is_the
     def fails() -> int:
         raise error
 
-    class Fails(Node):
+    class Fails(EndNode):
         x: Annotated[int, Dep(fails)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await Graph(start=Fails).arun(Fails())
@@ -205,10 +200,8 @@ async def test_a_source_that_failed_is_written_down_with_its_error_and_so_is_the
 
 
 async def test_a_graph_inside_writes_its_own_start_and_end_under_its_place():
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Noted, Dep(Noted)]
-
-        async def __call__(self) -> None: ...
 
     result = await Graph(start=Outer).arun(Outer())
 
@@ -234,11 +227,9 @@ async def test_a_graph_inside_that_was_cancelled_is_written_down_as_such():
         await under_way.wait()
         raise LookupError
 
-    class Outer(Node):
+    class Outer(EndNode):
         slow: Annotated[Slow, Dep(Slow)]
         broken: Annotated[int, Dep(fails)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         async with asyncio.timeout(20):

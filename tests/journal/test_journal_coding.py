@@ -49,6 +49,7 @@ from bae.records import (
 from bae.result import GraphResult
 from bae.testing import ScriptedLM
 from bae.usage import Attempt, Usage
+from end_node import EndNode
 
 
 class Place(BaseModel):
@@ -95,12 +96,10 @@ class Word(Node):
     async def __call__(self) -> Meaning: ...
 
 
-class Meaning(Node):
+class Meaning(EndNode):
     weather: Annotated[Weather, Dep(get_weather)]
     word: Annotated[str, Recall()]
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Ask(Node):
@@ -141,10 +140,8 @@ class Tell(Node):
         return await lm.make(self, Done)
 
 
-class Done(Node):
+class Done(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 graph = Graph(start=Ask)
@@ -221,16 +218,12 @@ async def test_a_graph_that_ends_at_a_node_with_something_live_is_run_again() ->
     async def get_hot() -> Weather:
         return Hot(place=Place(name="Ulm"), degrees=40)
 
-    class Ending(Node):
+    class Ending(EndNode):
         weather: Annotated[Weather, Dep(get_hot)]
         fine: int = 1
 
-        async def __call__(self) -> None: ...
-
-    class Around(Node):
+    class Around(EndNode):
         inner: Annotated[Ending, Dep(Ending)]
-
-        async def __call__(self) -> None: ...
 
     around = Graph(start=Around)
     _, lines = await recorded(around, Around())
@@ -251,15 +244,11 @@ async def test_prompts_of_nodes_with_secrets_are_not_written_and_others_are() ->
 
         async def __call__(self) -> Shut | Plain: ...
 
-    class Shut(Node):
+    class Shut(EndNode):
         token: SecretStr
 
-        async def __call__(self) -> None: ...
-
-    class Plain(Node):
+    class Plain(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     some = Encoder(Graph(start=Open))
     askers = Asker("fill", Shut), Asker("choice", Open), Asker("body", Open)
@@ -289,10 +278,8 @@ async def test_prompts_of_a_node_that_may_recall_a_secret_are_not_written() -> N
 
         async def __call__(self) -> Last: ...
 
-    class Last(Node):
+    class Last(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     attempt = Attempt(1, "the answer", "valid", asked="the question")
     record = AnswerJudged(1.0, "", 2, Asker("fill", Last), attempt)
@@ -303,10 +290,8 @@ async def test_what_a_secret_dependency_failed_with_is_not_quoted() -> None:
     async def get_token() -> SecretStr:
         raise ValueError("t0ken is not valid")
 
-    class Sealed(Node):
+    class Sealed(EndNode):
         token: Annotated[SecretStr | None, Dep(get_token)] = None
-
-        async def __call__(self) -> None: ...
 
     _, lines = await recorded(Graph(start=Sealed), Sealed())
     assert not any("t0ken" in line.data for line in lines)
@@ -459,15 +444,13 @@ def _recorded_once() -> tuple[Line, ...]:
 
 
 async def test_an_answer_at_a_gate_is_kept_as_it_was_given() -> None:
-    class Odd(Node):
+    class Odd(EndNode):
         weight: Annotated[int, Gate("how heavy?")]
 
         @field_validator("weight", mode="before")
         @classmethod
         def parsed(cls, value: Any) -> Any:
             return int(value.removesuffix("kg"))
-
-        async def __call__(self) -> None: ...
 
     async def heavy(gate: OpenGate) -> str:
         return "5kg"
@@ -480,10 +463,8 @@ async def test_an_answer_at_a_gate_is_kept_as_it_was_given() -> None:
 
 
 async def test_the_answer_to_a_secret_gate_is_not_stored() -> None:
-    class Locked(Node):
+    class Locked(EndNode):
         code: Annotated[SecretStr, Gate("the code?")]
-
-        async def __call__(self) -> None: ...
 
     async def tell(gate: OpenGate) -> str:
         return "sesame"

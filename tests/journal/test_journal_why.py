@@ -19,6 +19,7 @@ from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from bae.journal.store import Line, RunInfo, StoredRun
 from bae.journal.why import why
 from bae.testing import ScriptedLM
+from end_node import EndNode
 
 pytestmark = pytest.mark.once
 
@@ -579,10 +580,8 @@ async def nowhere() -> str:
     raise LookupError("nowhere to be found")
 
 
-class Guess(Node):
+class Guess(EndNode):
     mood: Mood
-
-    async def __call__(self) -> None: ...
 
 
 class Short(Node):
@@ -592,10 +591,8 @@ class Short(Node):
     async def __call__(self) -> Shortened: ...
 
 
-class Shortened(Node):
+class Shortened(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Morning(Node):
@@ -614,7 +611,7 @@ class Noon(Node):
     async def __call__(self) -> Evening | Morning: ...
 
 
-class Evening(Node):
+class Evening(EndNode):
     noon: Annotated[Noon, Recall()]
     note: Annotated[str, Recall(Noon)]
     city: Annotated[str, Dep(get_city)]
@@ -623,8 +620,6 @@ class Evening(Node):
     loud: Annotated[list[str], Map(shout, over="words")]
     shorts: Annotated[list[Shortened], Map(Short, over="words")]
     fine: Annotated[bool, Gate("Fine?")]
-
-    async def __call__(self) -> None: ...
 
 
 graph = Graph(start=Morning, end=Evening)
@@ -728,10 +723,8 @@ async def test_a_forked_run_says_what_is_its_own(journal: Journal):
 
 
 async def test_a_run_that_failed_says_why_a_field_is_not_there(journal: Journal):
-    class Lost(Node):
+    class Lost(EndNode):
         place: Annotated[str, Dep(nowhere)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError):
         await Graph(start=Lost).arun(Lost(), journal=journal, run_id="r")

@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from bae import BaeError, Dep, Graph, Node
 from bae.journal import SQLiteJournal
+from end_node import EndNode
 from toy_backend import ToyBackend
 
 WORD = "swordfish"
@@ -21,15 +22,13 @@ class Asks(Node):
     async def __call__(self) -> Pin: ...
 
 
-class Pin(Node):
+class Pin(EndNode):
     pin: str = Field(repr=False)
 
     @field_validator("pin")
     @classmethod
     def known(cls, value: str) -> str:
         raise ValueError(f"{value} is no pin")
-
-    async def __call__(self) -> None: ...
 
 
 class AsksForAll(Node):
@@ -38,14 +37,12 @@ class AsksForAll(Node):
     async def __call__(self) -> Whole: ...
 
 
-class Whole(Node):
+class Whole(EndNode):
     pins: dict[str, int] = Field(repr=False)
 
     @model_validator(mode="after")
     def known(self) -> Whole:
         raise ValueError(f"{'-'.join(self.pins)} are no pins")
-
-    async def __call__(self) -> None: ...
 
 
 class Keyed(Node):
@@ -54,20 +51,16 @@ class Keyed(Node):
     async def __call__(self) -> Keys: ...
 
 
-class Keys(Node):
+class Keys(EndNode):
     pins: dict[str, int] = Field(repr=False)
-
-    async def __call__(self) -> None: ...
 
 
 def get_token() -> SecretStr:
     raise ValueError(f"refused the token {WORD}")
 
 
-class Opens(Node):
+class Opens(EndNode):
     token: Annotated[SecretStr, Dep(get_token)]
-
-    async def __call__(self) -> None: ...
 
 
 def good_token() -> SecretStr:
@@ -78,10 +71,8 @@ def look_up(token: Annotated[SecretStr, Dep(good_token)]) -> int:
     raise ValueError(f"nobody has the token {token.get_secret_value()}")
 
 
-class LooksUp(Node):
+class LooksUp(EndNode):
     found: Annotated[int, Dep(look_up)]
-
-    async def __call__(self) -> None: ...
 
 
 class Builds(Node):
@@ -91,15 +82,13 @@ class Builds(Node):
         return Built(pin=self.token.get_secret_value())
 
 
-class Built(Node):
+class Built(EndNode):
     pin: str = Field(repr=False)
 
     @field_validator("pin")
     @classmethod
     def known(cls, value: str) -> str:
         raise ValueError(f"{value} is no pin")
-
-    async def __call__(self) -> None: ...
 
 
 class Raises(Node):

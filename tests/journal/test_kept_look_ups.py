@@ -14,6 +14,7 @@ from bae import Dep, DepError, Graph, Map, Node, NodeError, Recall, ReplayError
 from bae.journal import Journal, MemoryJournal, RunResumed
 from bae.journal.why import why
 from bae.testing import ScriptedLM
+from end_node import EndNode
 from kept_runs import World
 
 WORLD = World()
@@ -179,11 +180,9 @@ async def test_a_replay_reports_a_call_with_other_arguments():
         async def __call__(self) -> End:
             return End(word=words[0])
 
-    class End(Node):
+    class End(EndNode):
         word: str
         found: Annotated[str, Dep(look, word="word")] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     graph, journal = Graph(start=Start), MemoryJournal()
     await graph.arun(Start(), journal=journal, run_id="one")
@@ -245,14 +244,12 @@ async def test_a_graph_with_bound_fields_continues_where_it_stopped_and_is_repla
         async def __call__(self) -> None:
             WORLD.do("found")
 
-    class Start(Node):
+    class Start(EndNode):
         word: str
         one: Annotated[Found, Dep(Look, word="word")] = Field(init=False)
         two: Annotated[Found, Dep(Look, word="word")] = Field(init=False)
         each: Annotated[list[Found], Map(Two, over="words", word="word")] = Field(init=False)
         words: list[str] = Field(default=["x", "y"])
-
-        async def __call__(self) -> None: ...
 
     class Two(Node):
         item: str

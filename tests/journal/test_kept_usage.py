@@ -10,19 +10,16 @@ from bae.journal import Journal, MemoryJournal
 from bae.lm import Answer
 from bae.usage import Usage
 from bounded import BOUND
+from end_node import EndNode
 from toy_backend import ToyBackend
 
 
-class Part(Node):
+class Part(EndNode):
     text: str
 
-    async def __call__(self) -> None: ...
 
-
-class Whole(Node):
+class Whole(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Puts(Node):

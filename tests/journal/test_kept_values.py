@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr
 from bae import Dep, DepError, Graph, JournalError, Map, Node, NodeError, ProofError
 from bae.journal import Journal, MemoryJournal
 from bae.testing import ScriptedLM
+from end_node import EndNode
 from kept_runs import World
 
 WORLD = World()
@@ -115,17 +116,13 @@ def open_handle() -> Handle:
     return Handle()
 
 
-class Reads(Node):
+class Reads(EndNode):
     handle: Annotated[Handle, Dep(open_handle)]
     token: SecretStr
 
-    async def __call__(self) -> None: ...
 
-
-class Holds(Node):
+class Holds(EndNode):
     handle: Handle
-
-    async def __call__(self) -> None: ...
 
 
 def test_what_a_journal_makes_of_a_graph_is_said_before_it_runs():
@@ -149,10 +146,8 @@ async def test_a_plain_field_that_no_journal_can_hold_keeps_a_run_from_starting(
 
 async def test_two_classes_of_one_name_keep_a_run_from_starting(journal: Journal):
     def other() -> type[Node]:
-        class Twin(Node):
+        class Twin(EndNode):
             number: int
-
-            async def __call__(self) -> None: ...
 
         return Twin
 
@@ -173,10 +168,8 @@ async def test_the_text_of_prompts_can_be_left_out(journal: Journal):
 
         async def __call__(self) -> Essay: ...
 
-    class Essay(Node):
+    class Essay(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     from toy_backend import ToyBackend
 
@@ -228,11 +221,9 @@ class Sent(Node):
         WORLD.do(f"sent {self.length}")
 
 
-class Batch(Node):
+class Batch(EndNode):
     codes: list[SecretStr]
     sent: Annotated[list[Sent], Map(Item, over="codes", limit=1)]
-
-    async def __call__(self) -> None: ...
 
 
 async def test_secrets_that_items_of_a_map_start_with_come_from_the_map(journal: Journal):
@@ -315,10 +306,8 @@ async def test_a_time_whose_zone_would_be_lost_is_refused_with_a_fix(journal: Jo
     assert raised.value.code == "bae-journal-field"
 
 
-class Zoned(Node):
+class Zoned(EndNode):
     when: datetime = datetime(2024, 6, 1, tzinfo=ZoneInfo("Europe/Berlin"))
-
-    async def __call__(self) -> None: ...
 
 
 def test_a_default_that_would_not_read_back_is_reported_before_a_run():

@@ -24,6 +24,7 @@ from pydantic import (
 from bae import Dep, JournalError, Map, Node, Recall
 from bae.journal.codec import same
 from bae.journal.node_codec import node_codec
+from end_node import EndNode
 
 
 class Place(BaseModel):
@@ -54,15 +55,13 @@ def shout(word: str) -> str:
     return word.upper()
 
 
-class Look(Node):
+class Look(EndNode):
     place: Annotated[Place, Dep(get_place)]
     luck: Annotated[str, Dep(shout)] = "some"
     words: list[str]
     shouted: Annotated[list[str], Map(shout, over="words")]
     asked: Annotated[str, Recall()]
     client: Annotated[Client | None, Dep(get_client)]
-
-    async def __call__(self) -> None: ...
 
 
 def there_and_back(node: Node) -> Any:
@@ -81,7 +80,7 @@ def test_a_draft_reads_back_as_the_draft_it_was() -> None:
     assert same(there_and_back(with_more), with_more)
 
 
-class Everything(Node):
+class Everything(EndNode):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     n: int = Field(alias="N")
@@ -104,8 +103,6 @@ class Everything(Node):
         self._mine.append(self.n)
         return self
 
-    async def __call__(self) -> None: ...
-
 
 def test_aliases_extras_defaults_computed_fields_and_validators_change_nothing() -> None:
     node = Everything(N=1, choice=Place(name="x"), extra=[1])
@@ -121,7 +118,7 @@ def test_aliases_extras_defaults_computed_fields_and_validators_change_nothing()
 
 
 def test_a_validator_that_does_more_each_time_does_nothing_when_a_node_is_read() -> None:
-    class Growing(Node):
+    class Growing(EndNode):
         n: int
 
         @model_validator(mode="after")
@@ -129,12 +126,10 @@ def test_a_validator_that_does_more_each_time_does_nothing_when_a_node_is_read()
             self.n += 1
             return self
 
-        async def __call__(self) -> None: ...
-
     assert there_and_back(Growing(n=1)).n == 2
 
 
-class Odd(Node):
+class Odd(EndNode):
     """Its fields have validators and serializers that do not take what they have made."""
 
     weight: int
@@ -158,8 +153,6 @@ class Odd(Node):
             raise ValueError("it is not offered")
         return value
 
-    async def __call__(self) -> None: ...
-
 
 def test_fields_whose_own_code_would_make_something_else_of_them_are_read_by_their_types() -> None:
     node = Odd(weight="5kg", day=dt.date(2024, 3, 1), options=["a"], pick="a")
@@ -174,41 +167,33 @@ def test_fields_whose_own_code_would_make_something_else_of_them_are_read_by_the
 
 
 def test_a_default_that_breaks_its_own_bounds_is_refused_when_it_is_written() -> None:
-    class Sentinel(Node):
+    class Sentinel(EndNode):
         score: int = Field(-1, ge=0)
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(JournalError, match=r"Sentinel\.score"):
         node_codec(Sentinel).dump(Sentinel())
 
 
 def test_a_node_with_its_own_constructor_reads_back() -> None:
-    class Built(Node):
+    class Built(EndNode):
         n: int
 
         def __init__(self, n: int, **more: Any) -> None:
             super().__init__(n=n * 10, **more)
 
-        async def __call__(self) -> None: ...
-
     assert there_and_back(Built(2)).n == 20
 
 
 def test_a_plain_field_that_holds_what_no_journal_can_is_refused_by_name() -> None:
-    class Loose(Node):
+    class Loose(EndNode):
         place: Place
         anything: Any = None
-
-        async def __call__(self) -> None: ...
 
     class Town(Place):
         people: int = 1
 
-    class Hidden(Node):
+    class Hidden(EndNode):
         anything: Annotated[Any, Dep(get_place)]
-
-        async def __call__(self) -> None: ...
 
     for node, name in (
         (Loose(place=Town(name="Ulm")), "Loose.place"),

@@ -12,6 +12,7 @@ from pydantic import AfterValidator
 
 from bae import Dep, Gate, GateError, Graph, JournalError, Map, Node, OpenGate
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
+from end_node import EndNode
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -21,32 +22,24 @@ async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield made
 
 
-class Refund(Node):
+class Refund(EndNode):
     amount: int
     approved: Annotated[bool, Gate("Refund?")]
 
-    async def __call__(self) -> None: ...
 
-
-class Two(Node):
+class Two(EndNode):
     first: Annotated[int, Gate("first?")]
     second: Annotated[int, Gate("second?")]
 
-    async def __call__(self) -> None: ...
 
-
-class Check(Node):
+class Check(EndNode):
     word: str
     ok: Annotated[bool, Gate("spelt right?")]
 
-    async def __call__(self) -> None: ...
 
-
-class Batch(Node):
+class Batch(EndNode):
     words: list[str]
     checks: Annotated[list[Check], Map(Check, over="words")]
-
-    async def __call__(self) -> None: ...
 
 
 refund, two, batch = Graph(start=Refund), Graph(start=Two), Graph(start=Batch)
@@ -68,10 +61,8 @@ async def test_an_answer_whose_validator_breaks_is_refused_and_the_run_still_wai
     def look_up(value: int) -> str:
         return {1: "one"}[value]
 
-    class Pick(Node):
+    class Pick(EndNode):
         number: Annotated[Any, AfterValidator(look_up), Gate("which?")]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Pick)
     await graph.arun(Pick(), journal=journal, run_id="one")
@@ -129,11 +120,9 @@ async def test_an_answer_that_comes_while_the_rest_is_under_way_is_taken_when_it
         await go.wait()
         return 7
 
-    class Both(Node):
+    class Both(EndNode):
         number: Annotated[int, Dep(slow)]
         ok: Annotated[bool, Gate("ok?")]
-
-        async def __call__(self) -> None: ...
 
     both = Graph(start=Both)
     async with asyncio.TaskGroup() as group:
@@ -145,22 +134,16 @@ async def test_an_answer_that_comes_while_the_rest_is_under_way_is_taken_when_it
     assert (await journal.runs())[0].status == "ended"
 
 
-class Timed(Node):
+class Timed(EndNode):
     ok: Annotated[bool, Gate("ok?", timeout=3600)] = False
 
-    async def __call__(self) -> None: ...
 
-
-class Late(Node):
+class Late(EndNode):
     ok: Annotated[bool, Gate("ok?", timeout=1e-6)] = True
 
-    async def __call__(self) -> None: ...
 
-
-class Strict(Node):
+class Strict(EndNode):
     ok: Annotated[bool, Gate("ok?", timeout=1e-6)]
-
-    async def __call__(self) -> None: ...
 
 
 async def test_a_gate_in_time_waits_and_says_until_when(journal: Journal):
@@ -195,10 +178,8 @@ async def test_somebody_who_answers_too_slowly_is_not_waited_for():
     async def never(gate: OpenGate) -> Any:
         await asyncio.Event().wait()
 
-    class Soon(Node):
+    class Soon(EndNode):
         ok: Annotated[bool, Gate("ok?", timeout=0.01)] = True
-
-        async def __call__(self) -> None: ...
 
     result = await Graph(start=Soon).arun(Soon(), answer=never)
     assert result.result == Soon(ok=True)
@@ -219,11 +200,9 @@ async def test_a_fork_asks_people_anew(journal: Journal):
         async def __call__(self) -> Approve:
             return Approve(amount=self.amount)
 
-    class Approve(Node):
+    class Approve(EndNode):
         amount: int
         approved: Annotated[bool, Gate("Refund?")]
-
-        async def __call__(self) -> None: ...
 
     asking = Graph(start=Ask)
     await asking.arun(Ask(amount=1), journal=journal, run_id="two")
@@ -280,11 +259,9 @@ async def test_one_who_runs_and_one_who_recovers_do_not_get_in_each_others_way(j
         await go.wait()
         return 1
 
-    class Both(Node):
+    class Both(EndNode):
         number: Annotated[int, Dep(slow)]
         ok: Annotated[bool, Gate("ok?")]
-
-        async def __call__(self) -> None: ...
 
     both = Graph(start=Both)
     for number in range(20):

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from bae import LM, Dep, Gate, Graph, Map, Node, Recall
 from bae.exceptions import JournalError
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
+from end_node import EndNode
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -68,18 +69,14 @@ class Letter(Node):
         return Sent(text=self.text, price=made.price)
 
 
-class Stamp(Node):
+class Stamp(EndNode):
     price: int
 
-    async def __call__(self) -> None: ...
 
-
-class Sent(Node):
+class Sent(EndNode):
     text: str
     price: int
     signed: Annotated[str, Gate("Who signs?")]
-
-    async def __call__(self) -> None: ...
 
 
 graph = Graph(start=Person, end=Sent)
@@ -237,11 +234,9 @@ class Item(Node):
     async def __call__(self) -> Checked: ...
 
 
-class Checked(Node):
+class Checked(EndNode):
     verdict: str
     note: Annotated[str, Dep(lambda: "noted-by-hand")]
-
-    async def __call__(self) -> None: ...
 
 
 class Batch(Node):
@@ -252,11 +247,9 @@ class Batch(Node):
     async def __call__(self) -> Report: ...
 
 
-class Report(Node):
+class Report(EndNode):
     where: Annotated[Place, Dep(find_place)]
     title: str
-
-    async def __call__(self) -> None: ...
 
 
 batch = Graph(start=Batch, end=Report)
@@ -293,12 +286,10 @@ async def test_what_graphs_inside_and_shared_dependencies_hold_is_found(places, 
 
 
 async def test_a_map_of_graphs_that_was_redacted_is_made_anew():
-    class Asked(Node):
+    class Asked(EndNode):
         codes: list[str]
         checks: Annotated[list[Checked], Map(Graph(start=Item, end=Checked), over="codes")]
         sure: Annotated[bool, Gate("Sure?")]
-
-        async def __call__(self) -> None: ...
 
     asked = Graph(start=Asked)
     journal = MemoryJournal()
@@ -427,11 +418,9 @@ async def test_a_dependency_that_was_redacted_is_made_anew():
         called.append("looked up")
         return "found-by-looking"
 
-    class Asking(Node):
+    class Asking(EndNode):
         found: Annotated[str, Dep(look_up)]
         sure: Annotated[bool, Gate("Sure?")]
-
-        async def __call__(self) -> None: ...
 
     asking = Graph(start=Asking)
     journal = MemoryJournal()

@@ -25,6 +25,7 @@ from bae import (
 )
 from bae.journal import Journal, MemoryJournal
 from bae.testing import ScriptedLM
+from end_node import EndNode
 from kept_runs import World
 from toy_backend import ToyBackend
 
@@ -61,10 +62,8 @@ class Inner(Node):
         return Done(text=self.word + SWITCH.get("inner", ""))
 
 
-class Done(Node):
+class Done(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Ask(Node):
@@ -77,10 +76,8 @@ class Ask(Node):
     async def __call__(self) -> Mood | Stop: ...
 
 
-class Stop(Node):
+class Stop(EndNode):
     why: str
-
-    async def __call__(self) -> None: ...
 
 
 class Mood(Node):
@@ -172,10 +169,8 @@ async def test_a_changed_prompt_is_told_with_a_diff(journal: Journal):
 
         async def __call__(self) -> Essay: ...
 
-    class Essay(Node):
+    class Essay(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     essays = Graph(start=Topic)
     await essays.arun(Topic(name="x"), ToyBackend({"text": "t"}), journal=journal, run_id="two")
@@ -208,23 +203,19 @@ async def test_another_system_text_is_told_with_a_diff(journal: Journal, where: 
         async def __call__(self, lm: LM) -> Essay:
             return await lm.make(self, Essay)
 
-    class Essay(Node):
+    class Essay(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     def essays(system: str) -> tuple[Graph[Any, Any], Node]:
         if where != "graph inside":
             start = Topic if where == "run" else Asked
             return Graph(start=start, system=system), start(name="x")
 
-        class Book(Node):
+        class Book(EndNode):
             names: list[str]
             essays: Annotated[
                 list[Essay], Map(Graph(start=Topic, end=Essay, system=system), over="names")
             ]
-
-            async def __call__(self) -> None: ...
 
         return Graph(start=Book), Book(names=["x"])
 
@@ -247,10 +238,8 @@ def make_client() -> Client:
     return Client()
 
 
-class Calls(Node):
+class Calls(EndNode):
     client: Annotated[Client, Dep(make_client)]
-
-    async def __call__(self) -> None: ...
 
 
 async def test_what_no_journal_holds_needs_a_stand_in(journal: Journal):
@@ -306,10 +295,8 @@ class Feeling(Node):
         return Said(text=f"{self.mood}{SWITCH.get('said', '')}")
 
 
-class Said(Node):
+class Said(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 thoughts = Graph(start=Thought)
@@ -430,11 +417,9 @@ def length_of(done: Annotated[Done, Dep(Quiz)]) -> int:
     return len(done.text)
 
 
-class Quizzed(Node):
+class Quizzed(EndNode):
     length: Annotated[int, Dep(length_of)]
     done: Annotated[Done, Dep(Quiz)]
-
-    async def __call__(self) -> None: ...
 
 
 async def test_a_graph_that_was_first_run_for_a_parameter_is_replayed_there(journal: Journal):

@@ -21,6 +21,7 @@ from bae.journal import Line, MemoryJournal, StoredRun
 from bae.journal.report import Timeline, Work, report_run, timeline
 from bae.testing import ScriptedLM
 from bounded import BOUND
+from end_node import EndNode
 from made_graphs import Made, made_graphs, number
 
 pytestmark = pytest.mark.once
@@ -52,11 +53,9 @@ async def test_dependencies_that_ran_at_the_same_time_overlap_and_one_behind_ano
         await both.wait()
         return "dentist"
 
-    class Day(Node):
+    class Day(EndNode):
         weather: Annotated[str, Dep(get_weather)]
         calendar: Annotated[str, Dep(get_calendar)]
-
-        async def __call__(self) -> None: ...
 
     journal = MemoryJournal()
     await Graph(start=Day).arun(Day.model_construct(), journal=journal, run_id="x")
@@ -97,19 +96,6 @@ async def test_the_lm_and_the_body_have_work_of_their_own():
     assert sum(work.usage.calls for work in found.every()) == 2
 
 
-async def test_a_choice_to_end_is_told_with_the_node_that_the_run_stood_at():
-    class First(Node):
-        async def __call__(self) -> First | None: ...
-
-    journal = MemoryJournal()
-    await Graph(start=First).arun(First(), ScriptedLM([None]), journal=journal, run_id="x")
-    found = timeline(await journal.read("x"))
-    assert [(work.kind, work.place, work.name) for work in found.every()] == [
-        ("node", "0:First", "First"),
-        ("choice", "0:First", "the end"),
-    ]
-
-
 async def test_what_was_let_go_of_when_another_failed_is_cancelled():
     begun = asyncio.Event()
 
@@ -122,11 +108,9 @@ async def test_what_was_let_go_of_when_another_failed_is_cancelled():
         await begun.wait()
         raise ValueError("no")
 
-    class Day(Node):
+    class Day(EndNode):
         a: Annotated[int, Dep(forever)]
         b: Annotated[int, Dep(broken)]
-
-        async def __call__(self) -> None: ...
 
     journal = MemoryJournal()
     with pytest.raises(BaeError):
@@ -144,22 +128,18 @@ class Piece(Node):
     async def __call__(self) -> Short: ...
 
 
-class Short(Node):
+class Short(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 async def upper(text: str) -> str:
     return text.upper()
 
 
-class Report(Node):
+class Report(EndNode):
     texts: list[str]
     loud: Annotated[list[str], Map(upper, over="texts")]
     short: Annotated[list[Short], Map(Graph(start=Piece, end=Short), over="texts")]
-
-    async def __call__(self) -> None: ...
 
 
 async def reported(count: int) -> Timeline:
@@ -180,10 +160,8 @@ async def test_items_of_a_map_are_marks_or_the_graphs_that_ran_for_them():
 
 
 async def test_a_run_that_waited_has_two_lives_and_a_gate_that_lasts_through_both():
-    class Ask(Node):
+    class Ask(EndNode):
         sure: Annotated[bool, Gate("Sure?")]
-
-        async def __call__(self) -> None: ...
 
     journal, graph = MemoryJournal(), Graph(start=Ask)
     await graph.arun(Ask.model_construct(), journal=journal, run_id="x")
@@ -223,10 +201,8 @@ async def test_work_of_a_run_under_way_lasts_until_now_and_is_interrupted_once_i
         await asyncio.Event().wait()
         return 1
 
-    class Day(Node):
+    class Day(EndNode):
         a: Annotated[int, Dep(forever)]
-
-        async def __call__(self) -> None: ...
 
     journal = MemoryJournal()
     task = asyncio.create_task(
@@ -274,10 +250,6 @@ async def three() -> int:
     return 3
 
 
-class Begin(Node):
-    async def __call__(self) -> Middle: ...
-
-
 class Middle(Node):
     a: Annotated[int, Dep(two)]
     b: Annotated[int, Dep(three)]
@@ -287,58 +259,20 @@ class Middle(Node):
         return Asking(texts=["a", "b"])
 
 
-class Asking(Node):
+class Asking(EndNode):
     texts: list[str]
     sure: Annotated[bool, Gate("Sure?")] = Field(init=False)
     short: Annotated[list[Short], Map(Graph(start=Piece, end=Short), over="texts")] = Field(
         init=False
     )
 
-    async def __call__(self) -> None: ...
-
-
-async def asked_and_answered() -> StoredRun:
-    """A run with two lives, sources that run at the same time and behind one another, and graphs
-    inside it."""
-    journal, graph = MemoryJournal(), Graph(start=Begin)
-    lm = ScriptedLM({Middle: lambda _: {"text": "m"}, Short: lambda _: {"text": "s"}})
-    await graph.arun(Begin(), lm, journal=journal, run_id="x")
-    await graph.answer("x", "sure", True, lm=lm, journal=journal)
-    return await journal.read("x")
-
-
-def key_of(line: Line, data: dict[str, Any]) -> tuple[str, int, str]:
-    what = f"{data['field']}{data.get('parameter', '')}" if "field" in data else ""
-    return line.path, line.step, f"{line.kind.removesuffix('Started').removesuffix('Ended')}{what}"
-
-
-def at_times(stored: StoredRun, times: list[float]) -> StoredRun:
-    """The same run at other times."""
-    begun: dict[tuple[str, int, str], float] = {}
-    lines: list[Line] = []
-    for line, time in zip(stored.lines, times, strict=True):
-        data = json.loads(line.data)
-        if line.kind in ("SourceStarted", "FillStarted"):
-            begun[key_of(line, data)] = time
-        elif line.kind in ("SourceEnded", "FillEnded") and data.get("seconds"):
-            data["seconds"] = time - begun[key_of(line, data)]
-        lines.append(line._replace(at=time, data=json.dumps(data)))
-    info = dataclasses.replace(stored.info, started=times[0], updated=times[-1])
-    return dataclasses.replace(stored, info=info, lines=tuple(lines))
-
-
-STORED = asyncio.run(asked_and_answered())
-COUNT = len(STORED.lines)
-
 
 # --- what waits ----------------------------------------------------------------------------------
 
 
 async def waiting_for(days: float) -> tuple[StoredRun, float]:
-    class Ask(Node):
+    class Ask(EndNode):
         sure: Annotated[bool, Gate("Sure?")]
-
-        async def __call__(self) -> None: ...
 
     journal = MemoryJournal()
     await Graph(start=Ask).arun(Ask.model_construct(), journal=journal, run_id="x")
@@ -372,22 +306,6 @@ async def test_a_run_lasts_until_now_while_it_is_under_way_and_until_it_was_writ
         assert stands.lasted(now) == lasted, status
     # A clock that was set back makes no time negative.
     assert dataclasses.replace(info, status="ended", updated=now - 99).lasted(now) == 0
-
-
-async def test_the_story_and_the_timeline_say_the_same_of_how_long_a_source_took():
-    stored = at_times(STORED, [1e9 + 10 * n for n in range(COUNT)])
-    found = works(timeline(stored))
-    told = report_run(stored)
-    seconds = {
-        f"{each.step}:{each.name}.{field.field}": field.seconds
-        for each in told.graphs[0].nodes
-        for field in each.fields
-        if field.source in ("dep", "gate", "map")
-    }
-    assert len(seconds) == 4
-    for place, took in seconds.items():
-        (work,) = (w for w in found.values() if w.place == place)
-        assert took == work.seconds > 0, place
 
 
 # --- any run -------------------------------------------------------------------------------------

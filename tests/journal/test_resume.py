@@ -28,6 +28,7 @@ from bae.exceptions import BudgetError, DepError
 from bae.journal import Journal, MemoryJournal, RunResumed, SQLiteJournal, StepStarted
 from bae.lm import Budget
 from bae.testing import ScriptedLM
+from end_node import EndNode
 from kept_runs import WORLD, Outfit, Packed, Stay, World, get_place, get_weather, look_up
 
 
@@ -113,11 +114,9 @@ async def test_a_cancelled_run_goes_on(journal: Journal):
         await asyncio.Event().wait()
         return 0
 
-    class Slow(Node):
+    class Slow(EndNode):
         number: Annotated[int, Dep(hang)]
         place: Annotated[str, Dep(get_place)]
-
-        async def __call__(self) -> None: ...
 
     slow = Graph(start=Slow)
     task = asyncio.create_task(slow.arun(Slow(), journal=journal, run_id="one"))
@@ -254,10 +253,8 @@ async def test_what_a_body_has_asked_the_lm_is_not_asked_again(journal: Journal)
             second = await lm.make(self, Joke)
             return Joke(text=f"{first.text} {second.text}")
 
-    class Joke(Node):
+    class Joke(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     jokes = Graph(start=Topic)
     WORLD.failing.add("between")
@@ -289,10 +286,8 @@ async def test_a_run_that_somebody_has_is_not_resumed_by_another(journal: Journa
         await go.wait()
         return 1
 
-    class Held(Node):
+    class Held(EndNode):
         number: Annotated[int, Dep(hold)]
-
-        async def __call__(self) -> None: ...
 
     held = Graph(start=Held)
     async with asyncio.TaskGroup() as group:

@@ -17,6 +17,7 @@ from pydantic import Field
 from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError, Recall
 from bae.journal import Journal, MemoryJournal
 from bae.testing import ScriptedLM
+from end_node import EndNode
 from kept_runs import World
 
 WORLD = World()
@@ -110,11 +111,9 @@ def do_one(name: str) -> str:
     return name
 
 
-class Named(Node):
+class Named(EndNode):
     names: Annotated[list[str], Dep(read_names)]
     each: Annotated[list[str], Map(do_one, over="names", limit=1)]
-
-    async def __call__(self) -> None: ...
 
 
 async def test_items_are_kept_where_only_what_made_their_list_is_not(journal: Journal):
@@ -192,11 +191,9 @@ class Topic(Node):
     async def __call__(self) -> Essay: ...
 
 
-class Essay(Node):
+class Essay(EndNode):
     client: Annotated[Client | None, Dep(make_client)] = None
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 async def test_a_source_that_failed_once_and_then_did_not_has_not_failed(journal: Journal):
@@ -234,10 +231,8 @@ class Payment(Node):
         return Paid(key=self.key)
 
 
-class Paid(Node):
+class Paid(EndNode):
     key: str
-
-    async def __call__(self) -> None: ...
 
 
 payments = Graph(start=Payment)
@@ -274,11 +269,9 @@ class Ask(Node):
         return Answered(ok=self.ok)
 
 
-class Answered(Node):
+class Answered(EndNode):
     ok: bool
     client: Annotated[Client, Dep(make_client)]
-
-    async def __call__(self) -> None: ...
 
 
 def decide(answered: Annotated[Answered, Dep(Ask)]) -> bool:

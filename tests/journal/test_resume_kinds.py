@@ -38,6 +38,7 @@ from bae import (
 from bae.journal import Journal, MemoryJournal
 from bae.lm import Budget, Budgeted
 from bae.testing import ScriptedLM
+from end_node import EndNode
 from kept_runs import Trouble, World
 from toy_backend import ToyBackend
 
@@ -257,10 +258,8 @@ async def test_what_the_caller_gives_for_a_sourced_field_stands():
             WORLD.do("given")
             return Last(number=self.number)
 
-    class Last(Node):
+    class Last(EndNode):
         number: Annotated[int, Dep(get_number)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Given)
     WORLD.failing.add("given")
@@ -349,10 +348,8 @@ async def test_a_value_is_kept_as_it_was_when_its_function_returned_it():
             WORLD.do("adding")
             return Added()
 
-    class Added(Node):
+    class Added(EndNode):
         numbers: Annotated[list[int], Dep(get_list)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Adding)
     WORLD.failing.add("adding")
@@ -450,11 +447,9 @@ async def test_what_is_recorded_needs_no_client_to_be_opened_for_it():
         async def __call__(self) -> None:
             WORLD.do("asked")
 
-    class Late(Node):
+    class Late(EndNode):
         answer: Annotated[int, Dep(ask_client, cache=False)]
         number: Annotated[int, Dep(get_number)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Late)
     journal = MemoryJournal()
@@ -483,11 +478,9 @@ async def test_a_source_that_failed_at_first_is_replayed_as_it_went():
             WORLD.do("two")
             return Three(number=self.soft)
 
-    class Three(Node):
+    class Three(EndNode):
         number: int
         soft: Annotated[int, Dep(get_soft)] = 0
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=One)
     WORLD.failing |= {"soft", "two"}
@@ -519,10 +512,8 @@ async def test_an_input_of_a_shared_dependency_is_not_made_again_for_another_who
         await begun.wait()
         return 1
 
-    class Noted(Node):
+    class Noted(EndNode):
         number: int
-
-        async def __call__(self) -> None: ...
 
     class Item(Node):
         number: int
@@ -538,16 +529,12 @@ async def test_an_input_of_a_shared_dependency_is_not_made_again_for_another_who
             asks_now.set()
             return Uses()
 
-    class Uses(Node):
+    class Uses(EndNode):
         shared: Annotated[int, Dep(shared)]
 
-        async def __call__(self) -> None: ...
-
-    class All(Node):
+    class All(EndNode):
         numbers: list[int]
         items: Annotated[list[Uses], Map(Graph(start=Item), over="numbers")]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=All)
     journal = MemoryJournal()
@@ -585,10 +572,8 @@ async def test_a_shared_graph_goes_on_while_one_that_asked_for_it_is_tried_again
             WORLD.do("middle")
             return SharedEnd(number=self.waited)
 
-    class SharedEnd(Node):
+    class SharedEnd(EndNode):
         number: int
-
-        async def __call__(self) -> None: ...
 
     async def stumble(number: int) -> int:
         await begun.wait()
@@ -599,12 +584,10 @@ async def test_a_shared_graph_goes_on_while_one_that_asked_for_it_is_tried_again
             go_on.set()
         return number
 
-    class Item(Node):
+    class Item(EndNode):
         numbers: list[int]
         stumbled: Annotated[list[int], Map(stumble, over="numbers")]
         shared: Annotated[SharedEnd, Dep(Graph(start=SharedStart))]
-
-        async def __call__(self) -> None: ...
 
     class All(Node):
         numbers: list[list[int]]
@@ -899,17 +882,13 @@ async def test_a_graph_that_is_tried_again_is_never_made_of_two_tries():
                 raise Trouble("the first time")
             return End(number=self.number, text=self.text)
 
-    class End(Node):
+    class End(EndNode):
         number: int
         text: str
 
-        async def __call__(self) -> None: ...
-
-    class All(Node):
+    class All(EndNode):
         words: list[str]
         ends: Annotated[list[End], Map(Graph(start=Start), over="words", retries=1)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=All)
 
@@ -934,11 +913,9 @@ async def test_a_graph_that_is_tried_again_is_never_made_of_two_tries():
 
 
 async def test_a_gate_of_a_run_that_failed_beside_it_can_be_answered():
-    class Beside(Node):
+    class Beside(EndNode):
         ok: Annotated[bool, Gate("well?")]
         number: Annotated[int, Dep(get_number)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Beside)
     WORLD.failing.add("number")
@@ -964,10 +941,8 @@ async def test_what_a_run_put_into_a_cache_is_not_given_to_those_who_want_it_ane
         async def __call__(self) -> Second:
             return Second()
 
-    class Second(Node):
+    class Second(EndNode):
         number: Annotated[int, Dep(get_number, cache=False)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=First)
     journal = MemoryJournal()

@@ -20,6 +20,7 @@ from bae.journal import SQLiteJournal
 from bae.journal.sqlite import lease
 from bae.testing import ScriptedLM
 from bounded import BOUND
+from end_node import EndNode
 from journal_parts import begun, program
 
 pytestmark = [
@@ -52,10 +53,8 @@ async def double(item: int) -> int:
     return 2 * item
 
 
-class Said(Node):
+class Said(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Part(Node):
@@ -235,21 +234,15 @@ async def test_a_call_is_not_tried_again_once_another_process_has_taken_over_the
         async def __call__(self) -> None:
             fail_while_suspended("graph")
 
-    class Alone(Node):
+    class Alone(EndNode):
         got: Annotated[str, Dep(get_alone, retries=2)]
 
-        async def __call__(self) -> None: ...
-
-    class Items(Node):
+    class Items(EndNode):
         words: list[str] = ["a"]
         got: Annotated[list[str], Map(get_each, over="words", retries=2)]
 
-        async def __call__(self) -> None: ...
-
-    class Below(Node):
+    class Below(EndNode):
         got: Annotated[Inner, Dep(Inner, retries=2)]
-
-        async def __call__(self) -> None: ...
 
     async with SQLiteJournal(path, lease=1000) as journal:
         for start in (Alone, Items, Below):

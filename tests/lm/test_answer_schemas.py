@@ -34,6 +34,7 @@ from typing_extensions import TypedDict
 from bae import Dep, Graph, Map, Node
 from bae.lm.prompts import asked_fields
 from bae.lm.schemas import choice_schema, fill_schema
+from end_node import EndNode
 from toy_backend import ToyBackend
 
 T = TypeVar("T")
@@ -418,13 +419,11 @@ async def test_what_is_left_out_has_its_default():
 
 @pytest.mark.parametrize("extra", ["ignore", "allow", "forbid"])
 async def test_keys_that_nobody_asked_for_are_left_out(extra: Any):
-    class Careful(Node):
+    class Careful(EndNode):
         model_config = ConfigDict(extra=extra)
         word: Annotated[str, Dep(lambda: "resolved")]
         items: list[int]
         doubled: Annotated[list[int], Map(abs, over="items")]
-
-        async def __call__(self) -> None: ...
 
     answer = {"items": [1], "word": "mine", "doubled": [7], "more": 1, "__class__": "x"}
     node = await filled(Careful, answer, word="resolved")
@@ -434,11 +433,9 @@ async def test_keys_that_nobody_asked_for_are_left_out(extra: Any):
 
 
 async def test_a_key_by_the_alias_of_a_resolved_field_does_not_override_it():
-    class Careful(Node):
+    class Careful(EndNode):
         word: Annotated[str, Dep(lambda: "resolved")] = Field(alias="text")
         text: str = Field(alias="word")
-
-        async def __call__(self) -> None: ...
 
     node = await filled(Careful, {"text": "mine", "word": "nobody's"}, word="resolved")
 
@@ -463,7 +460,7 @@ async def test_every_kind_of_validator_runs_once(strict: bool):
         calls.append("wrap")
         return handler(value) + 1
 
-    class Checks(Node):
+    class Checks(EndNode):
         model_config = ConfigDict(strict=strict)
         before: Annotated[int, BeforeValidator(note("before", lambda v: v + 1))]
         after: Annotated[int, AfterValidator(note("after", lambda v: v * 2))]
@@ -495,8 +492,6 @@ async def test_every_kind_of_validator_runs_once(strict: bool):
             calls.append("model after")
             return self
 
-        async def __call__(self) -> None: ...
-
     answer = {"before": 1, "after": 1, "wrap": 1, "plain": 1, "each": [1, 2], "day": "2024-01-01"}
     node = await filled(Checks, answer)
 
@@ -525,7 +520,7 @@ async def test_every_kind_of_validator_runs_once(strict: bool):
 
 
 async def test_a_validator_before_the_model_may_put_python_values_where_json_is_read():
-    class Split(Node):
+    class Split(EndNode):
         model_config = ConfigDict(strict=True)
         start: date
         end: date
@@ -535,8 +530,6 @@ async def test_a_validator_before_the_model_may_put_python_values_where_json_is_
         def split(cls, values: dict[str, Any]) -> dict[str, Any]:
             start, _, end = values["start"].partition("/")
             return {"start": date.fromisoformat(start), "end": end or values["end"]}
-
-        async def __call__(self) -> None: ...
 
     node = await filled(Split, {"start": "2024-01-01/2024-01-02"})
 
@@ -555,7 +548,7 @@ async def test_a_strict_node_with_resolved_fields_and_maps_is_filled_and_complet
     class Begins(Node):
         async def __call__(self) -> Whole: ...
 
-    class Whole(Node):
+    class Whole(EndNode):
         model_config = ConfigDict(strict=True)
         seen: Annotated[date, Dep(get_day)]
         until: date
@@ -571,8 +564,6 @@ async def test_a_strict_node_with_resolved_fields_and_maps_is_filled_and_complet
             assert self.seen <= self.until
             assert len(self.doubled) == len(self.numbers)
             return self
-
-        async def __call__(self) -> None: ...
 
     lm = ToyBackend({"until": "x", "numbers": [1, 2]}, {"until": "2024-02-01"})
     result = await Graph(start=Begins).arun(Begins(), lm)

@@ -27,6 +27,7 @@ from bae.journal import (
 )
 from bae.lm import Answer, Prompt
 from bounded import run
+from end_node import EndNode
 from toy_backend import ToyBackend, choose, route
 
 # Wrong answers
@@ -84,10 +85,8 @@ async def test_a_fault_deep_inside_a_field_asks_for_that_field_whole():
 
 
 async def test_a_wrong_value_is_forgotten_when_the_next_answer_leaves_it_out():
-    class Easy(Node):
+    class Easy(EndNode):
         number: int = 3
-
-        async def __call__(self) -> None: ...
 
     assert (await ToyBackend({"number": "x"}, {}).fill(Easy, {}, "Easy")).number == 3
 
@@ -96,7 +95,7 @@ async def test_a_wrong_value_is_forgotten_when_the_next_answer_leaves_it_out():
     assert "- score: Field required" in lm.prompts[2].turns[1].correction
 
 
-class Range(Node):
+class Range(EndNode):
     low: int
     high: int
 
@@ -105,8 +104,6 @@ class Range(Node):
         if self.low > self.high:
             raise ValueError("low is above high")
         return self
-
-    async def __call__(self) -> None: ...
 
 
 async def test_a_fault_between_fields_after_one_in_a_field_asks_for_all_again():
@@ -122,7 +119,7 @@ async def test_a_fault_between_fields_after_one_in_a_field_asks_for_all_again():
 
 
 async def test_a_validator_that_looks_at_another_field_is_told_for_its_own():
-    class Looks(Node):
+    class Looks(EndNode):
         word: str
         length: int
 
@@ -132,8 +129,6 @@ async def test_a_validator_that_looks_at_another_field_is_told_for_its_own():
             if length != len(info.data["word"]):
                 raise ValueError("not the length of word")
             return length
-
-        async def __call__(self) -> None: ...
 
     lm = ToyBackend({"word": "abc", "length": 2}, {"length": 3})
     node = await lm.fill(Looks, {}, "Looks")
@@ -263,7 +258,7 @@ async def test_the_error_of_the_last_answer_is_the_one_that_counts():
 async def test_a_validator_that_raises_something_else_is_the_nodes_fault_and_not_asked_again(
     strict: bool,
 ):
-    class Broken(Node):
+    class Broken(EndNode):
         model_config = ConfigDict(strict=strict)
         number: int
 
@@ -271,8 +266,6 @@ async def test_a_validator_that_raises_something_else_is_the_nodes_fault_and_not
         @classmethod
         def divide(cls, number: int) -> float:
             return 1 / number
-
-        async def __call__(self) -> None: ...
 
     class Before(Node):
         async def __call__(self) -> Broken: ...
@@ -343,10 +336,8 @@ class Asking(Node):
     async def __call__(self) -> Answering: ...
 
 
-class Answering(Node):
+class Answering(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 async def test_every_attempt_says_what_was_asked():
@@ -366,14 +357,12 @@ async def test_every_attempt_says_what_was_asked():
 async def test_a_target_for_which_nothing_was_asked_and_that_is_not_valid_is_the_nodes_fault(
     raised: Exception,
 ):
-    class Sourced(Node):
+    class Sourced(EndNode):
         word: Annotated[str, Dep(lambda: "w")]
 
         @model_validator(mode="after")
         def never(self) -> Sourced:
             raise raised
-
-        async def __call__(self) -> None: ...
 
     class Before(Node):
         async def __call__(self) -> Sourced: ...
@@ -385,11 +374,9 @@ async def test_a_target_for_which_nothing_was_asked_and_that_is_not_valid_is_the
 
 
 async def test_a_resolved_value_that_does_not_fit_is_told_and_not_asked_about_again():
-    class Sourced(Node):
+    class Sourced(EndNode):
         number: Annotated[int, Dep(lambda: 1)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     lm = ToyBackend({"text": "x"})
     with pytest.raises(NodeError) as caught:
@@ -400,7 +387,7 @@ async def test_a_resolved_value_that_does_not_fit_is_told_and_not_asked_about_ag
 
 
 async def test_a_resolved_value_that_only_fits_other_answers_is_asked_about_again():
-    class Sourced(Node):
+    class Sourced(EndNode):
         text: str
         longest: Annotated[int, Dep(lambda: 1)]
 
@@ -411,8 +398,6 @@ async def test_a_resolved_value_that_only_fits_other_answers_is_asked_about_agai
                 raise ValueError("text is too long")
             return longest
 
-        async def __call__(self) -> None: ...
-
     lm = ToyBackend({"text": "xxx"}, {"text": "x"})
     assert (await lm.fill(Sourced, {"longest": 1}, "Sourced")).text == "x"
     assert "text is too long" in lm.prompts[1].turns[0].correction
@@ -422,10 +407,8 @@ async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
     async def get_word() -> str:
         return "word"
 
-    class Looked(Node):
+    class Looked(EndNode):
         word: Annotated[str, Dep(get_word)]
-
-        async def __call__(self) -> None: ...
 
     class Begin(Node):
         async def __call__(self) -> Looked: ...
@@ -440,11 +423,9 @@ async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
 
 
 async def test_make_builds_from_what_a_node_holds_and_what_sources_find():
-    class Sourced(Node):
+    class Sourced(EndNode):
         word: Annotated[str, Dep(lambda: "w")]
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Begin(Node):
         topic: str
@@ -494,17 +475,13 @@ async def test_concurrent_fills_do_not_mix_up_their_turns():
 
         async def __call__(self) -> Answered: ...
 
-    class Answered(Node):
+    class Answered(EndNode):
         number: int
         word: str
 
-        async def __call__(self) -> None: ...
-
-    class Begin(Node):
+    class Begin(EndNode):
         numbers: list[int]
         answers: Annotated[list[Answered], Map(Graph(start=Numbered), over="numbers")]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Begin(numbers=list(range(20))), ToyBackend(answer))
     found = [(each.number, each.word) for each in result.trace[0].answers]

@@ -30,6 +30,7 @@ from bae.lm import (
 )
 from bae.testing import ScriptedLM
 from bounded import BOUND
+from end_node import EndNode
 from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, run, settled
 from toy_backend import ToyBackend
 
@@ -466,11 +467,9 @@ class Research(Node):
 pinned = Paid()
 
 
-class Pinned(Node):
+class Pinned(EndNode):
     node_config = NodeConfig(lm=pinned)
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 async def test_a_block_counts_subgraphs_maps_dependencies_and_pinned_lms():

@@ -39,6 +39,7 @@ from bae.run import Run
 from bae.runner import run_graph
 from bae.testing import ScriptedLM
 from bounded import BOUND
+from end_node import EndNode
 from policy_parts import REPLY, Ask, Held, Reply, busy, graph, prompt, run, settled
 from toy_backend import ToyBackend
 
@@ -157,23 +158,17 @@ class Colour(StrEnum):
     RED = "red"
 
 
-class Nested(Node):
+class Nested(EndNode):
     inner: Inner
     note: str = Field("", serialization_alias="remark")
 
-    async def __call__(self) -> None: ...
 
-
-class Secret(Node):
+class Secret(EndNode):
     word: SecretStr
 
-    async def __call__(self) -> None: ...
 
-
-class Vague(Node):
+class Vague(EndNode):
     value: str | int | float | bool
-
-    async def __call__(self) -> None: ...
 
 
 class Counting:

@@ -17,12 +17,13 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from bae import BaeLMError, FillError, Graph, Node
+from bae import BaeLMError, FillError, Graph
 from bae.lm import ClaudeCLIBackend
 from bae.testing import Cut, Overlong, Provider, Refusal, Stall, Status, WrongSchema
 from bae.usage import Attempt, metered
 from bounded import BOUND
 from claude_programs import ROOT, children, dead, living, open_files, real_claude
+from end_node import EndNode
 from http_backends import (
     SHIRT,
     AskBack,
@@ -167,7 +168,7 @@ class Tree(BaseModel):
     branches: list[Tree] = []
 
 
-class Everything(Node):
+class Everything(EndNode):
     """What schemas say that the program does not take as it is."""
 
     model_config = ConfigDict(json_schema_extra={"x-note": "for a web page", "$comment": "none"})
@@ -181,8 +182,6 @@ class Everything(Node):
     anything: Any
     odd: str = Field(json_schema_extra={"examples": {"a": "b"}, "example": "c", "hint": True})
     far: float = Field(default=float("inf"), lt=float("inf"))
-
-    async def __call__(self) -> None: ...
 
 
 EVERYTHING = {

@@ -21,6 +21,7 @@ from bae.testing import (
     Status,
 )
 from bounded import BOUND, some_turns
+from end_node import EndNode
 
 dspy = pytest.importorskip("dspy")
 httpx = pytest.importorskip("httpx")
@@ -54,7 +55,7 @@ class Waking(Node):
     async def __call__(self) -> Outfit | AskBack | None: ...
 
 
-class Outfit(Node):
+class Outfit(EndNode):
     """A docstring of Outfit, for people alone."""
 
     weather: Annotated[Weather, Dep(get_weather)]
@@ -62,13 +63,9 @@ class Outfit(Node):
     top: str = Field(description="a specific garment", min_length=2)
     layers: int = Field(ge=0, le=5)
 
-    async def __call__(self) -> None: ...
 
-
-class AskBack(Node):
+class AskBack(EndNode):
     question: str
-
-    async def __call__(self) -> None: ...
 
 
 SHIRT = {"top": "a blue shirt", "layers": 2}
@@ -148,12 +145,10 @@ async def test_a_plain_schema_is_sent_as_strict_and_one_with_limits_is_not(
     assert "strict" not in limited
 
 
-class Packed(Node):
+class Packed(EndNode):
     first: Weather
     rest: list[Weather]
     by_name: dict[str, int]
-
-    async def __call__(self) -> None: ...
 
 
 async def test_settings_of_the_model_are_sent_with_every_request(provider: Provider) -> None:

@@ -15,6 +15,7 @@ from bae.lm.extras import is_there
 from bae.lm.prompts import fill_prompt
 from bae.testing import Cut, Malformed, Overlong, Provider, Refusal, Status
 from bounded import BOUND, some_turns
+from end_node import EndNode
 
 pytest.importorskip("dspy")
 if not is_there("litellm"):  # importing it here would have it fetch its list of prices
@@ -31,10 +32,8 @@ class Waking(Node):
     async def __call__(self) -> AskBack: ...
 
 
-class AskBack(Node):
+class AskBack(EndNode):
     question: str
-
-    async def __call__(self) -> None: ...
 
 
 PROMPT = fill_prompt(AskBack, ("question",), {}, "AskBack", Waking(message="up"))

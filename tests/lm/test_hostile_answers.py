@@ -21,6 +21,7 @@ from bae.observers import observing
 from bae.records import AnswerJudged, Record, TextArrived
 from bae.testing import Provider
 from bae.usage import tell
+from end_node import EndNode
 from http_backends import BACKENDS, Make
 
 BOUND = 60
@@ -35,14 +36,12 @@ class Begin(Node):
     async def __call__(self) -> Filled: ...
 
 
-class Filled(Node):
+class Filled(EndNode):
     text: str
     held: Any = None
     others: dict[str, Any] = {}
     count: int = 0
     size: Size | None = None
-
-    async def __call__(self) -> None: ...
 
 
 graph = Graph(start=Begin)

@@ -28,6 +28,7 @@ from bae.lm.http import (
     without_secrets,
 )
 from bounded import BOUND
+from end_node import EndNode
 from toy_backend import ToyBackend
 
 
@@ -142,10 +143,8 @@ class Ask(Node):
     async def __call__(self) -> Told: ...
 
 
-class Told(Node):
+class Told(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Connects(ToyBackend):

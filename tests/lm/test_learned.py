@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bae import BaeLMError, BudgetError, Graph, Node, Usage
+from bae import BaeLMError, BudgetError, Graph, Usage
 from bae.journal import AnswerJudged, MemoryJournal
 from bae.lm import (
     Answer,
@@ -39,6 +39,7 @@ from bae.lm.prompts import fill_prompt
 from bae.testing import Provider, Received
 from bounded import BOUND
 from claude_programs import real_claude
+from end_node import EndNode
 from http_backends import SHIRT, WIRES, AskBack, Outfit, Weather
 from local_parts import need_the_model
 
@@ -211,10 +212,8 @@ async def test_what_a_body_asks_in_its_own_words_is_asked_in_them():
 
 
 async def test_a_lesson_for_a_class_that_is_not_in_the_graph_and_an_empty_one_change_nothing():
-    class Elsewhere(Node):
+    class Elsewhere(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     answer = {"answer": {"choice": "Outfit", "fields": SHIRT}}
     model, plain = Model(answer), Model(answer)

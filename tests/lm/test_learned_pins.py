@@ -23,6 +23,7 @@ from bae.lm import (
     WithPrompts,
 )
 from bae.testing import ScriptedLM
+from end_node import EndNode
 
 
 class Model(Backend):
@@ -59,11 +60,9 @@ class Hat(Node):
     async def __call__(self) -> Note: ...
 
 
-class Note(Node):
+class Note(EndNode):
     node_config = NodeConfig(lm=script)
     said: str
-
-    async def __call__(self) -> None: ...
 
 
 async def get_room() -> str:
@@ -74,12 +73,10 @@ class Begin(Node):
     async def __call__(self) -> Wardrobe: ...
 
 
-class Wardrobe(Node):
+class Wardrobe(EndNode):
     note: Annotated[Note, Dep(Graph(start=Start))]
     room: Annotated[str, Dep(get_room)]
     size: int
-
-    async def __call__(self) -> None: ...
 
 
 LESSONS = {
@@ -161,18 +158,14 @@ class Crossing(Node):
     async def __call__(self) -> Left | Right: ...
 
 
-class Left(Node):
+class Left(EndNode):
     node_config = NodeConfig(lm=both)
     steps: int
 
-    async def __call__(self) -> None: ...
 
-
-class Right(Node):
+class Right(EndNode):
     node_config = NodeConfig(lm=both)
     steps: int
-
-    async def __call__(self) -> None: ...
 
 
 async def test_nodes_that_share_a_pinned_lm_are_still_chosen_and_filled_in_one_call():

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, field_validator
 
-from bae import BaeLMError, FillError, Graph, Node, Text
+from bae import BaeLMError, FillError, Graph, Text
 from bae.lm import Attempt, LocalBackend, Turn, metered
 from bae.lm.local import without_control_tokens
+from end_node import EndNode
 from local_parts import (
     DAY,
     AskBack,
@@ -72,10 +73,8 @@ def first_line(text: str) -> str:
     return line
 
 
-class Greeting(Node):
+class Greeting(EndNode):
     line: Annotated[str, Text(first_line)] = Field(description="one short sentence")
-
-    async def __call__(self) -> None: ...
 
 
 async def test_a_text_is_answered_freely_and_streams_as_it_is():
@@ -159,15 +158,13 @@ async def test_bounds_are_drawn_in_until_an_answer_fits_max_tokens():
 
 
 async def test_a_fill_that_stays_invalid_is_a_clean_error():
-    class Impossible(Node):
+    class Impossible(EndNode):
         word: str = Field(max_length=10)
 
         @field_validator("word")
         @classmethod
         def _never(cls, word: str) -> str:
             raise ValueError("not that one")
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(FillError) as caught:
         await LocalBackend(attempts=1).fill(Impossible, {}, "Impossible", DAY)

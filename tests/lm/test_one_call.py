@@ -41,6 +41,7 @@ from bae.journal import (
 )
 from bae.lm import Answer, Prompt, Retry
 from bounded import run
+from end_node import EndNode
 from toy_backend import ToyBackend, choose, route
 
 
@@ -51,10 +52,8 @@ class Think(Node):
     async def __call__(self) -> Think | Conclude | None: ...
 
 
-class Conclude(Node):
+class Conclude(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Begin(Node):
@@ -130,32 +129,24 @@ async def test_a_candidate_without_anything_to_fill_needs_the_choice_alone():
 # Who can be filled at once
 
 
-class WithDep(Node):
+class WithDep(EndNode):
     word: Annotated[str, Dep(lambda: "looked up")]
     text: str
 
-    async def __call__(self) -> None: ...
 
-
-class WithRecall(Node):
+class WithRecall(EndNode):
     topic: Annotated[str, Recall()]
     text: str
 
-    async def __call__(self) -> None: ...
 
-
-class WithGate(Node):
+class WithGate(EndNode):
     fine: Annotated[bool, Gate("fine?")]
     text: str
 
-    async def __call__(self) -> None: ...
 
-
-class WithMap(Node):
+class WithMap(EndNode):
     numbers: list[int]
     doubled: Annotated[list[int], Map(abs, over="numbers")]
-
-    async def __call__(self) -> None: ...
 
 
 class Topic(Node):
@@ -212,19 +203,15 @@ async def test_a_candidate_that_only_recalls_is_chosen_and_filled_in_one_call(ar
     assert (recalled.field, recalled.value) == ("topic", "t")
 
 
-class Scored(Node):
+class Scored(EndNode):
     points: Annotated[int, Recall()]
     topic: Annotated[str, Recall(Topic)] = "none"
     text: str
 
-    async def __call__(self) -> None: ...
 
-
-class Noted(Node):
+class Noted(EndNode):
     topic: Annotated[str, Recall()] = "none"
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 async def test_what_several_options_recall_is_shown_once_under_all_their_names():
@@ -233,18 +220,14 @@ async def test_what_several_options_recall_is_shown_once_under_all_their_names()
 
         async def __call__(self) -> Pair | Other: ...
 
-    class Pair(Node):
+    class Pair(EndNode):
         name: Annotated[Named, Recall()]
         topic: Annotated[str, Recall()]
         text: str
 
-        async def __call__(self) -> None: ...
-
-    class Other(Node):
+    class Other(EndNode):
         topic: Annotated[str, Recall()]
         text: str
-
-        async def __call__(self) -> None: ...
 
     lm = ToyBackend(route("Pair", text="x"))
     await run(Named(), lm)
@@ -276,10 +259,8 @@ async def test_a_run_that_recalled_for_a_choice_is_resumed_and_replayed(one_call
 
         async def __call__(self) -> Fails: ...
 
-    class Fails(Node):
+    class Fails(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Starts(Node):
         topic: str = "boats"
@@ -301,12 +282,10 @@ async def test_a_run_that_recalled_for_a_choice_is_resumed_and_replayed(one_call
 
 async def test_a_replay_notices_other_words_of_an_option():
     def classes(description: str) -> Any:
-        class Ends(Node):
+        class Ends(EndNode):
             node_config = NodeConfig(description=description)
             topic: Annotated[str, Recall()]
             text: str
-
-            async def __call__(self) -> None: ...
 
         class Starts(Node):
             topic: str = "boats"
@@ -336,11 +315,9 @@ async def test_a_model_that_fills_a_candidate_with_context_at_once_is_asked_agai
 async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_one():
     other = ToyBackend({"text": "other"})
 
-    class Pinned(Node):
+    class Pinned(EndNode):
         node_config = NodeConfig(lm=other)
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Fork(Node):
         async def __call__(self) -> Pinned | Conclude: ...
@@ -432,10 +409,8 @@ async def test_fields_that_stay_wrong_end_in_a_fill_error_with_all_answers():
 
 @pytest.mark.parametrize("fields", ["rubbish", 3, [], None], ids=repr)
 async def test_fields_that_are_no_object_are_asked_for_again(fields: Any):
-    class Easy(Node):
+    class Easy(EndNode):
         text: str = "default"
-
-        async def __call__(self) -> None: ...
 
     class Fork(Node):
         async def __call__(self) -> Easy | None: ...

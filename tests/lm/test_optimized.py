@@ -16,6 +16,7 @@ from bae.lm import Retry
 from bae.lm.signatures import node_to_signature
 from bae.testing import Provider, Received, Status
 from bounded import BOUND
+from end_node import EndNode
 
 dspy = pytest.importorskip("dspy")
 
@@ -35,18 +36,14 @@ class Waking(Node):
     async def __call__(self) -> Outfit | AskBack: ...
 
 
-class Outfit(Node):
+class Outfit(EndNode):
     weather: Annotated[Weather, Dep(get_weather)]
     top: str = Field(description="a specific garment", min_length=2)
     layers: int = Field(ge=0, le=5)
 
-    async def __call__(self) -> None: ...
 
-
-class AskBack(Node):
+class AskBack(EndNode):
     question: str
-
-    async def __call__(self) -> None: ...
 
 
 SHIRT = {"top": "a blue shirt", "layers": 2}

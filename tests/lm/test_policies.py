@@ -34,6 +34,7 @@ from bae.lm import (
 from bae.lm.adapter import LMAdapter
 from bae.testing import ScriptedLM
 from bounded import BOUND
+from end_node import EndNode
 from naming import shown
 from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, settled
 from toy_backend import ToyBackend, choose, route
@@ -249,7 +250,7 @@ async def test_a_node_that_an_lm_built_stays_the_one_it_built():
     class Inner(BaseModel):
         x: int
 
-    class Odd(Node):
+    class Odd(EndNode):
         model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
         words: list[str]
         inner: Inner
@@ -259,8 +260,6 @@ async def test_a_node_that_an_lm_built_stays_the_one_it_built():
         @classmethod
         def split(cls, value: Any) -> Any:
             return value.split()  # takes text and nothing else
-
-        async def __call__(self) -> None: ...
 
     class Before(Node):
         async def __call__(self) -> Odd: ...

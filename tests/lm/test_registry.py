@@ -18,6 +18,7 @@ import bae
 from bae import BaeLMError, Graph, Node, NodeConfig, ProofError
 from bae.lm import registry, resolve
 from bounded import run
+from end_node import EndNode
 from toy_backend import ToyBackend
 
 
@@ -25,10 +26,8 @@ class Ask(Node):
     async def __call__(self) -> Told: ...
 
 
-class Told(Node):
+class Told(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 BACKENDS = {
@@ -206,11 +205,9 @@ async def test_a_name_is_as_good_as_an_lm_and_made_once():
 
 @pytest.mark.usefixtures("stand_ins")
 async def test_a_run_whose_nodes_are_all_pinned_needs_no_other_lm():
-    class Pinned(Node):
+    class Pinned(EndNode):
         node_config = NodeConfig(lm="local")
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Begin(Node):
         async def __call__(self) -> Pinned: ...
@@ -313,11 +310,9 @@ def test_what_is_no_lm_of_yours_is_refused(
     ids=["name", "half", "class", "number", "object"],
 )
 async def test_something_pinned_that_is_no_lm_is_proved_wrong_before_a_run(pinned: Any, said: str):
-    class Pinned(Node):
+    class Pinned(EndNode):
         node_config = NodeConfig(lm=pinned)
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Begin(Node):
         async def __call__(self) -> Pinned: ...

@@ -31,6 +31,7 @@ from bae.journal import (
 )
 from bae.lm import Answer, Backend, Policy, Prompt, metered, tell
 from bounded import BOUND, run
+from end_node import EndNode
 from toy_backend import ToyBackend, route
 
 # Requests that fail
@@ -184,19 +185,15 @@ async def test_usage_is_summed_over_choices_fills_graphs_inside_maps_and_written
     class Same(Node):
         async def __call__(self) -> Length: ...
 
-    class Length(Node):
+    class Length(EndNode):
         length: int
-
-        async def __call__(self) -> None: ...
 
     async def ask_too(lm: LM) -> str:
         made = await lm.make(Left(), Note)
         return made.text
 
-    class Note(Node):
+    class Note(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Begin(Node):
         async def __call__(self, lm: LM) -> Gather:
@@ -285,10 +282,8 @@ async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_bel
             await lm.make(self, Found)
             return Uses()
 
-    class Uses(Node):
+    class Uses(EndNode):
         found: Annotated[Found, Dep(Graph(start=Word))]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Begin(), Streams(lambda prompt: GOOD))
 

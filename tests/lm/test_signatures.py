@@ -19,6 +19,7 @@ from bae.lm.signatures import (
     node_to_signature,
     with_source,
 )
+from end_node import EndNode
 
 dspy = pytest.importorskip("dspy")
 
@@ -38,7 +39,7 @@ async def connect() -> Client: ...
 async def look_up(name: str) -> str: ...
 
 
-class Mood(Node):
+class Mood(EndNode):
     """A docstring of Mood, for people alone."""
 
     weather: Annotated[Weather, Dep(get_weather)]
@@ -48,8 +49,6 @@ class Mood(Node):
     found: Annotated[list[str], Map(look_up, over="names")]
     text: str = Field(description="in one word", min_length=2)
     level: Annotated[int, Ge(1)] = 3
-
-    async def __call__(self) -> None: ...
 
 
 def test_fields_with_a_source_are_inputs_and_plain_ones_outputs() -> None:
@@ -87,15 +86,13 @@ def test_a_signature_can_be_changed_as_optimizers_do_and_keeps_its_fields() -> N
     assert again.equals(changed)
 
 
-class Awkward(Node):
+class Awkward(EndNode):
     instructions: Annotated[str, Recall()]
     config: Annotated[str, Recall()]
     delete: str
     lm: str
     lm_: str
     count: Count
-
-    async def __call__(self) -> None: ...
 
 
 def test_names_that_dspy_needs_for_itself_get_an_underscore_and_the_model_sees_their_own() -> None:
@@ -108,12 +105,10 @@ def test_names_that_dspy_needs_for_itself_get_an_underscore_and_the_model_sees_t
     dspy.Predict(signature.with_instructions("Be awkward"))
 
 
-class Connected(Node):
+class Connected(EndNode):
     client: Annotated[Client, Dep(connect)]
     clients: Annotated[list[Client], Dep(connect)]
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 def test_a_field_that_is_no_data_is_an_input_all_the_same() -> None:
@@ -128,11 +123,9 @@ def test_the_node_the_run_comes_from_is_one_more_input() -> None:
     assert next(iter(signature.input_fields)) == "source"
     assert signature.instructions == "Mood"
 
-    class Taken(Node):
+    class Taken(EndNode):
         source: Annotated[str, Recall()]
         text: str
-
-        async def __call__(self) -> None: ...
 
     assert list(with_source(node_to_signature(Taken)).input_fields) == ["source_", "source"]
 

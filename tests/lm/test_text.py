@@ -28,6 +28,7 @@ from bae.lm import (
 from bae.lm.prompts import SYSTEM
 from bae.testing import ScriptedLM
 from bounded import run
+from end_node import EndNode
 from toy_backend import ToyBackend, choose, route
 
 POEM = 'Roses are "red",\n{violets} are \\blue.\n'
@@ -39,10 +40,8 @@ class Topic(Node):
     async def __call__(self) -> Poem: ...
 
 
-class Poem(Node):
+class Poem(EndNode):
     body: Annotated[str, Text()]
-
-    async def __call__(self) -> None: ...
 
 
 # Asking
@@ -61,10 +60,8 @@ async def test_the_answer_is_the_text_as_it_is_and_no_schema_is_sent():
     assert attempts_of(result) == [(1, "valid", ())]
 
 
-class Slogan(Node):
+class Slogan(EndNode):
     text: Annotated[str, Text()] = Field(description="four  words\nat most", max_length=20)
-
-    async def __call__(self) -> None: ...
 
 
 class Pitch(Node):
@@ -114,10 +111,8 @@ class Task(Node):
     async def __call__(self) -> Code: ...
 
 
-class Code(Node):
+class Code(EndNode):
     function: Annotated[Function, Text(parse_function)] = Field(description="Python")
-
-    async def __call__(self) -> None: ...
 
 
 ADD = "def add(a, b):\n    return a + b\n"
@@ -161,16 +156,12 @@ class Opaque:
         self.text = text
 
 
-class Live(Node):
+class Live(EndNode):
     opaque: Annotated[Opaque, Text(Opaque)]
 
-    async def __call__(self) -> None: ...
 
-
-class Count(Node):
+class Count(EndNode):
     number: Annotated[int, Text(int), Field(strict=True)]
-
-    async def __call__(self) -> None: ...
 
 
 class Both(Node):
@@ -230,13 +221,11 @@ def count_letters(line: str) -> int:
     return len(line)
 
 
-class Rhymed(Node):
+class Rhymed(EndNode):
     word: Annotated[str, Recall()]
     rhymes: Annotated[list[str], Dep(find_rhymes)]
     lines: Annotated[list[str], Text(str.splitlines)]
     lengths: Annotated[list[int], Map(count_letters, over="lines")]
-
-    async def __call__(self) -> None: ...
 
 
 class Wish(Node):
@@ -253,10 +242,8 @@ async def test_sourced_fields_are_context_and_a_map_works_on_the_parsed_value():
     assert '"context":{"word":"red","rhymes":["dead","bed"]}' in lm.prompts[0].text
 
 
-class Refusal(Node):
+class Refusal(EndNode):
     reason: str
-
-    async def __call__(self) -> None: ...
 
 
 class Request(Node):
@@ -296,11 +283,9 @@ async def test_a_body_makes_and_decides_a_node_in_plain_text():
     assert (await run(Fork(), lm)).result.function.name == "add"
 
 
-class Twice(Node):
+class Twice(EndNode):
     body: Annotated[str, Text()]
     title: str
-
-    async def __call__(self) -> None: ...
 
 
 class Order(Node):
@@ -376,10 +361,8 @@ async def test_a_run_is_recorded_resumed_and_replayed(tmp_path: Path):
         assert [each.attempt.answer for each in judged] == ["def f(", ADD]
 
 
-class Vault(Node):
+class Vault(EndNode):
     word: Annotated[SecretStr, Text()]
-
-    async def __call__(self) -> None: ...
 
 
 class Guess(Node):

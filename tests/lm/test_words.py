@@ -15,16 +15,15 @@ from bae.lm.extras import is_there
 from bae.lm.prompts import SYSTEM
 from bae.optimizer import fresh_predictor
 from bae.testing import Provider, ScriptedLM
+from end_node import EndNode
 from http_backends import WIRES
 from toy_backend import ToyBackend, choose, route
 
 MAIL = "You sort the mail of a bakery."
 
 
-class Verdict(Node):
+class Verdict(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Letter(Node):
@@ -64,13 +63,11 @@ async def test_bodies_functions_and_graphs_inside_ask_with_the_system_text_aroun
     async def apart(lm: LM) -> str:  # a run of its own
         return (await Graph(start=Asked).arun(Asked(), lm)).trace[-1].text  # pyright: ignore
 
-    class Sorted(Node):
+    class Sorted(EndNode):
         own: Annotated[str, Dep(rated)]
         inside: Annotated[Node, Dep(inner)]
         another: Annotated[Node, Dep(other)]
         apart: Annotated[str, Dep(apart)]
-
-        async def __call__(self) -> None: ...
 
     lm = ToyBackend(lambda prompt: {"text": "fine"})
     await Graph(start=Sorted, system=MAIL).arun(Sorted(), lm)
@@ -83,11 +80,9 @@ async def test_bodies_functions_and_graphs_inside_ask_with_the_system_text_aroun
 RATE = "Rate the text.\nBe fair."
 
 
-class Rating(Node):
+class Rating(EndNode):
     node_config = NodeConfig(instruction=RATE)
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Article(Node):
@@ -156,7 +151,7 @@ async def test_a_subclass_has_no_instruction_of_its_parents_and_a_generic_class_
 
 
 async def test_the_words_of_a_triple_quoted_text_have_no_indentation():
-    class Indented(Node):
+    class Indented(EndNode):
         node_config = NodeConfig(
             instruction="""
             Rate the text.
@@ -164,8 +159,6 @@ async def test_the_words_of_a_triple_quoted_text_have_no_indentation():
             """
         )
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Asked(Node):
         async def __call__(self) -> Indented: ...
@@ -196,24 +189,20 @@ async def test_a_learned_instruction_replaces_the_written_one():
 # Descriptions
 
 
-class Reply(Node):
+class Reply(EndNode):
     node_config = NodeConfig(description="a short answer", instruction="Answer in\ntwo sentences.")
     question: Annotated[str, Recall(Letter)]
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 async def clerk() -> str:
     return "Ada"
 
 
-class HandOver(Node):
+class HandOver(EndNode):
     node_config = NodeConfig(description="a person has to look at it")
     to: Annotated[str, Dep(clerk)]
     reason: str = Field(description="one sentence")
-
-    async def __call__(self) -> None: ...
 
 
 class Spam(Node):

@@ -43,6 +43,7 @@ from bae.run import Run
 from bae.testing import ScriptedLM
 from bae.work import Work
 from bounded import BOUND, some_turns
+from end_node import EndNode
 
 pytestmark = pytest.mark.once
 
@@ -127,10 +128,8 @@ class Question(Node):
     async def __call__(self) -> Reply: ...
 
 
-class Reply(Node):
+class Reply(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Morning(Node):
@@ -157,10 +156,8 @@ class Plan(Node):
         return await lm.make(self, Rest)
 
 
-class Rest(Node):
+class Rest(EndNode):
     why: str
-
-    async def __call__(self) -> None: ...
 
 
 graph = Graph(start=Morning, end=Rest)
@@ -311,10 +308,8 @@ class Ask(Node):
     async def __call__(self) -> Told: ...
 
 
-class Told(Node):
+class Told(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 telling = Graph(start=Ask, end=Told)
@@ -424,10 +419,8 @@ async def fail() -> int:
 
 
 async def test_an_error_stands_where_it_came_from_and_on_all_that_failed_with_it(traced: Traced):
-    class Broken(Node):
+    class Broken(EndNode):
         value: Annotated[int, Dep(fail)]
-
-        async def __call__(self) -> None: ...
 
     with tracing(traced.provider), pytest.raises(DepError):
         await Graph(start=Broken).arun(Broken())
@@ -460,10 +453,8 @@ async def test_whatever_an_exception_says_its_spans_are_there_and_bounded(
     async def fail_so() -> int:
         raise raised
 
-    class Broken(Node):
+    class Broken(EndNode):
         value: Annotated[int, Dep(fail_so)]
-
-        async def __call__(self) -> None: ...
 
     with tracing(traced.provider, content=True), pytest.raises(DepError):
         await Graph(start=Broken).arun(Broken())
@@ -484,11 +475,9 @@ async def test_siblings_of_a_failure_end_as_cancelled(traced: Traced):
         await reached.wait()
         raise ValueError
 
-    class Both(Node):
+    class Both(EndNode):
         one: Annotated[int, Dep(for_ever)]
         two: Annotated[int, Dep(fail_then)]
-
-        async def __call__(self) -> None: ...
 
     with tracing(traced.provider), pytest.raises(DepError):
         await Graph(start=Both).arun(Both())
@@ -497,10 +486,8 @@ async def test_siblings_of_a_failure_end_as_cancelled(traced: Traced):
 
 
 async def test_a_dependency_whose_default_stands_fails_alone(traced: Traced):
-    class Tolerant(Node):
+    class Tolerant(EndNode):
         value: Annotated[int, Dep(fail)] = 3
-
-        async def __call__(self) -> None: ...
 
     with tracing(traced.provider):
         await Graph(start=Tolerant).arun(Tolerant())
@@ -510,15 +497,11 @@ async def test_a_dependency_whose_default_stands_fails_alone(traced: Traced):
 
 
 async def test_a_run_that_waits_for_a_person_has_not_failed(traced: Traced):
-    class Inner(Node):
+    class Inner(EndNode):
         ok: Annotated[bool, Gate("really?")]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
 
     with tracing(traced.provider):
         result = await Graph(start=Outer).arun(Outer())
@@ -537,11 +520,9 @@ async def test_a_cancelled_run_ends_all_its_spans_as_cancelled(traced: Traced):
         await asyncio.Event().wait()
         return number
 
-    class Items(Node):
+    class Items(EndNode):
         numbers: list[int]
         values: Annotated[list[int], Map(for_ever, over="numbers")]
-
-        async def __call__(self) -> None: ...
 
     with tracing(traced.provider):
         running = asyncio.create_task(Graph(start=Items).arun(Items(numbers=[1, 2])))
@@ -593,10 +574,8 @@ async def test_dependencies_begun_early_stand_under_the_step_they_are_for(traced
     class One(Node):
         async def __call__(self) -> Two: ...
 
-    class Base(Node):
+    class Base(EndNode):
         value: Annotated[int, Dep(get_early)]
-
-        async def __call__(self) -> None: ...
 
     class Two(Node):
         text: str
@@ -781,10 +760,8 @@ async def test_a_graph_inside_a_run_that_is_resumed_goes_on_where_it_belongs(
             if not again:
                 await asyncio.Event().wait()
 
-    class Around(Node):
+    class Around(EndNode):
         within: Annotated[Last, Dep(Graph(start=Within, end=Last))]
-
-        async def __call__(self) -> None: ...
 
     nested = Graph(start=Around)
     with tracing(traced.provider):
@@ -936,10 +913,8 @@ async def ask_with_key(lm: LM, key: Annotated[SecretStr, Dep(get_key)]) -> str:
     return (await lm.make(Ask(question=key.get_secret_value()), Told)).text
 
 
-class AsksInDep(Node):
+class AsksInDep(EndNode):
     told: Annotated[str, Dep(ask_with_key)]
-
-    async def __call__(self) -> None: ...
 
 
 @pytest.mark.parametrize(
