@@ -19,6 +19,8 @@ BASE = $(eval BASE := $(shell tools/pythons.sh | head -n 1 | cut -d ' ' -f 2-))$
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
+# Hundreds of programs that tests start would each compile every module that they import.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## List the targets
