@@ -29,16 +29,16 @@ class Entry(NamedTuple):
 
 
 COMMANDS: Final = {
-    "new": Entry("Write a small project that works.", "new:new"),
-    "run": Entry("Run a graph, and print the node that it ends at.", "run:run"),
-    "check": Entry("Prove a graph: print every mistake that its types show.", "check:check"),
+    "new": Entry("Create a small project that works.", "new:new"),
+    "run": Entry("Run a graph, and print its last node.", "run:run"),
+    "check": Entry("Check a graph: print every mistake that its types show.", "check:check"),
     "prompts": Entry("Print every prompt that a graph can send.", "prompts:prompts"),
-    "graph": Entry("Draw a graph: in the terminal, or into a file.", "graph:group"),
+    "graph": Entry("Draw a graph in the terminal or to a file.", "graph:group"),
     "runs": Entry("List, show, resume, fork and replay the runs of a journal.", "runs:group"),
     "eval": Entry("Run a graph over cases, and score the results.", "eval:evaluate"),
     "optimize": Entry("Improve the prompts of a graph from recorded runs.", "optimize:optimize"),
     "team": Entry("Turn a goal into merged, tested code with a team of agents.", "team:group"),
-    "lm": Entry("List the language models that are ready, and try one.", "lm:group"),
+    "lm": Entry("List the language models and try one.", "lm:group"),
     "version": Entry("Print the versions of bae and its packages.", "app:version"),
 }
 """In the order of `bae --help`: what one needs first, first. A command is a function, with examples
@@ -88,13 +88,13 @@ app = typer.Typer(
 @app.callback()
 def bae(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")
+        bool, typer.Option("--debug", help="Show tracebacks; may be anywhere on the command line.")
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version; `bae version` says more.")
+        bool, typer.Option("--version", help="Print the version; `bae version` prints more.")
     ] = False,
 ) -> None:
-    """Agents as typed graphs: run them, check them, draw them, and look into their runs."""
+    """Typed graphs for LLM agents: run, check and draw them, and inspect their runs."""
     # `run_command` has taken --debug and --version out already; they are declared for --help.
 
 

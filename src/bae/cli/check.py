@@ -39,15 +39,13 @@ EPILOG: Final = examples(
 
 def check(
     module: Module = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Let warnings fail the command too.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings too.")] = False,
     durable: Annotated[
         bool,
         typer.Option(
             "--durable",
-            help="Say as well what a journal makes of the graph: fields that it cannot hold, and "
-            "values that are made again when a run is resumed.",
+            help="Also report what a journal cannot store, and what is called again when a run is "
+            "resumed.",
         ),
     ] = False,
     against: Annotated[
@@ -56,8 +54,8 @@ def check(
             "--against",
             metavar="FILE",
             show_default=False,
-            help="A journal: name its unfinished runs that could not be resumed with this code. It "
-            "is only read.",
+            help="A journal: list its unfinished runs that could not be resumed with this code. "
+            "It is only read.",
         ),
     ] = None,
     was: Annotated[
@@ -66,15 +64,14 @@ def check(
             "--was",
             metavar="NAME",
             show_default=False,
-            help="With --against: what the graph was called, where it was renamed. May be given "
-            "several times.",
+            help="With --against: an earlier name of the graph. Repeatable.",
         ),
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Prove a graph: print every mistake that its types show, each with what to write instead.
+    """Check a graph: print every mistake that its types show, each with a fix.
 
-    Nothing is run: no function and no language model is called. The exit code is 1 where there are
+    Nothing is run: no function and no language model is called. The exit code is 1 if there are
     errors, or runs that would break.
     """
     if was and not against:

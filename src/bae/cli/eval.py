@@ -44,8 +44,8 @@ Data = Annotated[
         "-d",
         metavar="FILE",
         callback=once,
-        help="The cases: a file that ends in `.jsonl`, with one JSON object in a line, as "
-        '`{"input": {…}, "expected": {…}}`, or a dataset of pydantic-evals, `.yaml` or `.json`.',
+        help='The cases: a `.jsonl` file with one JSON object per line, as `{"input": {…}, '
+        '"expected": {…}}`, or a pydantic-evals dataset, `.yaml` or `.json`.',
     ),
 ]
 CaseMetric = Annotated[
@@ -54,9 +54,9 @@ CaseMetric = Annotated[
         "--metric",
         metavar="MODULE:NAME",
         show_default=False,
-        help="How a case is scored: a function of the case and the result of its run, in a module "
-        "or a file, as `scoring.py:exact`; or functions of two nodes by their class, for the "
-        "scores of nodes. Left out: the fields that the case expects, one by one.",
+        help="How a case is scored: a function of the case and the result of its run, as "
+        "`scoring.py:exact`; or functions of two nodes by their class, for the scores of "
+        "nodes. Default: the expected fields, one by one.",
     ),
 ]
 EvaluatorClasses = Annotated[
@@ -65,8 +65,8 @@ EvaluatorClasses = Annotated[
         "--evaluator",
         metavar="MODULE:CLASS",
         show_default=False,
-        help="An evaluator class of yours that a dataset of pydantic-evals names, as "
-        "`scoring.py:Polite`. May be given several times.",
+        help="An evaluator class that a pydantic-evals dataset names, as `scoring.py:Polite`. "
+        "Repeatable.",
     ),
 ]
 LMNames = Annotated[
@@ -76,8 +76,8 @@ LMNames = Annotated[
         metavar="SPEC",
         show_default=False,
         autocompletion=lm_names,
-        help="The language model, as `local`; `bae lm list` has them all. May be given several "
-        "times, to compare them. Left out: what BAE_LM names, or else what this machine offers.",
+        help="The language model, such as `local`; `bae lm list` shows all. Repeat to compare "
+        "several. Default: BAE_LM, or what this machine offers.",
     ),
 ]
 Directories = Annotated[
@@ -87,16 +87,22 @@ Directories = Annotated[
         metavar="DIR",
         show_default=False,
         callback=never_empty,
-        help="Evaluate each language model with learned prompts as well: those that `bae optimize` "
-        "has written to this directory. May be given several times.",
+        help="Also evaluate each language model with the learned prompts that `bae optimize` wrote "
+        "to this directory. Repeatable.",
     ),
 ]
 Concurrency = Annotated[
-    int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Cases that run at once.")
+    int,
+    typer.Option("--concurrency", "-c", metavar="N", min=1, help="The number of concurrent cases."),
 ]
 MaxIters = Annotated[
     int,
-    typer.Option("--max-iters", metavar="N", min=0, help="How many nodes of a case may run."),
+    typer.Option(
+        "--max-iters",
+        metavar="N",
+        min=0,
+        help="The maximum number of nodes per case; 0 for no limit.",
+    ),
 ]
 Timeout = Annotated[
     float,
@@ -104,12 +110,12 @@ Timeout = Annotated[
         "--timeout",
         metavar="SECONDS",
         callback=above_zero,
-        help="How long a case may take, more than 0.",
+        help="The timeout of a case, more than 0.",
     ),
 ]
 CaseLimits = Annotated[str | None, budget_option("the evaluation, all its cases together,")]
 NoJournal = Annotated[
-    bool, typer.Option("--no-journal", help="Keep no journal of the runs of the cases.")
+    bool, typer.Option("--no-journal", help="Do not store the runs of the cases.")
 ]
 Outputs = Annotated[
     list[str] | None,
@@ -119,8 +125,8 @@ Outputs = Annotated[
         metavar="FILE",
         show_default=False,
         callback=never_empty,
-        help="Where to write the evaluation: `.md`, `.json` or `.csv`. May be given several times. "
-        "Left out: `.bae/evals`, in Markdown and JSON.",
+        help="Where to write the report: `.md`, `.json` or `.csv`. Repeatable. Default: "
+        "`.bae/evals`, in Markdown and JSON.",
     ),
 ]
 FailUnder = Annotated[
@@ -131,7 +137,7 @@ FailUnder = Annotated[
         min=0,
         max=1,
         show_default=False,
-        help="Exit with 1 where the total score of one of them is less, too.",
+        help="Exit with 1 if a total score is below this.",
     ),
 ]
 
@@ -161,7 +167,7 @@ def evaluate(
     Each language model, with and without learned prompts, has its rows, in total and for every
     node. The score has a confidence interval. A case that failed scores 0, and is printed with the
     command that shows its run. The exit code is 1 if a case was not run or could not be scored, if
-    all failed, and if --fail-under says so.
+    all failed, or if a score is below --fail-under.
     """
     from bae.cli.options import budget_of
 

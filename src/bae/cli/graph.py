@@ -16,7 +16,7 @@ from bae.cli.options import AsJSON, Module, examples
 from bae.cli.printing import out, print_json
 from bae.pictures import Drawing, Picture, picture_of, to_mermaid, to_svg, to_text
 
-group = typer.Typer(no_args_is_help=True, help="Draw a graph: in the terminal, or into a file.")
+group = typer.Typer(no_args_is_help=True, help="Draw a graph in the terminal or to a file.")
 
 
 class Way(StrEnum):
@@ -37,10 +37,10 @@ class Look(StrEnum):
 Direction = Annotated[
     Way,
     typer.Option(
-        "--direction", "-d", help="From top to bottom, or from left to right.", case_sensitive=False
+        "--direction", "-d", help="The direction: top down or left to right.", case_sensitive=False
     ),
 ]
-NoFields = Annotated[bool, typer.Option("--no-fields", "-n", help="Show the nodes without fields.")]
+NoFields = Annotated[bool, typer.Option("--no-fields", "-n", help="Show nodes without fields.")]
 
 COLORS: Final = {
     "name": "bold",
@@ -79,14 +79,14 @@ def show(
     direction: Direction = Way.TD,
     no_fields: NoFields = False,
     compact: Annotated[
-        bool, typer.Option("--compact", help="A list of nodes and arrows, without boxes.")
+        bool, typer.Option("--compact", help="Print a list of nodes and arrows, without boxes.")
     ] = False,
     ascii_only: Annotated[
-        bool, typer.Option("--ascii", help="Draw with plain characters only.")
+        bool, typer.Option("--ascii", help="Draw with ASCII characters only.")
     ] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Draw a graph in the terminal: nodes with their fields by source, and where each leads.
+    """Draw a graph in the terminal: nodes with their fields by source, and edges.
 
     A picture that is too wide for the terminal becomes a list.
     """
@@ -117,7 +117,7 @@ def export(
             "-o",
             metavar="FILE",
             show_default="graph.svg",
-            help="The file to write. How it ends says what it is: .svg or .mmd (Mermaid).",
+            help="The file to write; its ending is the format: .svg or .mmd (Mermaid).",
         ),
     ] = None,
     format: Annotated[
@@ -127,21 +127,19 @@ def export(
             "-f",
             metavar="FORMAT",
             show_default=False,
-            help="What to write, however the file ends: svg or mmd.",
+            help="The format, whatever the file's ending: svg or mmd.",
         ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write over a file that is there.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     direction: Direction = Way.TD,
     no_fields: NoFields = False,
     theme: Annotated[
         Look,
-        typer.Option("--theme", help="The colors of an SVG: `auto` follows the reader's choice."),
+        typer.Option("--theme", help="The colors of an SVG; `auto` follows the reader's settings."),
     ] = Look.AUTO,
     as_json: AsJSON = False,
 ) -> None:
-    """Write a picture of a graph into a file."""
+    """Write a picture of a graph to a file."""
     output = output or f"graph.{format or 'svg'}"
     path = Path(output)
     ending = (format or path.suffix).lower().removeprefix(".")
@@ -170,7 +168,7 @@ def mermaid(
     direction: Direction = Way.TD,
     no_fields: NoFields = False,
 ) -> None:
-    """Print a graph as a Mermaid flowchart, to be put into Markdown."""
+    """Print a graph as a Mermaid flowchart, for Markdown."""
     graph = load(module).graph
     sys.stdout.write(to_mermaid(graph, fields=not no_fields, direction=direction.value))
     sys.stdout.flush()

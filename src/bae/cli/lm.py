@@ -20,7 +20,7 @@ from bae.lm.registry import DefaultName, Kind, cached_lm, default_lm, default_na
 
 group = typer.Typer(
     no_args_is_help=True,
-    help="Which language models can be used here, and a call to try one.",
+    help="List the language models and try one.",
 )
 
 _TIMEOUT: Final = 120.0
@@ -30,9 +30,9 @@ _TIMEOUT: Final = 120.0
 def list_(as_json: AsJSON = False) -> None:
     """List every kind of language model: ready or not, what is missing, how to get it.
 
-    One that is `installed` needs something as well that cannot be seen from here, such as a login.
+    One that is `installed` also needs something that bae cannot check, such as a login.
 
-    Nothing is called, so a key that is set may still be a wrong one: `bae lm try` finds out.
+    Nothing is called, so a key that is set may still be wrong: `bae lm try` finds out.
     """
     default = default_name()
     found = kinds()
@@ -67,23 +67,22 @@ def try_(
             metavar="SPEC",
             show_default=False,
             autocompletion=lm_names,
-            help="The language model, as `bae lm list` names it. Left out: the one that a run "
-            "uses which is given none.",
+            help="The language model, as `bae lm list` names it. Default: the one that a run "
+            "without `--lm` uses.",
         ),
     ] = None,
     prompt: Annotated[
-        str, typer.Option("--prompt", "-p", metavar="TEXT", help="What to ask.")
+        str, typer.Option("--prompt", "-p", metavar="TEXT", help="The question.")
     ] = "What is the capital of France?",
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="SECONDS", min=0, help="How long it may take."),
+        typer.Option("--timeout", metavar="SECONDS", min=0, help="The timeout."),
     ] = _TIMEOUT,
     as_json: AsJSON = False,
 ) -> None:
-    """Ask a language model one thing, and print the answer, the time, the tokens and the cost.
+    """Ask a language model one question, and print answer, time, tokens and cost.
 
-    It is asked as a run asks: for a structured answer, held to its types. An LM that passes can
-    fill nodes.
+    It is asked as in a run, for a structured answer. A model that passes can fill nodes.
     """
     name = spec or default_name().name
     if name:

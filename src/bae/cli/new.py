@@ -51,17 +51,14 @@ def new(
         typer.Argument(
             metavar="NAME",
             show_default=False,
-            help="What to call it: a directory of that name is made here. Give a path to have it "
-            "elsewhere.",
+            help="The name of the project, and of the directory that is created here; or a path.",
         ),
     ],
     lm: LMName = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write over files that are there already.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Write a small project that works: a graph, a test that needs no language model, a README.
+    """Create a small project that works: a graph, a test that needs no model, a README.
 
     With `--lm` the command lines in it name that language model.
     """

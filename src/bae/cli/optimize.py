@@ -44,7 +44,7 @@ Directory = Annotated[
         "-o",
         metavar="DIR",
         callback=never_empty,
-        help="Where the learned prompts go, a JSON file for each node, for `--optimized DIR`.",
+        help="The directory for the learned prompts, a JSON file per node, for `--optimized DIR`.",
     ),
 ]
 Teacher = Annotated[
@@ -54,8 +54,8 @@ Teacher = Annotated[
         metavar="SPEC",
         show_default=False,
         autocompletion=lm_names,
-        help="The language model that makes demonstrations and proposes instructions. Left out: "
-        "the one that learns.",
+        help="The language model that makes examples and proposes instructions. Default: the one "
+        "that learns.",
     ),
 ]
 Optimizer = Annotated[
@@ -63,8 +63,8 @@ Optimizer = Annotated[
     typer.Option(
         "--optimizer",
         metavar="NAME",
-        help="How it learns: `bootstrap` shows examples, `miprov2` searches instructions as well, "
-        "`gepa` rewrites instructions by what went wrong.",
+        help="`bootstrap` selects few-shot examples, `miprov2` also searches instructions, `gepa` "
+        "rewrites instructions from mistakes.",
     ),
 ]
 Options = Annotated[
@@ -73,8 +73,8 @@ Options = Annotated[
         "--option",
         metavar="NAME=VALUE",
         show_default=False,
-        help="An option of the optimizer, the value as JSON, as `max_labeled_demos=4`; may be "
-        "given several times. A name that there is not is answered with those there are.",
+        help="An option of the optimizer, with a JSON value, as `max_labeled_demos=4`. Repeatable. "
+        "An unknown name is answered with the known ones.",
     ),
 ]
 Nodes = Annotated[
@@ -83,7 +83,7 @@ Nodes = Annotated[
         "--node",
         metavar="NAME",
         show_default=False,
-        help="Learn for this node alone; may be given several times. Left out: for all.",
+        help="Optimize only this node. Repeatable. Default: all nodes.",
     ),
 ]
 TrainingMetric = Annotated[
@@ -93,8 +93,8 @@ TrainingMetric = Annotated[
         metavar="MODULE:NAME",
         show_default=False,
         help="How an answer is scored: functions of the expected and the given node by their "
-        "class, in a module or a file, as `scoring.py:METRICS`, or one function of an example and "
-        "a prediction, as DSPy has them. Left out: field by field.",
+        "class, as `scoring.py:METRICS`, or one DSPy-style function of an example and a "
+        "prediction. Default: field by field.",
     ),
 ]
 JudgeName = Annotated[
@@ -104,7 +104,7 @@ JudgeName = Annotated[
         metavar="SPEC",
         show_default=False,
         autocompletion=lm_names,
-        help="A language model that scores the filled fields, where no metric does.",
+        help="A language model that scores filled fields that no metric scores.",
     ),
 ]
 Rubric = Annotated[
@@ -113,7 +113,7 @@ Rubric = Annotated[
         "--rubric",
         metavar="TEXT",
         show_default=False,
-        help="With --judge: what a good answer is.",
+        help="With --judge: what makes a good answer.",
     ),
 ]
 SpendingLimits = Annotated[str | None, budget_option("the optimization")]
@@ -124,15 +124,15 @@ HeldOut = Annotated[
         metavar="X",
         min=0,
         max=0.9,
-        help="The share of the runs that is only compared on.",
+        help="The share of the runs that is held out for the comparison.",
     ),
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", metavar="N", help="Decides which runs are held out, and chance.")
+    int, typer.Option("--seed", metavar="N", help="The seed for held-out runs and random choices.")
 ]
 Concurrency = Annotated[
     int,
-    typer.Option("--concurrency", "-c", metavar="N", min=1, help="Calls that are made at once."),
+    typer.Option("--concurrency", "-c", metavar="N", min=1, help="The number of concurrent calls."),
 ]
 Minimum = Annotated[
     int,
@@ -140,7 +140,7 @@ Minimum = Annotated[
         "--minimum",
         metavar="N",
         min=1,
-        help="Different questions that a node needs.",
+        help="The number of different questions that a node needs.",
     ),
 ]
 Without = Annotated[
@@ -151,16 +151,16 @@ Without = Annotated[
         show_default=False,
         callback=never_empty,
         autocompletion=run_ids,
-        help="Leave out a run, by its id or how that begins: one that chose wrongly, which a fork "
-        "cannot correct. May be given several times.",
+        help="Exclude a run, by its id or the beginning of one, such as one with a wrong choice, "
+        "which a fork cannot correct. Repeatable.",
     ),
 ]
 WithEvals = Annotated[
     bool,
     typer.Option(
         "--with-evals",
-        help="Learn from the runs of `bae eval` too, which are left out otherwise: a case that was "
-        "learned no longer measures anything.",
+        help="Also learn from runs of `bae eval`. They are left out by default, because a case "
+        "that was learned no longer measures anything.",
     ),
 ]
 Force = Annotated[
@@ -199,9 +199,9 @@ def optimize(
 ) -> None:
     """Learn from the runs of a journal, and write the learned prompts that make the graph better.
 
-    Finished runs, and what people have corrected in forks of them, are split: one part is learned
-    from, and on the other before and after are compared. A node whose answers are not better is not
-    written. Interrupted, the same command resumes.
+    Finished runs, and corrections that people made in forks of them, are split: one part is learned
+    from, the other is for comparing before and after. A node whose answers are not better is not
+    written. If interrupted, the same command resumes.
     """
     from bae.cli.options import budget_of
 

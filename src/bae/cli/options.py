@@ -28,10 +28,10 @@ Module = Annotated[
         metavar="MODULE",
         show_default=False,
         autocompletion=modules,
-        help="Where the graph is: a file as `app.py`, a module as `wardrobe.nodes`, or either with "
-        "a name, as `app.py:refunds`: that of a graph, of a function that makes one, or of the "
-        "node class to start at. Without a name it is `graph` or `create_graph()`. Left out: what "
-        "`[tool.bae] graph` in pyproject.toml says.",
+        help="The graph: a file (`app.py`), a module (`wardrobe.nodes`), or either with the name "
+        "of a graph, of a function that returns one, or of the node class to start at "
+        "(`app.py:refunds`). Without a name: `graph` or `create_graph()`. Default: "
+        "`[tool.bae] graph` in pyproject.toml.",
     ),
 ]
 OfModule = Annotated[
@@ -42,11 +42,11 @@ OfModule = Annotated[
         metavar="MODULE",
         show_default=False,
         autocompletion=modules,
-        help="Where the graph of the run is, as `bae run` takes it. Left out: what `[tool.bae] "
-        "graph` in pyproject.toml says.",
+        help="The graph of the run, named as for `bae run`. Default: `[tool.bae] graph` in "
+        "pyproject.toml.",
     ),
 ]
-_RUN: Final = "A run: its id, or how that begins; `last` is the newest one."
+_RUN: Final = "A run id or the beginning of one; `last` is the newest run."
 OneRun = Annotated[
     str, typer.Argument(metavar="RUN", show_default=False, autocompletion=run_ids, help=_RUN)
 ]
@@ -56,7 +56,7 @@ NewestRun = Annotated[
         metavar="RUN",
         show_default=False,
         autocompletion=run_ids,
-        help=f"{_RUN} Left out: that.",
+        help=f"{_RUN} Default: the newest.",
     ),
 ]
 JournalFile = Annotated[
@@ -67,8 +67,8 @@ JournalFile = Annotated[
         metavar="FILE",
         envvar="BAE_JOURNAL",
         show_default=False,
-        help="The journal of the runs. Left out: `.bae/runs.db` of the project, beside the "
-        "pyproject.toml with [tool.bae], or else of this directory.",
+        help="The journal file. Default: `.bae/runs.db` beside the pyproject.toml with [tool.bae], "
+        "else in this directory.",
     ),
 ]
 LMName = Annotated[
@@ -79,8 +79,8 @@ LMName = Annotated[
         metavar="SPEC",
         show_default=False,
         autocompletion=lm_names,
-        help="The language model, as `local` or `claude-cli:sonnet`; `bae lm list` has them all. "
-        "Left out: what BAE_LM names, or else what this machine offers.",
+        help="The language model, such as `local` or `claude-cli:sonnet`; `bae lm list` shows all. "
+        "Default: BAE_LM, or what this machine offers.",
     ),
 ]
 Optimized = Annotated[
@@ -90,11 +90,10 @@ Optimized = Annotated[
         metavar="DIR",
         show_default=False,
         callback=never_empty,
-        help="Ask with a learned prompt: the artifacts that `bae optimize` has written to this "
-        "directory.",
+        help="Use the learned prompts that `bae optimize` wrote to this directory.",
     ),
 ]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a script.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Input = Annotated[
     str | None,
     typer.Option(
@@ -102,8 +101,8 @@ Input = Annotated[
         "-i",
         metavar="JSON",
         show_default=False,
-        help="The fields of the start node as a JSON object, `@FILE` for a file of it, `-` for "
-        "stdin. Where there is one field to give, its value alone will do.",
+        help="The fields of the start node as a JSON object; `@FILE` reads a file, `-` stdin. If "
+        "there is only one field to give, its value is enough.",
     ),
 ]
 Sets = Annotated[
@@ -112,9 +111,9 @@ Sets = Annotated[
         "--set",
         metavar="FIELD=VALUE",
         show_default=False,
-        help="A field. The value is JSON where that is valid for the field, and else text: `n=5`, "
-        '`tags=["a"]`, `name=Ann`. A text in quotes loses them, as it is JSON; `name="\\"a\\""` '
-        "keeps them. May be given several times, once for each field.",
+        help="A field. The value is JSON if that is valid for the field, otherwise text: `n=5`, "
+        '`tags=["a"]`, `name=Ann`. Quoted text is JSON and loses its quotes; `name="\\"a\\""` '
+        "keeps them. Repeat for each field.",
     ),
 ]
 Secrets = Annotated[
@@ -123,21 +122,23 @@ Secrets = Annotated[
         "--set",
         metavar="NODE.FIELD=VALUE",
         show_default=False,
-        help="A secret that the journal does not keep, as `Login.token=…`; may be given several "
-        "times. Left out, it is asked for at a terminal.",
+        help="A secret that the journal does not store, such as `Login.token=…`; repeatable. "
+        "Default: asked for at a terminal.",
     ),
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print the result and errors, and no progress.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
 NoAsk = Annotated[
     bool,
     typer.Option(
-        "--no-ask", help="Ask nothing at the terminal: what is missing is an error, a gate parks."
+        "--no-ask",
+        help="Ask nothing at the terminal: a missing field is an error, a gate parks the run.",
     ),
 ]
 MaxIters = Annotated[
-    int, typer.Option("--max-iters", metavar="N", min=0, help="How many nodes may run; 0: any.")
+    int,
+    typer.Option(
+        "--max-iters", metavar="N", min=0, help="The maximum number of nodes; 0 for no limit."
+    ),
 ]
 
 
@@ -147,8 +148,8 @@ def budget_option(what: str) -> Any:
         "--budget",
         metavar="LIMITS",
         show_default=False,
-        help=f"What {what} may spend, as `calls=20,cost=0.10`: `calls` of the language model, "
-        "`tokens` in and out, `cost` in US dollars, `seconds` on the clock.",
+        help=f"What {what} may spend, such as `calls=20,cost=0.10`: LLM `calls`, `tokens` in and "
+        "out, `cost` in US dollars, `seconds` on the clock.",
     )
 
 

@@ -37,8 +37,8 @@ def prompts(
         typer.Argument(
             metavar="NODE",
             show_default=False,
-            help="A node class: show what is sent to make it, or where it may be chosen. Left out: "
-            "every prompt.",
+            help="Show only the prompts that fill this node class or offer it in a choice. "
+            "Default: every prompt.",
         ),
     ] = None,
     given: Input = None,
@@ -48,7 +48,7 @@ def prompts(
 ) -> None:
     """Print every prompt that a graph can send: system text, messages and schema.
 
-    Nothing is called: no function, no body and no language model. Values are samples, which name
+    Nothing is called: no function, no body and no language model. Values are samples named like
     their fields; `-i` and `--set` give those of the start node.
     """
     graph = load(module).graph

@@ -60,7 +60,8 @@ MoreIters = Annotated[
         metavar="N",
         min=0,
         show_default=False,
-        help="How many nodes may run, from the start of the run; 0: any. Left out: as it was.",
+        help="The maximum number of nodes, counted from the start of the run; 0 for no limit. "
+        "Default: as it was.",
     ),
 ]
 NoRun = Annotated[bool, typer.Option("--no-run", help="Do not resume the run.")]
@@ -79,7 +80,7 @@ def resume(
     quiet: Quiet = False,
     no_ask: NoAsk = False,
 ) -> None:
-    """Continue a run where it was: after Ctrl-C, a crash or a failure, or at a gate.
+    """Continue a run after Ctrl-C, a crash, a failure or an answer.
 
     What is recorded is not done again. What the run has spent counts for `--budget`.
     """
@@ -98,7 +99,7 @@ def fork(
             metavar="RUN",
             show_default=False,
             autocompletion=run_ids,
-            help="The run: its id, or how that begins; `last` is the newest.",
+            help="A run id or the beginning of one; `last` is the newest run.",
         ),
     ],
     at: Annotated[
@@ -117,7 +118,7 @@ def fork(
             metavar="ID",
             show_default=False,
             callback=id_of_new,
-            help="What to call the new run.",
+            help="The id of the new run.",
         ),
     ] = None,
     no_run: NoRun = False,
@@ -129,10 +130,10 @@ def fork(
     quiet: Quiet = False,
     no_ask: NoAsk = False,
 ) -> None:
-    """Make a new run that is the same as another up to one of its nodes, and continue it.
+    """Copy a run up to one of its nodes, and continue the copy.
 
-    `--set` gives fields of that node other values. The other run stays as it is, and nothing before
-    that node is done again. With `--no-run` the id of the new run is printed, and that is all.
+    `--set` changes fields of that node. The original run does not change, and nothing before that
+    node is done again. With `--no-run` only the id of the new run is printed.
     """
     options = RunOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
     graph = load(module, "-m").graph
@@ -179,9 +180,8 @@ def answer(
             metavar="GATE",
             show_default=False,
             autocompletion=gate_names,
-            help="The gate: its field, as `Refund.approved` or `approved`, or its address where "
-            "several are called so. Where one is open it may be left out, also before VALUE: "
-            "`bae runs answer last yes`.",
+            help="The gate: its field, as `Refund.approved` or `approved`, or its address if "
+            "several have that name. Optional if one gate is open: `bae runs answer last yes`.",
         ),
     ] = None,
     value: Annotated[
@@ -189,8 +189,8 @@ def answer(
         typer.Argument(
             metavar="VALUE",
             show_default=False,
-            help="The answer: JSON where the field takes that, and else text. Left out, it is "
-            "asked for at a terminal.",
+            help="The answer: JSON if that is valid for the field, otherwise text. Default: asked "
+            "for at a terminal.",
         ),
     ] = None,
     module: OfModule = None,
@@ -206,8 +206,8 @@ def answer(
 ) -> None:
     """Answer a gate that a run waits for, and continue the run.
 
-    The answer is checked against the field before it is stored, and the first one stands. With
-    `--no-run` it is only stored.
+    The answer is validated before it is stored, and the first one counts. With `--no-run` it is
+    only stored.
     """
     limits = budget_of(budget)
     said = CommandLine(module, file_to_read(journal), lm, optimized)

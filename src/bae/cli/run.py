@@ -52,7 +52,7 @@ def run(
     max_iters: MaxIters = 10,
     journal: JournalFile = None,
     no_journal: Annotated[
-        bool, typer.Option("--no-journal", help="Keep no journal of this run.")
+        bool, typer.Option("--no-journal", help="Do not store this run.")
     ] = False,
     run_id: Annotated[
         str | None,
@@ -61,7 +61,7 @@ def run(
             metavar="ID",
             show_default=False,
             callback=id_of_new,
-            help="What to call the run in the journal.",
+            help="The id of the run in the journal.",
         ),
     ] = None,
     budget: BudgetLimits = None,
@@ -69,11 +69,11 @@ def run(
     quiet: Quiet = False,
     no_ask: NoAsk = False,
 ) -> None:
-    """Run a graph, and print the node that it ends at.
+    """Run a graph, and print its last node.
 
-    The fields of the start node come from `-i` and `--set`; those that are missing are asked for at
-    a terminal. While it runs, each node, dependency and call of the language model is shown on
-    stderr, and gates are asked. The result goes to stdout.
+    The fields of the start node come from `-i` and `--set`; missing ones are asked for at a
+    terminal. Nodes, dependencies and LLM calls are shown on stderr while it runs, and gates are
+    asked. The result goes to stdout.
     """
     limits = budget_of(budget)
     refuse_both_journals(context, no_journal=no_journal)

@@ -60,7 +60,7 @@ from bae.testing.written_tests import GraphName, write_test
 
 group = typer.Typer(
     no_args_is_help=True,
-    help="Look into the runs that a journal has kept, and continue them.",
+    help="Inspect the runs of a journal, and continue them.",
     epilog=examples(
         "bae runs list --status waiting",
         "bae runs show  # the newest one",
@@ -72,16 +72,16 @@ group = typer.Typer(
 Status = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 OfStatus = Annotated[
     Status | None,
-    typer.Option("--status", "-s", show_default=False, help="Only those that are so."),
+    typer.Option("--status", "-s", show_default=False, help="Only runs with this status."),
 ]
 OfGraph = Annotated[
     str | None,
     typer.Option(
-        "--graph", "-g", metavar="NAME", show_default=False, help="Only those of this graph."
+        "--graph", "-g", metavar="NAME", show_default=False, help="Only runs of this graph."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Write over what is there.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 # --- list, show, why ----------------------------------------------------------------------------
@@ -91,14 +91,16 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 def list_runs(
     status: OfStatus = None,
     graph: OfGraph = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="The maximum number of runs.")
+    ] = 50,
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
     """List runs, the newest first.
 
-    A run is running, waiting (for a person), ended, failed or cancelled; one that is shown as
-    interrupted was running when its process went away: `bae runs resume` continues it.
+    A run is running, waiting (for a person), ended, failed or cancelled. One that is interrupted
+    was running when its process went away: `bae runs resume` continues it.
     """
 
     async def found(runs: Journal) -> list[RunInfo]:
@@ -202,7 +204,7 @@ def show(
     run: NewestRun = None,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Cut nothing off; show prompts, answers and every item."),
+        typer.Option("--full", help="Show everything: prompts, answers, every item."),
     ] = False,
     timeline: Annotated[
         bool, typer.Option("--timeline/--no-timeline", help="Show what ran when.")
@@ -210,11 +212,10 @@ def show(
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Tell what happened in a run.
+    """Show what happened in a run.
 
-    Its nodes in order, where the value of each field came from, what graphs inside it did, what
-    the LM calls cost, how it came out, and a timeline of what ran when: bars above one another
-    stand for work that was done at the same time.
+    Its nodes in order, the source of each field, nested graphs, LLM calls and their cost, the
+    outcome, and a timeline: bars above one another are work that was done at the same time.
     """
     told = report_run(stored_run(journal, run))
     if as_json:
@@ -251,18 +252,20 @@ def why(
         typer.Argument(
             metavar="PLACE",
             show_default=False,
-            help="A field, as `Outfit.mood`; with the place of a graph inside the run before it, "
-            "as `2:Report.summaries[3]/1:Summary.text`.",
+            help="A field, as `Outfit.mood`, or in a nested graph, as "
+            "`2:Report.summaries[3]/1:Summary.text`.",
         ),
     ],
     step: Annotated[
         int | None,
-        typer.Option("--step", show_default=False, help="Of which node, where there are several."),
+        typer.Option(
+            "--step", show_default=False, help="The node, if the class occurs several times."
+        ),
     ] = None,
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Tell where a value came from."""
+    """Show where a value came from."""
 
     async def found(runs: Journal) -> Provenance:
         return await runs.why(await run_meant(runs, run), place, step=step)
@@ -315,11 +318,10 @@ def replay(
     as_json: AsJSON = False,
     no_ask: NoAsk = False,
 ) -> None:
-    """Run a recorded run again, with every value that was recorded.
+    """Run a recorded run again with the recorded values.
 
-    No LM is asked, no dependency is called and no gate waits; your bodies are called. Where the
-    run goes another way today, or asks an LM something else, the difference is shown and the exit
-    code is 1.
+    No LLM is asked, no dependency is called and no gate waits; your bodies run. If the run takes
+    another path or sends another prompt, the difference is shown and the exit code is 1.
     """
     graph = load(module, "-m").graph
     stored = stored_run(journal, run)
@@ -359,17 +361,20 @@ def make_test(
     output: Annotated[
         str,
         typer.Option(
-            "--output", "-o", metavar="tests/test_X.py", show_default=False, help="Where to."
+            "--output",
+            "-o",
+            metavar="tests/test_X.py",
+            show_default=False,
+            help="The test file to write.",
         ),
     ] = ...,  # pyright: ignore[reportArgumentType]  it is required
     force: Force = False,
     journal: JournalFile = None,
 ) -> None:
-    """Make a pytest file of a run.
+    """Write a pytest file that replays a run.
 
-    The run is replayed, and its recording written beside the test, with the ending .jsonl. The
-    test fails, with a diff, when a node, a choice or a prompt is no longer what it was. It needs
-    no LM and no network.
+    The recording is written beside the test, as .jsonl. The test fails with a diff when a node, a
+    choice or a prompt has changed. It needs no LLM and no network.
     """
     target = Path(output)
     cassette = target.with_suffix(".jsonl")
@@ -434,7 +439,9 @@ def _graph_name(loaded: Loaded, target: Path) -> GraphName:
 def export(
     to: Annotated[
         str,
-        typer.Argument(metavar="OUT.jsonl", show_default=False, help="Where to; - prints it."),
+        typer.Argument(
+            metavar="OUT.jsonl", show_default=False, help="The file to write; `-` for stdout."
+        ),
     ],
     run: Annotated[
         list[str] | None,
@@ -442,7 +449,7 @@ def export(
             metavar="RUN",
             show_default=False,
             autocompletion=run_ids,
-            help="Which runs, by their ids or how these begin. Left out: all of them.",
+            help="Run ids or their beginnings. Default: all runs.",
         ),
     ] = None,
     status: OfStatus = None,
@@ -451,7 +458,7 @@ def export(
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Write runs to a file of JSON lines.
+    """Write runs to a JSON Lines file.
 
     Such a file can be kept, sent, loaded, shown and replayed.
     """
@@ -479,25 +486,26 @@ def load_runs(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="IN.jsonl", show_default=False, help="What `export` has written; - reads it."
+            metavar="IN.jsonl",
+            show_default=False,
+            help="A file written by `bae runs export`; `-` for stdin.",
         ),
     ],
     existing: Annotated[
         Literal["refuse", "keep", "replace"],
-        typer.Option("--existing", help="What to do with a run that is there already."),
+        typer.Option("--existing", help="What to do with a run that exists already."),
     ] = "refuse",
     unfinished: Annotated[
         Literal["cancel", "keep"],
-        typer.Option("--unfinished", help="What to do with one that has not ended."),
+        typer.Option("--unfinished", help="What to do with an unfinished run."),
     ] = "cancel",
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Read runs from a file of JSON lines into a journal.
+    """Load runs from a JSON Lines file into a journal.
 
-    The journal is made where there is none. A run is loaded whole or not at all. One that is in
-    progress or waits is cancelled here, so that it is not continued by accident; `bae runs resume`
-    does, if you mean to.
+    The journal is created if needed. A run is loaded whole or not at all. An unfinished run is
+    cancelled here, so that it is not continued by accident; `bae runs resume` continues it.
     """
     if source != "-" and not Path(source).is_file():
         raise refused(f"there is no file {source}", fix="give what `bae runs export` has written")
@@ -543,7 +551,7 @@ def prune(
             metavar="30d",
             parser=seconds_in,
             show_default=False,
-            help="Those that were last written so long ago: 90s, 30m, 12h, 30d, 2w.",
+            help="Runs last written longer ago than this: 90s, 30m, 12h, 30d, 2w.",
         ),
     ],
     status: Annotated[
@@ -554,12 +562,12 @@ def prune(
             metavar="STATUS",
             parser=_status_in,
             show_default=False,
-            help=f"Those that are so, of {', '.join(get_args(Status))}; may be given several "
-            "times. Left out: ended, failed, cancelled.",
+            help=f"Only runs with this status: {', '.join(get_args(Status))}. Repeatable. "
+            "Default: ended, failed, cancelled.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say which they are, and delete nothing.")
+        bool, typer.Option("--dry-run", help="List the runs, and delete nothing.")
     ] = False,
     yes: Yes = False,
     journal: JournalFile = None,
@@ -567,8 +575,8 @@ def prune(
 ) -> None:
     """Delete old runs.
 
-    Runs that wait or are in progress stay, unless --status names them; so does one whose lines
-    another run shares, because it was forked from it. At a terminal it is asked first.
+    Runs that wait or are in progress stay, unless --status names them; so does a run that another
+    one was forked from. At a terminal it asks first.
     """
     chosen = set(cast("Sequence[Status]", status or ("ended", "failed", "cancelled")))
     if "running" in chosen:
@@ -621,11 +629,11 @@ def redact(
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Take the values of fields out of a run for good.
+    """Remove the values of fields from a run for good.
 
-    They are gone from the run and from runs that share its lines, and so are the prompts and
-    answers that had them. It cannot be undone; at a terminal it is asked first. Resuming the run
-    asks for them.
+    They are removed from the run and from runs that share its lines, with the prompts and answers
+    that had them. This cannot be undone; at a terminal it asks first. Resuming the run asks for
+    them.
     """
     run_id = stored_run(journal, run, write=True).info.run_id
 
