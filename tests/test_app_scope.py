@@ -14,7 +14,7 @@ from bae import LM, Dep, DepError, Graph, Map, Node, ProofError, Recall, ReplayE
 from bae.journal import MemoryJournal, SourceEnded
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
-from bounded import BOUND, some_turns
+from bounded import BOUND, EndNode, some_turns
 
 
 class Pool:
@@ -116,10 +116,8 @@ async def test_a_graph_may_be_opened_again_and_has_new_values_then(pools: Pools)
 async def test_graphs_that_are_open_together_share_their_values_until_the_last_is_closed(
     pools: Pools,
 ):
-    class Other(Node):
+    class Other(EndNode):
         pool: Annotated[Any, Dep(pools.open_pool, scope="app")]
-
-        async def __call__(self) -> None: ...
 
     other = Graph(start=Other, end=Other)
     async with contextlib.AsyncExitStack() as outer:
@@ -136,12 +134,10 @@ async def test_graphs_inside_a_run_and_items_of_a_map_share_the_values_of_its_ap
     async def use(item: int, pool: Annotated[Any, Dep(pools.open_pool, scope="app")]) -> Any:
         return pool
 
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Any, Dep(pools.graph)]
         items: list[int]
         mapped: Annotated[list[Any], Map(use, over="items")]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Outer, end=Outer)
     async with graph.open():
@@ -155,11 +151,9 @@ async def test_a_look_up_by_a_value_of_the_run_shares_the_pool_of_the_app(pools:
     async def search(query: str, pool: Annotated[Any, Dep(pools.open_pool, scope="app")]) -> Any:
         return query, pool
 
-    class Find(Node):
+    class Find(EndNode):
         query: str
         found: Annotated[Any, Dep(search, query="query")]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Find, end=Find)
     async with graph.open():
@@ -172,11 +166,9 @@ async def test_a_look_up_by_a_value_of_the_run_shares_the_pool_of_the_app(pools:
 async def test_what_a_body_has_made_shares_the_pool_of_the_app_though_its_graph_has_no_source(
     pools: Pools,
 ):
-    class Aside(Node):
+    class Aside(EndNode):
         pool: Annotated[Any, Dep(pools.open_pool, scope="app")]
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self, lm: LM) -> None:
@@ -229,10 +221,8 @@ async def test_a_failure_to_open_is_raised_with_its_path_and_the_next_run_tries_
     async def open_pool(connection: Annotated[str, Dep(connect, scope="app")]) -> str:
         return f"pool of {connection}"
 
-    class Ask(Node):
+    class Ask(EndNode):
         pool: Annotated[str, Dep(open_pool, scope="app")]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Ask, end=Ask)
     async with graph.open():
@@ -250,10 +240,8 @@ async def test_what_closing_raises_is_raised_by_the_block_and_noted_on_its_own_e
         yield "pool"
         raise OSError("cannot close")
 
-    class Ask(Node):
+    class Ask(EndNode):
         pool: Annotated[str, Dep(open_pool, scope="app")]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Ask, end=Ask)
     with pytest.raises(DepError) as caught:
@@ -289,10 +277,8 @@ async def test_an_opening_that_no_run_waits_for_any_more_is_cancelled():
             ended.set()
         return ""
 
-    class Ask(Node):
+    class Ask(EndNode):
         pool: Annotated[str, Dep(hang, scope="app")]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Ask, end=Ask)
     async with graph.open():
@@ -424,10 +410,8 @@ async def test_what_is_opened_sees_the_context_of_the_block_and_not_of_the_run_t
         seen.append(request.get())
         return "pool"
 
-    class Ask(Node):
+    class Ask(EndNode):
         pool: Annotated[str, Dep(open_pool, scope="app")]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Ask, end=Ask)
     async with graph.open():
@@ -488,10 +472,8 @@ async def test_every_run_has_a_record_of_the_values_of_the_app_that_it_used(pool
 
 
 def scope_problems(field: Any) -> list[tuple[str, str]]:
-    class Ask(Node):
+    class Ask(EndNode):
         value: field
-
-        async def __call__(self) -> None: ...
 
     found = Graph(start=Ask).validate()
     return [(p.place, p.message) for p in found if p.code == "bae-dep-scope"]
@@ -533,11 +515,9 @@ async def test_a_function_has_one_scope_in_the_whole_graph():
     async def orders(pool: Annotated[str, Dep(settings, scope="app")]) -> str:
         return ""
 
-    class Ask(Node):
+    class Ask(EndNode):
         one: Annotated[str, Dep(settings)]
         two: Annotated[str, Dep(orders)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Ask)
     with pytest.raises(ProofError, match="once for all runs for orders"):

@@ -3,7 +3,6 @@
 import collections
 import collections.abc as abc
 import contextlib
-import dataclasses
 import enum
 import os
 import pathlib
@@ -14,21 +13,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from typing import (
     Annotated,
     Any,
-    ClassVar,
     Final,
     ForwardRef,
     Generic,
     Literal,
-    LiteralString,
     NamedTuple,
     Never,
     NewType,
-    NoReturn,
-    NotRequired,
     Optional,
-    ParamSpec,
     Protocol,
-    Required,
     Self,
     TypeVar,
     TypeVarTuple,
@@ -41,7 +34,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
-from typing_extensions import ReadOnly, TypeAliasType, TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 from bae.assignable import assignable, could_hold, type_name, union_members
 from naming import shown
@@ -50,7 +43,6 @@ T = TypeVar("T")
 K = TypeVar("K")
 Sent = TypeVar("Sent", contravariant=True)
 Number = TypeVar("Number", int, float)
-P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
 needs_type_statement = pytest.mark.skipif(
@@ -117,14 +109,6 @@ class Bag(list[T]): ...
 class Table(dict[str, T]): ...
 
 
-class Words(abc.Sequence[str]):
-    def __len__(self) -> int:
-        return 0
-
-    def __getitem__(self, index: Any) -> Any:
-        raise IndexError(index)
-
-
 class Holder(Generic[T]): ...
 
 
@@ -132,9 +116,6 @@ class DogHolder(Holder[Dog]): ...
 
 
 class Sink(Generic[Sent]): ...
-
-
-class Many(Generic[*Ts]): ...
 
 
 class Rows(list[tuple[*Ts]], Generic[*Ts]): ...
@@ -148,9 +129,6 @@ class Point(NamedTuple):
 class Pair(NamedTuple, Generic[T]):
     left: T
     right: T
-
-
-Bare = collections.namedtuple("Bare", ["one"])
 
 
 class Named(TypedDict):
@@ -167,11 +145,6 @@ class Cell(TypedDict, Generic[T]):
 
 class Broken(TypedDict):
     name: "Missing"  # noqa: F821
-
-
-@dataclasses.dataclass
-class Plain:
-    x: int
 
 
 class Speaks(Protocol):
@@ -193,11 +166,6 @@ class Gives(Protocol[T]):
     def close(self) -> T: ...
 
 
-@runtime_checkable
-class Indexed(Protocol[T]):
-    def __getitem__(self, index: Any, /) -> T: ...
-
-
 class File:
     size = 1
 
@@ -212,7 +180,6 @@ class Given(Gives[int]): ...
 
 Text = TypeAliasType("Text", str)
 Maybe = TypeAliasType("Maybe", Optional[T], type_params=(T,))
-Gaps = TypeAliasType("Gaps", list[Optional[T]], type_params=(T,))
 Spread = TypeAliasType("Spread", tuple[*Ts], type_params=(Ts,))
 Flipped = TypeAliasType("Flipped", dict[T, K], type_params=(K, T))
 
@@ -220,139 +187,76 @@ Flipped = TypeAliasType("Flipped", dict[T, K], type_params=(K, T))
 FITS = [
     # the ends of the lattice
     (int, Any),
-    (Any, Any),
     (Any, object),
     (None, object),
     (None, type(None)),
     (Never, int),
-    (NoReturn, Never),
     (list[Never], list[int]),
     # classes
     (Dog, Animal),
     (Storm, Weather),
-    (Plain, Plain),
     (bool, int),
     (int, float),
-    (bool, float),
-    (int, complex),
     (float, complex),
     (Size, int),
-    (Size, float),
     (pathlib.Path, os.PathLike),
-    (int, abc.Hashable),
     # unions
     (int, int | str),
     (int | str, str | int | None),
-    (Optional[int], int | None),
     (int | None, Union[None, float]),
-    (list[int], list[int] | None),
     # wrappers
     (Annotated[int, "a"], int),
     (int, Annotated[int, Field(gt=0)]),
-    (list[Annotated[int, "a"]], list[Annotated[int, "b"]]),
     (Final[int], int),
-    (ClassVar[int], int),
-    (int, Required[int]),
-    (NotRequired[int], int),
-    (ReadOnly[int], int),
-    (Annotated[Final[Annotated[int, 1]], 2], int),
     # aliases
     (Text, str),
-    (str, Text),
     (int, Maybe[int]),
-    (None, Maybe[int]),
     (Maybe[bool], int | None),
-    (Maybe[Maybe[bool]], int | None),
-    (int, Maybe[Maybe[int]]),
     (Flipped[int, str], dict[str, int]),
     # NewType
-    (UserId, UserId),
     (UserId, int),
-    (UserId, float),
     (AdminId, UserId),
-    (AdminId, int | None),
     # type variables
     (T, T),
-    (T, object),
-    (T, T | None),
     # literals and enums
     (Literal["a"], str),
     (Literal["a"], Literal["a", "b"]),
-    (Literal["a", 1], str | int),
-    (Literal[1], float),
-    (Literal[None], None),
     (Literal[Color.RED], Color),
-    (Literal[Color.RED], Literal[Color.RED, Color.BLUE]),
-    (Literal["a"], LiteralString),
-    (str, LiteralString),  # for pydantic they are one
-    (LiteralString, str),
-    (LiteralString, Iterable[str]),
     # containers
     (list[int], list),
-    (list[int], typing.List),  # noqa: UP006
-    (list[int], list[int | str]),
     (list[Dog], Sequence[Animal]),
     (list[bool], Iterable[float]),
     (typing.List[int], abc.MutableSequence[int]),  # noqa: UP006
     (set[int], abc.Set[int]),
-    (frozenset[int], abc.Collection[int]),
-    (collections.deque[int], Sequence[int]),
     (dict[str, int], Mapping[str, float]),
     (dict[str, int], Iterable[str]),
-    (collections.OrderedDict[str, int], dict[str, int]),
-    (collections.defaultdict[str, int], Mapping[str, int]),
-    (collections.Counter[str], dict[str, int]),
     (collections.Counter[str], Mapping[str, float]),
-    (collections.Counter[str], Iterable[str]),
-    (abc.ItemsView[str, int], Iterable[tuple[str, int]]),
     (str, Iterable[str]),
     (str, Sequence),
-    (str, abc.Collection[Iterable[str]]),
-    (bytes, Iterable[int]),
-    (range, Sequence[int]),
-    (Size, abc.Hashable),
     (list, list[Any]),
-    (list, Sequence[object]),
     (Generator[int, None, None], Iterable[int]),
     (Coroutine[Any, Any, int], Awaitable[float]),
-    (list[T], Sequence[T]),
     # own generics
     (Numbers, list[int]),
     (Numbers, Sequence[float]),
-    (Bag[int], list[float]),
     (Bag[Dog], Bag[Animal]),
     (Table[int], Mapping[str, int]),
-    (Words, Iterable[str]),
     (DogHolder, Holder[Animal]),
-    (DogHolder, Holder),
-    (Many[int, str], Many),
     (Given, Gives[float]),
     # tuples
     (tuple[int, int], tuple[int, ...]),
     (tuple[bool, ...], tuple[int, ...]),
-    (tuple[()], tuple[int, ...]),
-    (tuple[()], tuple[()]),
     (tuple[int, str], tuple[float, str | None]),
-    (tuple[int, str], tuple),
-    (tuple, tuple[Any, ...]),
     (tuple[int, str], Sequence[int | str]),
     (tuple[int, ...], Sequence[float]),
-    (tuple[()], Sequence[int]),
     (Point, tuple[int, str]),
     (Point, tuple[int | str, ...]),
-    (Point, Sequence[int | str]),
     (Pair[int], tuple[float, int]),
-    (Bare, tuple[Any]),
     # callables and classes as values
     (Callable[[int], str], Callable),
-    (Callable[[int], str], abc.Callable),
-    (Callable[[int], str], Callable[[int], str]),
     (Callable[[int], str], Callable[..., Any]),
     (type[int], Callable),
-    (type[int], type),
     (type[Dog], type[Animal]),
-    (type[Dog], type[Animal | None]),
-    (type[Dog], object),
     # TypedDict
     (Named, dict),
     (Cell[bool], Cell[int]),
@@ -361,182 +265,100 @@ FITS = [
     (Said, Speaks),
     # pydantic generics
     (Box[int], Box),
-    (Box[int], Box[int]),
     (Box[int], Box[float]),
     (Box[Storm], Box[Weather]),
     (IntBox, Box[int | None]),
     (NamedBox[int], Box[int]),
-    (NamedBox[bool], Box[int]),
     (Swapped[int, str], Keyed[str, int]),
-    (Box[int], BaseModel),
-    (Box[Any], Box),
     (RootModel[list[int]], RootModel[Sequence[int]]),
 ]
 
 MISFITS = [
-    (object, int),
     (int, None),
     (None, int),
-    (int, Never),
     (int, str),
-    (str, int),
     (float, int),
-    (complex, float),
     (int, bool),
-    (Animal, Dog),
     (Weather, Storm),
-    (bytearray, bytes),
-    (list, abc.Hashable),
     (int | None, int),
     (int | str, int | None),
-    (bytes, int | str),
-    (Annotated[int, 1], Annotated[str, 1]),
-    (Text, int),
     (Maybe[int], int),
-    (Maybe[Maybe[str]], int | None),
-    (str, Maybe[int]),
     (Flipped[int, str], dict[int, str]),
     (int, UserId),
-    (str, UserId),
     (UserId, AdminId),
-    (UserId, str),
-    (Literal[1], UserId),
     (str, Literal["a"]),
     (Literal["a", "b"], Literal["a"]),
     (Literal[1], Literal[True]),
-    (Literal[True], Literal[1]),
     (Literal["a"], int),
     (Color, str),
     (Literal[Color.RED], Literal["red"]),
-    (Literal[1], LiteralString),
-    (LiteralString, int),
-    (LiteralString, Literal["a"]),
     (list[int], list[str]),
-    (list[int | str], list[int]),
     (list[int], set[int]),
     (Sequence[int], list[int]),
-    (Iterable[int], Sequence),
     (dict[str, int], dict[str, str]),
-    (dict[str, int], Mapping[int, int]),
     (dict[str, int], Iterable[int]),
-    (collections.Counter[str], dict[str, str]),
     (str, Sequence[int]),
-    (bytes, Sequence[str]),
     (str, list[str]),
     (Coroutine[Any, Any, int], Awaitable[str]),
-    (Awaitable[int], int),
     (Coroutine[Any, Any, int], int),
     (Numbers, list[str]),
-    (Bag[str], Sequence[int]),
     (Table[int], dict[str, str]),
     (DogHolder, Holder[str]),
-    (Holder[int], DogHolder),
     (Given, Gives[str]),
     (tuple[int, str], tuple[int, int]),
     (tuple[int, str], tuple[int]),
     (tuple[int, ...], tuple[int, int]),
-    (tuple[int, ...], tuple[()]),
-    (tuple[int], tuple[()]),
     (tuple[int, str], tuple[int, ...]),
-    (tuple[int, str], list[int]),
     (Point, tuple[str, int]),
-    (Point, tuple[int]),
     (tuple[int, str], Point),
-    (Pair[int], tuple[str, str]),
     (int, Callable),
-    (int, Callable[[], int]),
-    (Callable[[int], str], int),
     (type[Animal], type[Dog]),
-    (type[int], int),
     (Dog, type[Dog]),
-    (type[Dog], enum.EnumMeta),
-    (Named, list),
     (Cell[str], Cell[int]),
-    (list[str], Named),
     (Animal, Closes),
     (Box[int], Box[str]),
-    (Box[int | None], Box[int]),
     (Box[int], IntBox),
-    (IntBox, Box[str]),
-    (NamedBox[int], Box[str]),
     (Box[int], NamedBox[int]),
     (Swapped[int, str], Keyed[int, str]),
-    (Weather, Box[int]),
 ]
 
 UNKNOWN = [
     (Any, int),
-    (Any, int | None),
-    (Any, Never),
     (list[Any], list[int]),
     (T, int),
-    (int, T),
-    (T, K),
     (Dog, AnyAnimal),
-    (AnyAnimal, Dog),
     (Number, int),
     (int, Number),
     ("Dog", Animal),
-    (Dog, "Animal"),
     (ForwardRef("Dog"), Animal),
-    (list["Dog"], list[Animal]),
-    (int, str | ForwardRef("Dog")),
     (Self, Animal),
-    (Animal, Self),
     (list, list[int]),
-    (list, Sequence[int]),
-    (dict, Mapping[str, int]),
-    (typing.List, list[int]),  # noqa: UP006
     (tuple, tuple[int]),
-    (tuple, Sequence[int]),
-    (tuple[Any, ...], tuple[int, int]),
     (tuple[int, *tuple[str, ...]], tuple[int, str]),
     (tuple[int], tuple[int, Unpack[Ts]]),  # noqa: UP044
-    (tuple[int, *tuple[str, ...]], Sequence[int]),
     (Bag, list[int]),
-    (Many[int, str], Many[int]),
     (Rows[int, str], list[tuple[int, str]]),
     (tuple[int, str], Spread[int, str]),
-    (Spread[int, str], tuple[int, int]),
-    (Bare, tuple[int]),
     (type, type[int]),
-    (type[Any], type[int]),
     (Callable[[int], str], Callable[[str], int]),
-    (Callable, Callable[[int], int]),
-    (type[int], Callable[[], int]),
     (Animal, Speaks),
     (File, HasSize),
     (File, Gives[None]),
-    (str, Indexed[int]),
     (pathlib.Path, os.PathLike[str]),
     (contextlib.nullcontext[int], contextlib.AbstractContextManager[int]),
     # the keys of a TypedDict, the bound of a variable, all values of an enum: left to run time
-    (dict, Named),
     (dict[str, str], Named),
-    (Named, dict[str, Any]),
     (Person, Named),
-    (Named, Person),
     (Broken, Named),
     (AnyAnimal, Animal),
-    (Number, str),
-    (str, AnyAnimal),
     (Color, Literal[Color.RED, Color.BLUE]),
-    (Color, Literal[Color.RED]),
-    (bool, Literal[True]),
-    (None, Literal[None]),
     # what a generic takes, and does not give
     (Generator[int, object, str], Generator[float, int, str]),
     (Sink[int], Sink[str]),
     (Box, Box[int]),
-    (NamedBox, Box[int]),
-    (Box[Any], Box[int]),
-    (P, int),
-    (int, Unpack[Ts]),
     (42, int),
     # a type checker says yes, pydantic says no
     (str, Sequence[str]),
-    (bytes, Sequence[int]),
-    (bytearray, abc.MutableSequence[int]),
     (list[str], list[Sequence[str]]),
 ]
 
@@ -562,11 +384,6 @@ def test_what_the_types_do_not_tell_is_none(source: Any, target: Any) -> None:
     assert assignable(source, target) is None
 
 
-def test_a_list_of_a_subclass_fits_a_sequence_of_its_base() -> None:
-    assert assignable(list[Dog], Sequence[Animal]) is True
-    assert assignable(list[Animal], Sequence[Dog]) is False
-
-
 def test_a_virtual_subclass_fits_the_abc_it_is_registered_with() -> None:
     class Registered: ...
 
@@ -587,25 +404,6 @@ def test_metadata_that_refuses_to_be_compared_does_not_break_the_answer() -> Non
     assert union_members(Annotated[int | None, Touchy()]) == (int, type(None))
 
 
-def test_metadata_that_cannot_be_hashed_does_not_break_the_answer() -> None:
-    assert assignable(Annotated[int, []], Annotated[int, {}]) is True
-    assert assignable(list[Annotated[int, []]], list[Annotated[str, []]]) is False
-    assert assignable(tuple[Annotated[int, []], int], Sequence[int]) is not False
-    assert assignable(Holder[Annotated[int, []]], Holder[Annotated[float, []]]) is True
-    assert assignable(Bag[Annotated[int, []]], Sequence[int]) is True
-    assert assignable(list[int], Gaps[Annotated[int, []]]) is not False
-    assert assignable(list[int], Gaps[int]) is True
-
-
-def test_a_class_without_a_module_of_its_own_is_not_taken_for_a_standard_one() -> None:
-    names: dict[str, Any] = {"K": K, "T": T, "Generic": Generic}
-    exec("class Flip(dict[T, K], Generic[K, T]): ...", names)
-    exec("class Inherits(Flip[int, str]): ...", names)
-    assert assignable(names["Flip"][int, str], dict[str, int]) is True
-    assert assignable(names["Inherits"], dict[str, int]) is True
-    assert assignable(names["Inherits"], dict[int, str]) is False
-
-
 def test_a_metaclass_that_refuses_to_be_asked_leaves_the_answer_open() -> None:
     class Moody(type):
         def __subclasscheck__(cls, other: type) -> bool:
@@ -615,12 +413,6 @@ def test_a_metaclass_that_refuses_to_be_asked_leaves_the_answer_open() -> None:
 
     assert assignable(int, Thing) is None
     assert assignable(Thing, Thing | None) is True
-
-
-def test_a_generic_with_too_few_arguments_is_unknown_and_no_error() -> None:
-    assert assignable(dict[str], Mapping[str, int]) is None
-    assert assignable(dict[str], Named) is None
-    assert assignable(dict[str, int], Mapping[str]) is True
 
 
 def exec_types(code: str) -> dict[str, Any]:
@@ -692,13 +484,6 @@ def test_an_alias_that_grows_as_it_unrolls_ends_unknown_and_soon() -> None:
 
 
 @needs_type_statement
-def test_an_undefined_name_in_a_type_statement_is_unknown() -> None:
-    ns = exec_types("type A = Missing | int")
-    assert assignable(str, ns["A"]) is None
-    assert union_members(ns["A"]) == (ForwardRef("A"),)
-
-
-@needs_type_statement
 def test_the_variance_of_a_new_style_parameter_is_left_open_unless_it_is_a_model() -> None:
     ns = exec_types("class Sink[T]: ...\nclass Crate[T](BaseModel):\n    item: T")
     sink, crate = ns["Sink"], ns["Crate"]
@@ -709,14 +494,6 @@ def test_the_variance_of_a_new_style_parameter_is_left_open_unless_it_is_a_model
     assert assignable(crate[object], crate[int]) is False
 
 
-@needs_type_statement
-def test_the_bound_of_a_variable_is_left_open() -> None:
-    bound = exec_types("def f[T: Iterable[T]](): ...")["f"].__type_params__[0]
-    assert assignable(str, bound) is None
-    assert assignable(int, bound) is None
-    assert assignable(bound, Iterable[Any]) is None
-
-
 @pytest.mark.parametrize(
     ("tp", "name"),
     [
@@ -724,50 +501,26 @@ def test_the_bound_of_a_variable_is_left_open() -> None:
         (None, "None"),
         (type(None), "None"),
         (Any, "Any"),
-        (object, "object"),
         (Weather, "Weather"),
         (list[Weather], "list[Weather]"),
         (typing.List[Weather], "list[Weather]"),  # noqa: UP006
-        (typing.List, "list"),  # noqa: UP006
-        (Weather | None, "Weather | None"),
         (Optional[Weather], "Weather | None"),
         (Union[int, str, None], "int | str | None"),
-        (list[int | None], "list[int | None]"),
         (dict[str, int], "dict[str, int]"),
         (Mapping[str, list[int]], "Mapping[str, list[int]]"),
-        (typing.Mapping[str, int], "Mapping[str, int]"),
-        (Literal["a"], "Literal['a']"),
         (Literal["a", 1, None, Color.RED], "Literal['a', 1, None, Color.RED]"),
         (Callable[[int], str], "Callable[[int], str]"),
-        (typing.Callable[[int, str], None], "Callable[[int, str], None]"),
-        (Callable[[], Weather], "Callable[[], Weather]"),
         (Callable[..., Any], "Callable[..., Any]"),
-        (Callable[P, int], "Callable[P, int]"),
         (Callable, "Callable"),
-        (typing.Callable, "Callable"),
         (tuple[int, ...], "tuple[int, ...]"),
-        (tuple[int, str], "tuple[int, str]"),
         (tuple[()], "tuple[()]"),
-        (tuple, "tuple"),
         (type[Weather], "type[Weather]"),
         (Annotated[int, Field(gt=0)], "int"),
-        (list[Annotated[Weather, "x"]], "list[Weather]"),
-        (Final[int], "int"),
         ("Weather", "Weather"),
-        (ForwardRef("Weather"), "Weather"),
-        (list["Weather"], "list[Weather]"),
-        (Optional["Weather"], "Weather | None"),
         (T, "T"),
         (UserId, "UserId"),
-        (Never, "Never"),
-        (Self, "Self"),
         (Box[int], "Box[int]"),
-        (Box[list[Weather]], "Box[list[Weather]]"),
-        (Holder[int], "Holder[int]"),
-        (Text, "Text"),
         (Maybe[int], "Maybe[int]"),
-        (Named, "Named"),
-        (Point, "Point"),
     ],
 )
 def test_a_type_is_spelled_the_way_its_author_would(tp: Any, name: str) -> None:
@@ -786,24 +539,13 @@ def test_a_local_class_is_spelled_without_its_function() -> None:
     ("tp", "members"),
     [
         (int, (int,)),
-        (None, (type(None),)),
-        (int | None, (int, type(None))),
         (Optional[int], (int, type(None))),
         (Union[None, str, int], (type(None), str, int)),
-        (Annotated[int | str, "x"], (int, str)),
         (Union[Annotated[int | str, "x"], None], (int, str, type(None))),
-        (Annotated[int, "x"], (int,)),
-        (Final[int | None], (int, type(None))),
-        (Maybe[int], (int, type(None))),
         (Union[Maybe[int], int, str], (int, type(None), str)),
-        (Text, (str,)),
-        (Maybe[Maybe[int]], (int, type(None))),
         (list[int | None], (list[int | None],)),
         (Literal["a", "b"], (Literal["a", "b"],)),
         (Optional["Dog"], (ForwardRef("Dog"), type(None))),
-        ("Dog | None", ("Dog | None",)),
-        (Any, (Any,)),
-        (T, (T,)),
     ],
 )
 def test_a_union_is_listed_flat_and_in_order(tp: Any, members: tuple[Any, ...]) -> None:
@@ -816,60 +558,33 @@ HELD = [
     (None, None),
     (None, int | None),
     (1, Any),
-    (1, object),
     ("a", Literal["a", "b"]),
-    (Color.RED, Literal[Color.RED]),
-    ("a", LiteralString),
     (1, UserId),
-    (1, AdminId),
     ([""], list[int]),
-    ([], Sequence[int]),
     ({}, Mapping[str, int]),
-    ({}, Named),
-    ((), tuple[int, int]),
     (Dog(), Animal),
-    (Dog(), AnyAnimal),
-    (1.5, Number),
     (1, T),
     (print, Callable[[int], str]),
-    (int, type[str]),
     (1, "Weather"),
-    (1, ForwardRef("Weather")),
-    (1, Self),
     (1, Speaks),
     (File(), Closes),
-    (File(), HasSize),
-    (Box[int](item=1), Box),
     (Box[int](item=1), Box[str]),
     (Box(item=1), Box[int]),
-    (NamedBox[int](item=1), Box[int]),
-    (1, Annotated[int, "x"]),
     (1, Maybe[int]),
     (Point(1, ""), tuple[int, str]),
-    (Numbers(), Sequence[int]),
 ]
 
 NOT_HELD = [
     ("1", int),
     (1, float),
     (None, int),
-    (1, None),
     (1, Never),
-    (1, int.__class__),
     ("c", Literal["a", "b"]),
-    (True, Literal[1]),
-    (1, LiteralString),
-    ("1", UserId),
     ((), list[int]),
-    ([], Mapping[str, int]),
     ([], Named),
     (Animal(), Dog),
-    (1, Callable[[], int]),
-    (1, type[int]),
-    (Animal(), Closes),
     (Weather(), Box[int]),
     (b"", int | str | None),
-    (b"", Maybe[int]),
 ]
 
 
@@ -891,15 +606,6 @@ def test_a_class_that_refuses_isinstance_might_hold_anything() -> None:
     class Thing(metaclass=Moody): ...
 
     assert could_hold(1, Thing) is True
-
-
-def test_identical_types_are_answered_at_once() -> None:
-    deep: Any = int
-    for _ in range(500):
-        deep = list[deep]
-    started = time.perf_counter()
-    assert all(assignable(deep, deep) for _ in range(1_000))
-    assert time.perf_counter() - started < 1
 
 
 # --- properties: types made together with a value of each ---------------------------------------

@@ -40,6 +40,7 @@ from bae.resolver import (
     validate_node_deps,
 )
 from bae.testing import Provider, ScriptedLM
+from bounded import EndNode
 
 
 def get_location() -> str:
@@ -63,11 +64,9 @@ class Look(Node):
     async def __call__(self) -> Reply: ...
 
 
-class Reply(Node):
+class Reply(EndNode):
     question: Annotated[str, Recall()]
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Count(Node):
@@ -113,10 +112,8 @@ def test_node_classes_stay_in_their_order():
 
 
 def test_problems_are_strings():
-    class Lost(Node):
+    class Lost(EndNode):
         word: Annotated[int, Recall()]
-
-        async def __call__(self) -> None: ...
 
     problems = Graph(start=Lost).validate()
     assert any("Recall" in each for each in problems)
@@ -158,10 +155,8 @@ def test_a_run_that_is_too_long_says_how_many_iterations_it_exceeded():
 def test_a_node_config_is_a_mapping_of_what_is_set_and_a_dict_is_accepted():
     lm = ScriptedLM([])
 
-    class Pinned(Node):
+    class Pinned(EndNode):
         node_config: ClassVar[NodeConfig] = {"lm": lm}  # type: ignore[assignment]
-
-        async def __call__(self) -> None: ...
 
     assert isinstance(Pinned.node_config, NodeConfig)
     assert Pinned.node_config["lm"] is lm is Pinned.node_config.lm
@@ -172,10 +167,8 @@ def test_a_node_config_is_a_mapping_of_what_is_set_and_a_dict_is_accepted():
         Ask.node_config["lm"]
     with pytest.raises(NodeError, match="NodeConfig"):
 
-        class Misspelled(Node):
+        class Misspelled(EndNode):
             node_config: ClassVar[NodeConfig] = {"llm": lm}  # type: ignore[assignment]
-
-            async def __call__(self) -> None: ...
 
 
 # --- resolving --------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from bae import LM, Dep, Graph, Node, NodeConfig, Recall, ReplayError
 from bae.journal import AnswerJudged, MemoryJournal, check
 from bae.language_model import scene
 from bae.lm.prompts import EARLIER, SYSTEM
+from bounded import EndNode
 from toy_backend import ToyBackend, route
 
 
@@ -34,16 +35,12 @@ class Refund(Node):
     async def __call__(self) -> Reply | Hold: ...
 
 
-class Hold(Node):
+class Hold(EndNode):
     until: str
 
-    async def __call__(self) -> None: ...
 
-
-class Reply(Node):
+class Reply(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 TICKET = {"Ticket": {"message": "it came late"}}
@@ -96,11 +93,9 @@ async def test_a_class_has_its_own_setting_and_is_then_filled_by_itself():
 
         async def __call__(self) -> Careful | Quick: ...
 
-    class Careful(Node):
+    class Careful(EndNode):
         node_config: ClassVar[NodeConfig] = NodeConfig(context="trace", description="with care")
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Quick(Careful):
         node_config: ClassVar[NodeConfig] = NodeConfig(context="previous")
@@ -164,10 +159,8 @@ async def test_what_bodies_and_functions_ask_shows_the_same():
 
         async def __call__(self) -> Look: ...
 
-    class Note(Node):
+    class Note(EndNode):
         word: str
-
-        async def __call__(self) -> None: ...
 
     async def note(lm: LM) -> Note:
         return await lm.make(Note(word="x"), Note)
@@ -181,16 +174,12 @@ async def test_what_bodies_and_functions_ask_shows_the_same():
             assert await lm.decide(self) == Told(text="one")
             return await lm.make(self, Told)
 
-    class Told(Node):
+    class Told(EndNode):
         text: str
 
-        async def __call__(self) -> None: ...
-
-    class Other(Node):
+    class Other(EndNode):
         node_config: ClassVar[NodeConfig] = NodeConfig(context="previous")
         text: str
-
-        async def __call__(self) -> None: ...
 
     ask = {"Ask": {"text": "why?"}}
     look = {"Look": {"note": {"word": "w"}}}
@@ -211,15 +200,11 @@ async def test_a_graph_inside_shows_its_own_trace_and_the_classes_of_the_run_aro
 
         async def __call__(self) -> Second: ...
 
-    class Second(Node):
+    class Second(EndNode):
         topic: str
 
-        async def __call__(self) -> None: ...
-
-    class Asked(Node):
+    class Asked(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Inner(First):
         topic: str = "weather"
@@ -228,10 +213,8 @@ async def test_a_graph_inside_shows_its_own_trace_and_the_classes_of_the_run_aro
         class Ask(Asked):
             async def __call__(self) -> Told: ...
 
-        class Told(Node):
+        class Told(EndNode):
             found: Annotated[Second, Dep(inner)]
-
-            async def __call__(self) -> None: ...
 
         lm = ToyBackend({"topic": "rain"})
         await Graph(start=Ask, **settings).arun(Ask(text="why?"), lm)
@@ -308,10 +291,8 @@ async def test_what_a_question_shows_of_a_secret_is_not_stored():
     class Middle(Node):
         async def __call__(self) -> Told: ...
 
-    class Told(Node):
+    class Told(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     async def asked(context: Any) -> str:
         journal = MemoryJournal()
@@ -342,11 +323,9 @@ def test_a_wrong_limit_is_refused(wrong: Any):
 
 
 async def test_a_recalled_value_and_the_nodes_before_are_shown_side_by_side():
-    class Reply2(Node):
+    class Reply2(EndNode):
         message: Annotated[str, Recall(Ticket2)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Ticket2(Node):
         message: str

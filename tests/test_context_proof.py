@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from bae import LM, Dep, Graph, Map, Node, NodeConfig, Recall
+from bounded import EndNode
 
 # --- a graph that loses the message, and ways to pass it on -------------------------------------
 
@@ -23,10 +24,8 @@ class Triage(Node):
     async def __call__(self) -> Reply: ...
 
 
-class Reply(Node):
+class Reply(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 def lost(start: type[Node]) -> list[tuple[str, str, str]]:
@@ -74,11 +73,9 @@ def test_a_recall_on_the_node_before_or_on_the_one_to_fill_shows_it():
 
         async def __call__(self) -> Last: ...
 
-    class Last(Node):
+    class Last(EndNode):
         said: Annotated[str, Recall(Start)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     assert lost(Start) == []
 
@@ -185,10 +182,8 @@ def test_the_name_of_a_field_that_is_there_is_not_suggested_again():
 
         async def __call__(self) -> Answer: ...
 
-    class Answer(Node):
+    class Answer(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     fix = "add `question_text: Annotated[str, Recall(Question)]` to Answer"
     assert [each for _, _, each in lost(Question)] == [fix]
@@ -298,10 +293,8 @@ def test_nothing_is_asked_where_nothing_is_filled_or_chosen():
     def get_time() -> int:
         return 3
 
-    class Done(Node):
+    class Done(EndNode):
         time: Annotated[int, Dep(get_time)]
-
-        async def __call__(self) -> None: ...
 
     assert lost(Start) == []
 
@@ -317,16 +310,12 @@ def test_a_graph_inside_is_held_to_what_its_own_start_is_given():
 
         async def __call__(self) -> Label: ...
 
-    class Label(Node):
+    class Label(EndNode):
         text: str
 
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
+    class Start(EndNode):
         items: list[str]
         labels: Annotated[list[Label], Map(Item, over="items")]
-
-        async def __call__(self) -> None: ...
 
     assert [place for place, _, _ in lost(Start)] == ["Label"]
     assert Graph(start=Start, context="start").validate() == []  # it holds for graphs inside
@@ -343,10 +332,8 @@ def test_a_class_that_is_not_meant_to_see_it_says_so():
 
         async def __call__(self) -> Title: ...
 
-    class Title(Node):
+    class Title(EndNode):
         node_config = NodeConfig(context="previous")
         text: str
-
-        async def __call__(self) -> None: ...
 
     assert lost(Start) == []

@@ -33,6 +33,7 @@ from bae.optimizer import (
     schema_of,
 )
 from bae.testing import ScriptedLM, replaying
+from bounded import EndNode
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -56,10 +57,8 @@ class Word(Node):
         return Length(count=len(self.text))
 
 
-class Length(Node):
+class Length(EndNode):
     count: int
-
-    async def __call__(self) -> None: ...
 
 
 class Begin(Node):
@@ -80,12 +79,10 @@ class Rest(Node):
     async def __call__(self) -> None: ...
 
 
-class Outfit(Node):
+class Outfit(EndNode):
     mood: Annotated[str, Recall(Day)]
     top: str
     sure: Annotated[bool, Gate("Are you sure?")] = True
-
-    async def __call__(self) -> None: ...
 
 
 GRAPH = Graph(start=Begin, end=(Outfit, Rest))

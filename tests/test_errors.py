@@ -39,12 +39,11 @@ from bae import (
 from bae.exceptions import CallTimeout
 from bae.journal import RunEnded
 from bae.testing import ScriptedLM, ScriptError
+from bounded import EndNode
 
 
-class Worn(Node):
+class Worn(EndNode):
     top: int = 0
-
-    async def __call__(self) -> None: ...
 
 
 GATE = OpenGate("fine?", Worn, "top", int)
@@ -187,10 +186,8 @@ def fails() -> int:
     raise LookupError("gone")
 
 
-class Fails(Node):
+class Fails(EndNode):
     top: Annotated[int, Dep(fails)]
-
-    async def __call__(self) -> None: ...
 
 
 class Fills(Node):

@@ -12,7 +12,6 @@ from bae import (
     DepError,
     Gate,
     GateError,
-    Graph,
     Map,
     Node,
     OpenGate,
@@ -21,14 +20,12 @@ from bae import (
 from bae.journal import GateOpened, RunEnded, SourceEnded
 from bae.resolver import classify_fields, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import run
+from bounded import EndNode, run
 
 
-class Send(Node):
+class Send(EndNode):
     to: Annotated[str, Gate("to whom?")]
     approved: Annotated[bool, Gate("really send it?")]
-
-    async def __call__(self) -> None: ...
 
 
 class Write(Node):
@@ -50,28 +47,6 @@ async def test_a_run_without_an_answerer_stops_and_says_everything_it_waits_for(
     assert all(isinstance(gate, OpenGate) and gate.node_type is Send for gate in result.waiting)
     assert [type(node) for node in result.trace] == [Write]
     assert isinstance(result.node, Send)
-
-
-async def test_there_is_no_result_to_mistake_for_one():
-    result = await run(Write(text="hi"))
-    with pytest.raises(GateError) as caught:
-        result.result
-    error = caught.value
-    assert error.code == "bae-gate-unanswered"
-    assert error.gates == result.waiting
-    assert "Send.to: to whom?" in str(error)
-    assert "Send.approved: really send it?" in str(error)
-    assert error.trace == result.trace
-    assert error.run_id == result.run_id
-
-
-async def test_after_a_normal_end_nothing_waits_and_there_is_no_node():
-    class Only(Node):
-        async def __call__(self) -> None: ...
-
-    result = await run(Only())
-    assert result.waiting == ()
-    assert result.node is None
 
 
 async def test_the_journal_says_what_is_asked_and_that_the_run_waits():
@@ -96,12 +71,10 @@ async def test_the_other_dependencies_of_the_step_still_finish():
         release.set()
         return "released"
 
-    class Holder(Node):
+    class Holder(EndNode):
         ok: Annotated[bool, Gate("go on?")]
         a: Annotated[str, Dep(slow)]
         b: Annotated[str, Dep(releases)]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Holder())
     assert [gate.field_name for gate in result.waiting] == ["ok"]
@@ -114,11 +87,9 @@ async def test_a_failure_beside_an_open_gate_is_the_failure_of_the_run():
     def bad() -> int:
         raise ValueError("bad")
 
-    class Holder(Node):
+    class Holder(EndNode):
         ok: Annotated[bool, Gate("go on?")]
         a: Annotated[int, Dep(bad)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Holder())
@@ -126,27 +97,19 @@ async def test_a_failure_beside_an_open_gate_is_the_failure_of_the_run():
 
 
 async def test_gates_in_graphs_inside_are_waited_for_all_at_once():
-    class Inner(Node):
+    class Inner(EndNode):
         sure: Annotated[bool, Gate("sure?")]
 
-        async def __call__(self) -> None: ...
-
-    class Innermost(Node):
+    class Innermost(EndNode):
         really: Annotated[bool, Gate("really?")]
 
-        async def __call__(self) -> None: ...
-
-    class Middle(Node):
+    class Middle(EndNode):
         below: Annotated[Innermost, Dep(Innermost)]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         ok: Annotated[bool, Gate("ok?")]
         inner: Annotated[Inner, Dep(Inner)]
         middle: Annotated[Middle, Dep(Middle)]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Outer())
     assert {(gate.question, gate.path) for gate in result.waiting} == {
@@ -164,20 +127,16 @@ async def test_gates_in_items_of_a_map_are_waited_for_all_at_once_and_the_others
         async def __call__(self) -> "Ask | Done":
             return Ask(about=self.item) if self.item % 2 else Done()
 
-    class Ask(Node):
+    class Ask(EndNode):
         about: int
         ok: Annotated[bool, Gate("ok?")]
-
-        async def __call__(self) -> None: ...
 
     class Done(Node):
         async def __call__(self) -> None: ...
 
-    class Outer(Node):
+    class Outer(EndNode):
         items: list[int]
         each: Annotated[list[Ask | Done], Map(Each, over="items", limit=2)]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Outer(items=[0, 1, 2, 3, 4]))
     assert [(gate.path, gate.context) for gate in result.waiting] == [
@@ -192,35 +151,27 @@ async def test_gates_in_items_of_a_map_are_waited_for_all_at_once_and_the_others
 
 
 async def test_a_gate_of_a_shared_graph_is_asked_once():
-    class Inner(Node):
+    class Inner(EndNode):
         sure: Annotated[bool, Gate("sure?")]
-
-        async def __call__(self) -> None: ...
 
     def uses(inner: Annotated[Inner, Dep(Inner)]) -> bool:
         return inner.sure
 
-    class Outer(Node):
+    class Outer(EndNode):
         a: Annotated[Inner, Dep(Inner)]
         b: Annotated[Inner, Dep(Inner)]
         c: Annotated[bool, Dep(uses)]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Outer())
     assert [gate.question for gate in result.waiting] == ["sure?"]
 
 
 async def test_a_graph_that_waits_has_not_failed_and_is_not_tried_again():
-    class Inner(Node):
+    class Inner(EndNode):
         sure: Annotated[bool, Gate("sure?")]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Inner | None, Dep(Inner, retries=2)] = None
-
-        async def __call__(self) -> None: ...
 
     result = await run(Outer())
     assert [gate.question for gate in result.waiting] == ["sure?"]
@@ -231,11 +182,9 @@ async def test_a_map_over_a_gate_waits_for_it_and_then_works():
     async def double(item: int) -> int:
         return item * 2
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: Annotated[list[int], Gate("which?")]
         mapped: Annotated[list[int], Map(double, over="items")]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Holder())
     assert [gate.question for gate in result.waiting] == ["which?"]
@@ -247,11 +196,9 @@ async def test_a_map_over_a_gate_waits_for_it_and_then_works():
 
 
 async def test_a_gate_before_a_fill_stops_before_the_lm_is_asked():
-    class Filled(Node):
+    class Filled(EndNode):
         ok: Annotated[bool, Gate("go on?")]
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Filled: ...
@@ -283,12 +230,10 @@ async def test_the_answerer_is_given_the_question_the_type_and_what_is_known():
         given.append(gate)
         return True
 
-    class Publish(Node):
+    class Publish(EndNode):
         text: str
         topic: Annotated[str, Recall(Write)]
         ok: Annotated[bool, Gate("publish this?")]
-
-        async def __call__(self) -> None: ...
 
     class Begin(Write):
         async def __call__(self) -> Publish:
@@ -320,10 +265,8 @@ async def test_an_answer_is_validated_as_the_field_would():
         to: str
         copies: int = Field(ge=1)
 
-    class Holder(Node):
+    class Holder(EndNode):
         mail: Annotated[Mail, Gate("how many?")]
-
-        async def __call__(self) -> None: ...
 
     async def answer(gate: OpenGate) -> Any:
         return {"to": "ada", "copies": "2"}
@@ -338,10 +281,8 @@ async def test_an_answer_that_does_not_fit_is_asked_again_with_what_was_wrong():
         problems.append(gate.problem)
         return 7 if len(problems) == 3 else "many"
 
-    class Holder(Node):
+    class Holder(EndNode):
         count: Annotated[int, Gate("how many?"), Field(le=9)]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Holder(), answer=answer)).result.count == 7
     assert problems[0] is None
@@ -356,10 +297,8 @@ async def test_answers_that_never_fit_end_in_a_gate_error_that_says_why():
         asked.append(gate)
         return "many"
 
-    class Holder(Node):
+    class Holder(EndNode):
         count: Annotated[int, Gate("how many?")]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(GateError) as caught:
         await run(Holder(), answer=answer)
@@ -393,15 +332,11 @@ async def test_a_gate_in_a_graph_inside_that_fails_is_still_a_gate_error():
     async def answer(gate: OpenGate) -> Any:
         return "no bool at all"
 
-    class Inner(Node):
+    class Inner(EndNode):
         sure: Annotated[bool, Gate("sure?")]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(GateError) as caught:
         await run(Outer(), answer=answer)
@@ -415,11 +350,9 @@ async def test_a_gate_with_a_default_keeps_it_when_no_answer_fits_and_asks_no_mo
         asked.append(gate)
         return "many"
 
-    class Filled(Node):
+    class Filled(EndNode):
         count: Annotated[int, Gate("how many?")] = 1
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Filled: ...
@@ -440,11 +373,9 @@ async def test_a_value_given_in_code_opens_no_gate():
 
 
 async def test_the_answer_is_context_when_the_lm_fills_the_rest():
-    class Filled(Node):
+    class Filled(EndNode):
         tone: Annotated[str, Gate("which tone?")]
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Filled: ...
@@ -458,38 +389,14 @@ async def test_the_answer_is_context_when_the_lm_fills_the_rest():
     assert result.result.tone == "friendly"
 
 
-async def test_an_answer_can_be_recalled_later():
-    class Last(Node):
-        who: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    class Asks(Node):
-        name: Annotated[str, Gate("who?")]
-
-        async def __call__(self) -> Last:
-            return Last()
-
-    async def answer(gate: OpenGate) -> str:
-        return "ada"
-
-    graph = Graph(start=Asks)
-    assert graph.validate() == []
-    assert (await graph.arun(Asks(), answer=answer)).result.who == "ada"
-
-
 async def test_answers_reach_gates_in_graphs_inside_and_in_maps():
-    class Each(Node):
+    class Each(EndNode):
         item: int
         ok: Annotated[bool, Gate("ok?")]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         items: list[int]
         each: Annotated[list[Each], Map(Each, over="items")]
-
-        async def __call__(self) -> None: ...
 
     async def answer(gate: OpenGate) -> bool:
         return gate.context["item"] == 2

@@ -14,6 +14,7 @@ from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall, Rec
 from bae.journal import MemoryJournal, Recalled, SourceEnded, SourceStarted
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
+from bounded import EndNode
 from kept_runs import Trouble, World
 from toy_backend import ToyBackend, choose, route
 
@@ -73,12 +74,10 @@ class Ticket(Node):
         return await lm.make(self, Reply)
 
 
-class Reply(Node):
+class Reply(EndNode):
     message: Annotated[str, Recall(Ticket)]
     policy: Annotated[str, Dep(find_policy)]
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 SHOP = Graph(start=Ticket, end=Reply)
@@ -102,12 +101,10 @@ async def test_its_records_are_those_of_a_run_that_fills_the_node_itself():
 
         async def __call__(self) -> Told: ...
 
-    class Told(Node):
+    class Told(EndNode):
         message: Annotated[str, Recall(Asking)]
         policy: Annotated[str, Dep(find_policy)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     def told(result: Any) -> list[tuple[Any, ...]]:
         kinds = (Recalled, SourceStarted, SourceEnded)
@@ -128,18 +125,14 @@ async def test_decide_looks_up_what_the_chosen_node_needs_and_nothing_else(how: 
         async def __call__(self, lm: LM) -> Answer | Refusal | None:
             return await lm.decide(self)
 
-    class Answer(Node):
+    class Answer(EndNode):
         asked: Annotated[str, Recall(Question)]
         policy: Annotated[str, Dep(find_policy)]
         text: str
 
-        async def __call__(self) -> None: ...
-
-    class Refusal(Node):
+    class Refusal(EndNode):
         client: Annotated[Client, Dep(connect)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     backend, other = ToyBackend(choose("Answer"), {"text": "fine"}), FourMethods()
     lm: Any = backend if how == "backend" else other
@@ -161,11 +154,9 @@ async def test_decide_is_one_call_where_options_only_recall():
         async def __call__(self, lm: LM) -> Answer | None:
             return await lm.decide(self)
 
-    class Answer(Node):
+    class Answer(EndNode):
         asked: Annotated[str, Recall(Question)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     lm, graph, journal = (
         ToyBackend(route("Answer", text="so")),
@@ -189,10 +180,8 @@ async def test_decide_may_end_the_run():
         async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
             return NoneType
 
-    class Reply(Node):
+    class Reply(EndNode):
         policy: Annotated[str, Dep(find_policy)]
-
-        async def __call__(self) -> None: ...
 
     result = await Graph(start=Question).arun(Question(), Ends())
 
@@ -207,12 +196,10 @@ async def test_what_the_body_gives_to_fill_is_not_looked_up():
         async def __call__(self, lm: LM) -> Told:
             return await lm.fill(Told, {"policy": "none"}, "Be brief.", self)
 
-    class Told(Node):
+    class Told(EndNode):
         message: Annotated[str, Recall(Asks)]
         policy: Annotated[str, Dep(find_policy)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     lm = FourMethods()
     result = await Graph(start=Asks).arun(Asks(message="x"), lm)
@@ -234,13 +221,11 @@ async def test_a_map_over_what_is_looked_up_is_part_of_the_context_and_one_over_
         async def __call__(self, lm: LM) -> Shouted:
             return await lm.make(self, Shouted)
 
-    class Shouted(Node):
+    class Shouted(EndNode):
         words: Annotated[list[str], Dep(get_words)]
         loud: Annotated[list[str], Map(shout, over="words")]
         text: list[str]
         louder: Annotated[list[str], Map(shout, over="text")]
-
-        async def __call__(self) -> None: ...
 
     lm = ScriptedLM([{"text": ["c"]}])
     result = await Graph(start=Asks).arun(Asks(), lm)
@@ -251,12 +236,10 @@ async def test_a_map_over_what_is_looked_up_is_part_of_the_context_and_one_over_
 
 
 async def test_a_dependency_function_has_what_it_makes_looked_up_too():
-    class Note(Node):
+    class Note(EndNode):
         message: Annotated[str, Recall(Asks)]
         policy: Annotated[str, Dep(find_policy)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     async def write_note(lm: LM) -> Note:
         return await lm.make(Asks(message="unseen"), Note)
@@ -266,11 +249,9 @@ async def test_a_dependency_function_has_what_it_makes_looked_up_too():
 
         async def __call__(self) -> Told: ...
 
-    class Told(Node):
+    class Told(EndNode):
         note: Annotated[Note, Dep(write_note)]
         policy: Annotated[str, Dep(find_policy)]
-
-        async def __call__(self) -> None: ...
 
     result = await Graph(start=Asks).arun(Asks(message="x"), FourMethods())
 
@@ -286,12 +267,10 @@ async def test_a_gate_is_left_to_the_run_so_that_a_body_is_called_once():
             WORLD.do("body")
             return await lm.make(self, Paid)
 
-    class Paid(Node):
+    class Paid(EndNode):
         policy: Annotated[str, Dep(find_policy)]
         approved: Annotated[bool, Gate("pay?")]
         text: str
-
-        async def __call__(self) -> None: ...
 
     graph, journal, lm = Graph(start=Asks, end=Paid), MemoryJournal(), FourMethods()
     parked = await graph.arun(Asks(), lm, journal=journal, run_id="one")
@@ -304,21 +283,17 @@ async def test_a_gate_is_left_to_the_run_so_that_a_body_is_called_once():
 
 
 async def test_a_graph_that_may_ask_a_person_is_left_to_the_run_too():
-    class Inner(Node):
+    class Inner(EndNode):
         approved: Annotated[bool, Gate("pay?")]
-
-        async def __call__(self) -> None: ...
 
     class Asks(Node):
         async def __call__(self, lm: LM) -> Paid:
             WORLD.do("body")
             return await lm.make(self, Paid)
 
-    class Paid(Node):
+    class Paid(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     async def yes(gate: OpenGate) -> bool:
         return True
@@ -340,11 +315,9 @@ async def test_a_field_whose_source_fails_has_its_default_and_its_source_is_call
         WORLD.done["fail"] += 1
         raise Trouble("down")
 
-    class Told(Node):
+    class Told(EndNode):
         policy: Annotated[str, Dep(fail, cache=False)] = "unknown"
         text: str
-
-        async def __call__(self) -> None: ...
 
     lm = FourMethods()
     result = await Graph(start=Asks).arun(Asks(), lm)
@@ -368,11 +341,9 @@ async def test_a_function_that_would_wait_for_itself_is_an_error_and_no_hang():
     async def write(lm: LM) -> str:
         return (await lm.make(LATE, Loop)).text
 
-    class Loop(Node):
+    class Loop(EndNode):
         written: Annotated[str, Dep(write)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Asks(Node):
         async def __call__(self) -> Loop: ...
@@ -390,10 +361,8 @@ async def test_a_function_with_the_lm_is_not_started_early_since_it_may_recall()
     async def write(lm: LM) -> str:
         return (await lm.make(LATE, Seen)).number
 
-    class Seen(Node):
+    class Seen(EndNode):
         number: Annotated[str, Recall(Second)]
-
-        async def __call__(self) -> None: ...
 
     class First(Node):
         async def __call__(self) -> Second: ...
@@ -403,10 +372,8 @@ async def test_a_function_with_the_lm_is_not_started_early_since_it_may_recall()
 
         async def __call__(self) -> Third: ...
 
-    class Third(Node):
+    class Third(EndNode):
         written: Annotated[str, Dep(write)]
-
-        async def __call__(self) -> None: ...
 
     result = await Graph(start=First).arun(First(), FourMethods("two"))
 
@@ -454,20 +421,16 @@ async def count() -> int:
     return WORLD.done["count"]
 
 
-class Order2(Node):
+class Order2(EndNode):
     number: Annotated[int, Dep(count, cache=False)]
     text: str
 
-    async def __call__(self) -> None: ...
 
-
-class Sent(Node):
+class Sent(EndNode):
     number: Annotated[int, Dep(count, cache=False)]
     client: Annotated[Client, Dep(connect)]
     message: Annotated[str, Recall(Order)]
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 ORDERS = Graph(start=Order)
@@ -528,12 +491,10 @@ async def test_each_node_that_a_body_has_made_gets_a_value_of_its_own_where_noth
 
 
 async def test_a_class_that_is_not_of_the_graph_is_looked_up_and_its_answer_is_kept():
-    class Outside(Node):
+    class Outside(EndNode):
         message: Annotated[str, Recall(Asks)]
         policy: Annotated[str, Dep(find_policy)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Asks(Node):
         message: str
@@ -549,10 +510,8 @@ async def test_a_class_that_is_not_of_the_graph_is_looked_up_and_its_answer_is_k
 
         async def __call__(self) -> Last: ...
 
-    class Last(Node):
+    class Last(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Asks)
     start = Asks(message="hi")

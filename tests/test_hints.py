@@ -15,13 +15,12 @@ import weakref
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 import bae
-from bae import LM, Dep, Graph, HintError, Map, Node, ProofError, Recall
+from bae import Graph, HintError, Node, ProofError
 from bae.testing import ScriptedLM
 from nodes_sources import HEAD, SPELLINGS, run_as_module, spelled
 
@@ -313,18 +312,6 @@ def test_a_body_is_empty_whatever_its_parameters_are(load, parameters):
     assert not is_left_to_the_lm(load(source.format(body="return Yes()")).Ask)
 
 
-def test_a_written_body_with_an_lm_is_called_with_it_whatever_its_name():
-    class Ask(Node):
-        async def __call__(self, whoever: LM) -> Ask | None:
-            seen.append(whoever)
-            return None
-
-    seen: list[Any] = []
-    lm = ScriptedLM()
-    Graph(start=Ask).run(Ask(), lm=lm)
-    assert [each.asked is lm.asked for each in seen] == [True]
-
-
 def test_an_empty_body_in_a_closure_is_empty_and_one_that_uses_it_is_written(load):
     made = load("""
 def define(value):
@@ -354,13 +341,6 @@ def define_dead(value):
     assert is_left_to_the_lm(made.define(True))
     assert not is_left_to_the_lm(made.define_written(True))
     assert is_left_to_the_lm(made.define_dead(True))
-
-
-def test_bodies_are_told_apart_in_code_that_has_no_source():
-    for body, left in (("...", True), ("'''Why.'''", True), ("return Yes()", False)):
-        made: dict[str, Any] = {}
-        exec(spelled(ASK.format(body=body), "future"), made)
-        assert is_left_to_the_lm(made["Ask"]) is left
 
 
 RETURNED = {
@@ -415,27 +395,6 @@ def test_bodies_are_told_apart_while_a_tracer_watches(load):
     assert seen == ["Ask.__call__"]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring came with Python 3.12")
-def test_bodies_are_told_apart_after_they_were_instrumented(load):
-    empty, written = (load(ASK.format(body=b)).Ask for b in ("...", "return Yes()"))
-    monitoring = sys.monitoring
-    tool = monitoring.PROFILER_ID
-    monitoring.use_tool_id(tool, "bae tests")
-    seen: list[str] = []
-    monitoring.register_callback(
-        tool, monitoring.events.LINE, lambda code, line: seen.append(code.co_qualname)
-    )
-    try:
-        for cls in (empty, written):
-            monitoring.set_local_events(tool, cls.__call__.__code__, monitoring.events.LINE)
-        with pytest.raises(StopIteration):
-            empty().__call__().send(None)  # instruments it for good
-        assert (is_left_to_the_lm(empty), is_left_to_the_lm(written)) == (True, False)
-    finally:
-        monitoring.free_tool_id(tool)
-    assert "Ask.__call__" in seen
-
-
 # A whole program, which prints whom the LM was asked for and where the run ended.
 PROGRAM = f"""{HEAD}
 class Ask(Node):
@@ -473,14 +432,6 @@ def python(*arguments: str, given: str = "", path: str = "") -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-def test_a_program_works_when_it_is_given_on_the_command_line():
-    assert python("-c", PROGRAM) == PRINTED
-
-
-def test_a_program_works_when_it_is_read_from_standard_input():
-    assert python("-", given=PROGRAM) == PRINTED
 
 
 def test_a_program_works_without_docstrings_asserts_and_line_ranges():
@@ -542,22 +493,6 @@ class Note(BaseModel):
     assert made.First(note={"text": "a"}, notes=[{"text": "b"}]).notes == [made.Note(text="b")]
 
 
-def test_classes_of_a_function_may_name_each_other_while_it_runs(load):
-    made = load("""
-def define():
-    class First(Node):
-        note: Note
-        async def __call__(self) -> Second | None: ...
-    class Second(Node):
-        async def __call__(self) -> First: ...
-    class Note(BaseModel):
-        text: str
-    return leads_to(First), leads_to(Second), First(note={"text": "a"}).note.text
-""")
-    made.leads_to = leads_to
-    assert made.define() == (["Second", "None"], ["First"], "a")
-
-
 def test_classes_of_a_function_may_name_each_other_after_it_returned(load):
     made = load("""
 def define():
@@ -582,21 +517,6 @@ def define():
     assert graph.run(first(note={"text": "a"}), lm=lm).result.note.text == "b"
 
 
-def test_a_graph_made_inside_a_function_runs_after_it_returned(load):
-    made = load("""
-def define():
-    class First(Node):
-        async def __call__(self) -> Last: ...
-    graph = Graph(start=First)
-    class Last(Node):
-        text: str
-        async def __call__(self) -> None: ...
-    return graph
-""")
-    graph = made.define()
-    assert graph.run(graph.start(), lm=ScriptedLM([{"text": "a"}])).result.text == "a"
-
-
 def test_each_call_of_a_function_defines_classes_of_its_own(load):
     made = load("""
 def define():
@@ -609,20 +529,6 @@ def define():
     (first, last), (other_first, other_last) = made.define(), made.define()
     assert other_first.successors() == (other_last,)
     assert first.successors() == (last,)
-
-
-def test_a_recursive_function_defines_classes_of_its_own_at_each_depth(load):
-    made = load("""
-def define(depth):
-    class First(Node):
-        async def __call__(self) -> Last: ...
-    below = define(depth - 1) if depth else ()
-    class Last(Node):
-        async def __call__(self) -> None: ...
-    return (*below, (First, Last))
-""")
-    for first, last in made.define(2):
-        assert first.successors() == (last,)
 
 
 def test_classes_of_nested_functions_may_name_those_of_the_functions_around(load):
@@ -670,36 +576,6 @@ class Outside(Node):
     assert leads_to(made.Flow.First) == ["Second"]
     assert leads_to(made.Flow.Second) == ["Third", "Outside"]
     assert made.Flow.First(note={"text": "a"}).note.text == "a"
-
-
-def test_classes_of_a_class_body_in_a_function_may_name_what_is_in_the_function(load):
-    made = load("""
-def define():
-    class Flow:
-        class First(Node):
-            async def __call__(self) -> Second | Later: ...
-        class Second(Node):
-            async def __call__(self) -> Flow.First | Later: ...
-    class Later(Node):
-        async def __call__(self) -> None: ...
-    return Flow
-""")
-    flow = made.define()
-    assert leads_to(flow.First) == ["Second", "Later"]
-    assert leads_to(flow.Second) == ["First", "Later"]
-
-
-def test_a_method_may_define_node_classes(load):
-    made = load("""
-class Factory:
-    def define(self):
-        class First(Node):
-            async def __call__(self) -> Last: ...
-        class Last(Node):
-            async def __call__(self) -> None: ...
-        return First
-""")
-    assert leads_to(made.Factory().define()) == ["Last"]
 
 
 def test_a_name_of_the_function_goes_before_the_same_name_of_the_module(load):
@@ -774,89 +650,6 @@ def define():
         "weather": {"sky": "grey"},
         "described": [{"word": "a"}],
     }
-
-
-def test_local_classes_and_dependencies_of_a_test_need_nothing_special():
-    def get_place() -> Place:
-        return Place(name="harbour")
-
-    async def get_weather(place: Annotated[Place, Dep(get_place)]) -> Weather:
-        return Weather(sky=f"grey at the {place.name}")
-
-    class Day(Node):
-        weather: Annotated[Weather, Dep(get_weather)]
-
-        async def __call__(self) -> Night: ...
-
-    class Night(Node):
-        sky: Annotated[Weather, Dep(get_weather)]
-        dream: Dream
-
-        async def __call__(self) -> None: ...
-
-    class Place(BaseModel):
-        name: str
-
-    class Weather(BaseModel):
-        sky: str
-
-    class Dream(BaseModel):
-        of: str
-
-    lm = ScriptedLM([{"dream": {"of": "rain"}}])
-    night = Graph(start=Day, end=Night).run(Day(), lm=lm).result
-    assert (night.sky.sky, night.dream.of) == ("grey at the harbour", "rain")
-
-
-class Owner:
-    """A class whose method is a dependency."""
-
-    async def get(self) -> Fetched:
-        return Fetched(by=type(self).__name__)
-
-
-class Fetched(BaseModel):
-    by: str
-
-
-def test_a_method_as_a_dependency_may_name_what_its_module_defines_later():
-    class Day(Node):
-        fetched: Annotated[Fetched, Dep(Owner().get)]
-
-        async def __call__(self) -> None: ...
-
-    assert Graph(start=Day).run(Day()).result.fetched.by == "Owner"
-
-
-def test_a_node_and_a_dependency_may_recall_and_name_a_node_defined_later():
-    class Start(Node):
-        async def __call__(self) -> Middle:
-            return Middle(word="a")
-
-    class Middle(Node):
-        word: str
-
-        async def __call__(self) -> Last:
-            return Last()
-
-    class Last(Node):
-        middle: Annotated[Middle, Recall()]
-        words: Annotated[list[Word], Map(to_word, over="letters")]
-        letters: list[str] = ["x", "y"]
-
-        async def __call__(self) -> None: ...
-
-    last = Graph(start=Start, end=Last).run(Start()).result
-    assert last.middle.word == "a"
-    assert [word.text for word in last.words] == ["x", "y"]
-
-
-def to_word(text: str) -> Word:
-    return Word(text=text)
-
-
-class Word(BaseModel):
-    text: str
 
 
 # --- across modules ---------------------------------------------------------------------------
@@ -957,20 +750,6 @@ class Sub(Base):
     assert two.Sub.successors() == (two.Next,)
     with pytest.raises(HintError, match="'Next'"):
         base.Base.successors()
-
-
-def test_a_mixin_in_a_function_may_name_what_is_defined_there(load):
-    made = load("""
-def define():
-    class Leads:
-        async def __call__(self) -> Last: ...
-    class First(Leads, Node):
-        pass
-    class Last(Node):
-        async def __call__(self) -> None: ...
-    return First
-""")
-    assert leads_to(made.define()) == ["Last"]
 
 
 def test_a_decorator_from_another_module_does_not_hide_the_names_of_the_call(load):
@@ -1085,38 +864,6 @@ class Ask(Node):
     assert "module nodes_made" in message
 
 
-def test_a_name_that_only_type_checkers_import_is_explained(load):
-    made = load("""
-if TYPE_CHECKING:
-    from elsewhere import Last
-
-class First(Node):
-    async def __call__(self) -> Last: ...
-""")
-    with pytest.raises(HintError, match="an import under `if TYPE_CHECKING:` is not there"):
-        made.First.successors()
-
-
-def test_all_names_of_a_graph_that_cannot_be_found_are_reported_together(load):
-    made = load("""
-class First(Node):
-    async def __call__(self) -> Second | Third: ...
-
-class Second(Node):
-    async def __call__(self) -> Missing: ...
-
-class Third(Node):
-    note: AlsoMissing
-    async def __call__(self) -> None: ...
-""")
-    found = [(p.place, p.message.partition("'")[2].partition("'")[0]) for p in validated(made)]
-    assert found == [("Second.__call__", "Missing"), ("Third.note", "AlsoMissing")]
-
-
-def validated(made: Any) -> list[bae.Problem]:
-    return Graph(start=made.First).validate()
-
-
 def test_a_graph_refuses_to_run_while_a_name_is_missing_and_runs_once_it_is_there(load):
     made = load("""
 class First(Node):
@@ -1130,21 +877,6 @@ class First(Node):
     assert graph.validate() == []
     assert isinstance(graph.run(made.First(), lm=ScriptedLM()).result, made.Last)
     assert graph.terminal_nodes == (made.Last,)
-
-
-def test_a_dependency_works_once_the_name_it_lacks_is_there(load):
-    made = load("""
-async def get() -> Later: return Later(text="a")
-
-class First(Node):
-    value: Annotated[Any, Dep(get)]
-    async def __call__(self) -> None: ...
-""")
-    graph = Graph(start=made.First)
-    assert [problem.place for problem in graph.validate()] == ["First.value"]
-    exec("class Later(BaseModel):\n    text: str", vars(made))
-    assert Graph(start=made.First).run(made.First()).result.value.text == "a"
-    assert graph.run(made.First()).result.value.text == "a"
 
 
 def test_a_graph_works_once_the_name_that_a_graph_inside_it_lacks_is_there(load):
@@ -1216,28 +948,6 @@ def define():
     assert leads_to(graph.start) == ["Last"]
 
 
-def test_a_subclass_made_after_that_still_leads_where_its_parent_does(load):
-    made = load("""
-def define():
-    class First(Node):
-        note: Note | None = None
-        async def __call__(self) -> Last: ...
-    class Last(Node):
-        async def __call__(self) -> None: ...
-    class Note(BaseModel):
-        text: str
-    return First
-""")
-    first = made.define()
-    assert leads_to(first) == ["Last"]
-
-    class Later(first):
-        pass
-
-    assert Later.successors() == first.successors()
-    assert Later(note={"text": "a"}).note.text == "a"
-
-
 def test_nothing_keeps_the_classes_of_a_function_alive_after_a_run(load):
     made = load("""
 def run():
@@ -1260,21 +970,6 @@ def run():
     kept = made.run()
     collect()
     assert [each() for each in kept] == [None] * 5
-
-
-def test_classes_that_were_never_used_go_with_their_function(load):
-    made = load("""
-def define():
-    big = Big()
-    class First(Node):
-        kept: ClassVar[Any] = big
-        async def __call__(self) -> Missing: ...
-    return weakref.ref(First), weakref.ref(big)
-""")
-    made.Big, made.weakref = Big, weakref
-    kept = made.define()
-    collect()
-    assert [each() for each in kept] == [None, None]
 
 
 def test_a_failed_look_at_a_class_keeps_nothing_alive():

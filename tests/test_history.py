@@ -23,6 +23,7 @@ from bae.records import (
 from bae.testing import ScriptedLM
 from bae.usage import Attempt, Usage
 from bae.work import GraphRun, Question, Source, Span, Step, Work
+from bounded import EndNode
 
 
 def get_word() -> str:
@@ -40,10 +41,8 @@ class Inner(Node):
         return Doubled(number=self.number * 2)
 
 
-class Doubled(Node):
+class Doubled(EndNode):
     number: int
-
-    async def __call__(self) -> None: ...
 
 
 class Ask(Node):
@@ -62,10 +61,8 @@ class Answer(Node):
         return Done()
 
 
-class Done(Node):
+class Done(EndNode):
     fine: Annotated[bool, Gate("fine?")]
-
-    async def __call__(self) -> None: ...
 
 
 GRAPH = Graph(start=Ask)
@@ -237,10 +234,8 @@ async def test_a_failure_is_that_of_the_source_and_of_its_step():
     def fail() -> int:
         raise ValueError("no")
 
-    class Fails(Node):
+    class Fails(EndNode):
         number: Annotated[int, Dep(fail)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(BaeError) as caught:
         await Graph(start=Fails).arun(Fails())

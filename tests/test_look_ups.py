@@ -32,7 +32,7 @@ from bae.arguments import freeze
 from bae.journal import FillStarted, Recalled, SourceEnded, SourceStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import BOUND, run, some_turns
+from bounded import BOUND, EndNode, run, some_turns
 
 asked: list[Any] = []
 
@@ -63,12 +63,10 @@ class Question(Node):
     async def __call__(self) -> Answer: ...
 
 
-class Answer(Node):
+class Answer(EndNode):
     hits: Annotated[list[str], Dep(search, query=Recall(Question))]
     count: Annotated[int, Dep(count_hits)]
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 # Where arguments come from
@@ -103,12 +101,10 @@ async def test_a_parameter_is_bound_to_a_field_of_the_node_whatever_its_source(k
         "map": Annotated[list[str], Map(upper, over="words")],
     }
 
-    class Second(Node):
+    class Second(EndNode):
         words: Annotated[list[str], Dep(get_words)] = Field(init=False)
         query: source[kind] = Field(init=False)  # type: ignore[valid-type]
         found: Annotated[str, Dep(total, query="query")] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     class Start(First):
         async def __call__(self) -> Second: ...
@@ -122,19 +118,15 @@ async def test_a_parameter_is_bound_to_a_field_of_the_node_whatever_its_source(k
     assert result.result.found == ("['LAMP']!" if kind == "map" else "lamp!")
 
 
-class First(Node):
+class First(EndNode):
     word: str
-
-    async def __call__(self) -> None: ...
 
 
 async def test_a_field_that_the_lm_fills_is_waited_for_and_what_is_bound_to_it_is_no_context():
-    class Plan(Node):
+    class Plan(EndNode):
         query: str
         hits: Annotated[list[str], Dep(search, query="query")]
         twice: Annotated[list[str], Map(str.upper, over="hits")]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Plan: ...
@@ -157,11 +149,9 @@ async def test_an_argument_is_what_the_field_holds_and_not_what_its_function_ret
     def describe(place: Place) -> str:
         return place.name
 
-    class Trip(Node):
+    class Trip(EndNode):
         place: Annotated[Place, Dep(where)] = Field(init=False)
         said: Annotated[str, Dep(describe, place="place")] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Trip())).result.said == "Oslo"
 
@@ -175,20 +165,16 @@ async def test_a_graph_takes_bound_values_as_fields_of_its_start_node():
             asked.append(self.question)
             return Found(said=f"{self.question} {self.depth}")
 
-    class Found(Node):
+    class Found(EndNode):
         said: str
 
-        async def __call__(self) -> None: ...
-
-    class Ask(Node):
+    class Ask(EndNode):
         question: str
         number: int
         one: Annotated[Found, Dep(Look, question="question", depth="number")] = Field(init=False)
         two: Annotated[Found, Dep(Look, question="question", depth="number")] = Field(init=False)
         each: Annotated[list[Found], Map(Look, over="words", depth="number")] = Field(init=False)
         words: list[str] = Field(default=["a", "b"])
-
-        async def __call__(self) -> None: ...
 
     result = (await run(Ask(question="why?", number=3))).result
 
@@ -201,13 +187,11 @@ async def test_a_map_takes_bound_and_recalled_values_for_every_item():
     def rate(item: str, query: str, word: Annotated[str, Recall(First)], top: int = 5) -> str:
         return f"{item} {query} {word} {top}"
 
-    class Rated(Node):
+    class Rated(EndNode):
         items: list[str]
         limit: int
         query: str
         ratings: Annotated[list[str], Map(rate, over="items", query="query", top="limit")]
-
-        async def __call__(self) -> None: ...
 
     class Start(First):
         async def __call__(self) -> Rated: ...
@@ -225,10 +209,8 @@ async def test_a_parameter_with_a_default_keeps_it_where_nothing_is_recalled():
     def greet(mood: Annotated[Mood | None, Recall()] = None, /) -> str:
         return "none" if mood is None else mood.name
 
-    class Start(Node):
+    class Start(EndNode):
         said: Annotated[str, Dep(greet)] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Start())).result.said == "none"
 
@@ -237,10 +219,8 @@ async def test_a_parameter_with_a_default_keeps_it_where_nothing_is_recalled():
 
 
 async def test_equal_arguments_are_one_call_for_concurrent_askers_nodes_and_graphs_inside():
-    class Inner(Node):
+    class Inner(EndNode):
         hits: Annotated[list[str], Dep(search_newest)] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     class Again(Node):
         query: str
@@ -271,12 +251,10 @@ async def test_who_comes_later_waits_for_the_call_in_progress_and_fails_with_it(
         await some_turns()
         raise ConnectionError("down")
 
-    class Both(Node):
+    class Both(EndNode):
         query: str
         one: Annotated[str, Dep(fail, query="query")] = "none"
         two: Annotated[str, Dep(fail, query="query")] = "none"
-
-        async def __call__(self) -> None: ...
 
     result = await run(Both(query="q"))
 
@@ -301,13 +279,11 @@ async def test_a_call_is_cancelled_only_when_none_of_its_askers_needs_it():
         await started.wait()
         raise ValueError(query)
 
-    class Both(Node):
+    class Both(EndNode):
         query: str
         one: Annotated[str, Dep(slow, query="query")] = Field(init=False)
         two: Annotated[str, Dep(slow, query="query")] = Field(init=False)
         bad: Annotated[str, Dep(fail, query="query")] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError, match=r"Both\.bad"):
         await run(Both(query="q"))
@@ -315,12 +291,10 @@ async def test_a_call_is_cancelled_only_when_none_of_its_askers_needs_it():
 
 
 async def test_cache_false_calls_again_and_dep_cache_replaces_the_function():
-    class Twice(Node):
+    class Twice(EndNode):
         query: str
         one: Annotated[list[str], Dep(search, query="query", cache=False)] = Field(init=False)
         two: Annotated[list[str], Dep(search, query="query", cache=False)] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     await run(Twice(query="q"))
     assert asked == ["q", "q"]
@@ -329,11 +303,9 @@ async def test_cache_false_calls_again_and_dep_cache_replaces_the_function():
 
 
 async def test_a_cache_that_is_carried_over_holds_the_values_by_arguments():
-    class One(Node):
+    class One(EndNode):
         query: str
         hits: Annotated[list[str], Dep(search, query="query")] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     cache: dict[Any, Any] = {}
     for query in ("a", "b", "a"):
@@ -356,11 +328,9 @@ async def test_an_argument_that_is_there_delays_nothing_and_other_inputs_do_not_
     async def fetch(word: str, line: Annotated[str, Dep(connect)]) -> str:
         return f"{word} by {line}"
 
-    class Fetch(Node):
+    class Fetch(EndNode):
         word: Annotated[str, Dep(slow_word)] = Field(init=False)
         page: Annotated[str, Dep(fetch, word="word")] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Fetch())).result.page == "word by line"
 
@@ -385,18 +355,14 @@ class Middle(Node):
     async def __call__(self) -> Last: ...
 
 
-class Inside(Node):
+class Inside(EndNode):
     hits: Annotated[list[str], Dep(search_newest)]
 
-    async def __call__(self) -> None: ...
 
-
-class Last(Node):
+class Last(EndNode):
     hits: Annotated[list[str], Dep(search, query=Recall())]
     inside: Annotated[Inside, Dep(Inside)] = Inside(hits=[])
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 # What is recorded
@@ -433,17 +399,13 @@ async def test_the_way_to_a_failure_goes_through_the_bound_field():
     def broken() -> str:
         raise ValueError("no word")
 
-    class Page(Node):
+    class Page(EndNode):
         word: Annotated[str, Dep(broken)] = Field(init=False)
         hits: Annotated[list[str], Dep(search, query="word")] = Field(init=False)
 
-        async def __call__(self) -> None: ...
-
-    class Lenient(Node):
+    class Lenient(EndNode):
         word: Annotated[str, Dep(broken)] = "none"
         hits: Annotated[list[str], Dep(search, query="word")] = Field(init=False)
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Page())
@@ -465,12 +427,10 @@ async def test_a_generator_is_opened_once_for_equal_arguments_and_closed_after_t
         assert not closed
         return line
 
-    class Load(Node):
+    class Load(EndNode):
         host: str
         one: Annotated[str, Dep(connect, host="host")]
         two: Annotated[str, Dep(load)]
-
-        async def __call__(self) -> None: ...
 
     class Start(First):
         async def __call__(self) -> Load: ...
@@ -499,10 +459,8 @@ async def test_a_long_chain_of_look_ups_and_one_with_many_ways_take_work_in_prop
             bottom = above
         return bottom
 
-    class End(Node):
+    class End(EndNode):
         hits: Annotated[list[str], Dep(chain(240))]
-
-        async def __call__(self) -> None: ...
 
     class Start(First):
         async def __call__(self) -> End: ...

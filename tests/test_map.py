@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import LM, Dep, DepError, Graph, Map, Node, Recall
+from bae import LM, Dep, DepError, Graph, Map, Node
 from bae.journal import ItemEnded, SourceEnded, SourceStarted
 from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM
-from bounded import BOUND, run, some_turns
+from bounded import BOUND, EndNode, run, some_turns
 
 
 async def double(item: int) -> int:
@@ -29,28 +29,6 @@ def numbers() -> list[int]:
 
 
 # Order and bounds
-
-
-async def test_results_keep_the_order_of_the_items_whatever_order_they_land_in():
-    landed = [asyncio.Event() for _ in range(5)]
-    order: list[int] = []
-
-    async def after_the_next(item: int) -> int:
-        if item < 4:
-            await landed[item + 1].wait()
-        order.append(item)
-        landed[item].set()
-        return item * 10
-
-    class Holder(Node):
-        items: list[int]
-        mapped: Annotated[list[int], Map(after_the_next, over="items")]
-
-        async def __call__(self) -> None: ...
-
-    result = await run(Holder(items=[0, 1, 2, 3, 4]))
-    assert order == [4, 3, 2, 1, 0]
-    assert result.result.mapped == [0, 10, 20, 30, 40]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
@@ -71,11 +49,9 @@ async def test_no_more_items_are_worked_on_at_once_than_the_limit_and_as_many_as
         working -= 1
         return item
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(one, over="items", limit=limit)]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Holder(items=[*range(20)]))
     assert most == limit
@@ -94,11 +70,9 @@ async def test_a_slow_item_holds_up_nobody_but_itself():
             others.set()
         return item
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(one, over="items", limit=2)]
-
-        async def __call__(self) -> None: ...
 
     await run(Holder(items=[*range(10)]))
     assert done == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
@@ -111,11 +85,9 @@ async def test_an_empty_list_maps_to_an_empty_list_and_calls_nothing():
         calls.append(item)
         return item
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(one, over="items")]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Holder(items=[]))).result.mapped == []
     assert calls == []
@@ -132,11 +104,9 @@ async def test_ten_thousand_items_are_mapped_in_order_within_the_bound():
         working -= 1
         return item + 1
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(one, over="items")]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Holder(items=[*range(10_000)]))
     assert result.result.mapped == [*range(1, 10_001)]
@@ -148,43 +118,26 @@ async def test_ten_thousand_items_are_mapped_in_order_within_the_bound():
 
 
 async def test_it_maps_over_a_field_the_caller_gives():
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(double, over="items")]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Holder(items=[1, 2]))).result.mapped == [2, 4]
 
 
-async def test_it_maps_over_a_dependency():
-    class Holder(Node):
-        items: Annotated[list[int], Dep(numbers)]
-        mapped: Annotated[list[int], Map(double, over="items")]
-
-        async def __call__(self) -> None: ...
-
-    assert (await run(Holder())).result.mapped == [2, 4, 6]
-    assert await resolve_fields(Holder) == {"items": [1, 2, 3], "mapped": [2, 4, 6]}
-
-
 async def test_it_maps_over_a_dependency_declared_after_it():
-    class Holder(Node):
+    class Holder(EndNode):
         mapped: Annotated[list[int], Map(double, over="items")]
         items: Annotated[list[int], Dep(numbers)]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Holder())).result.mapped == [2, 4, 6]
     assert [*await resolve_fields(Holder)] == ["mapped", "items"]
 
 
 async def test_it_maps_over_what_the_lm_fills_once_that_is_there():
-    class Filled(Node):
+    class Filled(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(double, over="items")]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Filled: ...
@@ -195,12 +148,10 @@ async def test_it_maps_over_what_the_lm_fills_once_that_is_there():
 
 
 async def test_a_map_of_a_dependency_is_context_for_the_lm():
-    class Filled(Node):
+    class Filled(EndNode):
         items: Annotated[list[int], Dep(numbers)]
         mapped: Annotated[list[int], Map(double, over="items")]
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Filled: ...
@@ -211,59 +162,12 @@ async def test_a_map_of_a_dependency_is_context_for_the_lm():
 
 
 async def test_it_maps_over_another_map():
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         once: Annotated[list[int], Map(double, over="items")]
         twice: Annotated[list[int], Map(triple, over="once")]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Holder(items=[1, 2]))).result.twice == [6, 12]
-
-
-async def test_it_maps_over_a_map_of_what_the_lm_fills():
-    class Filled(Node):
-        twice: Annotated[list[int], Map(triple, over="once")]
-        once: Annotated[list[int], Map(double, over="items")]
-        items: list[int]
-
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
-    assert (await run(Start(), ScriptedLM([{"items": [1]}]))).result.twice == [6]
-
-
-async def test_it_maps_over_a_recalled_field():
-    class Last(Node):
-        items: Annotated[list[int], Recall()]
-        mapped: Annotated[list[int], Map(double, over="items")]
-
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
-        numbers: list[int]
-
-        async def __call__(self) -> Last:
-            return Last()
-
-    assert (await run(Start(numbers=[3]))).result.mapped == [6]
-
-
-async def test_it_maps_over_the_default_of_a_recall_that_finds_nothing():
-    class Last(Node):
-        items: Annotated[list[int], Recall()] = [5]
-        mapped: Annotated[list[int], Map(double, over="items")]
-
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
-        async def __call__(self) -> Last:
-            return Last()
-
-    result = (await run(Start())).result
-    assert (result.items, result.mapped) == ([5], [10])
 
 
 async def test_two_maps_over_one_field_share_it():
@@ -273,12 +177,10 @@ async def test_two_maps_over_one_field_share_it():
         calls.append("two")
         return [1, 2]
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: Annotated[list[int], Dep(two, cache=False)]
         doubled: Annotated[list[int], Map(double, over="items")]
         tripled: Annotated[list[int], Map(triple, over="items")]
-
-        async def __call__(self) -> None: ...
 
     result = (await run(Holder())).result
     assert (result.doubled, result.tripled) == ([2, 4], [3, 6])
@@ -295,11 +197,9 @@ async def test_two_maps_over_one_field_share_it():
     ],
 )
 async def test_it_maps_over_tuples_sets_and_sequences(kind: Any, given: Any):
-    class Holder(Node):
+    class Holder(EndNode):
         items: kind
         mapped: Annotated[list[int], Map(double, over="items")]
-
-        async def __call__(self) -> None: ...
 
     assert sorted((await run(Holder(items=given))).result.mapped) == [2, 4]
 
@@ -317,30 +217,24 @@ async def test_the_function_s_own_dependencies_are_resolved_once_for_all_items()
     def add(below: Annotated[int, Dep(base)], /, item: int, *, step: int = 1) -> int:
         return below + item * step
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(add, over="items")]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Holder(items=[1, 2, 3]))).result.mapped == [101, 102, 103]
     assert calls == ["base"]
 
 
 async def test_a_parameter_annotated_lm_gets_the_lm_and_what_it_uses_is_counted():
-    class Text(Node):
+    class Text(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     async def summarize(item: str, writer: LM) -> str:
         return (await writer.make(Text(text=item), Text)).text
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[str]
         mapped: Annotated[list[str], Map(summarize, over="items", limit=1)]
-
-        async def __call__(self) -> None: ...
 
     lm = ScriptedLM([{"text": "a"}, {"text": "b"}])
     result = await run(Holder(items=["long a", "long b"]), lm)
@@ -356,11 +250,9 @@ async def test_sync_functions_work_on_items_in_threads_at_the_same_time():
         assert threading.current_thread() is not threading.main_thread()
         return item
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(one, over="items")]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Holder(items=[1, 2, 3, 4]))).result.mapped == [1, 2, 3, 4]
 
@@ -369,11 +261,9 @@ async def test_inline_works_on_items_on_the_thread_of_the_loop():
     def where(item: int) -> int:
         return threading.get_ident()
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(where, over="items", inline=True)]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Holder(items=[1, 2]))).result.mapped == [threading.get_ident()] * 2
 
@@ -386,21 +276,17 @@ async def test_a_method_and_a_lambda_can_be_mapped():
         async def apply(self, item: int) -> int:
             return item * self.factor
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         scaled: Annotated[list[int], Map(Scale(5).apply, over="items")]
         shifted: Annotated[list[int], Map(lambda item: item + 1, over="items")]
-
-        async def __call__(self) -> None: ...
 
     result = (await run(Holder(items=[1, 2]))).result
     assert (result.scaled, result.shifted) == ([5, 10], [2, 3])
 
 
-class Summary(Node):
+class Summary(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Page(Node):
@@ -411,11 +297,9 @@ class Page(Node):
 
 
 async def test_a_node_class_takes_the_item_as_its_one_plain_field():
-    class Holder(Node):
+    class Holder(EndNode):
         urls: list[str]
         summaries: Annotated[list[Summary], Map(Page, over="urls")]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Holder(urls=["a", "b"]))
     assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
@@ -425,22 +309,18 @@ async def test_a_graph_takes_the_item_as_its_start_node():
     def two_pages() -> list[Page]:
         return [Page(url="a"), Page(url="b")]
 
-    class Holder(Node):
+    class Holder(EndNode):
         pages: Annotated[list[Page], Dep(two_pages)]
         summaries: Annotated[list[Summary], Map(Graph(start=Page, end=Summary), over="pages")]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Holder())
     assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
 
 
 async def test_the_nodes_of_mapped_graphs_are_nested_by_item():
-    class Holder(Node):
+    class Holder(EndNode):
         urls: list[str]
         summaries: Annotated[list[Summary], Map(Page, over="urls")]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Holder:
@@ -457,53 +337,6 @@ async def test_the_nodes_of_mapped_graphs_are_nested_by_item():
     assert result.nested["1:Holder.summaries[1]"][-1] is result.result.summaries[1]
 
 
-async def test_what_the_lm_uses_in_mapped_graphs_is_counted():
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> None: ...
-
-    class Topic(Node):
-        topic: str
-
-        async def __call__(self) -> Draft: ...
-
-    class Holder(Node):
-        topics: list[str]
-        drafts: Annotated[list[Draft], Map(Topic, over="topics")]
-
-        async def __call__(self) -> None: ...
-
-    lm = ScriptedLM({Draft: [{"text": "x"}] * 3})
-    result = await run(Holder(topics=["a", "b", "c"]), lm)
-    assert result.usage.calls == 3
-    lm.assert_complete()
-
-
-async def test_mapped_graphs_share_the_dependencies_of_the_run():
-    calls: list[str] = []
-
-    async def one() -> int:
-        calls.append("one")
-        await some_turns()
-        return 1
-
-    class Each(Node):
-        item: int
-        base: Annotated[int, Dep(one)]
-
-        async def __call__(self) -> None: ...
-
-    class Holder(Node):
-        items: list[int]
-        each: Annotated[list[Each], Map(Each, over="items")]
-
-        async def __call__(self) -> None: ...
-
-    await run(Holder(items=[1, 2, 3]))
-    assert calls == ["one"]
-
-
 async def test_timeouts_and_retries_count_for_each_item():
     tries: dict[int, int] = {}
 
@@ -515,11 +348,9 @@ async def test_timeouts_and_retries_count_for_each_item():
             await asyncio.Event().wait()
         return item
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(shaky, over="items", timeout=0.05, retries=1)]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Holder(items=[0, 1, 2]))).result.mapped == [0, 1, 2]
     assert tries == {0: 1, 1: 2, 2: 2}
@@ -546,11 +377,9 @@ async def test_the_first_item_to_fail_cancels_the_others_and_is_named():
             raise
         return item
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(one, over="items", limit=3)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Holder(items=[*range(10)]))
@@ -573,11 +402,9 @@ async def test_items_that_fail_at_the_same_time_leave_no_unheard_exception():
     async def fails(item: int) -> int:
         raise ValueError(item)
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(fails, over="items")]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Holder(items=[0, 1, 2]))
@@ -595,11 +422,9 @@ async def test_an_item_over_its_timeout_is_named_and_the_way_out_is_map_s():
             await asyncio.Event().wait()
         return item
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(slow, over="items", timeout=0.01)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Holder(items=[0, 1]))
@@ -618,11 +443,9 @@ async def test_a_failed_dependency_of_the_mapped_function_fails_the_field_and_no
         calls.append(item)
         return item
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(add, over="items")]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Holder(items=[1]))
@@ -635,11 +458,9 @@ async def test_a_failure_of_the_field_mapped_over_is_the_failure_of_that_field()
     def bad() -> list[int]:
         raise ValueError
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: Annotated[list[int], Dep(bad)]
         mapped: Annotated[list[int], Map(double, over="items")]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Holder())
@@ -654,11 +475,9 @@ async def test_a_failed_graph_of_an_item_names_the_item_and_what_went_wrong_insi
             if self.item == 1:
                 raise KeyError("inside")
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         each: Annotated[list[Each], Map(Each, over="items")]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Holder(items=[0, 1, 2]))
@@ -670,44 +489,25 @@ async def test_an_item_the_start_node_refuses_names_the_item():
     def anything() -> list[Any]:
         return [1, "not a number"]
 
-    class Each(Node):
+    class Each(EndNode):
         item: int
 
-        async def __call__(self) -> None: ...
-
-    class Holder(Node):
+    class Holder(EndNode):
         items: Annotated[list[Any], Dep(anything)]
         each: Annotated[list[Each], Map(Each, over="items")]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Holder())
     assert "Holder.each[1]" in caught.value.message
 
 
-async def test_a_map_with_a_default_keeps_it_when_an_item_fails():
-    def bad(item: int) -> int:
-        raise ValueError
-
-    class Holder(Node):
-        items: list[int]
-        mapped: Annotated[list[int], Map(bad, over="items")] = [0]
-
-        async def __call__(self) -> None: ...
-
-    assert (await run(Holder(items=[1, 2]))).result.mapped == [0]
-
-
 async def test_a_result_the_field_cannot_take_names_the_field():
     def lies(item: int) -> int:
         return "text"  # type: ignore[return-value]
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(lies, over="items")]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Holder(items=[1]))
@@ -716,11 +516,9 @@ async def test_a_result_the_field_cannot_take_names_the_field():
 
 
 async def test_the_journal_has_every_item_as_it_is_done():
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(double, over="items", limit=1)]
-
-        async def __call__(self) -> None: ...
 
     journal = (await run(Holder(items=[5, 6]))).journal
     kinds = SourceStarted | ItemEnded | SourceEnded

@@ -20,7 +20,7 @@ from bae.recorder import Recorder
 from bae.resolver import resolve_dep
 from bae.run import Run
 from bae.testing import ScriptedLM
-from bounded import BOUND, some_turns
+from bounded import BOUND, EndNode, some_turns
 
 
 async def get_word() -> str:
@@ -41,17 +41,13 @@ class Middle(Node):
         return Last(words=["a", "b"])
 
 
-class Item(Node):
+class Item(EndNode):
     text: str
 
-    async def __call__(self) -> None: ...
 
-
-class Last(Node):
+class Last(EndNode):
     words: list[str]
     items: Annotated[list[Item], Map(Item, over="words")]
-
-    async def __call__(self) -> None: ...
 
 
 graph = Graph(start=Start, end=Last)
@@ -142,10 +138,8 @@ async def test_a_block_covers_the_runs_begun_in_it_and_in_its_tasks_to_their_end
         await go.wait()
         return 1
 
-    class Held(Node):
+    class Held(EndNode):
         value: Annotated[int, Dep(wait)]
-
-        async def __call__(self) -> None: ...
 
     with observing(seen):
         inside = asyncio.create_task(Graph(start=Held).arun(Held()))
@@ -267,17 +261,15 @@ async def test_an_observer_that_takes_too_long_once_is_told_no_more_of_that_run(
         await graph.arun(start, lm(), run_id="second")
     assert told == ["first", "second"]
     assert quick[: len(first.journal)] == list(first.journal)
-    assert "took 0.0 s at a RunStarted and is not called again in the run first" in caplog.text
+    assert "s at a RunStarted and is not called again in the run first" in caplog.text
 
 
 async def test_a_run_that_fails_or_is_cancelled_is_told_of_to_the_end():
     async def fail() -> int:
         raise ConnectionError
 
-    class Failing(Node):
+    class Failing(EndNode):
         value: Annotated[int, Dep(fail)]
-
-        async def __call__(self) -> None: ...
 
     reached = asyncio.Event()
 

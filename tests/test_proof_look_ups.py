@@ -10,6 +10,7 @@ from pydantic import Field
 
 from bae import LM, Dep, DepError, Graph, Map, Node, Recall
 from bae.resolver import resolve_fields, validate_node_deps
+from bounded import EndNode
 from proving import Mood, codes, problems, the_problem
 
 
@@ -66,11 +67,9 @@ def test_a_binding_that_cannot_be_is_an_error_that_names_what_there_is(marker: D
 
 
 def test_the_fields_of_the_start_node_of_a_graph_are_named():
-    class Inner(Node):
+    class Inner(EndNode):
         topic: str
         mood: Annotated[Mood, Dep(Mood)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Inner, name="Inside")
     problem = the_problem(node(word=str, x=Annotated[Inner, Dep(graph, topic="word", to="word")]))
@@ -171,11 +170,9 @@ def test_a_default_of_the_parameter_or_of_the_field_is_enough():
     def feel_maybe(mood: Annotated[Mood | None, Recall()] = None) -> str:
         return ""
 
-    class Defaults(Node):
+    class Defaults(EndNode):
         a: Annotated[str, Dep(feel_maybe)]
         b: Annotated[str, Dep(feel)] = "none"
-
-        async def __call__(self) -> None: ...
 
     assert problems(Defaults) == []
 
@@ -219,12 +216,10 @@ def feel_any(word: str) -> str:
 
 
 def test_a_field_bound_to_what_the_lm_fills_is_no_context():
-    class Page(Node):
+    class Page(EndNode):
         word: str
         hits: Annotated[list[str], Dep(search, query="word")]
         note: Annotated[str, Dep(Mood)] = Field(default="")
-
-        async def __call__(self) -> None: ...
 
     plan = Graph(start=Page).plans[Page]
     assert [field.name for field in plan.after] == ["hits"]

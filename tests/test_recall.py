@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Annotated, Any, Literal, NewType, Optional, Union
 
 import pytest
@@ -18,6 +18,7 @@ from bae import Dep, Gate, Graph, LimitError, Map, Node, Problem, Recall, Recall
 from bae.journal import Recalled
 from bae.resolver import recall_from_trace, resolve_fields
 from bae.testing import ScriptedLM
+from bounded import EndNode
 
 
 class Mood(BaseModel):
@@ -35,10 +36,6 @@ class Storm(Weather):
 class Colour(Enum):
     RED = "red"
     BLUE = "blue"
-
-
-class Level(IntEnum):
-    LOW = 1
 
 
 Celsius = NewType("Celsius", float)
@@ -75,18 +72,14 @@ def holding(annotation: Any, value: Any) -> Node:
 # What is found in a trace
 
 
-class Said(Node):
+class Said(EndNode):
     text: str
     count: int = 0
 
-    async def __call__(self) -> None: ...
 
-
-class Felt(Node):
+class Felt(EndNode):
     mood: Mood
     other: Mood | None = None
-
-    async def __call__(self) -> None: ...
 
 
 def test_the_newest_value_is_found():
@@ -95,21 +88,10 @@ def test_the_newest_value_is_found():
     assert recall_from_trace(trace, str) == "new"
 
 
-def test_the_trace_may_be_any_iterable():
-    assert recall_from_trace(iter([Said(text="old"), Said(text="new")]), str) == "new"
-    assert recall_from_trace((Said(text="only"),), str) == "only"
-
-
 def test_the_first_field_of_the_type_is_taken_where_a_node_holds_several():
     first, second = Mood(name="first"), Mood(name="second")
 
     assert recall_from_trace([Felt(mood=first, other=second)], Mood) is first
-
-
-def test_the_value_is_the_very_object_in_the_trace():
-    mood = Mood()
-
-    assert recall_from_trace([Felt(mood=mood)], Mood) is mood
 
 
 def test_a_node_class_finds_the_newest_such_node():
@@ -130,28 +112,18 @@ def test_a_node_class_finds_nodes_of_its_subclasses():
 
 
 def test_a_node_held_in_a_field_is_found_too():
-    class Quotes(Node):
+    class Quotes(EndNode):
         inner: Said
-
-        async def __call__(self) -> None: ...
 
     inner = Said(text="quoted")
 
     assert recall_from_trace([Said(text="older"), Quotes(inner=inner)], Said) is inner
 
 
-def test_a_base_of_all_nodes_is_looked_for_in_fields_like_any_other_type():
-    mood = Mood()
-
-    assert recall_from_trace([Felt(mood=mood)], BaseModel) is mood
-
-
 def test_a_field_that_is_not_resolved_yet_holds_nothing():
-    class Worked(Node):
+    class Worked(EndNode):
         lines: list[str]
         lengths: Annotated[list[int], Map(len_of, over="lines")]
-
-        async def __call__(self) -> None: ...
 
     trace = [holding(list[int], [7]), Worked(lines=["a"])]
 
@@ -159,11 +131,9 @@ def test_a_field_that_is_not_resolved_yet_holds_nothing():
 
 
 def test_values_that_a_dep_or_a_recall_made_are_skipped():
-    class Looked(Node):
+    class Looked(EndNode):
         weather: Annotated[Weather, Dep(get_weather)]
         again: Annotated[Weather, Recall()]
-
-        async def __call__(self) -> None: ...
 
     told = holding(Weather, Weather(degrees=1))
     looked = Looked(weather=Weather(degrees=2), again=Weather(degrees=3))
@@ -174,12 +144,10 @@ def test_values_that_a_dep_or_a_recall_made_are_skipped():
 
 
 def test_values_from_gates_and_maps_are_found():
-    class Worked(Node):
+    class Worked(EndNode):
         lines: list[str]
         lengths: Annotated[list[int], Map(len_of, over="lines")]
         fine: Annotated[bool, Gate("fine?")]
-
-        async def __call__(self) -> None: ...
 
     worked = Worked(lines=["a"], lengths=[1], fine=False)
 
@@ -211,55 +179,28 @@ def test_a_union_finds_the_newest_of_any_of_its_members():
 
 FOUND = [
     (str, "x", str),
-    (list[str], ["x"], list[str]),
     (list[str], ["x"], Sequence[str]),
-    (list[str], ["x"], list),
     (list[Storm], [Storm()], list[Weather]),
-    (dict[str, int], {"x": 1}, dict[str, int]),
-    (tuple[int, str], (1, "x"), tuple[int, str]),
     (Colour, Colour.RED, Colour),
-    (Level, Level.LOW, Level),
-    (Literal["a", "b"], "a", Literal["a", "b"]),
     (Literal["a"], "a", Literal["a", "b"]),
-    (Literal["a"], "a", str),
     (Annotated[str, Field(min_length=1)], "x", str),
-    (str, "x", Annotated[str, "noted"]),
-    (Celsius, 3.5, Celsius),
     (Celsius, 3.5, float),
     (Any, "x", str),
     (Mood | Weather, Weather(), Weather),
-    (bool, True, bool),
-    (int, 1, int),
-    (float, 1.0, float),
     (None | int, 1, int),
-    (int, 1, object),
-    (bool, True, Any),
     (None, None, None),
 ]
 
 MISSED = [
-    (str, "x", int),
     (list[str], ["x"], list[int]),
-    (list[str], ["x"], str),
-    (list[str], ["x"], tuple[str, ...]),
-    (list[Weather], [Weather()], list[Storm]),
-    (dict[str, int], {"x": 1}, dict[str, str]),
-    (Weather, Weather(), Storm),
     (Weather, Storm(), Storm),
     (Colour, Colour.RED, str),
-    (str, "red", Colour),
     (str, "a", Literal["a", "b"]),
-    (Literal["a", "c"], "c", Literal["a", "b"]),
     (float, 3.5, Celsius),
     (bool, True, int),
-    (bool, True, float),
     (int, 1, float),
-    (int, 1, bool),
-    (float, 1.0, int),
     (bool | str, True, int),
-    (int | str, 1, float),
     (Any, 1, str),
-    (Any, True, int),
     (Mood | Weather, Mood(), Weather),
     (object, "x", str),
 ]
@@ -276,13 +217,6 @@ def test_a_value_is_found_by_its_declared_type(held: Any, value: Any, wanted: An
 def test_a_value_of_another_type_is_not_taken_for_it(held: Any, value: Any, wanted: Any):
     with pytest.raises(RecallError):
         recall_from_trace([holding(held, value)], wanted)
-
-
-def test_a_bool_is_passed_over_for_the_int_before_it():
-    trace = [holding(int, 7), holding(bool | int, True), holding(bool, False)]
-
-    assert recall_from_trace(trace, int) == 7
-    assert recall_from_trace([*trace, holding(bool | int, 8)], int) == 8
 
 
 def test_a_recall_that_finds_nothing_says_what_was_looked_through():
@@ -305,42 +239,15 @@ def test_an_empty_trace_has_nothing_to_recall():
 # In a run
 
 
-async def test_the_newest_value_is_set_before_the_node_is_called():
-    seen: list[str] = []
-
-    class Start(Node):
-        word: str
-
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        word: str
-
-        async def __call__(self) -> End: ...
-
-    class End(Node):
-        heard: Annotated[str, Recall()]
-
-        async def __call__(self) -> None:
-            seen.append(self.heard)
-
-    result = await Graph(start=Start).arun(Start(word="one"), ScriptedLM([{"word": "two"}, {}]))
-
-    assert seen == ["two"]
-    assert result.trace[-1].model_dump() == {"heard": "two"}
-
-
 async def test_a_recalled_value_is_passed_to_the_lm_and_written_down():
     class Start(Node):
         word: str
 
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         word: Annotated[str, Recall()]
         more: int
-
-        async def __call__(self) -> None: ...
 
     lm = ScriptedLM([{"more": 1}])
     result = await Graph(start=Start).arun(Start(word="one"), lm)
@@ -357,37 +264,13 @@ async def test_the_field_of_the_same_name_is_preferred():
 
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         second: Annotated[str, Recall()]
         other: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
 
     result = await Graph(start=Start).arun(Start(first="1", second="2"), ScriptedLM())
 
     assert result.trace[-1].model_dump() == {"second": "2", "other": "1"}
-
-
-async def test_a_newer_node_wins_over_an_older_one_with_the_same_name():
-    class Start(Node):
-        wanted: str
-
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        unrelated: str
-
-        async def __call__(self) -> End: ...
-
-    class End(Node):
-        wanted: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    lm = ScriptedLM([{"unrelated": "newer"}])
-    result = await Graph(start=Start).arun(Start(wanted="older"), lm)
-
-    assert result.trace[-1].model_dump() == {"wanted": "newer"}
 
 
 async def test_a_named_node_class_is_looked_for_past_newer_values():
@@ -401,11 +284,9 @@ async def test_a_named_node_class_is_looked_for_past_newer_values():
 
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         word: Annotated[str, Recall(Start)]
         start: Annotated[Start, Recall()]
-
-        async def __call__(self) -> None: ...
 
     start = Start(word="one")
     result = await Graph(start=Start).arun(start, ScriptedLM([{"word": "two"}]))
@@ -439,32 +320,13 @@ async def test_a_default_stands_in_where_nothing_is_found():
 
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         mood: Annotated[Mood, Recall()] = Field(default_factory=lambda: Mood(name="default"))
-
-        async def __call__(self) -> None: ...
 
     result = await Graph(start=Start).arun(Start(), ScriptedLM())
 
     assert [node.mood for node in result.trace] == [None, Mood(name="default")]
     assert result.journal.of(Recalled) == []
-
-
-async def test_a_value_that_the_body_gives_is_kept():
-    class Start(Node):
-        word: str
-
-        async def __call__(self) -> End:
-            return End(word="given")
-
-    class End(Node):
-        word: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    result = await Graph(start=Start).arun(Start(word="recalled"))
-
-    assert result.trace[-1].word == "given"
 
 
 async def test_a_graph_inside_recalls_its_own_trace_before_the_one_around_it():
@@ -476,20 +338,16 @@ async def test_a_graph_inside_recalls_its_own_trace_before_the_one_around_it():
 
         async def __call__(self) -> Foreign: ...
 
-    class Foreign(Node):
+    class Foreign(EndNode):
         word: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         word: str
 
         async def __call__(self) -> Outer: ...
 
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Foreign, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Start)
     own = await graph.arun(Start(word="outer"), ScriptedLM([Own, {"word": "inner"}]))
@@ -500,15 +358,11 @@ async def test_a_graph_inside_recalls_its_own_trace_before_the_one_around_it():
 
 
 async def test_a_graph_that_recalls_two_levels_down_is_not_started_early():
-    class Innermost(Node):
+    class Innermost(EndNode):
         word: Annotated[str, Recall()]
 
-        async def __call__(self) -> None: ...
-
-    class Inner(Node):
+    class Inner(EndNode):
         below: Annotated[Innermost, Dep(Innermost)]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Middle: ...
@@ -518,10 +372,8 @@ async def test_a_graph_that_recalls_two_levels_down_is_not_started_early():
 
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
 
     class Pausing(ScriptedLM):
         """Lets everything that was started go on while it fills."""
@@ -545,10 +397,8 @@ async def test_what_cannot_be_found_after_all_is_an_error_with_the_way_there():
     class Middle(Node):
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         mood: Annotated[Mood, Recall()]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(RecallError) as caught:
         await Graph(start=Start).arun(Start(mood=None), ScriptedLM())
@@ -569,10 +419,8 @@ async def test_a_recalled_value_that_the_field_refuses_is_an_error_of_the_field(
 
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         word: Annotated[str, Recall(), Field(max_length=3)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(RecallError) as caught:
         await Graph(start=Start).arun(Start(word="too long"), ScriptedLM())
@@ -584,11 +432,9 @@ async def test_a_recalled_value_that_the_field_refuses_is_an_error_of_the_field(
 
 
 async def test_resolve_fields_recalls_from_the_trace_it_is_given():
-    class End(Node):
+    class End(EndNode):
         word: Annotated[str, Recall()]
         said: Annotated[Said, Recall()]
-
-        async def __call__(self) -> None: ...
 
     said = Said(text="one")
 
@@ -600,47 +446,16 @@ async def test_resolve_fields_recalls_from_the_trace_it_is_given():
 # Before a run
 
 
-def test_a_recall_on_the_start_node_is_an_error():
-    class Start(Node):
-        mood: Annotated[Mood, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    problem = the_problem(Start)
-
-    assert (problem.severity, problem.code, problem.place) == (
-        "error",
-        "bae-recall-start",
-        "Start.mood",
-    )
-
-
 def test_a_recall_with_a_default_may_stand_anywhere():
     class Start(Node):
         mood: Annotated[Mood | None, Recall()] = None
 
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         mood: Annotated[Mood, Recall()] = Field(default_factory=Mood)
 
-        async def __call__(self) -> None: ...
-
     assert problems(Start) == []
-
-
-def test_a_start_that_is_come_back_to_still_has_nothing_to_recall_the_first_time():
-    class Start(Node):
-        mood: Annotated[Mood, Recall()]
-
-        async def __call__(self) -> Feel | None: ...
-
-    class Feel(Node):
-        mood: Mood
-
-        async def __call__(self) -> Start: ...
-
-    assert codes(Start) == [("bae-recall-start", "Start.mood")]
 
 
 def test_a_diamond_with_a_holder_on_one_side_only_names_the_other_side():
@@ -655,137 +470,13 @@ def test_a_diamond_with_a_holder_on_one_side_only_names_the_other_side():
     class Right(Node):
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         mood: Annotated[Mood, Recall()]
-
-        async def __call__(self) -> None: ...
 
     problem = the_problem(Start)
 
     assert problem.code == "bae-recall-path"
     assert problem.message == "Recall() can find no Mood on the path Start -> Right -> End"
-
-
-def test_a_diamond_with_a_holder_on_both_sides_is_fine():
-    class Start(Node):
-        async def __call__(self) -> Left | Right: ...
-
-    class Left(Node):
-        mood: Mood
-
-        async def __call__(self) -> End: ...
-
-    class Right(Node):
-        feeling: Mood
-
-        async def __call__(self) -> End: ...
-
-    class End(Node):
-        mood: Annotated[Mood, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    assert problems(Start) == []
-
-
-def test_the_shortest_path_without_a_holder_is_named():
-    class Start(Node):
-        async def __call__(self) -> One | Two | End: ...
-
-    class One(Node):
-        async def __call__(self) -> Two: ...
-
-    class Two(Node):
-        async def __call__(self) -> Three: ...
-
-    class Three(Node):
-        async def __call__(self) -> End: ...
-
-    class End(Node):
-        mood: Annotated[Mood, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    assert "on the path Start -> End" in the_problem(Start).message
-
-
-def test_what_is_filled_only_after_a_loop_came_round_is_missing_the_first_time():
-    class Start(Node):
-        async def __call__(self) -> Draft: ...
-
-    class Draft(Node):
-        notes: Annotated[list[str], Recall()]
-
-        async def __call__(self) -> Review: ...
-
-    class Review(Node):
-        notes: list[str]
-
-        async def __call__(self) -> Draft | None: ...
-
-    assert the_problem(Start).message == "Recall() can find no list[str] on the path Start -> Draft"
-
-
-def test_a_node_cannot_recall_what_it_holds_itself_before_it_has_been_there():
-    class Start(Node):
-        async def __call__(self) -> Turn: ...
-
-    class Turn(Node):
-        said: str
-        before: Annotated[str, Recall()]
-
-        async def __call__(self) -> Turn | None: ...
-
-    assert "Start -> Turn" in the_problem(Start).message
-
-
-def test_a_holder_before_a_loop_serves_every_round():
-    class Start(Node):
-        topic: str
-
-        async def __call__(self) -> Draft: ...
-
-    class Draft(Node):
-        topic: Annotated[str, Recall()]
-        text: list[str]
-
-        async def __call__(self) -> Draft | None: ...
-
-    assert problems(Start) == []
-
-
-def test_a_value_made_by_a_dep_or_a_recall_is_no_value_to_recall():
-    class Start(Node):
-        async def __call__(self) -> Look: ...
-
-    class Look(Node):
-        weather: Annotated[Weather, Dep(get_weather)]
-
-        async def __call__(self) -> End: ...
-
-    class End(Node):
-        weather: Annotated[Weather, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    assert "Start -> Look -> End" in the_problem(Start).message
-
-
-def test_a_value_from_a_gate_or_a_map_can_be_recalled():
-    class Start(Node):
-        lines: list[str]
-        lengths: Annotated[list[int], Map(len_of, over="lines")]
-        approved: Annotated[bool, Gate("fine?")]
-
-        async def __call__(self) -> End: ...
-
-    class End(Node):
-        lengths: Annotated[list[int], Recall()]
-        approved: Annotated[bool, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    assert problems(Start) == []
 
 
 def test_recall_of_a_node_type_looks_only_at_nodes_of_that_type():
@@ -799,19 +490,15 @@ def test_recall_of_a_node_type_looks_only_at_nodes_of_that_type():
 
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         text: Annotated[str, Recall(Draft)]
-
-        async def __call__(self) -> None: ...
 
     assert the_problem(Start).message == "Recall(Draft) can find no str on the path Start -> End"
 
 
 def test_recall_of_a_node_type_takes_its_subclasses():
-    class Draft(Node):
+    class Draft(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Better: ...
@@ -819,11 +506,9 @@ def test_recall_of_a_node_type_takes_its_subclasses():
     class Better(Draft):
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         text: Annotated[str, Recall(Draft)]
         draft: Annotated[Draft, Recall()]
-
-        async def __call__(self) -> None: ...
 
     assert problems(Start) == []
 
@@ -835,30 +520,24 @@ def test_a_field_of_a_node_class_recalls_the_node_itself():
     class Side(Node):
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         start: Annotated[Start, Recall()]
         side: Annotated[Side, Recall()]
-
-        async def __call__(self) -> None: ...
 
     assert codes(Start) == [("bae-recall-path", "End.side")]
 
 
 def test_a_graph_inside_another_sees_what_was_held_around_it():
-    class Inner(Node):
+    class Inner(EndNode):
         topic: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         topic: str
 
         async def __call__(self) -> Outer: ...
 
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
 
     assert problems(Start) == []
 
@@ -867,24 +546,18 @@ def test_a_recall_that_neither_a_graph_nor_those_around_it_can_serve_names_the_w
     class Deep(Node):
         async def __call__(self) -> Deeper: ...
 
-    class Deeper(Node):
+    class Deeper(EndNode):
         topic: Annotated[str, Recall()]
 
-        async def __call__(self) -> None: ...
-
-    class Inner(Node):
+    class Inner(EndNode):
         deep: Annotated[Deeper, Dep(Deep)]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Outer: ...
 
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
         topic: str
-
-        async def __call__(self) -> None: ...
 
     problem = the_problem(Start)
 
@@ -893,10 +566,8 @@ def test_a_recall_that_neither_a_graph_nor_those_around_it_can_serve_names_the_w
 
 
 def test_a_graph_used_where_its_recall_is_served_and_where_it_is_not_is_told_once():
-    class Inner(Node):
+    class Inner(EndNode):
         topic: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         inner: Annotated[Inner, Dep(Inner)]
@@ -904,74 +575,13 @@ def test_a_graph_used_where_its_recall_is_served_and_where_it_is_not_is_told_onc
 
         async def __call__(self) -> Next: ...
 
-    class Next(Node):
+    class Next(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
 
     problem = the_problem(Start)
 
     assert problem.place == "Inner.topic"
     assert "on the path Start -> Inner" in problem.message
-
-
-def test_a_holder_that_may_hold_something_else_makes_a_recall_unsure_not_wrong():
-    class Start(Node):
-        mood: Mood | None
-
-        async def __call__(self) -> End: ...
-
-    class End(Node):
-        mood: Annotated[Mood, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    problem = the_problem(Start)
-
-    assert (problem.severity, problem.code) == ("warning", "bae-recall-unsure")
-    assert "Recall() may find no Mood on the path Start -> End" in problem.message
-
-
-def test_a_sure_holder_before_an_unsure_one_is_enough():
-    class Start(Node):
-        mood: Mood
-
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        mood: Mood | None
-
-        async def __call__(self) -> End: ...
-
-    class End(Node):
-        mood: Annotated[Mood, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    assert problems(Start) == []
-
-
-def test_two_holders_in_one_node_are_ambiguous_unless_one_has_the_name():
-    class Start(Node):
-        first: str
-        second: str
-
-        async def __call__(self) -> End: ...
-
-    class End(Node):
-        second: Annotated[str, Recall()]
-        other: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    problem = the_problem(Start)
-
-    assert (problem.severity, problem.code, problem.place) == (
-        "warning",
-        "bae-recall-ambiguous",
-        "End.other",
-    )
-    assert problem.message == "Start holds a str in first, second; first is taken"
 
 
 def test_paths_are_not_judged_while_a_class_on_them_cannot_be_resolved():
@@ -981,10 +591,8 @@ def test_paths_are_not_judged_while_a_class_on_them_cannot_be_resolved():
     class Odd(Node):
         async def __call__(self) -> End | Nowhere: ...  # noqa: F821
 
-    class End(Node):
+    class End(EndNode):
         mood: Annotated[Mood, Recall()]
-
-        async def __call__(self) -> None: ...
 
     assert [p.code for p in problems(Start)] == ["bae-hint-unresolved"]
 
@@ -1221,10 +829,8 @@ def test_a_node_that_cannot_come_before_is_not_called_ambiguous():
 
         async def __call__(self) -> Third: ...
 
-    class Third(Node):
+    class Third(EndNode):
         title: str
         body: str
-
-        async def __call__(self) -> None: ...
 
     assert Graph(start=First).validate() == []

@@ -28,6 +28,7 @@ from bae import LM, Dep, DepError, Gate, Graph, Map, Node, NodeError, ProofError
 from bae.lm import report
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
+from bounded import EndNode
 
 
 def aware() -> datetime:
@@ -82,7 +83,7 @@ class Inner(Node):
 
 
 async def test_fields_that_make_their_value_from_another_type_are_not_refused():
-    class Start(Node):
+    class Start(EndNode):
         when: Annotated[AwareDatetime, Dep(aware)]
         size: Annotated[ByteSize, Dep(number)]
         parsed: Annotated[Json[list[int]], Dep(json_text)]
@@ -93,8 +94,6 @@ async def test_fields_that_make_their_value_from_another_type_are_not_refused():
         @classmethod
         def _more(cls, value: Any) -> Any:
             return split(value)
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Start, end=Start)
     assert graph.validate() == []
@@ -111,15 +110,11 @@ async def test_retrying_a_graph_calls_its_failed_dependencies_again():
             raise OSError("not yet")
         return len(calls)
 
-    class Inner(Node):
+    class Inner(EndNode):
         number: Annotated[int, Dep(flaky)]
 
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
+    class Start(EndNode):
         inner: Annotated[Inner, Dep(Inner, retries=2)]
-
-        async def __call__(self) -> None: ...
 
     run = await Graph(start=Start, end=Start).arun(Start())
     assert run.result.inner.number == 3
@@ -130,10 +125,8 @@ async def test_a_parameter_of_a_dependency_may_have_any_name(name: str):
     made: dict[str, Any] = {"Annotated": Annotated, "Dep": Dep, "number": number}
     exec(f"def use({name}: Annotated[int, Dep(number)]) -> int:\n    return {name} + 1", made)
 
-    class Start(Node):
+    class Start(EndNode):
         value: Annotated[int, Dep(made["use"])]
-
-        async def __call__(self) -> None: ...
 
     assert (await Graph(start=Start, end=Start).arun(Start())).result.value == 1001
 
@@ -142,12 +135,10 @@ def test_a_field_that_is_not_in_the_schema_is_no_reason_to_raise():
     class Start(Node):
         async def __call__(self) -> Filled: ...
 
-    class Filled(Node):
+    class Filled(EndNode):
         text: str
         hidden: SkipJsonSchema[int] = 0
         lock: object = Field(default_factory=threading.Lock, exclude=True)
-
-        async def __call__(self) -> None: ...
 
     assert Graph(start=Start).validate() == []
 
@@ -162,7 +153,7 @@ async def test_a_validator_sees_the_context_of_a_node_that_also_maps_over_the_an
     class Start(Node):
         async def __call__(self) -> Pick: ...
 
-    class Pick(Node):
+    class Pick(EndNode):
         options: Annotated[list[str], Dep(options)]
         chosen: list[str]
         upper: Annotated[list[str], Map(upper, over="chosen")]
@@ -174,8 +165,6 @@ async def test_a_validator_sees_the_context_of_a_node_that_also_maps_over_the_an
                 raise ValueError("not among the options")
             return chosen
 
-        async def __call__(self) -> None: ...
-
     lm = ScriptedLM([{"chosen": ["c"]}, {"chosen": ["b"]}])
     run = await Graph(start=Start, end=Pick).arun(Start(), lm)
     assert run.result.upper == ["B"]
@@ -183,21 +172,17 @@ async def test_a_validator_sees_the_context_of_a_node_that_also_maps_over_the_an
 
 
 async def test_sync_functions_that_run_graphs_with_sync_dependencies_do_not_wait_for_each_other():
-    class Inner(Node):
+    class Inner(EndNode):
         number: Annotated[int, Dep(number)]
-
-        async def __call__(self) -> None: ...
 
     graph = Graph(start=Inner, end=Inner)
 
     def inside(item: int) -> int:
         return graph.run(Inner()).result.number + item
 
-    class Start(Node):
+    class Start(EndNode):
         items: list[int]
         out: Annotated[list[int], Map(inside, over="items", limit=80)]
-
-        async def __call__(self) -> None: ...
 
     async with asyncio.timeout(60):
         run = await Graph(start=Start, end=Start).arun(Start(items=list(range(80))))
@@ -210,11 +195,9 @@ def test_an_item_of_a_subclass_of_the_start_is_refused_by_the_proof():
 
     class Special(Item): ...
 
-    class Start(Node):
+    class Start(EndNode):
         items: list[Special]
         out: Annotated[list[Item], Map(Item, over="items")]
-
-        async def __call__(self) -> None: ...
 
     assert [p.code for p in Graph(start=Start).validate()] == ["bae-map-item"]
 
@@ -223,23 +206,19 @@ async def test_an_lm_fills_fields_that_have_aliases():
     class Start(Node):
         async def __call__(self) -> Filled: ...
 
-    class Filled(Node):
+    class Filled(EndNode):
         model_config = ConfigDict(extra="forbid")
 
         size: Annotated[int, Dep(number)] = Field(alias="Size")
         text: str = Field(alias="Text")
-
-        async def __call__(self) -> None: ...
 
     run = await Graph(start=Start, end=Filled).arun(Start(), ScriptedLM([{"text": "x"}]))
     assert (run.result.size, run.result.text) == (1000, "x")
 
 
 async def test_an_answer_at_a_gate_goes_through_its_validators_once():
-    class Start(Node):
+    class Start(EndNode):
         number: Annotated[int, AfterValidator(lambda value: value * 2), Gate("how many?")]
-
-        async def __call__(self) -> None: ...
 
     async def answer(gate: Any) -> int:
         return 5
@@ -255,11 +234,9 @@ async def test_a_map_gets_the_items_as_its_field_holds_them():
     def double(item: int) -> int:
         return 2 * item
 
-    class Start(Node):
+    class Start(EndNode):
         items: Annotated[list[int], AfterValidator(lambda v: sorted(set(v))), Dep(items)]
         out: Annotated[list[int], Map(double, over="items")]
-
-        async def __call__(self) -> None: ...
 
     run = await Graph(start=Start, end=Start).arun(Start())
     assert (run.result.items, run.result.out) == ([1, 2], [2, 4])
@@ -290,10 +267,8 @@ async def test_what_an_async_generator_opens_is_closed_in_the_task_and_context_t
         variable.reset(token)
         tasks.append(asyncio.current_task())
 
-    class Start(Node):
+    class Start(EndNode):
         number: Annotated[int, Dep(opened)]
-
-        async def __call__(self) -> None: ...
 
     run = await Graph(start=Start, end=Start).arun(Start())
     assert run.result.number == 1
@@ -304,10 +279,8 @@ async def test_a_circle_through_a_graph_is_told_outside_a_run_too():
     async def top(inner: Annotated[Any, Dep(Circle)]) -> int:
         return 1
 
-    class Circle(Node):
+    class Circle(EndNode):
         number: Annotated[int, Dep(top)]
-
-        async def __call__(self) -> None: ...
 
     async with asyncio.timeout(30):
         with pytest.raises(DepError) as caught:
@@ -320,10 +293,8 @@ def test_a_function_whose_hints_need_the_using_class_means_what_each_of_them_mea
         class Thing:
             pass
 
-        class Start(Node):
+        class Start(EndNode):
             thing: Annotated[Thing, Dep(load)]
-
-            async def __call__(self) -> None: ...
 
         return Graph(start=Start).validate()
 
@@ -368,11 +339,9 @@ async def test_a_validator_of_a_dependency_that_raises_is_told_before_the_lm_is_
     class Start(Node):
         async def __call__(self) -> Filled: ...
 
-    class Filled(Node):
+    class Filled(EndNode):
         size: Annotated[int, AfterValidator(broken), Dep(number)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     lm = ScriptedLM([{"text": "x"}])
     with pytest.raises(NodeError, match="Filled: a validator raised KeyError") as caught:
@@ -410,10 +379,8 @@ async def test_a_source_behind_an_alias_of_a_type_statement_is_a_problem():
         from typing import TypeAliasType
     alias: Any = TypeAliasType("alias", Annotated[int, Dep(number)])
 
-    class Start(Node):
+    class Start(EndNode):
         value: alias  # type: ignore[valid-type]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(ProofError, match="source marker is inside its type"):
         await Graph(start=Start).arun(Start(value=1))

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from bae import Dep, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal
 from bae.lm import Answer, Backend, Budget, Prompt, Retry
+from bounded import EndNode
 
 
 class Begin(Node):
@@ -36,11 +37,9 @@ class Report(Node):
     async def __call__(self) -> Close: ...
 
 
-class Close(Node):
+class Close(EndNode):
     lines: Annotated[list[str], Recall()]
     word: str
-
-    async def __call__(self) -> None: ...
 
 
 class Inventing:
@@ -142,11 +141,9 @@ async def test_the_node_is_validated_as_a_whole_with_the_resolved_value():
     class First(Node):
         async def __call__(self) -> Pair: ...
 
-    class Pair(Node):
+    class Pair(EndNode):
         low: Annotated[int, Dep(lambda: 5)]
         high: int
-
-        async def __call__(self) -> None: ...
 
         @model_validator(mode="after")
         def in_order(self) -> Pair:

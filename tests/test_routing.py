@@ -4,11 +4,10 @@ both what was declared and what came."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Optional, Self, Union
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from pydantic import Field, model_validator
@@ -39,12 +38,11 @@ from bae.journal import (
     StepStarted,
 )
 from bae.testing import ScriptedLM
+from bounded import EndNode
 
 
-class Done(Node):
+class Done(EndNode):
     text: str = ""
-
-    async def __call__(self) -> None: ...
 
 
 class Other(Node):
@@ -132,29 +130,6 @@ async def test_none_in_a_union_lets_the_lm_stop_the_run():
     assert classes(result) == [Start]
 
 
-@pytest.mark.parametrize(
-    "returned",
-    [
-        Union[Done, Other, None],
-        Optional[Union[Done, Other]],
-        Optional[Done | Other],
-        Annotated[Done | Other | None, "noted"],
-        Union[Annotated[Done, "noted"], Other, None],
-        Annotated[Optional[Annotated[Union[Done, Other], 1]], 2],
-    ],
-    ids=str,
-)
-async def test_every_spelling_of_a_union_offers_the_same(returned: Any):
-    class Start(Node):
-        async def __call__(self): ...
-
-    Start.__call__.__annotations__["return"] = returned
-    lm = RecordingLM([Done])
-    await Graph(start=Start).arun(Start(), lm)
-
-    assert lm.calls[0] == ("choose_type", (Done, Other, NoneType), {})
-
-
 async def test_an_empty_terminal_ends_the_run_without_the_lm():
     result = await Graph(start=Done).arun(Done(text="alone"))
 
@@ -171,12 +146,10 @@ async def test_what_is_resolved_is_passed_to_fill_with_the_source_and_the_class_
 
         async def __call__(self) -> WriteTheReport: ...
 
-    class WriteTheReport(Node):
+    class WriteTheReport(EndNode):
         text: str
         number: Annotated[int, Dep(get_number)]
         word: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
 
     lm = RecordingLM(WriteTheReport={"text": "…"})
     start = Start(word="w")
@@ -202,33 +175,6 @@ async def test_the_context_of_a_choice_has_the_resolved_values_too():
     await Graph(start=Start).arun(Start(word="w"), lm)
 
     assert lm.calls[0] == ("choose_type", (Done, Other), {"number": 7, "word": "w"})
-
-
-async def test_the_source_of_a_fill_is_the_node_just_before_it():
-    class Start(Node):
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        async def __call__(self) -> Done: ...
-
-    lm = RecordingLM()
-    result = await Graph(start=Start).arun(Start(), lm)
-
-    assert [call[4] for call in lm.calls] == result.trace[:2]
-
-
-async def test_a_docstring_is_an_empty_body_too_and_is_never_sent():
-    class Start(Node):
-        """Not for the LM."""
-
-        async def __call__(self) -> Done:
-            """Nor is this."""
-
-    lm = RecordingLM()
-    result = await Graph(start=Start).arun(Start(), lm)
-
-    assert classes(result) == [Start, Done]
-    assert "Not for" not in repr(lm.calls)
 
 
 # Written bodies
@@ -273,18 +219,6 @@ async def test_dep_and_recall_fields_are_there_when_a_written_body_runs():
     assert seen == [("p", 7, "w")]
 
 
-async def test_a_written_terminal_is_called():
-    called: list[str] = []
-
-    class Start(Node):
-        async def __call__(self) -> None:
-            called.append("yes")
-
-    await Graph(start=Start).arun(Start())
-
-    assert called == ["yes"]
-
-
 @pytest.mark.parametrize("how", ["lm", "model", "anything"])
 async def test_a_parameter_annotated_lm_gets_the_lm_whatever_its_name(how: str):
     given: list[Any] = []
@@ -323,33 +257,6 @@ async def test_a_written_body_may_let_the_lm_make_or_decide():
 
     assert [call[0] for call in lm.calls] == ["make", "decide"]
     assert result.trace[-1].text == "decided"
-
-
-async def test_a_self_loop_goes_on_until_the_body_stops_it():
-    class Count(Node):
-        n: int = 0
-
-        async def __call__(self) -> Count | None:
-            return Count(n=self.n + 1) if self.n < 5 else None
-
-    result = await Graph(start=Count).arun(Count())
-
-    assert [node.n for node in result.trace] == [0, 1, 2, 3, 4, 5]
-
-
-async def test_self_as_a_return_type_is_the_class_itself():
-    class Count(Node):
-        n: int = 0
-
-        async def __call__(self) -> Self | None:
-            return type(self)(n=self.n + 1) if self.n < 2 else None
-
-    class Twice(Node):
-        async def __call__(self) -> Self | Twice | None: ...
-
-    assert Count.successors() == (Count,)
-    assert Twice.successors() == (Twice,)
-    assert len((await Graph(start=Count).arun(Count())).trace) == 3
 
 
 async def test_the_very_same_node_may_be_returned_again():
@@ -421,15 +328,6 @@ async def test_a_return_that_was_not_declared_is_an_error_that_names_both(
     assert error.trace == [start]
 
 
-async def test_a_terminal_that_returns_a_node_is_an_error():
-    class Start(Node):
-        async def __call__(self) -> None:
-            return Done()  # type: ignore[return-value]
-
-    with pytest.raises(RouteError, match="returned a value of type Done, but declares -> None"):
-        await Graph(start=Start).arun(Start())
-
-
 async def test_a_subclass_of_what_was_declared_is_not_what_was_declared():
     class Special(Done):
         async def __call__(self) -> Other: ...
@@ -492,7 +390,7 @@ async def test_a_filled_node_goes_through_the_models_own_validators():
     class Start(Node):
         async def __call__(self) -> Pair: ...
 
-    class Pair(Node):
+    class Pair(EndNode):
         low: int
         high: int
 
@@ -502,45 +400,12 @@ async def test_a_filled_node_goes_through_the_models_own_validators():
                 raise ValueError("low is above high")
             return self
 
-        async def __call__(self) -> None: ...
-
     graph = Graph(start=Start)
     fine = await graph.arun(Start(), ScriptedLM([{"low": 3, "high": 1}, {"low": 1, "high": 3}]))
     with pytest.raises(FillError, match="low is above high"):
         await graph.arun(Start(), ScriptedLM([{"low": 3, "high": 1}] * 3))
 
     assert fine.trace[-1].low == 1
-
-
-async def test_values_are_converted_as_the_model_says():
-    class Start(Node):
-        async def __call__(self) -> Counted: ...
-
-    class Counted(Node):
-        n: int
-
-        async def __call__(self) -> None: ...
-
-    result = await Graph(start=Start).arun(Start(), ScriptedLM([{"n": "12"}]))
-
-    assert result.trace[-1].n == 12
-
-
-async def test_a_dependency_whose_value_the_field_refuses_is_an_error_of_the_field():
-    def get_number() -> int:
-        return -1
-
-    class Start(Node):
-        number: Annotated[int, Field(ge=0), Dep(get_number)]
-
-        async def __call__(self) -> None: ...
-
-    with pytest.raises(DepError) as caught:
-        await Graph(start=Start).arun(Start())
-
-    error = caught.value
-    assert (error.code, error.node_type, error.field_name) == ("bae-dep-invalid", Start, "number")
-    assert "from get_number" in error.message
 
 
 async def test_the_lm_is_not_asked_to_fill_a_node_whose_resolved_value_is_refused():
@@ -550,11 +415,9 @@ async def test_the_lm_is_not_asked_to_fill_a_node_whose_resolved_value_is_refuse
     class Start(Node):
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         number: Annotated[int, Field(ge=0), Dep(get_number)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     lm = ScriptedLM([{"text": "x"}])
     with pytest.raises(DepError) as caught:
@@ -568,10 +431,8 @@ async def test_what_the_lm_lets_through_unvalidated_is_a_fill_error():
     class Start(Node):
         async def __call__(self) -> Pair: ...
 
-    class Pair(Node):
+    class Pair(EndNode):
         low: int
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(FillError) as caught:
         await Graph(start=Start).arun(Start(), RecordingLM(Pair={"low": "x"}))
@@ -579,48 +440,6 @@ async def test_what_the_lm_lets_through_unvalidated_is_a_fill_error():
     error = caught.value
     assert (error.code, error.node_type, error.attempts) == ("bae-fill-invalid", Pair, 1)
     assert error.validation_errors[0]["loc"] == ("low",)
-
-
-async def test_a_validator_that_raises_something_odd_is_a_node_error_with_the_cause():
-    def get_number() -> int:
-        return 1
-
-    class Start(Node):
-        number: Annotated[int, Dep(get_number)]
-
-        @model_validator(mode="after")
-        def odd(self) -> Start:
-            raise LookupError("odd")
-
-        async def __call__(self) -> None: ...
-
-    with pytest.raises(NodeError) as caught:
-        await Graph(start=Start).arun(Start())
-
-    assert caught.value.code == "bae-node-invalid"
-    assert isinstance(caught.value.cause, LookupError)
-
-
-async def test_a_node_that_is_invalid_as_a_whole_once_it_is_resolved_is_a_node_error():
-    def get_number() -> int:
-        return 1
-
-    class Start(Node):
-        number: Annotated[int, Dep(get_number)]
-        bound: int
-
-        @model_validator(mode="after")
-        def in_bound(self) -> Start:
-            if self.number > self.bound:
-                raise ValueError("too much")
-            return self
-
-        async def __call__(self) -> None: ...
-
-    with pytest.raises(NodeError, match="Start: Value error, too much") as caught:
-        await Graph(start=Start).arun(Start(bound=0))
-
-    assert caught.value.code == "bae-node-invalid"
 
 
 # Bounds
@@ -697,10 +516,8 @@ async def test_no_dependency_of_a_node_beyond_the_bound_is_called():
     class Start(Node):
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         number: Annotated[int, Dep(get_number)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(LimitError):
         await Graph(start=Start).arun(Start(), ScriptedLM(), max_iters=1)
@@ -775,10 +592,6 @@ async def test_run_inside_a_loop_raises_and_points_to_arun():
     assert "await graph.arun(" in (caught.value.fix or "")
 
 
-def test_run_works_for_sync_callers():
-    assert Graph(start=Done, end=Done).run(Done(text="x")).result.text == "x"
-
-
 async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called():
     called: list[str] = []
 
@@ -821,15 +634,11 @@ async def test_every_use_of_an_lm_is_named_when_there_is_none():
         async def __call__(self, lm: LM) -> None:
             assert lm
 
-    class Needs(Node):
+    class Needs(EndNode):
         x: Annotated[int, Dep(below)]
 
-        async def __call__(self) -> None: ...
-
-    class Inside(Node):
+    class Inside(EndNode):
         x: Annotated[Asks, Dep(Asks)]
-
-        async def __call__(self) -> None: ...
 
     for start, why in [
         (Chooses, "Chooses has an empty body: the LM chooses where it goes on"),
@@ -840,19 +649,6 @@ async def test_every_use_of_an_lm_is_named_when_there_is_none():
         with pytest.raises(BaeLMError) as caught:
             await Graph(start=start).arun(start())
         assert caught.value.message == f"there is no LM, and {why}"
-
-
-async def test_a_graph_that_asks_no_lm_needs_none():
-    def get_number() -> int:
-        return 1
-
-    class Start(Node):
-        x: Annotated[int, Dep(get_number)]
-
-        async def __call__(self) -> Done:
-            return Done(text=str(self.x))
-
-    assert (await Graph(start=Start).arun(Start())).trace[-1].text == "1"
 
 
 async def test_pinned_lms_make_the_lm_of_the_run_unnecessary():
@@ -904,10 +700,8 @@ async def test_a_pinned_lm_is_used_before_that_of_the_run_and_by_its_class_alone
 async def test_a_pinned_lm_is_inherited_by_subclasses_and_not_seen_by_parents_or_siblings():
     pinned = RecordingLM()
 
-    class Base(Node):
+    class Base(EndNode):
         text: str = ""
-
-        async def __call__(self) -> None: ...
 
     class Child(Base):
         node_config: ClassVar[NodeConfig] = NodeConfig(lm=pinned)
@@ -990,15 +784,6 @@ async def test_a_bae_error_raised_in_a_body_passes_as_itself():
     assert caught.value is mine
     assert caught.value.trace == [start]
     assert caught.value.journal is not None
-
-
-async def test_a_cancellation_in_a_body_is_a_cancellation():
-    class Start(Node):
-        async def __call__(self) -> None:
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        await Graph(start=Start).arun(Start())
 
 
 class Broken(RecordingLM):

@@ -7,31 +7,26 @@ from typing import Annotated, Any
 import pytest
 
 from bae import (
-    BaeLMError,
     Dep,
     DepError,
     Graph,
     LimitError,
     Node,
-    NodeConfig,
-    NodeError,
     ProofError,
     Recall,
 )
 from bae.journal import RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import run, some_turns
+from bounded import EndNode, run, some_turns
 
 
 def names(nodes: list[Any]) -> list[str]:
     return [type(node).__name__ for node in nodes]
 
 
-class Answer(Node):
+class Answer(EndNode):
     text: str
-
-    async def __call__(self) -> None: ...
 
 
 class Ask(Node):
@@ -43,10 +38,8 @@ class Ask(Node):
 
 
 async def test_the_field_is_the_node_the_graph_ends_at():
-    class Outer(Node):
+    class Outer(EndNode):
         answer: Annotated[Answer, Dep(Graph(start=Ask, end=Answer))]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Outer())
     assert result.result.answer.text == "inner"
@@ -54,10 +47,8 @@ async def test_the_field_is_the_node_the_graph_ends_at():
 
 
 async def test_a_node_class_stands_for_the_graph_that_starts_there():
-    class Outer(Node):
+    class Outer(EndNode):
         answer: Annotated[Answer, Dep(Ask)]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Outer())).result.answer.text == "inner"
 
@@ -66,32 +57,24 @@ async def test_a_function_may_depend_on_a_graph():
     def shout(answer: Annotated[Answer, Dep(Ask)]) -> str:
         return answer.text.upper()
 
-    class Outer(Node):
+    class Outer(EndNode):
         loud: Annotated[str, Dep(shout)]
-
-        async def __call__(self) -> None: ...
 
     assert (await run(Outer())).result.loud == "INNER"
 
 
 async def test_the_lm_goes_on_inside_as_it_does_outside():
-    class Draft(Node):
+    class Draft(EndNode):
         text: str
 
-        async def __call__(self) -> None: ...
-
-    class Reply(Node):
+    class Reply(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Think(Node):
         async def __call__(self) -> Draft | Reply: ...
 
-    class Outer(Node):
+    class Outer(EndNode):
         thought: Annotated[Draft | Reply, Dep(Think)]
-
-        async def __call__(self) -> None: ...
 
     lm = ScriptedLM([Reply, {"text": "hm"}])
     result = await run(Outer(), lm)
@@ -101,11 +84,9 @@ async def test_the_lm_goes_on_inside_as_it_does_outside():
 
 
 async def test_a_graph_is_context_for_the_lm_that_fills_the_node():
-    class Filled(Node):
+    class Filled(EndNode):
         answer: Annotated[Answer, Dep(Ask)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Filled: ...
@@ -117,46 +98,6 @@ async def test_a_graph_is_context_for_the_lm_that_fills_the_node():
     assert resolved["answer"].text == "inner"
 
 
-async def test_a_pinned_lm_is_used_inside_and_the_run_s_lm_elsewhere():
-    pinned = ScriptedLM([{"text": "pinned"}])
-
-    class Pinned(Node):
-        node_config = NodeConfig(lm=pinned)
-        text: str
-
-        async def __call__(self) -> None: ...
-
-    class Think(Node):
-        async def __call__(self) -> Pinned: ...
-
-    class Outer(Node):
-        thought: Annotated[Pinned, Dep(Think)]
-
-        async def __call__(self) -> None: ...
-
-    assert (await run(Outer())).result.thought.text == "pinned"
-
-
-async def test_a_run_is_refused_when_only_a_graph_inside_needs_an_lm():
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> None: ...
-
-    class Think(Node):
-        async def __call__(self) -> Draft: ...
-
-    class Outer(Node):
-        thought: Annotated[Draft, Dep(Think)]
-
-        async def __call__(self) -> None: ...
-
-    with pytest.raises(BaeLMError) as caught:
-        await run(Outer())
-    assert caught.value.code == "bae-lm-missing"
-    assert "Outer.thought" in str(caught.value)
-
-
 async def test_problems_of_a_graph_inside_keep_the_run_from_starting():
     calls: list[str] = []
 
@@ -164,16 +105,12 @@ async def test_problems_of_a_graph_inside_keep_the_run_from_starting():
         calls.append("called")
         return "x"
 
-    class Inner(Node):
+    class Inner(EndNode):
         missing: Annotated[int, Recall()]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         first: Annotated[str, Dep(called)]
         inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(ProofError) as caught:
         await run(Outer())
@@ -199,10 +136,8 @@ class MiddleEnd(Node):
     async def __call__(self) -> None: ...
 
 
-class Top(Node):
+class Top(EndNode):
     middle: Annotated[MiddleEnd, Dep(Middle)]
-
-    async def __call__(self) -> None: ...
 
 
 class First(Node):
@@ -257,49 +192,20 @@ async def test_a_graph_runs_once_however_many_ask_for_it():
     def uses(x: Annotated[Counted, Dep(Counted)]) -> int:
         return 1
 
-    class Outer(Node):
+    class Outer(EndNode):
         a: Annotated[Counted, Dep(Counted)]
         b: Annotated[Counted, Dep(Counted)]
         c: Annotated[int, Dep(uses)]
         d: Annotated[Counted, Dep(graph)]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Outer())
     assert result.result.a is result.result.b
     assert len(calls) == 2  # the class, and the graph that is another object
 
 
-async def test_dependencies_are_shared_between_the_run_and_the_graphs_inside_it():
-    calls: list[str] = []
-
-    async def shared() -> int:
-        calls.append("shared")
-        await some_turns()
-        return len(calls)
-
-    class Inner(Node):
-        value: Annotated[int, Dep(shared)]
-
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
-        value: Annotated[int, Dep(shared)]
-        inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
-
-    cache: dict[Any, Any] = {}
-    result = await run(Outer(), dep_cache=cache)
-    assert calls == ["shared"]
-    assert cache == {shared: 1, Inner: result.result.inner}
-
-
 async def test_a_graph_in_the_cache_is_not_run():
-    class Outer(Node):
+    class Outer(EndNode):
         answer: Annotated[Answer, Dep(Ask)]
-
-        async def __call__(self) -> None: ...
 
     ready = Answer(text="ready")
     result = await run(Outer(), dep_cache={Ask: ready})
@@ -320,82 +226,23 @@ async def test_a_sibling_and_a_graph_s_own_dependencies_run_at_the_same_time():
         await inside.wait()
         return 2
 
-    class Inner(Node):
+    class Inner(EndNode):
         value: Annotated[int, Dep(meets_inside)]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
         value: Annotated[int, Dep(meets_outside)]
-
-        async def __call__(self) -> None: ...
 
     result = (await run(Outer())).result
     assert (result.inner.value, result.value) == (1, 2)
 
 
-async def test_a_node_inside_recalls_from_the_trace_around_it():
-    class Inner(Node):
-        topic: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    class Between(Node):
-        inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
-
-    class Last(Node):
-        between: Annotated[Between, Dep(Between)]
-
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
-        topic: str
-
-        async def __call__(self) -> Last:
-            return Last()
-
-    assert (await run(Start(topic="rain"))).result.between.inner.topic == "rain"
-
-
-async def test_a_node_inside_recalls_from_its_own_trace_first():
-    class End(Node):
-        topic: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
-
-    class Inner(Node):
-        topic: str = "from inside"
-
-        async def __call__(self) -> End:
-            return End()
-
-    class Last(Node):
-        inner: Annotated[End, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
-        topic: str
-
-        async def __call__(self) -> Last:
-            return Last()
-
-    assert (await run(Start(topic="from outside"))).result.inner.topic == "from inside"
-
-
 async def test_nodes_inside_are_not_in_the_trace_outside():
-    class Said(Node):
+    class Said(EndNode):
         text: str = "inside"
 
-        async def __call__(self) -> None: ...
-
-    class Last(Node):
+    class Last(EndNode):
         text: Annotated[str, Recall()]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         text: str
@@ -407,35 +254,6 @@ async def test_nodes_inside_are_not_in_the_trace_outside():
     assert (await run(Start(text="outside"))).result.text == "outside"
 
 
-async def test_usage_is_summed_over_all_graphs():
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> None: ...
-
-    class Inner(Node):
-        async def __call__(self) -> Draft: ...
-
-    class Between(Node):
-        draft: Annotated[Draft, Dep(Inner)]
-
-        async def __call__(self) -> Draft: ...
-
-    class Last(Node):
-        draft: Annotated[Draft, Dep(Between)]
-        text: str
-
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
-        async def __call__(self) -> Last: ...
-
-    lm = ScriptedLM({Draft: [{"text": "a"}, {"text": "b"}], Last: {"text": "c"}})
-    result = await run(Start(), lm)
-    assert result.usage.calls == 3
-    lm.assert_complete()
-
-
 async def test_max_iters_bounds_each_graph_inside_too():
     class Loop(Node):
         count: int = 0
@@ -443,10 +261,8 @@ async def test_max_iters_bounds_each_graph_inside_too():
         async def __call__(self) -> "Loop | None":
             return Loop(count=self.count + 1)
 
-    class Outer(Node):
+    class Outer(EndNode):
         loop: Annotated[Loop, Dep(Loop)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Outer(), max_iters=5)
@@ -461,10 +277,8 @@ async def test_a_graph_over_the_timeout_it_is_given_is_a_timeout_of_that_field()
         async def __call__(self) -> None:
             await asyncio.Event().wait()
 
-    class Outer(Node):
+    class Outer(EndNode):
         slow: Annotated[Slow, Dep(Slow, timeout=0.01)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Outer())
@@ -481,10 +295,8 @@ async def test_a_graph_that_fails_can_be_tried_again():
             if len(tries) == 1:
                 raise ConnectionError
 
-    class Outer(Node):
+    class Outer(EndNode):
         shaky: Annotated[Shaky, Dep(Shaky, retries=1)]
-
-        async def __call__(self) -> None: ...
 
     result = await run(Outer())
     assert len(tries) == 2
@@ -504,15 +316,11 @@ async def test_an_error_inside_names_the_way_to_it_and_carries_both_traces():
         async def __call__(self) -> "Fetches":
             return Fetches()
 
-    class Fetches(Node):
+    class Fetches(EndNode):
         page: Annotated[str, Dep(fetch)]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Fetches, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Outer:
@@ -537,38 +345,6 @@ async def test_an_error_inside_names_the_way_to_it_and_carries_both_traces():
     ]
 
 
-async def test_a_body_that_raises_inside_is_the_cause():
-    class Inner(Node):
-        async def __call__(self) -> None:
-            raise KeyError("inside")
-
-    class Outer(Node):
-        inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
-
-    with pytest.raises(DepError) as caught:
-        await run(Outer())
-    cause = caught.value.cause
-    assert isinstance(cause, NodeError)
-    assert cause.node_type is Inner
-    assert isinstance(cause.cause, KeyError)
-    assert names(cause.trace) == ["Inner"]
-
-
-async def test_a_graph_that_fails_leaves_the_default_of_its_field():
-    class Inner(Node):
-        async def __call__(self) -> None:
-            raise KeyError("inside")
-
-    class Outer(Node):
-        inner: Annotated[Inner | None, Dep(Inner)] = None
-
-        async def __call__(self) -> None: ...
-
-    assert (await run(Outer())).result.inner is None
-
-
 async def test_a_failed_sibling_cancels_a_graph_and_all_in_it_before_the_error_is_raised():
     running = asyncio.Event()
     seen: list[str] = []
@@ -582,25 +358,19 @@ async def test_a_failed_sibling_cancels_a_graph_and_all_in_it_before_the_error_i
             seen.append("gone")
         return 1
 
-    class Innermost(Node):
+    class Innermost(EndNode):
         value: Annotated[int, Dep(waits)]
 
-        async def __call__(self) -> None: ...
-
-    class Inner(Node):
+    class Inner(EndNode):
         value: Annotated[Innermost, Dep(Innermost)]
-
-        async def __call__(self) -> None: ...
 
     async def fails() -> int:
         await running.wait()
         raise ValueError
 
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
         value: Annotated[int, Dep(fails)]
-
-        async def __call__(self) -> None: ...
 
     with pytest.raises(DepError) as caught:
         await run(Outer())
@@ -630,17 +400,13 @@ async def test_a_dependency_shared_with_a_cancelled_graph_goes_on_for_those_who_
         inner_failed.set()
         raise ValueError
 
-    class Inner(Node):
+    class Inner(EndNode):
         value: Annotated[int, Dep(shared)]
         bad: Annotated[int, Dep(fails)]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Inner | None, Dep(Inner)] = None
         value: Annotated[int, Dep(shared)]
-
-        async def __call__(self) -> None: ...
 
     result = (await run(Outer())).result
     assert (result.inner, result.value) == (None, 1)
@@ -662,16 +428,12 @@ async def test_a_dependency_cancelled_with_a_graph_is_called_anew_for_one_who_as
         await running.wait()
         raise ValueError
 
-    class Inner(Node):
+    class Inner(EndNode):
         value: Annotated[int, Dep(shared)]
         bad: Annotated[int, Dep(fails)]
 
-        async def __call__(self) -> None: ...
-
-    class Last(Node):
+    class Last(EndNode):
         value: Annotated[int, Dep(shared)]
-
-        async def __call__(self) -> None: ...
 
     class Outer(Node):
         inner: Annotated[Inner | None, Dep(Inner)] = None
@@ -686,10 +448,8 @@ async def test_a_dependency_cancelled_with_a_graph_is_called_anew_for_one_who_as
 
 
 async def test_resolve_dep_and_resolve_fields_run_graphs_too():
-    class Outer(Node):
+    class Outer(EndNode):
         answer: Annotated[Answer, Dep(Ask)]
-
-        async def __call__(self) -> None: ...
 
     assert (await resolve_dep(Ask)).text == "inner"
     assert (await resolve_dep(Graph(start=Ask))).text == "inner"
@@ -697,15 +457,11 @@ async def test_resolve_dep_and_resolve_fields_run_graphs_too():
 
 
 async def test_resolve_fields_lets_a_graph_recall_from_the_trace_it_is_given():
-    class Inner(Node):
+    class Inner(EndNode):
         text: Annotated[str, Recall()]
 
-        async def __call__(self) -> None: ...
-
-    class Outer(Node):
+    class Outer(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> None: ...
 
     values = await resolve_fields(Outer, [Answer(text="given")])
     assert values["inner"].text == "given"

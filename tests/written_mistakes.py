@@ -1,5 +1,6 @@
-"""Files with one mistake each, as somebody new to bae would write them: what `bae check` must say
-of each, and at which line. The line that is wrong ends in `# here`."""
+"""Files with one mistake each, as a newcomer would write them: what `bae check` must say of each,
+and at which line. The line that is wrong ends in `# here`. The texts of the proof are tested here;
+tests of the proof itself are about which graphs have which problem."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Mistake:
-    """A file, the code of what is wrong with it, and what must be said so that it can be mended
+    """A file, the code of what is wrong with it, and what must be said so that it can be fixed
     without reading any source."""
 
     name: str

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, create_model
 
 from bae import Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.pictures import Picture
+from bounded import EndNode
 
 Edge = tuple[str, str, str]
 
@@ -80,10 +81,8 @@ class SumUp(Node):
     async def __call__(self) -> Summary: ...
 
 
-class Summary(Node):
+class Summary(EndNode):
     text: str = Field(description='short & "sweet", <b>not</b> long')
-
-    async def __call__(self) -> None: ...
 
 
 class Request(Node):
@@ -113,10 +112,8 @@ class Report(Node):
         return Filed(place=self.text)
 
 
-class Filed(Node):
+class Filed(EndNode):
     place: str
-
-    async def __call__(self) -> None: ...
 
 
 library = Graph(start=Request, name="Library")

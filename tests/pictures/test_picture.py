@@ -14,6 +14,7 @@ from pydantic import Field, create_model
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.pictures import picture_of, to_mermaid, to_svg, to_text
 from bae.pictures.picture import cells, cut
+from bounded import EndNode
 from made_graphs import Made, made_graphs
 
 
@@ -120,20 +121,16 @@ def test_a_recall_in_a_graph_inside_names_nothing_that_the_trace_around_could_be
 
         async def __call__(self) -> Wrap: ...
 
-    class Wrap(Node):
+    class Wrap(EndNode):
         found: Annotated[Found, Dep(Graph(start=Find))]
-
-        async def __call__(self) -> None: ...
 
     class Find(Node):
         topic: Annotated[str, Recall()] = Field(init=False)
 
         async def __call__(self) -> Found: ...
 
-    class Found(Node):
+    class Found(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     inner = picture_of(Graph(start=Topic)).inner[0]
 
@@ -155,13 +152,11 @@ def test_a_dependency_is_shown_with_its_arguments():
 
         async def __call__(self) -> Found: ...
 
-    class Found(Node):
+    class Found(EndNode):
         words: list[str]
         query: str
         found: Annotated[str, Dep(search, query="query", day=Recall(Asked))]
         rated: Annotated[list[int], Map(rate, over="words")]
-
-        async def __call__(self) -> None: ...
 
     fields = {each.name: each.origin for each in picture_of(Graph(start=Asked)).boxes[1].fields}
     assert fields["found"] == "search ← (query, Recall(Asked), connect)"
@@ -188,12 +183,10 @@ def test_a_literal_is_shown_by_its_values(annotation: Any, text: str):
 
 
 def test_graphs_inside_are_pictures_of_their_own_each_once():
-    class Twice(Node):
+    class Twice(EndNode):
         docs: list[Doc]
         one: Annotated[list[Summary], Map(SumUp, over="docs")]
         two: Annotated[list[Summary], Map(SumUp, over="docs")]
-
-        async def __call__(self) -> None: ...
 
     picture = picture_of(Graph(start=Twice))
     (inner,) = picture.inner
@@ -206,18 +199,14 @@ def test_graphs_inside_are_pictures_of_their_own_each_once():
 def test_graphs_inside_graphs_inside_dependencies_are_found():
     deepest = Graph(start=Summary, name="Deepest")
 
-    class Middle(Node):
+    class Middle(EndNode):
         seed: str = ""
         found: Annotated[Summary, Dep(deepest)]
 
-        async def __call__(self) -> None: ...
-
     async def look(middle: Annotated[Middle, Dep(Middle)]) -> str: ...
 
-    class Top(Node):
+    class Top(EndNode):
         looked: Annotated[str, Dep(look)]
-
-        async def __call__(self) -> None: ...
 
     picture = picture_of(Graph(start=Top))
     assert [each.name for each in picture.inner] == ["Middle", "Deepest"]
@@ -225,10 +214,8 @@ def test_graphs_inside_graphs_inside_dependencies_are_found():
 
 
 def test_a_graph_that_is_its_own_dependency_is_drawn_all_the_same():
-    class Snake(Node):
+    class Snake(EndNode):
         tail: Annotated[Any, Dep(lambda: None)]
-
-        async def __call__(self) -> None: ...
 
     ring = Graph(start=Snake)
     Again = create_model(
@@ -284,10 +271,8 @@ def test_classes_of_one_name_are_told_apart():
 
 
 def test_control_characters_and_half_characters_are_replaced():
-    class Odd(Node):
+    class Odd(EndNode):
         ok: Annotated[bool, Gate("a\x00b\nc\ud800d")]
-
-        async def __call__(self) -> None: ...
 
     assert picture_of(Graph(start=Odd)).boxes[0].fields[0].origin == "“a\ufffdb c\ufffdd”"
 

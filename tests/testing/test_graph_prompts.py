@@ -12,6 +12,7 @@ from bae import LM, Dep, Gate, Graph, Map, Node, NodeConfig, ProofError, Recall
 from bae.lm import LearnedPrompt, NodePrompts, Prompt, WithPrompts
 from bae.testing import ScriptedLM, assert_prompt
 from bae.testing.prompts import Unasked
+from bounded import EndNode
 
 
 async def open_the_shop() -> Shop:
@@ -43,10 +44,8 @@ class HandedOver(Node):
     async def __call__(self) -> Filed: ...
 
 
-class Filed(Node):
+class Filed(EndNode):
     topic: str
-
-    async def __call__(self) -> None: ...
 
 
 GRAPH = Graph(start=Letter)
@@ -100,10 +99,8 @@ def test_a_node_of_no_graph_here_is_refused():
 
 
 def test_a_graph_that_cannot_run_has_no_prompts():
-    class Lost(Node):
+    class Lost(EndNode):
         mood: Annotated[int, Recall()]
-
-        async def __call__(self) -> None: ...
 
     class Begin(Node):
         async def __call__(self) -> Lost: ...
@@ -113,10 +110,8 @@ def test_a_graph_that_cannot_run_has_no_prompts():
 
 
 async def test_prompts_are_those_of_a_run():
-    class Found(Node):
+    class Found(EndNode):
         number: int = Field(gt=0)
-
-        async def __call__(self) -> None: ...
 
     class Search(Node):
         query: str = "all"
@@ -142,10 +137,8 @@ async def test_prompts_are_those_of_a_run():
         async def __call__(self, lm: LM) -> Last:
             return await lm.make(self, Last)
 
-    class Last(Node):
+    class Last(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     async def answer(gate: Any) -> bool:
         return True
@@ -166,15 +159,11 @@ async def test_prompts_are_those_of_a_run():
 
 
 def test_a_body_is_shown_with_what_its_code_may_ask():
-    class Note(Node):
+    class Note(EndNode):
         text: str
 
-        async def __call__(self) -> None: ...
-
-    class Done(Node):
+    class Done(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Decides(Node):
         async def __call__(self, lm: LM) -> Done | None:
@@ -223,21 +212,17 @@ def test_what_samples_cannot_know_is_shown_all_the_same():
 
         async def __call__(self) -> End: ...
 
-    class End(Node):
+    class End(EndNode):
         text: str
-
-        async def __call__(self) -> None: ...
 
     (prompt,) = Graph(start=Start).prompts()
     assert '"never":"sample Start.never"' in prompt.text
 
 
 def test_a_pinned_lm_is_not_made_and_fills_in_a_call_of_its_own():
-    class Other(Node):
+    class Other(EndNode):
         node_config = NodeConfig(lm="anthropic:claude-of-no-account")
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Start(Node):
         async def __call__(self) -> Other | None: ...
@@ -295,11 +280,9 @@ async def test_a_scripted_lm_that_chooses_in_its_own_way_is_asked_to():
 
 
 async def test_earlier_nodes_are_shown_where_the_graph_or_a_class_says_so():
-    class Last(Node):
+    class Last(EndNode):
         node_config = NodeConfig(context="previous")
         text: str
-
-        async def __call__(self) -> None: ...
 
     class Middle(Node):
         number: int

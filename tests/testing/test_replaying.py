@@ -18,6 +18,7 @@ from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall
 from bae.exceptions import JournalError, ReplayError
 from bae.journal import MemoryJournal, SQLiteJournal
 from bae.testing import Recorded, replaying
+from bounded import EndNode
 from toy_backend import ToyBackend, choose
 
 pytestmark = pytest.mark.once
@@ -66,16 +67,12 @@ class Outfit(Node):
         return Worn(items=[self.top, shoes.kind, *EXTRA])
 
 
-class Shoes(Node):
+class Shoes(EndNode):
     kind: str
 
-    async def __call__(self) -> None: ...
 
-
-class Worn(Node):
+class Worn(EndNode):
     items: list[str]
-
-    async def __call__(self) -> None: ...
 
 
 graph = Graph(start=Morning, end=(Worn, Rest))
@@ -258,10 +255,8 @@ def test_secrets_and_what_no_journal_holds_are_given(tmp_path):
 
         async def __call__(self) -> In: ...
 
-    class In(Node):
+    class In(EndNode):
         name: str
-
-        async def __call__(self) -> None: ...
 
     login = Graph(start=Login, end=In)
 

@@ -15,6 +15,7 @@ from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Recall, Usage
 from bae.journal import AnswerJudged
 from bae.lm import metered
 from bae.testing import Asked, ScriptedLM, ScriptError
+from bounded import EndNode
 
 
 class Start(Node):
@@ -85,11 +86,9 @@ async def test_only_the_plain_fields_of_a_scripted_node_are_taken():
     def get_number() -> int:
         return 7
 
-    class Resolved(Node):
+    class Resolved(EndNode):
         text: str
         number: Annotated[int, Dep(get_number)]
-
-        async def __call__(self) -> None: ...
 
     lm = ScriptedLM([Resolved(text="x", number=-1)])
     filled = await lm.fill(Resolved, {"number": 7}, "Resolved")
@@ -249,7 +248,7 @@ async def test_answers_that_stay_wrong_are_a_fill_error_after_the_attempts():
 
 
 async def test_the_models_own_validators_have_a_say():
-    class Even(Node):
+    class Even(EndNode):
         n: int
 
         @model_validator(mode="after")
@@ -257,8 +256,6 @@ async def test_the_models_own_validators_have_a_say():
             if self.n % 2:
                 raise ValueError("odd")
             return self
-
-        async def __call__(self) -> None: ...
 
     lm = ScriptedLM([{"n": 1}, {"n": 2}])
 
@@ -363,12 +360,10 @@ async def test_every_part_of_every_question_is_remembered():
 
         async def __call__(self) -> Answer | Refusal: ...
 
-    class Answer(Node):
+    class Answer(EndNode):
         word: Annotated[str, Recall()]
         number: Annotated[int, Dep(get_number)]
         text: str
-
-        async def __call__(self) -> None: ...
 
     lm = ScriptedLM([Answer, {"text": "x"}])
     start = Ask(word="w")
@@ -432,12 +427,10 @@ async def test_what_make_leaves_out_is_resolved_when_the_run_gets_there():
         async def __call__(self, lm: LM) -> Sourced:
             return await lm.make(self, Sourced)
 
-    class Sourced(Node):
+    class Sourced(EndNode):
         number: Annotated[int, Dep(get_number)]
         counts: list[int]
         doubled: Annotated[list[int], Map(double, over="counts")]
-
-        async def __call__(self) -> None: ...
 
     result = await Graph(start=Open).arun(Open(), ScriptedLM([{"counts": [1, 2]}]))
 
@@ -510,3 +503,26 @@ async def test_a_script_that_ends_after_a_wrong_answer_says_what_was_wrong_with_
     assert said in error.message
     assert "answer 1 was refused: text: String should have at least 3 characters" in error.message
     assert (error.fix or "").startswith("fix the answer")
+
+
+async def test_a_script_may_answer_by_what_is_asked():
+    class Item(Node):
+        word: str
+
+        async def __call__(self) -> Length: ...
+
+    class Length(EndNode):
+        word: Annotated[str, Recall()]
+        length: int
+
+    class Start(EndNode):
+        words: list[str]
+        lengths: Annotated[list[Length], Map(Item, over="words")]
+
+    def length(asked: Asked) -> dict[str, Any]:
+        assert asked.resolved is not None
+        return {"length": len(asked.resolved["word"])}
+
+    lm = ScriptedLM({Length: length})
+    run = await Graph(start=Start, end=Start).arun(Start(words=["a", "bcd", "ef"]), lm)
+    assert [item.length for item in run.result.lengths] == [1, 3, 2]
