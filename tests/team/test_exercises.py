@@ -41,9 +41,9 @@ async def test_the_tests_of_an_exercise_tell_a_right_answer_from_others(tmp_path
     wrong = await report_of(tmp_path / "wrong", all_files(wrong=True))
     assert right.passed, right
     for each in exercises():
-        assert outcomes(right, each.tests) == {"passed"}, each.name
-        assert "failed" in outcomes(wrong, each.tests), each.name
-        there = outcomes(stubs, each.tests)
+        assert outcomes(right, each.test_path) == {"passed"}, each.name
+        assert "failed" in outcomes(wrong, each.test_path), each.name
+        there = outcomes(stubs, each.test_path)
         assert "failed" in there if each.path in each.files else not there, each.name
     assert len(right.cases) >= 60
 

@@ -15,7 +15,7 @@ from bae.team.reports import (
     read_go,
     read_jest,
     read_junit,
-    read_tap,
+    read_node,
 )
 
 REPORTS = Path(__file__).with_name("reports")
@@ -79,15 +79,11 @@ def test_go() -> None:
         (read_junit, '<!DOCTYPE x [<!ENTITY a "aaaa">]><x>&a;</x>'),
         (read_jest, "[]"),
         (read_jest, '{"testResults": [{}]}'),
-        (read_tap, "TAP version 13\n# Subtest: one\nok 1 - one\n"),
-        (read_tap, "TAP version 13\nBail out!\n1..0\n"),
+        (read_node, ""),
+        (read_node, '{"file": "/project/a.test.js"}\n{}\n'),
+        (read_node, "{}\n{"),
     ],
 )
 def test_half_a_report_is_none(read: object, text: str) -> None:
     with pytest.raises(ReportError):
         read(text, "/project")  # pyright: ignore
-
-
-def test_several_tests_of_one_name_are_told_apart() -> None:
-    text = "TAP version 13\n# Subtest: one\nok 1 - one\n# Subtest: one\nnot ok 2 - one\n1..2\n"
-    assert outcomes(read_tap(text, "/")) == {"one": "passed", "one (2)": "failed"}

@@ -95,7 +95,7 @@ async def test_tests_that_pass_are_a_success(tmp_path: Path) -> None:
 @needs_node
 async def test_each_test_of_node_is_reported_with_its_groups(tmp_path: Path) -> None:
     one = """
-    const { test, describe, it } = require("node:test");
+    const { test, describe, it, before } = require("node:test");
     const assert = require("node:assert");
     test("adds", () => assert.equal(1 + 1, 2));
     describe("group # one", () => {
@@ -104,27 +104,35 @@ async def test_each_test_of_node_is_reported_with_its_groups(tmp_path: Path) -> 
       describe("inner", () => { it("deep", () => {}); });
     });
     test("outer", async (t) => { await t.test("nested", () => {}); });
+    describe("empty", () => {});
+    describe("hook", () => { before(() => { throw Error("no server"); }); it("it", () => {}); });
     """
     write(
         tmp_path,
         test___a__test__js=one,
-        test___b__test__js='require("node:test").test("adds", () => {});\n',
+        test___b__test__js='const test = require("node:test");\n' + 'test("adds", () => {});\n' * 2,
         test___c__test__js="throw new Error('load');\n",
         test___d__test__js='console.log("ok 1 - printed");\n',
     )
     report = await run_in(tmp_path, NODE)
     assert outcomes(report) == {
-        "adds": "passed",
-        "group # one::fails": "failed",
-        "group # one::skips": "skipped",
-        "group # one::inner::deep": "passed",
-        "outer::nested": "passed",
-        "adds (2)": "passed",
+        "test/a.test.js::adds": "passed",
+        "test/a.test.js::group # one::fails": "failed",
+        "test/a.test.js::group # one::skips": "skipped",
+        "test/a.test.js::group # one::inner::deep": "passed",
+        "test/a.test.js::outer::nested": "passed",
+        "test/a.test.js::hook::it": "failed",
+        "test/a.test.js::hook": "failed",
+        "test/b.test.js::adds": "passed",
+        "test/b.test.js::adds (2)": "passed",
         "test/c.test.js": "failed",
     }
     assert (report.exit_code, report.passed) == (1, False)
-    assert "1 == 2" in report.of("failed")[0].message
-    assert report.of("failed")[1].message.startswith(NOT_LOADED)
+    messages = [case.message for case in report.of("failed")]
+    assert "1 == 2" in messages[0]
+    assert "no server" in messages[2]
+    assert messages[3].startswith(NOT_LOADED)
+    assert "Error: load" in messages[3]
 
 
 @needs_node
@@ -132,7 +140,7 @@ async def test_a_node_project_that_passes_is_a_success(tmp_path: Path) -> None:
     write(tmp_path, sum__test__mjs='import test from "node:test"; test("adds", () => {});\n')
     report = await run_in(tmp_path, NODE)
     assert report.passed
-    assert outcomes(report) == {"adds": "passed"}
+    assert outcomes(report) == {"sum.test.mjs::adds": "passed"}
 
 
 @needs_node
@@ -143,11 +151,11 @@ async def test_the_reports_of_several_commands_are_one(tmp_path: Path) -> None:
     assert report.passed, report
     write(tmp_path, a__test__js='require("node:test").test("adds", () => {});\n')
     report = await run_in(tmp_path, both)
-    assert outcomes(report) == {"test_a.py::test_a": "passed", "adds": "passed"}
+    assert outcomes(report) == {"test_a.py::test_a": "passed", "a.test.js::adds": "passed"}
     assert (report.passed, report.exit_code, report.command) == (True, 0, both)
     write(tmp_path, test_a__py="def test_a(): assert 0\n")
     report = await run_in(tmp_path, both)
-    assert outcomes(report) == {"test_a.py::test_a": "failed", "adds": "passed"}
+    assert outcomes(report) == {"test_a.py::test_a": "failed", "a.test.js::adds": "passed"}
     assert (report.passed, report.exit_code) == (False, 1)
     report = await run_in(tmp_path, (*NODE, "&&", "make"))
     assert not report.passed
@@ -242,7 +250,7 @@ async def test_code_under_test_cannot_replace_what_node_tests_check_with(tmp_pat
     test("fails", () => assert.equal(1, 2));
     """
     report = await run_in(write(tmp_path, a__test__js=test), NODE)
-    assert outcomes(report) == {"fails": "failed"}
+    assert outcomes(report) == {"a.test.js::fails": "failed"}
 
 
 @pytest.mark.parametrize("options", [["env", "PYTHONPATH=lib"], ["python", "-I", "-m", "pytest"]])

@@ -45,7 +45,8 @@ NODE = ("node", "--test")
 SUM = "exports.add = (a, b) => a + b;\n"
 SUM_TEST = """const test = require("node:test");
 const { equal } = require("node:assert");
-test("adds", () => equal(require("./sum.js").add(1, 1), 2));
+const sum = require("./sum.js");
+test("adds", () => equal(sum.add(1, 1), 2));
 """
 JAVASCRIPT = {"sum.js": SUM, "sum.test.js": SUM_TEST}
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node")
@@ -186,7 +187,8 @@ async def test_work_on_a_node_project_is_judged_in_the_same_way(tmp_path: Path) 
     edits = {"sum.js": more, "sum.test.js": SUM_TEST + test}
     verdict = await work(tmp_path, JAVASCRIPT, edits, NODE)
     assert verdict.accepted, verdict.text
-    assert [case.id for case in verdict.report.of("passed")] == ["adds", "subtracts"]
+    names = [case.id for case in verdict.report.of("passed")]
+    assert names == ["sum.test.js::adds", "sum.test.js::subtracts"]
 
 
 @needs_node
@@ -198,6 +200,11 @@ async def test_work_on_a_node_project_is_judged_in_the_same_way(tmp_path: Path) 
         ({"sum.test.js": None, "a.test.js": 'require("node:test")("a", () => {});\n'}, "deleted"),
         ({"sum.js": "process.exit(0);\n"}, "no tests were found"),
         ({"sum.test.js": SUM_TEST + "process.exit(0);\n"}, "no tests were found"),
+        (
+            {"sum.js": "process.argv[1].endsWith('m.test.js') && process.exit(0);\n" + SUM}
+            | {"a.test.js": 'require("node:test")("adds", () => {});\n'},
+            "not run any more: sum.test.js::adds;",
+        ),
     ],
 )
 async def test_cheating_with_node_is_not_accepted(

@@ -1,10 +1,9 @@
-"""Reading the reports of test programs: JUnit, TAP, Jest's JSON and what `go test -json` prints."""
+"""Reading the reports of test programs: JUnit of pytest and Vitest, JSON of Node, Jest and Go."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 from xml.etree import ElementTree
@@ -60,89 +59,44 @@ def _junit_case(case: ElementTree.Element) -> TestCase:
     return _case("::".join(parts), outcome, message)
 
 
-def read_tap(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests of TAP with nested tests, as Node writes it. A group counts as its tests do."""
-    cases: list[TestCase] = []
-    names: list[str] = []
-    """Of the groups around a line, by its depth."""
-    ended: list[tuple[int, str, Outcome, list[str]]] = []
-    """Where the last test ended: depth, name, outcome, and the lines that say more."""
-    inner: set[int] = set()
-    """Depths at which tests ended since the group above them began."""
-
-    def close() -> None:
-        while ended:
-            depth, name, outcome, lines = ended.pop()
-            is_group = depth + 1 in inner
-            inner.difference_update({each for each in inner if each > depth})
-            inner.add(depth)
-            # A group only repeats its tests; where it fails by itself, as in a hook, it is one.
-            own = outcome == "failed" and "subtestsFailed" not in "\n".join(lines)
-            if is_group and not own:
-                continue
-            message = _yaml_text(lines) if outcome == "failed" else ""
-            if os.path.isabs(name) and depth == 0:
-                # Node reports a file that has no tests as one test with the name of the file.
-                if outcome == "failed":
-                    path = os.path.relpath(name, root)
-                    cases.append(_case(path, "failed", NOT_LOADED + message))
-                continue
-            if any("type: 'suite'" in line for line in lines) and not own:
-                continue  # a group without tests
-            cases.append(_case("::".join([*names[:depth], name]), outcome, message))
-
-    details = False
-    for line in text.splitlines():
-        if details:
-            if line.strip() == "...":
-                details = False
-            else:
-                ended[-1][3].append(line)
-            continue
-        if line.strip() == "---" and ended:
-            details = True
-        elif found := _SUBTEST.fullmatch(line):
-            close()
-            depth = len(found[1]) // 4
-            del names[depth:]
-            names += [""] * (depth - len(names)) + [_unescaped(found[2])]
-        elif found := _RESULT.fullmatch(line):
-            close()
-            name, directive = _directive(found[3])
-            outcome: Outcome = "passed" if found[2] == "ok" else "failed"
-            if directive in ("SKIP", "TODO"):
-                outcome = "skipped"
-            ended.append((len(found[1]) // 4, name, outcome, []))
-    close()
-    if _BAIL.search(text):
-        raise ReportError("the run was given up: Bail out!")
-    if not _PLAN.search(text):
-        raise ReportError("it ends before its plan: the program did not end by itself")
-    return numbered(cases)
+def read_node(text: str, root: str) -> tuple[TestCase, ...]:
+    """The tests of `guards/reporter.mjs`. A group comes after its tests, and counts as they do."""
+    found: list[tuple[int, list[str], TestCase]] = []
+    """Each test with its depth, and the names of the groups around it that are known by now."""
+    is_complete = False
+    try:
+        for line in text.splitlines():
+            test: dict[str, Any] = json.loads(line)
+            is_complete = not test
+            if not is_complete:
+                _add_node_test(found, test, root)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ReportError(f"it is not that of Node's tests: {error!r}") from error
+    if not is_complete:
+        raise ReportError("it has no end: the program did not end by itself")
+    named = (case.model_copy(update={"id": "::".join([case.id, *n])}) for _, n, case in found)
+    return numbered(list(named))
 
 
-_SUBTEST: Final = re.compile(r"( *)# Subtest: (.*)")
-_RESULT: Final = re.compile(r"( *)(ok|not ok) \d+ - (.*)")
-_PLAN: Final = re.compile(r"^1\.\.\d+", re.MULTILINE)
-_BAIL: Final = re.compile(r"^Bail out!", re.MULTILINE)
-_DIRECTIVE: Final = re.compile(r"(?<!\\) # (SKIP|TODO)\b.*$", re.IGNORECASE)
-
-
-def _directive(name: str) -> tuple[str, str]:
-    found = _DIRECTIVE.search(name)
-    if found is None:
-        return _unescaped(name), ""
-    return _unescaped(name[: found.start()]), found[1].upper()
-
-
-def _unescaped(name: str) -> str:
-    return re.sub(r"\\([#\\])", r"\1", name)
-
-
-def _yaml_text(lines: list[str]) -> str:
-    """The error, where it is and its stack: what helps to correct it."""
-    dropped = re.compile(r"\s*(duration_ms|type|failureType|code|name|signal|exitCode):")
-    return "\n".join(line.strip() for line in lines if not dropped.match(line))
+def _add_node_test(
+    found: list[tuple[int, list[str], TestCase]], test: dict[str, Any], root: str
+) -> None:
+    file, name, outcome = test["file"], test["name"], test["outcome"]
+    is_group = test["is_group"]
+    for at in range(len(found) - 1, -1, -1):
+        depth, names, case = found[at]
+        if depth <= test["depth"]:
+            break
+        is_group = True
+        found[at] = test["depth"], [name, *names], case
+    is_file = os.path.join(root, name) == file  # one that has no tests, or that ended badly
+    fails = outcome == "failed" and not test["repeats"]
+    if fails or not (is_group or is_file):
+        message = test["message"]
+        if is_file:
+            message = f"{NOT_LOADED}{message}\n{test['printed']}"
+        case = _case(os.path.relpath(file, root), outcome, message)
+        found.append((test["depth"], [] if is_file else [name], case))
 
 
 def read_jest(text: str, root: str) -> tuple[TestCase, ...]:

@@ -4,21 +4,26 @@ the exit code and the report together, never of what the program printed."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import json
 import os
+import re
+import secrets
 import shlex
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 from bae.tasks import finish_despite_cancel
 from bae.team import reports, sandbox
-from bae.team.files import TemporaryFolder
+from bae.team.files import TemporaryFolder, read_file
 from bae.team.models import Project, TestCase, TestReport, bounded
-from bae.team.witness import GUARDS, Witness
 
 LARGEST_REPORT: Final = 32 * 1024 * 1024
+GUARDS: Final = Path(__file__).with_name("guards")
+"""What is loaded into the processes of test programs."""
 
 
 async def run_tests(
@@ -69,8 +74,8 @@ async def _run_command(
         folder = await finish_despite_cancel(making, then=made.append)
         report = Path(folder.path, "report")
         words, witness = program.with_report(command, str(report)), None
-        if program.name == "pytest":
-            witness = await asyncio.to_thread(Witness.of, words, report)
+        if program.name == "pytest" and _takes_plugins(words):
+            witness = await asyncio.to_thread(_Witness, words, report)
         ran = await sandbox.run(
             words if witness is None else witness.command,
             worktree,
@@ -79,9 +84,9 @@ async def _run_command(
             writable=[report.parent],
             **limits,
         )
-        content, missing = await asyncio.to_thread(_read, report)
+        content, missing = await asyncio.to_thread(_read_report, report)
         if witness is not None and not missing:
-            missing = await asyncio.to_thread(witness.objection, content, ran.exit_code, _read)
+            missing = await asyncio.to_thread(witness.find_objection, content, ran.exit_code)
     finally:
         for each in made:
             await finish_despite_cancel(asyncio.to_thread(each.remove))
@@ -182,10 +187,11 @@ _PROGRAMS: Final = {
             "node",
             (
                 *("--test-reporter=spec", "--test-reporter-destination=stdout"),
-                *("--test-reporter=tap", "--test-reporter-destination=REPORT"),
+                f"--test-reporter={(GUARDS / 'reporter.mjs').as_uri()}",
+                "--test-reporter-destination=REPORT",
                 f"--require={GUARDS / 'frozen_asserts.cjs'}",
             ),
-            reports.read_tap,
+            reports.read_node,
             after="--test",
         ),
         TestProgram(
@@ -199,17 +205,57 @@ _PROGRAMS: Final = {
 }
 
 
-def _read(path: Path) -> tuple[bytes, str]:
+class _Witness:
+    """A plugin that is loaded into pytest, where code under test runs too: that code could write a
+    report of its own and exit. The plugin signs the report with a key that is gone before that code
+    is loaded, and tells what was replaced. It is a guard against shortcuts that an LLM takes, not
+    against code that searches the process's memory for the key."""
+
+    def __init__(self, command: Sequence[str], report: Path) -> None:
+        path = "PYTHONPATH="
+        given = any(word.startswith(path) for word in command)
+        self.command = [
+            f"{path}{GUARDS}{os.pathsep}{word.removeprefix(path)}"
+            if word.startswith(path)
+            else word
+            for word in (*command, "-p", "bae_witness")
+        ]
+        self.environment = {} if given else {"PYTHONPATH": str(GUARDS)}
+        self._signed = report.with_name(f"{report.name}.signed")
+        self._key = secrets.token_bytes(32)
+        report.with_name("key").write_bytes(self._key)
+
+    def find_objection(self, content: bytes, exit_code: int | None) -> str:
+        """Why a report is not believed; empty where it is."""
+        signed = read_file(self._signed, LARGEST_REPORT) or b""
+        signature, _, text = signed.partition(b"\n")
+        own = hmac.new(self._key, text, "sha256").hexdigest().encode()
+        if not hmac.compare_digest(signature, own):
+            return "its report is not pytest's own: something else wrote it, or ended pytest before"
+        told: dict[str, Any] = json.loads(text)
+        if told["report"] != hashlib.sha256(content).hexdigest():
+            return "its report was changed after pytest wrote it"
+        if told["replaced"]:
+            names = ", ".join(told["replaced"])
+            return f"parts of the test program were replaced by code of the project: {names}"
+        if exit_code == 0 and told["exit_code"]:
+            return f"it exited with 0 although pytest ended with {told['exit_code']}"
+        if exit_code == 0 and (told["failed"] or told["not_run"]):
+            return f"{told['failed']} tests failed and {told['not_run']} were not run"
+        return ""
+
+
+def _takes_plugins(command: Sequence[str]) -> bool:
+    """Whether the Python of a pytest command takes a plugin from elsewhere."""
+    before = command[: command.index("-m")] if "-m" in command else ()
+    return not any(re.fullmatch(r"-[A-Za-z]*[EI][A-Za-z]*", word) for word in before)
+
+
+def _read_report(path: Path) -> tuple[bytes, str]:
     """A report that an untrusted program wrote: its content, or why there is none."""
-    try:
-        # A link could lead to a file of the user's; a pipe would never end.
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+    content = read_file(path, LARGEST_REPORT)
+    if content is None:
         return b"", "it wrote no report: it did not start, or it exited before all tests were done"
-    with os.fdopen(opened, "rb") as file:
-        if not stat.S_ISREG(os.fstat(opened).st_mode):
-            return b"", "its report is not a file"
-        content = file.read(LARGEST_REPORT + 1)
     if len(content) > LARGEST_REPORT:
         return b"", f"its report is longer than {LARGEST_REPORT} bytes"
     return content, ""
