@@ -546,24 +546,6 @@ async def test_two_nodes_can_be_optimized_at_once(student, teacher, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_wrong_name_or_option_is_refused_with_those_there_are():
-    examples = fills()
-    with pytest.raises(ValueError, match="'best': give one of bootstrap, miprov2, gepa"):
-        optimize_node(Coded, examples, lm=ScriptedLM(), optimizer="best")
-    with pytest.raises(TypeError, match="takes no trials: it takes num_candidates, num_trials"):
-        optimize_node(Coded, examples, lm=ScriptedLM(), optimizer="miprov2", trials=3)
-    with pytest.raises(ValueError, match="max_rounds=0: give 1 or more"):
-        optimize_node(Coded, examples, lm=ScriptedLM(), max_rounds=0)
-    with pytest.raises(ValueError, match="max_bootstrapped_demos=0"):
-        optimize_node(
-            Coded, examples, lm=ScriptedLM(), optimizer="miprov2", max_bootstrapped_demos=0
-        )
-    with pytest.raises(ValueError, match="accept=7"):
-        optimize_node(Coded, examples, lm=ScriptedLM(), accept=7)
-    with pytest.raises(ValueError, match="concurrency=0"):
-        optimize_node(Coded, examples, lm=ScriptedLM(), concurrency=0)
-
-
 async def test_in_a_running_loop_the_sync_one_says_what_to_write():
     with pytest.raises(BaeError, match="await aoptimize_node") as caught:
         optimize_node(Coded, [], lm=ScriptedLM())

@@ -12,9 +12,14 @@ from bae.optimizer.artifacts import (
 )
 from bae.optimizer.calls import CallLog, CallStatistics
 from bae.optimizer.comparison import Comparison, compare
-from bae.optimizer.examples import choice_examples, example_of, fill_examples, trace_to_examples
+from bae.optimizer.examples import (
+    choice_examples,
+    example_of,
+    examples_from,
+    fill_examples,
+    trace_to_examples,
+)
 from bae.optimizer.improvement import Improvement, PartResult
-from bae.optimizer.journal_examples import examples_from, transitions_from
 from bae.optimizer.metrics import Metric, metrics_for
 from bae.optimizer.node_schemas import NodeSchema, schema_of
 from bae.optimizer.optimization import aoptimize_node, optimize_node
@@ -29,7 +34,7 @@ from bae.optimizer.predictors import (
 )
 from bae.optimizer.progress import Progress
 from bae.optimizer.splits import Split, split, split_apart
-from bae.optimizer.transitions import Transition
+from bae.optimizer.transitions import Transition, transitions_from
 
 __all__ = [
     "OPTIMIZERS",

@@ -7,7 +7,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from weakref import WeakSet
 
 from pydantic import TypeAdapter
-from pydantic_core import to_json
 
 from bae.evals.judge import Judge
 from bae.exceptions import BaeError, BaeLMError
-from bae.lm.adapter import LMAdapter, is_lossless
-from bae.lm.backend import UNPARSED, Answer, Prompt
+from bae.lm.adapter import LMAdapter
+from bae.lm.backend import Answer, Prompt
 from bae.lm.extras import load_dspy
 from bae.lm.policies.budget import budgets_in_force
-from bae.lm.policies.cache import SharedRequests, cache_key
+from bae.lm.policies.cache import SharedRequests, cache_key, text_to_store
 from bae.lm.policies.cache_stores import SQLiteCache
 from bae.lm.policies.policy import Policy, innermost
 from bae.plan import plan_of
@@ -64,9 +63,8 @@ class CallLog:
     the answers that it reads from the file, with the calls, tokens and cost of earlier processes;
     `seconds` are those of this process.
 
-    Only judge questions that got no verdict in an earlier process are asked again; what they used
-    before is charged too. The answers of an LM without `settings`, such as a `ScriptedLM`, are
-    known in this process alone. Without a path nothing is kept beyond this object.
+    The answers of an LM without `settings`, such as a `ScriptedLM`, are known in this process
+    alone. Without a path nothing is kept beyond this object.
 
     The file stays open until `aclose()` or `close()`, or the end of an `async with` block.
     """
@@ -76,7 +74,6 @@ class CallLog:
         self._store = None if self.path is None else _Store(self.path, size=None)
         self._known: dict[str, _Call] = {}
         """The answers that this process has read or asked for."""
-        self._forgotten: set[str] = set()
         self._shared = SharedRequests()
         self._calls = self._from_log = 0
         self._earlier = Usage()
@@ -86,12 +83,10 @@ class CallLog:
     def __repr__(self) -> str:
         return f"CallLog({str(self.path)!r})" if self.path is not None else "CallLog()"
 
-    def around(
-        self, lm: LM | str, rollout: int | None = None, *, hopeful: bool = False
-    ) -> LoggedLM:
+    def around(self, lm: LM | str, rollout: int | None = None) -> LoggedLM:
         """The LM, asked through this log. Each `rollout` of the same question has an answer of its
-        own. A `hopeful` LM is asked again what had no valid answer in an earlier process."""
-        logged = LoggedLM(lm, self, rollout, hopeful)
+        own."""
+        logged = LoggedLM(lm, self, rollout)
         inner = innermost(logged)
         if self.path is None or self._warned:
             return logged
@@ -155,31 +150,16 @@ class CallLog:
         call = self._known.get(key)
         return answer, answer.usage if call is None else call.usage
 
-    async def forget(self, keys: list[str]) -> None:
-        """Have another process ask these again: a question and its retries. This one knows the
-        answers. What they used stays in the file with the first of them, which was paid for."""
-        new = [key for key in dict.fromkeys(keys) if key in self._known.keys() - self._forgotten]
-        if self._store is None or not new:
-            return
-        self._forgotten.update(new)
-        used = Usage.total(self._known[key].usage for key in new)
-        first, *rest = new
-        await self._put(first, replace(self._known[first], usage=used, failed=True))
-        for key in rest:
-            await self._store.drop(key)
-
     async def _look_and_ask(self, key: str, asks: LoggedLM, prompt: Prompt) -> Answer:
         found = await self._found(key)
-        if found is not None and not found.failed:
+        if found is not None:
             self._from_log += 1
             return Answer(found.text, Usage(models=found.usage.models), found.stop)
         answer = await asks.ask(prompt)
         self._calls += 1
-        call = _call(prompt, answer)
-        if call is not None:
-            if found is not None:
-                call = replace(call, usage=found.usage + call.usage)
-            self._known[key] = call
+        text = text_to_store(prompt, answer)
+        if text is not None:
+            self._known[key] = call = _Call(text, answer.stop, answer.usage)
             self._charge(key, Usage())
             try:
                 # It is paid for, so it is kept even if no caller waits for it any more.
@@ -220,7 +200,7 @@ class CallLog:
     def _read(self, text: str) -> _Call:
         try:
             if json.loads(text)["format"] == FORMAT:
-                return _form().validate_json(text)
+                return _call_adapter().validate_json(text)
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
         raise self._unusable(ValueError("it holds answers, but not of a call log"))
@@ -243,15 +223,11 @@ class LoggedLM(Policy):
     """An LM asked through a call log; `CallLog.around` makes it. `used` is what its answers used
     when they were given, also those that come from the log."""
 
-    def __init__(self, lm: LM | str, calls: CallLog, rollout: int | None, hopeful: bool) -> None:
+    def __init__(self, lm: LM | str, calls: CallLog, rollout: int | None) -> None:
         super().__init__(lm)
         self.used = Usage()
         self._log = calls
         self._rollout = rollout
-        self._hopeful = hopeful
-        # By the text, which is the same however often a question is asked again.
-        self._asked: dict[str, list[str]] = {}
-        self._refused: set[str] = set()
 
     async def answer(self, prompt: Prompt) -> Answer:
         """The answer of the log, or else of the LM."""
@@ -260,19 +236,7 @@ class LoggedLM(Policy):
             key = sha256(f"{key} rollout {self._rollout}".encode()).hexdigest()
         answer, used = await self._log.answer(key, self, prompt)
         self.used += used
-        if self._hopeful:
-            self._asked.setdefault(prompt.text, []).append(key)
-            if answer.stop == "refused":
-                self._refused.add(prompt.text)
         return answer
-
-    async def reject(self, prompt: Prompt) -> None:
-        """Pass on that the answer was not valid. After the last one, a `hopeful` LM has another
-        process ask again; otherwise the log keeps the answer, which was paid for."""
-        await super().reject(prompt)
-        if len(prompt.turns) >= self.attempts or prompt.text in self._refused:
-            self._refused.discard(prompt.text)
-            await self._log.forget(self._asked.pop(prompt.text, []))
 
 
 def backend_of(lm: LM | str | Any, why: str) -> Backend:
@@ -299,13 +263,12 @@ def student_for(cls: type[Node], lm: LM | str | Any) -> LM | str | Any:
 
 def with_log(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str], None]) -> Any:
     """The metric, with its judges asked through the log. An answer without a verdict counts 0, with
-    a `note`, and another process asks again."""
+    a `note`."""
 
     def through(each: Any) -> Any:
         if not isinstance(each, Judge):
             return each
-        asked = calls.around(backend_of(each.lm, "it is to judge"), hopeful=True)
-        return each.asking(asked, note)
+        return each.asking(calls.around(backend_of(each.lm, "it is to judge")), note)
 
     if isinstance(metric, Mapping):
         given = cast("Mapping[type[Node], Any]", metric)
@@ -315,31 +278,16 @@ def with_log(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An answer in the log. One that `failed` was not valid after all retries, and is asked for
-    again by the next process; its usage is that of all of them."""
+    """An answer in the log."""
 
     text: str
     stop: Any
     usage: Usage
-    failed: bool = False
 
 
 @cache
-def _form() -> TypeAdapter[_Call]:
+def _call_adapter() -> TypeAdapter[_Call]:
     return TypeAdapter(_Call)
-
-
-def _call(prompt: Prompt, answer: Answer) -> _Call | None:
-    """What is kept of an answer, or None if JSON cannot express it."""
-    if not is_lossless(prompt, answer):
-        return None
-    text = answer.text
-    if not text and answer.value is not UNPARSED:
-        try:
-            text = to_json(answer.value).decode()
-        except (ValueError, TypeError):
-            return None
-    return _Call(text, answer.stop, answer.usage)
 
 
 class _Store(SQLiteCache):

@@ -12,6 +12,8 @@ from pydantic_core import SchemaSerializer, from_json
 
 from bae.core_schemas import field_schema, model_config_of
 from bae.draft import validated
+from bae.evals.case_types import every_node
+from bae.exceptions import BaeLMError
 from bae.journal.node_codec import node_codec
 from bae.lm.extras import load_dspy
 from bae.lm.prompts import (
@@ -26,14 +28,21 @@ from bae.lm.prompts import (
 from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
 from bae.node import Node
 from bae.optimizer.node_schemas import chooses, is_filled
-from bae.optimizer.transitions import Transition, transitions_of
+from bae.optimizer.transitions import (
+    Transition,
+    corrected_transitions,
+    count_steps,
+    log,
+    transitions_of,
+)
 from bae.plan import plan_of
 from bae.result import GraphResult
 from bae.secrets import Secrets
+from bae.threads import in_thread
 
 if TYPE_CHECKING:
-    from bae.node import Node
-    from bae.result import GraphResult
+    from bae.graph import Graph
+    from bae.journal.store import Journal
 
 
 BAE: Final = "bae"
@@ -60,6 +69,62 @@ def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
     classes = [type(each.node) for each in found]
     secrets = Secrets([*classes, *(type(e.next_node) for e in found if e.next_node)])
     return [example_of(each, secrets) for each in found]
+
+
+async def examples_from(
+    journal: Journal,
+    graph: Graph[Any, Any],
+    *,
+    limit: int | None = None,
+    was: str | Iterable[str] = (),
+    evals: bool = False,
+    without: Iterable[str] = (),
+) -> list[Any]:
+    """The steps of the runs of a graph to learn from, as a list of `dspy.Example`:
+
+    ```python
+    examples = await examples_from(journal, graph)
+    ```
+
+    They are the steps that an LM took in runs that have ended, those of graphs inside them too,
+    the newest run first, at most `limit`. If a person forked a run with another value for a field
+    that the LM had filled, theirs is the answer, whether or not the fork has ended, and the LM's
+    own is left out; of several such the newest counts. It is the answer to the same question in
+    other runs, too: an equal node, the same class to fill, and the same context.
+
+    Steps that are known only in part, because something was redacted or is a secret, are left out,
+    and so are runs that today's classes cannot read, with a warning. Runs belong to a graph by its
+    name: if that has changed, give the old one with `was`.
+
+    Runs of evaluations, by `bae eval` and `bae.evals.evaluate`, are left out, since a case that was
+    learned measures nothing; corrections in them count all the same. Give `evals=True` to learn
+    from them too. `without` has the ids of runs to leave out, with the corrections in them.
+    """
+    from bae.optimizer.splits import with_corrections
+
+    found, corrected_at = await corrected_transitions(journal, graph, limit, was, evals, without)
+    secrets = Secrets(every_node(graph))
+
+    def convert() -> list[Any]:
+        examples: list[Any] = []
+        times: list[float] = []
+        for each in found:
+            try:
+                examples.append(example_of(each, secrets))
+            except BaeLMError:  # a serializer, or a computed field, that needs what is missing
+                continue
+            times.append(corrected_at.get(id(each), 0.0))
+        if len(examples) < len(found):
+            log.warning(
+                "%s of %s left out: what an LM saw there cannot be shown without what no journal "
+                "keeps",
+                count_steps(len(found) - len(examples)),
+                graph.name,
+            )
+        return with_corrections(examples, times)
+
+    # In a thread however few they are: importing DSPy alone takes seconds.
+    return await in_thread(convert)
 
 
 def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:

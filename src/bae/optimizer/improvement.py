@@ -195,7 +195,7 @@ class Improvement:
 
     async def _examples(self) -> dict[type[Node], list[PartResult]]:
         """Read the journal, hold a share of its runs out, and count what there is for each node."""
-        from bae.optimizer.journal_examples import examples_from
+        from bae.optimizer.examples import examples_from
         from bae.optimizer.splits import split_apart
 
         graph, journal = self.graph, self.journal

@@ -7,44 +7,78 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from random import Random
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Self
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bae.exceptions import faults
 from bae.lm.extras import load_dspy, need
 from bae.optimizer.splits import is_corrected, question_of, sides
 
-OPTIMIZERS: Final = ("bootstrap", "miprov2", "gepa")
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Accept = Annotated[float, Field(ge=0, le=1)] | None
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Bootstrap(_Options):
+    max_bootstrapped_demos: Count = 4
+    max_labeled_demos: Count = 8
+    max_rounds: AtLeastOne = 1
+    max_fruitless: AtLeastOne | None = None
+    accept: Accept = None
+
+
+class _MIPROv2(_Options):
+    num_candidates: Annotated[int, Field(ge=2)] = 5
+    num_trials: AtLeastOne = 10
+    max_bootstrapped_demos: Count = 3
+    max_labeled_demos: Count = 4
+    validation: Share = 0.5
+    minibatch_size: AtLeastOne = 25
+    minibatch_full_eval_steps: AtLeastOne = 5
+    view_data_batch_size: AtLeastOne = 10
+    program_aware_proposer: bool = False
+    data_aware_proposer: bool = True
+    tip_aware_proposer: bool = True
+    fewshot_aware_proposer: bool = True
+    max_fruitless: AtLeastOne | None = None
+    accept: Accept = None
+
+    @model_validator(mode="after")
+    def _check_demos(self) -> Self:
+        if self.max_labeled_demos and not self.max_bootstrapped_demos:
+            raise ValueError(
+                "max_bootstrapped_demos=0: give 1 or more, or max_labeled_demos=0 as well"
+            )
+        return self
+
+
+class _GEPA(_Options):
+    max_metric_calls: AtLeastOne | None = None
+    reflection_minibatch_size: AtLeastOne = 3
+    candidate_selection_strategy: Literal[
+        "pareto", "current_best", "epsilon_greedy", "top_k_pareto"
+    ] = "pareto"
+    validation: Share = 0.5
+
+
+_MODELS: Final[Mapping[str, type[_Options]]] = {
+    "bootstrap": _Bootstrap,
+    "miprov2": _MIPROv2,
+    "gepa": _GEPA,
+}
+
+OPTIMIZERS: Final = tuple(_MODELS)
 """The names that `optimizer=` takes."""
 
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "bootstrap": {
-        "max_bootstrapped_demos": 4,
-        "max_labeled_demos": 8,
-        "max_rounds": 1,
-        "max_fruitless": None,
-        "accept": None,
-    },
-    "miprov2": {
-        "num_candidates": 5,
-        "num_trials": 10,
-        "max_bootstrapped_demos": 3,
-        "max_labeled_demos": 4,
-        "validation": 0.5,
-        "minibatch_size": 25,
-        "minibatch_full_eval_steps": 5,
-        "view_data_batch_size": 10,
-        "program_aware_proposer": False,
-        "data_aware_proposer": True,
-        "tip_aware_proposer": True,
-        "fewshot_aware_proposer": True,
-        "max_fruitless": None,
-        "accept": None,
-    },
-    "gepa": {
-        "max_metric_calls": None,
-        "reflection_minibatch_size": 3,
-        "candidate_selection_strategy": "pareto",
-        "validation": 0.5,
-    },
+    name: {option: info.default for option, info in model.__pydantic_fields__.items()}
+    for name, model in _MODELS.items()
 }
 """The options of each optimizer, with their defaults.
 
@@ -112,43 +146,17 @@ def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
             f"there is no optimizer {optimizer!r}: give one of {', '.join(OPTIMIZERS)}"
         )
     load_dspy("optimize_node")
-    known = OPTIONS[optimizer]
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise TypeError(
-            f"the optimizer {optimizer!r} takes no {', '.join(unknown)}: it takes "
-            f"{', '.join(known)}"
-        )
-    options = {**known, **given}
-    for name, least in _LEAST.items():
-        value = options.get(name)
-        if value is not None and (type(value) is not int or value < least):
-            raise ValueError(f"{optimizer}: {name}={value!r}: give {least} or more")
-    for name, default in known.items():
-        if isinstance(default, bool) and not isinstance(options[name], bool):
-            raise ValueError(f"{optimizer}: {name}={options[name]!r}: give true or false")
-    accept, validation = options.get("accept"), options.get("validation", 0.5)
-    if accept is not None and not (_is_number(accept) and 0 <= accept <= 1):
-        raise ValueError(f"{optimizer}: accept={accept!r}: give a number from 0 to 1")
-    if not (_is_number(validation) and 0 < validation < 1):
+    try:
+        options = _MODELS[optimizer].model_validate(given)
+    except ValidationError as error:
+        known = ", ".join(OPTIONS[optimizer])
         raise ValueError(
-            f"{optimizer}: validation={validation!r}: give a share between 0 and 1, such as 0.5"
-        )
-    strategy = options.get("candidate_selection_strategy", _STRATEGIES[0])
-    if strategy not in _STRATEGIES:
-        raise ValueError(
-            f"{optimizer}: candidate_selection_strategy={strategy!r}: give one of "
-            f"{', '.join(_STRATEGIES)}"
-        )
-    if optimizer == "miprov2":
-        if options["max_labeled_demos"] and not options["max_bootstrapped_demos"]:
-            raise ValueError(
-                "miprov2: max_bootstrapped_demos=0: give 1 or more, or max_labeled_demos=0 as well"
-            )
-        need("optuna", extra="optimize", by='optimizer="miprov2"')
-    if optimizer == "gepa":
-        need("gepa", extra="optimize", by='optimizer="gepa"')
-    return options
+            f"{optimizer}: {'; '.join(faults(error))}; its options are {known}"
+        ) from error
+    package = {"miprov2": "optuna", "gepa": "gepa"}.get(optimizer)
+    if package is not None:
+        need(package, extra="optimize", by=f'optimizer="{optimizer}"')
+    return options.model_dump()
 
 
 def validating(training: Training) -> tuple[list[Any], list[Any]]:
@@ -286,31 +294,11 @@ def _gepa(training: Training, made: list[Any], scored: list[Any]) -> Any:
     return optimizer.compile(training.predictor.deepcopy(), trainset=made, valset=scored)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 _BY_NAME: Final[Mapping[str, Callable[[Training, list[Any], list[Any]], Any]]] = {
     "bootstrap": _bootstrap,
     "miprov2": _miprov2,
     "gepa": _gepa,
 }
-
-_LEAST: Final = {
-    "max_bootstrapped_demos": 0,
-    "max_labeled_demos": 0,
-    "max_rounds": 1,
-    "max_fruitless": 1,
-    "num_candidates": 2,
-    "num_trials": 1,
-    "minibatch_size": 1,
-    "minibatch_full_eval_steps": 1,
-    "view_data_batch_size": 1,
-    "max_metric_calls": 1,
-    "reflection_minibatch_size": 1,
-}
-
-_STRATEGIES: Final = ("pareto", "current_best", "epsilon_greedy", "top_k_pareto")
 
 _NO_END: Final = 10**9
 """Errors that DSPy tolerates: real failures end the optimization elsewhere."""

@@ -1,30 +1,42 @@
-"""Transitions: the steps of runs that an LM can learn from, as nodes; out of a trace, or out of the
-records of a run with what people corrected in forks of it."""
+"""Transitions: the steps of runs that an LM can learn from, as nodes, read from a trace, or from
+all runs in a journal with the corrections that people made in forks, each once."""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import pairwise
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from pydantic import SecretBytes, SecretStr
+
+from bae.assignable import union_members
+from bae.evals.case_runs import is_eval_run
+from bae.evals.case_types import every_node
+from bae.exceptions import BaeError, JournalError, describe
 from bae.history import History
+from bae.journal.decoder import decode
 from bae.lm.prompts import asked_fields, shown_fields
 from bae.optimizer.node_schemas import chooses
 from bae.plan import plan_of
+from bae.recorder import checked_store
 from bae.records import RunStarted
 from bae.result import GraphResult
+from bae.secrets import Secrets
+from bae.threads import in_thread
 from bae.work import GraphRun, Work
 
 if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import Journal, RunInfo, StoredRun
     from bae.node import Node
     from bae.records import Record
 
-
-UNNAMED: Final = "trace-"
-"""How the root of a trace begins that belongs to no run anybody knows."""
+log = logging.getLogger("bae.optimizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,49 +64,45 @@ def transitions_of(trace: Sequence[Node] | GraphResult[Any]) -> list[Transition]
     whether the LM or a written body led to it, and one to None where the LM ended the run and could
     have continued. Graphs that ran inside are not among them; a journal has those."""
     nodes: Sequence[Node]
-    run_id, over = "", True
     if isinstance(trace, GraphResult):
         nodes, run_id = trace.trace, trace.run_id
-        over = not trace.waiting and not trace.unfinished
-        root = _begun_as(trace) or run_id
+        ended = not trace.waiting and not trace.unfinished
+        # A fork keeps the id that its first run started under.
+        started = (each.run_id for each in trace.journal.of(RunStarted) if not each.path)
+        root = next(started, "") or run_id
     else:
-        nodes = trace
-        root = _of_nobody(nodes)
+        nodes, run_id, ended = trace, "", True
+        root = _trace_root(nodes)
     found = [
         Transition(node, type(following), following, run_id, "", step, root)
         for step, (node, following) in enumerate(pairwise(nodes))
     ]
-    if over and nodes and chooses(type(nodes[-1])) and plan_of(type(nodes[-1])).may_end:
+    if ended and nodes and chooses(type(nodes[-1])) and plan_of(type(nodes[-1])).may_end:
         found.append(Transition(nodes[-1], NoneType, None, run_id, "", len(nodes) - 1, root))
     return found
 
 
-def _begun_as(result: GraphResult[Any]) -> str:
-    """The id that a run was begun under, which that of a fork is not."""
-    started = (each for each in result.journal.of(RunStarted) if not each.path)
-    return next((each.run_id for each in started), "")
-
-
-def _of_nobody(nodes: Sequence[Node]) -> str:
-    """A root for a trace without a run: the same for the same nodes, and another for others."""
-    said = [
-        (type(node).__name__, [(n, v) for n, v in node.__dict__.items() if _is_told(node, n)])
+def _trace_root(nodes: Sequence[Node]) -> str:
+    """A root for a trace without a run: the same for the same nodes, and another for others.
+    Fields that no model sees are left out: the address of a client differs in every process."""
+    shown = [
+        (
+            type(node).__name__,
+            [
+                (name, node.__dict__[name])
+                for name, info in type(node).__pydantic_fields__.items()
+                if name in node.__dict__ and info.repr and name in shown_fields(type(node))
+            ],
+        )
         for node in nodes
     ]
-    text = repr(said).encode("utf-8", "backslashreplace")
-    return f"{UNNAMED}{sha256(text).hexdigest()[:16]}"
-
-
-def _is_told(node: Node, name: str) -> bool:
-    """Whether a field is data, and none that is kept out of sight: the address of a client is
-    another in every process."""
-    info = type(node).__pydantic_fields__.get(name)
-    return info is not None and bool(info.repr) and name in shown_fields(type(node))
+    text = repr(shown).encode("utf-8", "backslashreplace")
+    return f"trace-{sha256(text).hexdigest()[:16]}"
 
 
 class Key(NamedTuple):
-    """What tells an answer of an LM from all others, in every run that has it: a fork shares the
-    lines of the run it was forked from, to the very instant."""
+    """Identifies an answer of an LM in every run that has it: a fork shares the records of its
+    parent, to the very instant."""
 
     root: str
     path: str
@@ -105,7 +113,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """An answer that a person has corrected, at the time `at`, in a fork of the run `parent`."""
+    """An answer that a person corrected, at the time `at`, in a fork of the run `parent`."""
 
     at: float
     parent: str
@@ -121,11 +129,8 @@ class Steps:
 
 
 def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
-    """What an LM did in a run, and what people have corrected of it.
-
-    Of a graph inside the run only the try that counts is there, where it has ended. Whether the run
-    itself has ended is for others to look at.
-    """
+    """The transitions that an LM made in a run, and the corrections of them. Of a graph inside the
+    run only the last attempt is there, if it has ended."""
     history = History(records)
     root, forks, found = history.run_id, history.forks, Steps()
     # What was recorded before a fork belongs to the run that it was forked from.
@@ -175,3 +180,233 @@ def _has_ended(graph: GraphRun) -> bool:
             return False
         inside = inside.inside
     return True
+
+
+# --- transitions of a journal -----------------------------------------------------------------
+
+
+async def transitions_from(
+    journal: Journal,
+    graph: Graph[Any, Any],
+    *,
+    limit: int | None = None,
+    was: str | Iterable[str] = (),
+    evals: bool = False,
+    without: Iterable[str] = (),
+) -> list[Transition]:
+    """The same as `examples_from` has, as nodes, and without DSPy: each with the answer of its own
+    run, or its correction by a person."""
+    found, _ = await corrected_transitions(journal, graph, limit, was, evals, without)
+    return found
+
+
+async def corrected_transitions(
+    journal: Journal,
+    graph: Graph[Any, Any],
+    limit: int | None,
+    was: str | Iterable[str],
+    evals: bool,
+    without: Iterable[str],
+) -> tuple[list[Transition], dict[int, float]]:
+    """The transitions of all runs of a graph, and the times of corrections by the `id` of their
+    transition."""
+    checked_store(journal)
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit={limit}: give how many are wanted at most, or None for all")
+    graph.prove()
+    names = dict.fromkeys([graph.name, *([was] if isinstance(was, str) else was)])
+    left_out = frozenset([without] if isinstance(without, str) else without)
+    reader = _JournalReader(journal, graph, tuple(names), evals, left_out)
+    found = await reader.read_all(limit)
+    reader.log_skipped(found)
+    return found, reader.corrected_at
+
+
+class _JournalReader:
+    """Reads the transitions of all runs of a graph."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        graph: Graph[Any, Any],
+        names: Sequence[str],
+        evals: bool,
+        without: frozenset[str],
+    ) -> None:
+        self._journal = journal
+        self._graph = graph
+        self._names = names
+        self._evals = evals
+        self._without = without
+        self._secrets = Secrets(every_node(graph))
+        self._newest: dict[Key, Correction] = {}
+        self._by_run: dict[tuple[str, Key], Correction] = {}
+        self._read_count = 0
+        self._unreadable: dict[str, str] = {}
+        """Why runs could not be read, by their ids."""
+        self._unusable: Counter[str] = Counter()
+        self._from_evals = 0
+        self.corrected_at: dict[int, float] = {}
+
+    async def read_all(self, limit: int | None) -> list[Transition]:
+        """All transitions, or so many, those of the newest runs first."""
+        runs = await self._runs()
+        # A fork may be listed before or after its parent, so corrections are read first.
+        forks = {run.run_id: await self._steps(run) for run in runs if run.parent is not None}
+        for run_id, steps in forks.items():
+            for key, correction in steps.corrected.items():
+                self._by_run[run_id, key] = correction
+                if correction.at > self._newest.setdefault(key, correction).at:
+                    self._newest[key] = correction
+        found: list[Transition] = []
+        seen: set[Key] = set()
+        for run in runs:
+            steps = forks[run.run_id] if run.run_id in forks else await self._steps(run)
+            answers = {key: each.transition for key, each in steps.corrected.items()}
+            if run.status == "ended":
+                answers = {**steps.taken, **answers}
+            for key, transition in answers.items():
+                if len(found) == limit:
+                    return found
+                if key in seen:
+                    continue
+                seen.add(key)
+                best = self._correction(key) or transition
+                if self._is_wanted(best) and self._is_usable(best):
+                    found.append(best)
+        return found
+
+    async def _runs(self) -> list[RunInfo]:
+        """The runs that have ended or are forks, the newest first."""
+        found = [
+            run
+            for name in self._names
+            async for run in self._journal.every_run(graph=name)
+            if (run.status == "ended" or run.parent is not None) and run.run_id not in self._without
+        ]
+        return found if len(self._names) == 1 else sorted(found, key=lambda run: -run.started)
+
+    async def _steps(self, run: RunInfo) -> Steps:
+        try:
+            stored = await self._journal.read(run.run_id)
+        except JournalError as error:
+            if error.code == "bae-run-unknown":  # it was deleted meanwhile
+                return Steps()
+            if error.code != "bae-journal-damaged":
+                raise
+            self._read_count += 1
+            self._unreadable[run.run_id] = error.message
+            return Steps()
+        self._read_count += 1
+        return await in_thread(self._decode, run.run_id, stored)
+
+    def _decode(self, run_id: str, stored: StoredRun) -> Steps:
+        try:
+            return steps_of(run_id, decode(self._graph, stored.lines, partial=True))
+        except Exception as error:  # today's classes may raise anything for old values
+            message = error.message if isinstance(error, BaeError) else describe(error)
+            self._unreadable[run_id] = message
+            return Steps()
+
+    def _correction(self, key: Key) -> Transition | None:
+        """The answer that a person gave instead of the LM, if one did. A correction of a correction
+        counts for the fields of both."""
+        newest = self._newest.get(key)
+        if newest is None:
+            return None
+        names = set(newest.transition.corrected)
+        parents = {newest.parent}
+        before = self._by_run.get((newest.parent, key))
+        while before is not None:
+            names.update(before.transition.corrected)
+            again = before.parent in parents  # a file can say that a run is its own parent
+            parents.add(before.parent)
+            before = None if again else self._by_run.get((before.parent, key))
+        asked = asked_fields(cast("type[Node]", newest.transition.next_type))
+        corrected = replace(newest.transition, corrected=tuple(n for n in asked if n in names))
+        self.corrected_at[id(corrected)] = newest.at
+        return corrected
+
+    def _is_wanted(self, found: Transition) -> bool:
+        """Whether it is in no run to be left out, whose steps forks have as well, and in no
+        evaluation, unless these are wanted or a person corrected it."""
+        if found.run_id in self._without:
+            return False
+        wanted = self._evals or bool(found.corrected) or not is_eval_run(found.root)
+        self._from_evals += not wanted
+        return wanted
+
+    def _is_usable(self, found: Transition) -> bool:
+        """Whether today's classes still lead there by an LM, and everything it saw is known."""
+        why = _why_unusable(found, self._secrets)
+        if why:
+            self._unusable[why] += 1
+        return not why
+
+    def log_skipped(self, found: Sequence[Transition]) -> None:
+        """Log what was left out."""
+        name = self._graph.name
+        if self._unreadable:
+            run_id, why = next(iter(self._unreadable.items()))
+            log.warning(
+                "%d of %d runs of %s are skipped: today's classes cannot read them, such as %s: %s",
+                len(self._unreadable),
+                self._read_count,
+                name,
+                run_id,
+                why,
+            )
+        level = logging.INFO if found else logging.WARNING
+        if self._from_evals:
+            log.log(
+                level,
+                "%s in evaluations of %s left out: give evals=True to learn from their cases too",
+                count_steps(self._from_evals),
+                name,
+            )
+        if self._unusable:
+            reasons = "; ".join(f"{count} because {why}" for why, count in self._unusable.items())
+            log.log(level, "steps in runs of %s were left out: %s", name, reasons)
+
+
+def count_steps(steps: int) -> str:
+    """A number of steps, as text."""
+    return "1 step" if steps == 1 else f"{steps} steps"
+
+
+def _why_unusable(found: Transition, secrets: Secrets) -> str:
+    """Why nothing can be learned from a transition; empty if something can."""
+    node, following = found.node, found.next_node
+    plan = plan_of(type(node))
+    if plan.written or found.next_type not in plan.offered:
+        return f"no LM leads from {plan.name} to {found.next_type.__name__} today"
+    hidden = secrets.fields(type(node))
+    unknown = [f"{plan.name}.{name}" for name in _unknown_fields(node, hidden)]
+    if following is not None:
+        cls = type(following)
+        hidden = secrets.fields(cls)
+        context = {field.name for field in plan_of(cls).context}
+        names = [name for name in _unknown_fields(following, hidden) if name in context]
+        held = following.__dict__.keys() - hidden
+        names += [name for name in asked_fields(cls) if name not in held]
+        unknown += [f"{cls.__name__}.{name}" for name in names]
+    return f"the values of {', '.join(unknown)} are secret or redacted" if unknown else ""
+
+
+def _unknown_fields(node: Node, hidden: frozenset[str]) -> list[str]:
+    """The fields that an LM sees of a node and that are hidden here, or were redacted."""
+    cls = type(node)
+    return [
+        name
+        for name in cls.__pydantic_fields__
+        if (name in hidden or name not in node.__dict__)
+        and name in shown_fields(cls)
+        and not _is_masked(cls, name)
+        and not cls.__pydantic_fields__[name].exclude
+    ]
+
+
+def _is_masked(cls: type[Node], name: str) -> bool:
+    """Whether an LM sees of a field only that there is a value."""
+    members = union_members(cls.__pydantic_fields__[name].annotation)
+    return all(each in (SecretStr, SecretBytes, NoneType) for each in members)

@@ -176,16 +176,23 @@ def _check_settings(backend: Backend) -> None:
         )
 
 
-def _written(prompt: Prompt, answer: Answer) -> str | None:
-    """An answer as it is stored, or None where JSON cannot express it."""
+def text_to_store(prompt: Prompt, answer: Answer) -> str | None:
+    """The text of an answer, from which it can be read again; None if JSON cannot express it."""
     if not is_lossless(prompt, answer):
         return None
-    text = answer.text
-    if not text and answer.value is not UNPARSED:
-        try:
-            text = to_json(answer.value).decode()
-        except (ValueError, TypeError):
-            return None
+    if answer.text or answer.value is UNPARSED:
+        return answer.text
+    try:
+        return to_json(answer.value).decode()
+    except (ValueError, TypeError):
+        return None
+
+
+def _written(prompt: Prompt, answer: Answer) -> str | None:
+    """An answer as it is stored, or None where JSON cannot express it."""
+    text = text_to_store(prompt, answer)
+    if text is None:
+        return None
     return json.dumps({"version": VERSION, "text": text, "models": answer.usage.models})
 
 
