@@ -289,16 +289,12 @@ async def test_what_makes_no_sense_is_refused():
     lm, after = ScriptedLM(), told(HINT)
     with pytest.raises(ValueError, match="concurrency=0"):
         await compare(Coded, after, [], lm=lm, concurrency=0)
-    with pytest.raises(ValueError, match="given the predictor of Coded: give that of Other"):
-        await compare(Other, after, right_examples(4), lm=lm)
-    with pytest.raises(TypeError, match="give the NodePredictor of Coded"):
-        await compare(Coded, {Coded: after}, [], lm=lm)
-    with pytest.raises(TypeError, match="give a node class"):
-        await compare(int, after, [], lm=lm)
-    with pytest.raises(TypeError, match="give the Graph that Coded runs in"):
-        await compare(Coded, after, [], lm=lm, graph=Coded)
-    with pytest.raises(ValueError, match="the graph Other has no node Coded"):
-        await compare(Coded, after, [], lm=lm, graph=Graph(start=Other))
+    for cls, predictor in ((Other, after), (Coded, {Coded: after}), (int, after)):
+        with pytest.raises(TypeError, match="give a node class and its NodePredictor"):
+            await compare(cls, predictor, [], lm=lm)
+    for graph in (Coded, Graph(start=Other)):
+        with pytest.raises(TypeError, match="give the Graph that Coded runs in"):
+            await compare(Coded, after, [], lm=lm, graph=graph)
 
 
 # --- as a run asks it -------------------------------------------------------------------------
@@ -448,8 +444,8 @@ def chooses(at_once: str, alone: str) -> Callable[[Prompt], Any]:
 @pytest.mark.parametrize(
     ("at_once", "alone", "scores", "side"),
     [
-        ("Bill", "Chat", (0.0, 0.0), "asked with what was learned"),
-        ("Bill", "None", (0.0, 0.0), "asked with what was learned"),
+        ("Bill", "Chat", (0.0, 0.0), "asked with the learned prompt"),
+        ("Bill", "None", (0.0, 0.0), "asked with the learned prompt"),
         ("Chat", "Bill", (0.0, 1.0), "asked without it"),
         ("Chat", "Chat", (0.0, 1.0), ""),
         ("Bill", "Bill", (0.0, 1.0), ""),
@@ -519,7 +515,7 @@ async def test_a_prompt_that_the_lm_will_not_take_counts_as_zero_and_is_noted():
 
     assert (found.before.mean, found.after.mean, found.validity_after) == (1.0, 0.0, 0.0)
     (note,) = (each.note for each in heard if each.note)
-    assert "with what was learned, the LM would not take a prompt: the prompt is too long" in note
+    assert "with the learned prompt, the LM refused a prompt: the prompt is too long" in note
 
 
 @pytest.mark.parametrize("said", ["This model's maximum context length is 8192 tokens", "not 3"])
@@ -534,8 +530,8 @@ async def test_a_question_that_is_refused_counts_as_zero_and_the_others_are_comp
 
     assert [after for _, after in found.scores] == [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
     assert sorted(each.note for each in heard if each.note) == [
-        f"asked {side}, the LM would not take a prompt: {said}"
-        for side in ("with what was learned", "without it")
+        f"asked {side}, the LM refused a prompt: {said}"
+        for side in ("with the learned prompt", "without it")
     ]
 
 

@@ -15,7 +15,7 @@ from bae.lm.signatures import says
 from bae.node import Node
 from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
 from bae.optimizer.optimizers import checked_options
-from bae.optimizer.progress import Part, Progress, Telling
+from bae.optimizer.progress import Part, Progress, ProgressReporter
 from bae.plan import plan_of
 from bae.result import GraphResult
 from bae.threads import in_thread
@@ -121,22 +121,22 @@ async def aoptimize_node(
             log.charge(budget)
         with budget or nullcontext():
             if is_parsed(node_cls):
-                telling = Telling(node_cls.__name__, "fill", log, progress)
-                telling.phase = "skipped"
-                telling.note(_PARSED)
+                reporter = ProgressReporter(node_cls.__name__, "fill", log, progress)
+                reporter.phase = "skipped"
+                reporter.note(_PARSED)
             for part in parts:
                 chosen, asking = found[part], different[part]
-                telling = Telling(node_cls.__name__, part, log, progress)
+                reporter = ProgressReporter(node_cls.__name__, part, log, progress)
                 made.examples[part] = len(chosen)
                 if not chosen and any(found.values()):
                     # Nothing is amiss: a start, say, is chosen from and never filled.
-                    telling.phase = "skipped"
-                    telling.tell()
+                    reporter.phase = "skipped"
+                    reporter.report()
                 elif len(asking) < minimum:
-                    telling.phase = "skipped"
-                    telling.note(_too_few(len(chosen), len(asking), minimum))
+                    reporter.phase = "skipped"
+                    reporter.note(_too_few(len(chosen), len(asking), minimum))
                 else:
-                    score = metrics_for(node_cls, part, with_log(metric, log, telling.note))
+                    score = metrics_for(node_cls, part, with_log(metric, log, reporter.note))
                     questions[part] = len(asking)
                     reached = await optimize_part(
                         PartQuestions(node_cls, part, getattr(predictor, part), graph),
@@ -146,7 +146,7 @@ async def aoptimize_node(
                         optimizer,
                         settings,
                         log=log,
-                        telling=telling,
+                        reporter=reporter,
                         budget=budget,
                         seed=seed,
                         concurrency=concurrency,
@@ -154,8 +154,8 @@ async def aoptimize_node(
                     if reached is not None:
                         best[part] = reached
                     if part == "fill" and _replaces_written(node_cls, predictor):
-                        telling.note("its instruction replaces the one in NodeConfig")
-                made.notes.extend(f"{part}: {note}" for note in telling.notes)
+                        reporter.note("its instruction replaces the one in NodeConfig")
+                made.notes.extend(f"{part}: {note}" for note in reporter.notes)
     finally:
         if log is not calls:
             await log.aclose()

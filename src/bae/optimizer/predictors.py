@@ -1,6 +1,5 @@
 """Predictors of node classes, which DSPy's optimizers work on: one for the fill of the fields and
-one for the choice of what comes next. `optimizing.py` has them optimized, `artifacts.py` keeps what
-came of it, and `bae.lm.OptimizedLM` asks a `dspy.LM` through them."""
+one for the choice of the next node; made from artifacts, and saved as artifacts."""
 
 from __future__ import annotations
 
@@ -46,9 +45,9 @@ _log = logging.getLogger("bae.optimizer")
 class NodePredictor:
     """The predictors of a node class, together a `dspy.Module`.
 
-    `fill` is for its fields and `choice` for its successor, each a `dspy.Predict`, or None
-    where no model is asked for that. `made` says how they were optimized, and `sources` what the
-    artifact they were loaded from knew of the nodes that its examples come from.
+    `fill` is for its fields and `choice` for its successor, each a `dspy.Predict`, or None if no
+    model is asked for that. `made` is how they were optimized, and `sources` the classes that the
+    examples come from, as in the artifact they were loaded from.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -144,7 +143,7 @@ def save_optimized(
     among: Graph[Any, Any] | Iterable[type[Node]] = (),
 ) -> list[Path]:
     """Write what predictors have learned into a directory, one JSON file for each node class, and
-    answer the files.
+    return the files.
 
     Give `NodePredictor`s, or `dspy.Predict`s of `node_to_signature(cls)`. One that has learned
     nothing is not written, and a file that is there for it is left alone. `among` is as for
@@ -160,8 +159,8 @@ def load_optimized(
     node_classes: Graph[Any, Any] | Iterable[type[Node]], path: str | Path
 ) -> dict[type[Node], NodePredictor]:
     """A predictor for every node class of a graph, those of graphs inside it too, or for the
-    classes that are given: with what its file says, and fresh where there is none. What it raises
-    is as for `load_artifacts`."""
+    classes given: with the learned prompts in its file, or fresh if there is none. Raises as
+    `load_artifacts` does."""
     from bae.graph import Graph
 
     classes = nodes_among(node_classes, "load_optimized")
@@ -203,9 +202,10 @@ def _learned(whole: NodePredictor, part: str) -> LearnedPrompt | None:
     examples: list[PromptExample] = []
     for number, demo in enumerate(predictor.demos):
         try:
-            example = _example(cls, part, signature, dict(demo))
+            example = prompt_example(cls, part, signature, dict(demo))
+            json.dumps([example.known, example.answer], allow_nan=False)
             wrong = misfit(cls, part, example)
-        except ValueError as error:  # what JSON cannot say, as pydantic puts it too
+        except ValueError as error:  # what JSON cannot express, as pydantic raises it too
             example, wrong = None, describe(error)
         if example is not None and not wrong:
             examples.append(example)
@@ -217,42 +217,63 @@ def _learned(whole: NodePredictor, part: str) -> LearnedPrompt | None:
     return LearnedPrompt(signature.instructions, tuple(examples))
 
 
-def _example(cls: type[Node], part: str, signature: Any, demo: Mapping[str, Any]) -> PromptExample:
+# --- values by the names of a signature, and by those that a model is shown -------------------
+
+
+def known_values(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs in an example or a demonstration, as the JSON that a model is shown."""
     known: dict[str, Any] = {}
     context: dict[str, Any] = {}
     for name, field in signature.input_fields.items():
-        if name not in demo:
+        if name not in values:
             continue
-        value = _json(demo[name])
+        value = to_jsonable_python(values[name], by_alias=False)
         if is_known(field) and isinstance(value, dict):
             known |= cast(dict[str, Any], value)
         else:
             context[model_name(name, field)] = value
-    if context:
-        known["context"] = context
+    return {**known, "context": context} if context else known
+
+
+def answer_values(
+    cls: type[Node], part: str, signature: Any, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The answer in an example, a demonstration or a prediction, as the JSON of a model."""
+    names = {model_name(n, f): n for n, f in signature.output_fields.items() if n in values}
     asked = asked_fields(cls) if part == "fill" else ("choice",)
-    outputs = {model_name(n, f): n for n, f in signature.output_fields.items() if n in demo}
-    answer = {name: _json(demo[outputs[name]]) for name in asked if name in outputs}
-    return PromptExample(known=known, answer=answer)
+    return {
+        name: to_jsonable_python(values[names[name]], by_alias=False)
+        for name in asked
+        if name in names
+    }
+
+
+def output_values(signature: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer by the names of the outputs in a signature."""
+    fields = signature.output_fields.items()
+    return {n: answer[model_name(n, f)] for n, f in fields if model_name(n, f) in answer}
+
+
+def prompt_example(
+    cls: type[Node], part: str, signature: Any, demo: Mapping[str, Any]
+) -> PromptExample:
+    """A demonstration as an example in a prompt."""
+    known = known_values(signature, demo)
+    return PromptExample(known=known, answer=answer_values(cls, part, signature, demo))
 
 
 def _demo(signature: Any, example: PromptExample) -> Any:
-    dspy = load_dspy("predictor_of")
     source = {name: value for name, value in example.known.items() if name != "context"}
     context = cast(dict[str, Any], example.known.get("context", {}))
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name, field in signature.input_fields.items():
         if is_known(field):
             if source:
-                given[name] = source
+                inputs[name] = source
         elif model_name(name, field) in context:
-            given[name] = context[model_name(name, field)]
-    answer = {
-        name: example.answer[model_name(name, field)]
-        for name, field in signature.output_fields.items()
-        if model_name(name, field) in example.answer
-    }
-    return dspy.Example(**given, **answer).with_inputs(*given)
+            inputs[name] = context[model_name(name, field)]
+    outputs = output_values(signature, example.answer)
+    return load_dspy("predictor_of").Example(**inputs, **outputs).with_inputs(*inputs)
 
 
 def _as_predictor(cls: type[Node], given: Any) -> NodePredictor:
@@ -278,9 +299,3 @@ def _as_predictor(cls: type[Node], given: Any) -> NodePredictor:
             f"node_to_signature({cls.__name__})"
         )
     return NodePredictor(cls, found[0])
-
-
-def _json(value: Any) -> Any:
-    said = to_jsonable_python(value, by_alias=False)
-    json.dumps(said, allow_nan=False)
-    return said

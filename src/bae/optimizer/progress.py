@@ -42,24 +42,24 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Telling:
-    """Tells how one part is getting on. A listener that raises is told no more."""
+class ProgressReporter:
+    """Reports the progress of one part to a listener. One that raises is not called again."""
 
     node: str
     part: Part
     calls: CallLog
-    hear: Callable[[Progress], None] | None = None
+    listener: Callable[[Progress], None] | None = None
     phase: Phase = "bootstrapping"
     scored: int = 0
     best: float | None = None
     notes: list[str] = field(default_factory=list[str])
 
-    def tell(self, note: str = "") -> None:
-        """Say how things are now."""
-        if self.hear is None:
+    def report(self, note: str = "") -> None:
+        """Report the current state."""
+        if self.listener is None:
             return
         asked = self.calls.statistics()
-        told = Progress(
+        progress = Progress(
             self.node,
             self.part,
             self.phase,
@@ -71,14 +71,14 @@ class Telling:
             note,
         )
         try:
-            self.hear(told)
+            self.listener(progress)
         except Exception as error:
-            self.hear = None
+            self.listener = None
             log.warning("progress raised, and is not called again: %s", describe(error))
 
     def note(self, text: str) -> None:
-        """Say something worth knowing, once: to the log, and with what was made."""
+        """Note something worth knowing, once: in the log, and in the artifact."""
         if text not in self.notes:
             self.notes.append(text)
             log.warning("%s, %s: %s", self.node, self.part, text)
-            self.tell(text)
+            self.report(text)

@@ -23,7 +23,7 @@ from bae.lm.prompts import text_of_question
 from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
 from bae.optimizer.bridge import QUIET, Bridge, OutOfBudget, quiet
 from bae.optimizer.optimizers import Training, optimized, validating
-from bae.optimizer.questions import Exactly, recalled
+from bae.optimizer.questions import Reworded, node_like
 from bae.optimizer.splits import is_corrected
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget
     from bae.optimizer.calls import CallLog
     from bae.optimizer.metrics import PartMetric
-    from bae.optimizer.progress import Phase, Telling
+    from bae.optimizer.progress import Phase, ProgressReporter
     from bae.optimizer.questions import PartQuestions
 
 
@@ -64,7 +64,7 @@ class AskingAdapter(_dspy.Adapter):
         calls: CallLog,
         backends: Mapping[Role, Backend],
         questions: PartQuestions,
-        telling: Telling,
+        reporter: ProgressReporter,
         teaching: Teaching,
     ) -> None:
         _dspy.Adapter.__init__(self)
@@ -72,7 +72,7 @@ class AskingAdapter(_dspy.Adapter):
         self._calls = calls
         self._backends = backends
         self._questions = questions
-        self._telling = telling
+        self._reporter = reporter
         self._teaching = teaching
         self.taken = 0
         self._refusals = Refusals()
@@ -143,9 +143,9 @@ class AskingAdapter(_dspy.Adapter):
             self._teaching.may_ask(self.question)
 
         async def asked() -> dict[str, Any] | None:
-            self._telling.phase = phase
+            self._reporter.phase = phase
             try:
-                answer = await questions.answered(backend, known, learned_prompt)
+                answer = await questions.ask_once(backend, known, learned_prompt)
             except BaeLMError as error:
                 if not self._refusals.is_about_the_question(error):
                     raise
@@ -160,18 +160,19 @@ class AskingAdapter(_dspy.Adapter):
     def _program(self, backend: Backend, signature: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         target, instruction = answer_class(signature), signature.instructions
         known = known_inputs(signature, inputs)
-        exactly = Exactly(backend, text_of_question(instruction, known))
-        source = recalled("Known", known.get("context", {}))
+        text = text_of_question(instruction, known)
+        exactly = Reworded(backend, lambda _: text)
+        source = node_like("Known", known.get("context", {}))
 
         async def asked() -> Any:
-            self._telling.phase = "proposing"
+            self._reporter.phase = "proposing"
             try:
                 made = await ask_to_fill(exactly, target, {}, instruction, source)
             except BaeLMError as error:
                 if not self._refusals.is_about_the_question(error):
                     raise
                 raise NotTaken(error.message) from error
-            self._telling.tell()
+            self._reporter.report()
             return made
 
         try:
@@ -189,7 +190,7 @@ class AskingAdapter(_dspy.Adapter):
 
     def _note(self, text: str) -> None:
         async def noted() -> None:
-            self._telling.note(text)
+            self._reporter.note(text)
 
         self._bridge.call(noted)
 
@@ -342,7 +343,7 @@ async def optimize_part(
     options: Mapping[str, Any],
     *,
     log: CallLog,
-    telling: Telling,
+    reporter: ProgressReporter,
     budget: Budget | None,
     seed: int,
     concurrency: int,
@@ -355,7 +356,7 @@ async def optimize_part(
     accept = options.get("accept")
     accept = metric.accept if accept is None else accept
     teaching = Teaching(accept, most_fruitless(options))
-    adapter = AskingAdapter(bridge, log, backends, asked, telling, teaching)
+    adapter = AskingAdapter(bridge, log, backends, asked, reporter, teaching)
     plain = [_without_origin(asked, each) for each in examples]
     places = {id(each): index for index, each in enumerate(plain)}
     board = Scoreboard()
@@ -368,15 +369,15 @@ async def optimize_part(
         async def judged() -> tuple[float, str]:
             found = await metric(examples[place], answer, index=place, trace=trace)
             value = found.value
-            telling.scored += 1
-            if telling.phase == "trying":
+            reporter.scored += 1
+            if reporter.phase == "trying":
                 best = board.add(candidate, example, value)
-                telling.best = best if apart else None
+                reporter.best = best if apart else None
             elif trace is not None:
                 if is_corrected(examples[place]) and answer != asked.answer(dict(example)):
                     value = _NEVER  # no other answer replaces a person's
                 teaching.judged(question, found.value, value >= accept)
-            telling.tell()
+            reporter.report()
             return value, found.why
 
         return bridge.call(judged)
@@ -425,26 +426,28 @@ async def optimize_part(
                 clear_frames(error.__traceback__)
                 raise
 
-    telling.tell()
+    reporter.report()
     with quiet():
         found = await bridge.run(work)
     if bridge.spent is not None:
-        telling.note(f"the budget ran out, and this is the best until then: {bridge.spent.message}")
+        reporter.note(
+            f"the budget ran out, and this is the best until then: {bridge.spent.message}"
+        )
     best: float | None = None
     if adapter.not_taken and not adapter.taken:
         # What was found was never asked, and could not be.
-        telling.note(_none_taken(adapter))
+        reporter.note(_none_taken(adapter))
     elif found is not None:
         asked.predictor.signature = asked.signature.with_instructions(found.instruction)
         asked.predictor.demos = [_demo(asked, each) for each in found.demos]
         if apart:
             best = board.mean(adapter.candidate_of(found.instruction, found.demos))
         if adapter.not_taken:
-            telling.note(_some_not_taken(adapter))
+            reporter.note(_some_not_taken(adapter))
         if note := teaching.note():
-            telling.note(note)
-    telling.phase = "done"
-    telling.tell()
+            reporter.note(note)
+    reporter.phase = "done"
+    reporter.report()
     return best
 
 
