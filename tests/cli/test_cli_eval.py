@@ -471,7 +471,7 @@ def test_answers_that_fit_no_gate_are_refused_with_their_lines(bae: Any) -> None
     assert "line 1: answers.Aproval.ok: there is no such gate, did you mean Approval.ok?" in said
     assert "line 2: answers.Reply.answer: there is no such gate, there are Approval.ok" in said
     assert "line 3: answers.Approval.ok: Input should be a valid boolean" in said
-    assert "line 4: answers: give an object" in said
+    assert "line 4: answers: Input should be a valid dictionary" in said
 
 
 def test_an_expected_field_that_no_end_has_is_told_with_those_of_every_end(bae: Any) -> None:

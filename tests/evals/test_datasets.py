@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from bae import BaeError, Dep, Graph, Node
 from bae.evals import Case, cases_of, evaluate, load_cases
-from bae.evals.datasets import load_dataset, metric_of
+from bae.evals.datasets import load_dataset
 from bae.testing import ScriptedLM
 
 pydantic_evals = pytest.importorskip("pydantic_evals")
@@ -31,7 +31,6 @@ from pydantic_evals.evaluators import (  # noqa: E402
     EvaluatorContext,
     HasMatchingSpan,
     IsInstance,
-    MaxDuration,
     MaxModelRequests,
 )
 
@@ -334,20 +333,6 @@ async def test_scores_outside_0_to_1_and_labels_alone_are_refused() -> None:
         with pytest.raises(BaeError) as raised:
             await scored(moods, cases, strength=3)
         assert raised.value.code == "bae-metric-score"
-
-
-async def test_evaluators_can_be_had_as_one_metric_for_cases_of_the_same_names() -> None:
-    rows = dataset(Row(name="n", inputs="a"), evaluators=[MaxDuration(seconds=60)])
-    metric = metric_of(rows, moods)
-    assert metric is not None
-    found = await evaluate(moods, [Case({"message": "x"}, "n")], {"it": lm()}, metric=metric)
-    assert found.contenders[0].cases[0].score == 1
-    with pytest.raises(BaeError, match="no evaluator for the case 'other'"):
-        await evaluate(moods, [Case({"message": "x"}, "other")], {"it": lm()}, metric=metric)
-    assert metric_of(dataset(Row(inputs="a")), moods) is None
-
-
-# --- files ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json"])

@@ -95,7 +95,7 @@ async def test_answers_that_fit_no_gate_are_refused_before_anything_runs() -> No
     for answers, says in (
         ({"Refund.aproved": True}, "did you mean Refund.approved?"),
         ({"Refund.until": "soon"}, "answers.Refund.until: "),
-        ("yes", "answers: give an object"),
+        ("yes", "answers: Input should be a valid dictionary"),
     ):
         with pytest.raises(BaeError) as caught:
             await asked(Case({"item": "hat"}, answers=answers))  # pyright: ignore[reportArgumentType]

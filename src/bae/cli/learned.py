@@ -26,12 +26,12 @@ Artifacts = dict["type[Node]", "Artifact"]
 def artifacts_in(graph: Graph[Any, Any], directory: str) -> Artifacts:
     """The artifacts of a directory for the nodes of a graph. Raises if there is none, or if some no
     longer fit their nodes."""
-    from bae.optimizer.artifacts import all_misfits, artifacts_there
+    from bae.optimizer.artifacts import misfits_error, read_artifacts
 
     misfits: dict[type[Node], ArtifactError] = {}
-    found = artifacts_there(graph, directory, misfits)
+    found = read_artifacts(graph, directory, misfits)
     if misfits:
-        raise all_misfits(directory, tuple(misfits.values()))
+        raise misfits_error(directory, tuple(misfits.values()))
     if not found:
         raise refused(
             f"{directory} has no artifact for a node of the graph {graph.name}",

@@ -100,12 +100,7 @@ def resumes(found: Improvement) -> str:
     """What to do if it ended early."""
     if found.kept:
         return f"{_kept(found)}: the same command resumes"
-    if found.forgotten and found.calls.calls:
-        return (
-            f"nothing is kept of {found.forgotten}, which has no settings to recognize it by: the "
-            "same command starts again"
-        )
-    return "nothing was answered yet, and nothing is kept"
+    return "no answer is kept: the same command starts again"
 
 
 def as_data(found: Improvement, file: str, error: BaseException | None) -> dict[str, Any]:
@@ -260,10 +255,7 @@ def _spent(found: Improvement) -> Iterator[str]:
 
 def _kept(found: Improvement) -> str:
     are = "is" if found.kept == 1 else "are"
-    said = f"{count(found.kept, 'call')} {are} kept in {Path(found.directory) / CALLS}"
-    if found.forgotten:
-        said += f", those of {found.forgotten} to no use, which has no settings"
-    return said
+    return f"{count(found.kept, 'call')} {are} kept in {Path(found.directory) / CALLS}"
 
 
 def _part_data(part: PartResult) -> dict[str, Any]:

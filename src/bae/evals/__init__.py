@@ -2,7 +2,7 @@
 in total and for each node."""
 
 from bae.evals.cases import Case, CaseMetric, load_cases
-from bae.evals.datasets import cases_of, load_dataset, metric_of
+from bae.evals.datasets import cases_of, load_dataset
 from bae.evals.evaluation import evaluate
 from bae.evals.intervals import Interval, interval, paired_difference
 from bae.evals.report import CaseResult, Contender, Difference, Evaluation, Row
@@ -21,6 +21,5 @@ __all__ = [
     "interval",
     "load_cases",
     "load_dataset",
-    "metric_of",
     "paired_difference",
 ]

@@ -3,17 +3,15 @@ answers to gates, all checked before anything runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from bae.draft import from_answer, validated
-from bae.evals.cases import MOST_PROBLEMS, Case, invalid_cases
-from bae.evals.metrics import is_json, short
+from bae.evals.cases import MOST_PROBLEMS, Case, invalid_cases, suggest
+from bae.evals.metrics import is_json
 from bae.exceptions import describe, faults
 from bae.markers import Gate
 from bae.node import Node
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from bae.run import Answer
 
 Checked: TypeAlias = "tuple[str, Case | None, list[str]]"
-"""A case, what it is called in errors, and what is already known to be wrong with it."""
+"""The label of a case in errors, the case, and its known problems."""
 
 
 def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
@@ -104,8 +102,8 @@ class CaseTypes:
         cls = self.graph.start
         fields = self.by_field(cls, {name: _copied(value) for name, value in inputs.items()})
         if cls.__init__ is Node.__init__ and is_json(fields):
-            said = frozenset(name for name in fields if name in cls.__pydantic_fields__)
-            return from_answer(cls, fields, said)
+            known = frozenset(name for name in fields if name in cls.__pydantic_fields__)
+            return from_answer(cls, fields, known)
         return cls(**fields)
 
     def by_field(self, cls: type[Node], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,9 +147,11 @@ class CaseTypes:
 
     def problems(self, case: Case) -> list[str]:
         """What does not fit, as `input.age: Input should be …`; empty if everything fits."""
-        case, found = _in_shape(case)
+        found: list[str] = []
         if case.inputs is not self.NOT_GIVEN:
             found += self._start_problems(case.inputs)
+        if misshapen := _shape_problems(case):
+            return found + misshapen
         if case.metric is None:  # otherwise what is expected is for the metric to know
             found += self._end_problems(case)
         for name, fields in case.nodes.items():
@@ -165,9 +165,8 @@ class CaseTypes:
                 cls, name = self.gates[place]
                 found += self._field_problems(f"answers.{cls.__name__}", cls, {name: value})
             else:
-                near = get_close_matches(place, self.gates, n=1)
                 known = f"there are {', '.join(self.gates)}" if self.gates else "the graph has none"
-                hint = f"did you mean {near[0]}?" if near else known
+                hint = suggest(place, self.gates, known)
                 found.append(f"answers.{place}: there is no such gate, {hint}")
         return found
 
@@ -197,8 +196,8 @@ class CaseTypes:
         if case.expected_type:
             cls = self.named(case.expected_type)
             if cls is None or cls not in ends:
-                said = _no_node(case.expected_type, (self.names[end] for end in ends))
-                return [f"expected_type: no run of {self.graph.name} ends there: {said}"]
+                why = _no_node(case.expected_type, (self.names[end] for end in ends))
+                return [f"expected_type: no run of {self.graph.name} ends there: {why}"]
             ends = (cls,)
         if case.expected is None or not ends:
             return []
@@ -212,9 +211,8 @@ class CaseTypes:
         found: list[str] = []
         for name in fields:
             if name not in known:
-                near = get_close_matches(name, cls.__pydantic_fields__, n=1)
                 has = f"it has {', '.join(cls.__pydantic_fields__)}"
-                hint = f"did you mean {near[0]}?" if near else has
+                hint = suggest(name, cls.__pydantic_fields__, has)
                 found.append(f"{place}.{name}: {cls.__name__} has no such field, {hint}")
         try:
             self.expectation(cls, {n: value for n, value in fields.items() if n in known})
@@ -237,34 +235,31 @@ def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
     }
     found: dict[type[Node], str] = {}
     for cls, name in names.items():
-        same = [other for other, said in names.items() if said == name]
+        same = [other for other, its_name in names.items() if its_name == name]
         found[cls] = name if len(same) == 1 else f"{name} {same.index(cls) + 1}"
     return found
 
 
-def _in_shape(case: Case) -> tuple[Case, list[str]]:
-    """The case without what has a wrong shape, so that this hides no other problem."""
-    found: list[str] = []
-    without: dict[str, Any] = {}
-    for place in ("name", "expected_type"):
-        if not isinstance(text := getattr(case, place), str):
-            found.append(f"{place}: give a text, and not {short(text)}")
-            without[place] = ""
-    for place in ("expected", "nodes", "metadata", "answers"):
-        given = getattr(case, place)
-        if not isinstance(given, Mapping) and not (given is None and place == "expected"):
-            found.append(f"{place}: give an object of fields, and not {short(given)}")
-            without[place] = None if place == "expected" else {}
-    if "nodes" not in without:
-        nodes = cast("Mapping[str, object]", case.nodes)
-        wrong = {n: each for n, each in nodes.items() if not isinstance(each, Mapping)}
-        for name, fields in wrong.items():
-            found.append(f"nodes.{name}: give an object of its fields, and not {short(fields)}")
-        without["nodes"] = {n: each for n, each in case.nodes.items() if n not in wrong}
-    if case.metric is not None and not callable(case.metric):
-        said = short(case.metric)
-        found.append(f"metric: give a function of the case and the result, and not {said}")
-    return replace(case, **without), found
+class _Shape(BaseModel):
+    """The types of the values in a case, but for its inputs."""
+
+    name: str
+    expected: Mapping[str, Any] | None
+    expected_type: str
+    nodes: Mapping[str, Mapping[str, Any]]
+    metadata: Mapping[str, Any]
+    answers: Mapping[str, Any]
+    metric: Callable[..., Any] | None
+
+
+def _shape_problems(case: Case) -> list[str]:
+    try:
+        _Shape.model_validate(
+            {name: getattr(case, name) for name in _Shape.model_fields}, strict=True
+        )
+    except ValidationError as error:
+        return faults(error)
+    return []
 
 
 def _copied(value: Any) -> Any:
@@ -295,8 +290,7 @@ def _only_field(cls: type[Node]) -> str | None:
 
 def _no_node(name: str, among: Iterable[str]) -> str:
     names = sorted(among)
-    near = get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    hint = suggest(name, names, f"there are {', '.join(names)}")
     return f"{name!r} is no such node, {hint}"
 
 
@@ -306,6 +300,5 @@ def _in_no_end(ends: Sequence[type[Node]], expected: Mapping[str, Any]) -> Itera
     fields = "; ".join(f"{end.__name__} has {', '.join(end.__pydantic_fields__)}" for end in ends)
     for name in expected:
         if name not in known:
-            near = get_close_matches(name, sorted(known), n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            yield f"expected.{name}: no end has such a field, {hint}{fields}"
+            hint = " ".join(filter(None, (suggest(name, sorted(known), ""), fields)))
+            yield f"expected.{name}: no end has such a field, {hint}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -110,8 +110,14 @@ def invalid_cases(
     listed = [f"\n  {problem}" for problem in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
         listed.append(f"\n  and more: these are the first {MOST_PROBLEMS}")
-    said = f"{what}:{''.join(listed)}" if listed else what
-    return BaeError(said, code="bae-cases-invalid", cause=cause, fix=fix)
+    message = f"{what}:{''.join(listed)}" if listed else what
+    return BaeError(message, code="bae-cases-invalid", cause=cause, fix=fix)
+
+
+def suggest(name: str, among: Iterable[str], otherwise: str) -> str:
+    """A hint for a name that is not among these: the nearest one, or else `otherwise`."""
+    near = get_close_matches(name, [*among], n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 _KEYS: Final = tuple(f.name for f in fields(Case) if f.name not in ("inputs", "metric"))
@@ -126,38 +132,24 @@ def _lines(file: Path, types: CaseTypes) -> Iterator[Checked]:
 
 def _read(number: int, line: bytes, types: CaseTypes) -> tuple[Case | None, list[str]]:
     try:
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        said: Any = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        values: Any = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
     except UnicodeDecodeError as error:
         return None, [f"is not UTF-8: {error.reason} at byte {error.start + 1}"]
     except (ValueError, RecursionError) as error:
         return None, [f"is not JSON: {error}"]
-    if not isinstance(said, dict):
+    if not isinstance(values, dict):
         return None, ['is no JSON object: write {"input": {…}, "expected": {…}}']
-    given = cast(dict[str, Any], said)
+    given = {k: v for k, v in cast(dict[str, Any], values).items() if v is not None}
     keys = ("input", *_KEYS)
-    wrong: list[str] = []
-    for key in (key for key in given if key not in keys):
-        near = get_close_matches(key, keys, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(keys)}"
-        wrong.append(f"{key}: there is no such key, {hint}")
+    known = f"there are {', '.join(keys)}"
+    wrong = [
+        f"{key}: there is no such key, {suggest(key, keys, known)}"
+        for key in given
+        if key not in keys
+    ]
     if "input" not in given:
         wrong.append("input: there is none, and a run needs something to start with")
-    inputs = types.fields_of(given.get("input")) if "input" in given else types.NOT_GIVEN
-    held: dict[str, Any] = {key: given[key] for key in _KEYS if given.get(key) is not None}
-    held.setdefault("name", f"case {number}")
-    return Case(inputs, **held), wrong
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object without duplicate names."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} is there twice")
-    return found
-
-
-def _no_number(said: str) -> Any:
-    raise ValueError(f"{said} is no number in JSON")
+    inputs = types.fields_of(given["input"]) if "input" in given else types.NOT_GIVEN
+    case: dict[str, Any] = {"name": f"case {number}"}
+    case |= {key: given[key] for key in _KEYS if key in given}
+    return Case(inputs, **case), wrong

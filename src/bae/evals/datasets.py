@@ -25,7 +25,6 @@ from bae.threads import in_thread
 
 if TYPE_CHECKING:
     from bae.evals.case_types import Checked
-    from bae.evals.cases import CaseMetric
     from bae.graph import Graph
     from bae.result import GraphResult
 
@@ -86,27 +85,6 @@ def load_dataset(
             fix="write it with Dataset.to_file, or write lines of JSON into a .jsonl file",
         ) from error
     return _cases(dataset, graph, str(path), own_metric)
-
-
-def metric_of(dataset: Any, graph: Graph[Any, Any]) -> CaseMetric | None:
-    """The evaluators of a `pydantic_evals.Dataset` as one metric, for cases with the names of its
-    own; None if it has none. The cases of `cases_of` have it already."""
-    metrics = {case.name: case.metric for case in cases_of(dataset, graph)}
-    if not any(metrics.values()):
-        return None
-
-    async def evaluators(case: Case, result: GraphResult[Any]) -> Score:
-        metric = metrics.get(case.name)
-        if metric is None:
-            raise BaeError(
-                f"the dataset has no evaluator for the case {case.name!r}",
-                code="bae-metric-failed",
-                fix="give the dataset evaluators for all its cases, or score the others by a "
-                "metric of yours",
-            )
-        return await cast(Any, metric)(case, result)
-
-    return evaluators
 
 
 def _cases(dataset: Any, graph: Graph[Any, Any], where: str, own_metric: bool) -> list[Case]:

@@ -20,7 +20,7 @@ from bae.evals.case_runs import (
     eval_run_id,
     new_stamp,
 )
-from bae.evals.case_types import CaseTypes
+from bae.evals.case_types import CaseTypes, every_node
 from bae.evals.cases import Case, invalid_cases
 from bae.evals.judge import Judge
 from bae.evals.measures import Done, contenders_of, differences_of, measure
@@ -110,7 +110,12 @@ async def evaluate(
     checked = types.check(_labelled(cases), f"there are cases that {graph.name} cannot run")
     if not checked:
         raise invalid_cases("there are no cases", fix="give one or more: Case({…}, expected={…})")
-    by_node = _checked_metrics(types, checked, metric, node_metrics)
+    check_metrics(graph, metric, node_metrics)
+    by_node = dict(node_metrics or {})
+    own = () if metric is not None else (case.metric for case in checked)
+    for each in (*by_node.values(), *own):
+        if isinstance(each, Judge):
+            each.ready()
     scoring = Scoring(types, metric, by_node)
     evaluating = _Evaluating(
         types,
@@ -223,8 +228,8 @@ class _Evaluating:
 
     def _keep(self, job: Job, result: CaseResult) -> None:
         run = measure(job.records)
-        told = replace(result, usage=run.usage, asked=self._asked[job.case.name])
-        self._done[job.run_id] = Done(told, run)
+        result = replace(result, usage=run.usage, asked=self._asked[job.case.name])
+        self._done[job.run_id] = Done(result, run)
         job.forget()
 
     def _result(self, job: Job) -> Done:
@@ -270,21 +275,18 @@ def _ready(lm: Contending) -> Contending:
 
 def _check_arguments(graph: object, cases: object, lms: object) -> None:
     if not isinstance(graph, Graph):
-        hint = " of it: Graph(start=…)" if isinstance(graph, type) else ""
-        raise TypeError(f"evaluate({short(graph)}, …): give a Graph{hint}")
+        raise TypeError(f"evaluate({short(graph)}, …): give a Graph, as Graph(start=…)")
     if isinstance(cases, str | bytes | Mapping) or not isinstance(cases, Iterable):
         raise TypeError(
             f"evaluate(graph, {short(cast(object, cases))}, …): give a list of Cases, or load them "
             "with load_cases(file, graph)"
         )
     if not isinstance(lms, Mapping) or not lms:
-        raise (ValueError if isinstance(lms, Mapping) else TypeError)(
-            f"evaluate(lms={short(cast(object, lms))}): give one LM or more by the names that "
-            'tables call them, as {"local": "local"}'
+        raise TypeError(
+            f"evaluate(lms={short(cast(object, lms))}): give one LM or more by their names in "
+            'tables, as {"local": "local"}'
         )
     for name, lm in cast(Mapping[object, object], lms).items():
-        if not isinstance(name, str):
-            raise TypeError(f"evaluate(lms={{{name!r}: …}}): the name of an LM is a text")
         usable = not isinstance(lm, type) and (callable(lm) or is_lm(lm))
         if lm is not None and not isinstance(lm, str) and not usable:
             raise TypeError(
@@ -293,51 +295,47 @@ def _check_arguments(graph: object, cases: object, lms: object) -> None:
             )
 
 
-def _checked_metrics(
-    types: CaseTypes, cases: Iterable[Case], metric: object, by_node: object
-) -> dict[type[Node], Any]:
-    """The metrics of nodes, if all metrics can be called and the LMs of judges are there."""
+def check_metrics(graph: Graph[Any, Any], metric: object, node_metrics: object) -> None:
+    """Raise `TypeError` unless a metric of cases, and the metrics of nodes by class, can be called
+    as an evaluation of the graph calls them."""
     if isinstance(metric, Judge) or metric is fields_metric:
-        name = "Judge(…)" if isinstance(metric, Judge) else "fields_metric"
         raise TypeError(
-            f"evaluate(metric={name}): it compares two nodes, and a metric gets a case and the "
-            f"result of its run: give node_metrics={{Reply: {name}}} for the class to score"
+            "it compares two nodes, and the metric of an evaluation gets a case and the result of "
+            "its run: give it for the class to score, as {Reply: judge}"
         )
-    if metric is not None and not _takes_two(metric):
+    if metric is not None and not takes_arguments(metric, 2):
         raise TypeError(
-            f"evaluate(metric={short(metric)}): give a function of a case and the result of its "
-            "run, as def exact(case, result)"
+            f"the metric is {short(metric)}: give a function of a case and the result of its run, "
+            "as def exact(case, result)"
         )
-    if by_node is not None and not isinstance(by_node, Mapping):
-        raise TypeError(
-            f"evaluate(node_metrics={short(by_node)}): give metrics by the class of the node, as "
-            "{Reply: metric}"
-        )
-    found = dict(cast("Mapping[Any, Any]", by_node or {}))
-    for cls, each in found.items():
-        if cls not in types.names:
-            known = ", ".join(sorted(types.names.values()))
-            raise ValueError(
-                f"node_metrics has one for {cls!r}, which is no node of {types.graph.name}: its "
-                f"nodes are {known}"
-            )
-        if not _takes_two(each):
+    check_node_metrics(graph, {} if node_metrics is None else node_metrics)
+
+
+def check_node_metrics(graph: Graph[Any, Any], metrics: object) -> None:
+    """Raise `TypeError` unless these map node classes of the graph to functions of two nodes."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"{short(metrics)}: give metrics by the class of the node, {{Reply: same}}")
+    nodes = every_node(graph)
+    for cls, each in cast("Mapping[Any, Any]", metrics).items():
+        if cls not in nodes:
+            # With modules: a file may be imported twice, under two names.
+            known = ", ".join(f"{node.__module__}.{node.__qualname__}" for node in nodes)
             raise TypeError(
-                f"evaluate(node_metrics={{{cls.__name__}: {short(each)}}}): give a function of the "
-                "expected node and the given one"
+                f"there is a metric for {cls!r}, and the nodes of the graph are {known}"
             )
-    own = () if metric is not None else (case.metric for case in cases)
-    for each in (*found.values(), *own):
-        if isinstance(each, Judge):
-            each.ready()
-    return found
+        if not takes_arguments(each, 2):
+            raise TypeError(
+                f"the metric for {cls.__name__} is {short(each)}: give a function of the expected "
+                "node and the given one, as def same(expected, given)"
+            )
 
 
-def _takes_two(metric: object) -> bool:
-    if not callable(metric) or isinstance(metric, type):
+def takes_arguments(function: object, count: int) -> bool:
+    """Whether something is a function that can be called with so many arguments."""
+    if not callable(function) or isinstance(function, type):
         return False
     try:
-        inspect.signature(metric).bind(None, None)
+        inspect.signature(function).bind(*[None] * count)
     except TypeError:
         return False
     except ValueError:  # its parameters are not known

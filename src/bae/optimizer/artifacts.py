@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +49,9 @@ _CONTEXT: Final = "context"
 
 class Made(BaseModel):
     """How an artifact was made: by which `optimizer`, with which `seed`, for which `model` and with
-    which `teacher`, and from how many `examples` for each part, with `notes`. A part that was left
-    as it was is in `kept`, with how it was made. It may have more keys, such as scores."""
+    which `teacher`, and from how many `examples` for each part, with `notes`. A part that an
+    earlier optimization made is in `kept`, with how that was made. It may have more keys, such as
+    scores."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -63,28 +64,12 @@ class Made(BaseModel):
     kept: dict[str, Made] = {}
 
     def keeping(self, part: str, before: Made | None) -> Made:
-        """The same, where a part is the one that was there `before`."""
-        made = self._limited(lambda name: name != part)
-        made.kept = {**made.kept, **({} if before is None else {part: before.of(part)})}
-        return made
-
-    def of(self, part: str) -> Made:
-        """How one part was made."""
-        if part in self.kept:
-            return self.kept[part]
-        made = self._limited(lambda name: name == part)
-        made.notes = [note for note in made.notes if note.startswith(f"{part}: ")]
-        made.kept = {}
-        return made
-
-    def _limited(self, wanted: Callable[[str], bool]) -> Made:
-        """The same, with the values by part for some parts alone."""
-        said = self.model_dump()
-        for name, value in said.items():
-            told = cast(dict[str, Any], value) if isinstance(value, dict) else {}
-            if told and told.keys() <= {"fill", "choice"}:
-                said[name] = {part: each for part, each in told.items() if wanted(part)}
-        return Made.model_validate(said)
+        """The same, for an artifact with a part that was made `before`."""
+        if before is None:
+            return self
+        return self.model_copy(
+            update={"kept": {**self.kept, part: before.kept.get(part, before)}}, deep=True
+        )
 
 
 class Artifact(BaseModel):
@@ -165,9 +150,9 @@ def load_artifacts(
     """
     found: dict[type[Node], ArtifactError] = {} if misfits is None else misfits
     classes = nodes_among(nodes, "load_artifacts")
-    loaded = artifacts_there(nodes, directory, found)
+    loaded = read_artifacts(nodes, directory, found)
     if found and misfits is None:
-        raise all_misfits(directory, tuple(found.values()))
+        raise misfits_error(directory, tuple(found.values()))
     if not loaded and not found:
         _log.warning(
             "%s has no artifact for any of the node classes %s: nothing is learned for them there",
@@ -177,7 +162,7 @@ def load_artifacts(
     return loaded
 
 
-def artifacts_there(
+def read_artifacts(
     nodes: Graph[Any, Any] | Iterable[type[Node]],
     directory: str | Path,
     misfits: dict[type[Node], ArtifactError],
@@ -215,59 +200,35 @@ def misfit(cls: type[Node], part: str, example: PromptExample) -> str:
 
 def _file_names(classes: Sequence[type[Node]]) -> dict[type[Node], str]:
     """The file of each class: its name, with the module in front if several share one. File systems
-    may take upper and lower case for the same."""
-    short = Counter(_short_name(cls).casefold() for cls in classes)
+    may not distinguish upper and lower case."""
+    count = Counter(cls.__name__.casefold() for cls in classes)
     names: dict[type[Node], str] = {}
     taken: set[str] = set()
     for cls in classes:
-        name = _short_name(cls)
-        if short[name.casefold()] > 1:
-            name = _long_name(cls)
-        stem, number = name.removesuffix(_ENDING), 1
-        while name.casefold() in taken:  # two of one name in one module
+        stem = cls.__name__
+        if count[stem.casefold()] > 1:
+            stem = f"{cls.__module__}.{cls.__qualname__.replace('<locals>.', '')}"
+        stem = unique = re.sub(r"[^\w.\-\[\]]+", "_", stem)
+        number = 1
+        while unique.casefold() in taken:  # two of one name in one module
             number += 1
-            name = f"{stem}-{number}{_ENDING}"
-        taken.add(name.casefold())
-        names[cls] = name
+            unique = f"{stem}-{number}"
+        taken.add(unique.casefold())
+        names[cls] = unique + _ENDING
     return names
-
-
-def _short_name(cls: type[Node]) -> str:
-    return re.sub(r"[^\w.\-\[\]]+", "_", cls.__name__) + _ENDING
-
-
-def _long_name(cls: type[Node]) -> str:
-    name = f"{cls.__module__}.{cls.__qualname__.replace('<locals>.', '')}"
-    return re.sub(r"[^\w.\-\[\]]+", "_", name) + _ENDING
 
 
 def _found_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node], Path]:
     """The files of a directory by their class. Other files are skipped, with a warning."""
-    there = {file.name: file for file in sorted(folder.glob(f"[!.]*{_ENDING}"))}
-    found: dict[type[Node], Path] = {}
-    for cls, name in _file_names(classes).items():
-        # Saved beside other classes it may have the longer name, and alone the shorter one.
-        for candidate in (name, _long_name(cls), _short_name(cls)):
-            file = there.get(candidate)
-            if file is not None and (candidate == name or _is_of(file, cls, classes)):
-                found[cls] = file
-                break
-    for name in sorted(there.keys() - {file.name for file in found.values()}):
+    names = _file_names(classes)
+    files = {file.name: file for file in sorted(folder.glob(f"[!.]*{_ENDING}"))}
+    for name in sorted(files.keys() - set(names.values())):
         _log.warning(
             "%s is for none of the node classes %s, and is skipped",
-            there[name],
+            files[name],
             ", ".join(cls.__name__ for cls in classes),
         )
-    return found
-
-
-def _is_of(file: Path, cls: type[Node], classes: Sequence[type[Node]]) -> bool:
-    """Whether a file that more than one class might have belongs to this one, by its schema."""
-    same = [each for each in classes if _short_name(each) == _short_name(cls)]
-    if len(same) == 1:
-        return True
-    made_for = _read(file, cls).schema_.hash
-    return [each for each in same if schema_of(each).hash == made_for] == [cls]
+    return {cls: files[name] for cls, name in names.items() if name in files}
 
 
 def _read(file: Path, cls: type[Node]) -> Artifact:
@@ -302,15 +263,15 @@ def _content(file: Path) -> bytes:
 def _text(artifact: Artifact, file: str, cls: type[Node]) -> str:
     """JSON as it is written: readable in review, and the same every time. The order inside examples
     is the one that the model sees, and so is theirs."""
-    said = artifact.model_dump(by_alias=True)
-    if said["made"] is not None and not said["made"]["kept"]:
-        del said["made"]["kept"]
-    if not said["schema"]["words"]:
-        del said["schema"]["words"]
-    said["made"] = to_jsonable_python(said["made"], inf_nan_mode="constants", fallback=str)
-    said = {key: value for key, value in said.items() if value is not None and value != {}}
+    data = artifact.model_dump(by_alias=True)
+    if data["made"] is not None and not data["made"]["kept"]:
+        del data["made"]["kept"]
+    if not data["schema"]["words"]:
+        del data["schema"]["words"]
+    data["made"] = to_jsonable_python(data["made"], inf_nan_mode="constants", fallback=str)
+    data = {key: value for key, value in data.items() if value is not None and value != {}}
     try:
-        text = json.dumps(said, ensure_ascii=False, indent=2, allow_nan=False)
+        text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(
             f"what was learned for {cls.__name__} cannot be written to {file} as JSON",
@@ -415,22 +376,22 @@ class _Sources:
             known = [self.target] if part == "choice" else self._named(name)
             if not known and self.whole:
                 return f"known.{name}: no {name} leads to {self.target.__name__}"
-            said = [_unseen(cls, example.known[name]) for cls in known]
-            if said and all(said):
-                return f"known.{name}{said[0]}"
+            wrong = [_unseen(cls, example.known[name]) for cls in known]
+            if wrong and all(wrong):
+                return f"known.{name}{wrong[0]}"
         return ""
 
     def _named(self, name: str) -> list[type[Node]]:
         return [cls for cls in self.classes if cls.__name__ == name]
 
 
-def _unseen(cls: type[Node], said: Any) -> str:
-    """Why a model cannot have seen this of a node; empty if it can."""
+def _unseen(cls: type[Node], fields: Any) -> str:
+    """Why a model cannot have seen these fields of a node; empty if it can."""
     if cls.__pydantic_decorators__.model_serializers:
         return ""  # it has a form of its own
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         return ": it is no object"
-    unknown = [field for field in cast(dict[str, Any], said) if field not in seen_fields(cls)]
+    unknown = [field for field in cast(dict[str, Any], fields) if field not in seen_fields(cls)]
     return f".{unknown[0]}: {cls.__name__} has no such field that a model sees" if unknown else ""
 
 
@@ -481,11 +442,11 @@ def _invalid(cls: type[Node], file: str, why: str) -> ArtifactError:
     )
 
 
-def all_misfits(directory: str | Path, errors: Sequence[ArtifactError]) -> ArtifactError:
+def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> ArtifactError:
     """One error for all files of a directory that do not fit."""
     if len(errors) == 1:
         return errors[0]
-    told = "".join(f"\n- {each.message}" for each in errors)
+    listed = "".join(f"\n- {each.message}" for each in errors)
     invalid = any(each.code != "bae-artifact-changed" for each in errors)
     changes = [
         f"{each.node_type.__name__}: {change}"
@@ -494,7 +455,7 @@ def all_misfits(directory: str | Path, errors: Sequence[ArtifactError]) -> Artif
         for change in each.changes
     ]
     return ArtifactError(
-        f"{len(errors)} artifacts in {directory} do not fit:{told}",
+        f"{len(errors)} artifacts in {directory} do not fit:{listed}",
         code="bae-artifact-invalid" if invalid else "bae-artifact-changed",
         file=str(directory),
         changes=changes,

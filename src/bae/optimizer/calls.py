@@ -88,9 +88,8 @@ class CallLog:
         own."""
         logged = LoggedLM(lm, self, rollout)
         inner = innermost(logged)
-        if self.path is None or self._warned:
-            return logged
-        if isinstance(inner, LMAdapter) and not inner.has_settings:
+        logged.is_stored = not (isinstance(inner, LMAdapter) and not inner.has_settings)
+        if isinstance(inner, LMAdapter) and self.path and not logged.is_stored and not self._warned:
             self._warned = True
             _log.warning(
                 "%s has no settings, so %s knows its answers in this process alone",
@@ -163,7 +162,8 @@ class CallLog:
             self._charge(key, Usage())
             try:
                 # It is paid for, so it is kept even if no caller waits for it any more.
-                await finish_despite_cancel(self._put(key, call))
+                if asks.is_stored:
+                    await finish_despite_cancel(self._put(key, call))
             except BaseException:
                 report(answer.usage)
                 raise
@@ -226,6 +226,8 @@ class LoggedLM(Policy):
     def __init__(self, lm: LM | str, calls: CallLog, rollout: int | None) -> None:
         super().__init__(lm)
         self.used = Usage()
+        self.is_stored = True
+        """Whether another process can recognize its answers."""
         self._log = calls
         self._rollout = rollout
 

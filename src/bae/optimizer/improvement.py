@@ -11,14 +11,12 @@ from collections.abc import (
     AsyncGenerator,
     Callable,
     Collection,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
@@ -28,7 +26,7 @@ from bae.evals.intervals import Interval
 from bae.evals.judge import Judge
 from bae.exceptions import ArtifactError, BaeError, BudgetError
 from bae.lm.policies.budget import Budget
-from bae.optimizer.artifacts import artifacts_there, save_artifacts
+from bae.optimizer.artifacts import read_artifacts, save_artifacts
 from bae.optimizer.calls import CallLog, CallStatistics
 from bae.optimizer.comparison import Comparison, compare
 from bae.optimizer.optimization import MINIMUM, aoptimize_node
@@ -117,9 +115,8 @@ class Improvement:
     their nodes. `done` says whether every node was reached; `out_of_budget` is the message of the
     budget if it was spent first. `train_count` and `held_out_count` are numbers of examples;
     `repeated` were not held out since they ask the same as others, `from_evals` come from
-    evaluations, and `left_out` from runs in `without`. `calls` are the LM calls, `kept` how many
-    answers the directory keeps for another try, and `forgotten` names LMs whose answers cannot be
-    kept.
+    evaluations, and `left_out` from runs in `without`. `calls` are the LM calls, and `kept` is how
+    many answers the directory keeps for another try.
     """
 
     graph: Graph[Any, Any]
@@ -154,7 +151,6 @@ class Improvement:
     out_of_budget: str = field(default="", init=False)
     calls: CallStatistics = field(default_factory=lambda: CallStatistics(0, 0, 0), init=False)
     kept: int = field(default=0, init=False)
-    forgotten: str = field(default="", init=False)
     _train: list[Any] = field(default_factory=list[Any], init=False, repr=False)
     _held_out: list[Any] = field(default_factory=list[Any], init=False, repr=False)
 
@@ -166,7 +162,7 @@ class Improvement:
         async with self._log() as log:
             found = await self._examples()
             for part in self.parts:
-                self._tell(Progress(part.node, part.part, "read", note=_counts(part)))
+                self._report(Progress(part.node, part.part, "read", note=_counts(part)))
             learnable = {
                 cls: parts
                 for cls, parts in found.items()
@@ -256,7 +252,7 @@ class Improvement:
     def _there(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
         """The artifacts that the directory has. One that does not fit counts as none."""
         misfits: dict[type[Node], ArtifactError] = {}
-        there = artifacts_there(self.graph, self.directory, misfits)
+        there = read_artifacts(self.graph, self.directory, misfits)
         for cls, error in misfits.items():
             self.misfits.append(Misfit(Path(error.file), error.message))
             becomes = (
@@ -264,14 +260,14 @@ class Improvement:
                 if cls in learnable
                 else "it stays as it is, since nothing is learned for it"
             )
-            self._tell(Progress(cls.__name__, "", "read", note=f"{error.message}; {becomes}"))
+            self._report(Progress(cls.__name__, "", "read", note=f"{error.message}; {becomes}"))
         return there
 
-    def _tell(self, told: Progress) -> None:
+    def _report(self, progress: Progress) -> None:
         if self.progress is None:
-            _log.info("%s", told.note)
+            _log.info("%s", progress.note)
         else:
-            self.progress(told)
+            self.progress(progress)
 
     async def _improve(
         self, cls: type[Node], parts: list[PartResult], there: Artifact | None, log: CallLog
@@ -313,11 +309,8 @@ class Improvement:
         self._write(cls, found, there, [part for part in parts if part.written])
 
     async def _compare(
-        self, cls: type[Node], predictor: Any, log: CallLog, *, there: bool = False
+        self, cls: type[Node], predictor: Any, log: CallLog
     ) -> dict[str, Comparison]:
-        progress = self.progress
-        if progress is not None and there:
-            progress = partial(_about_there, progress)
         found = await compare(
             cls,
             predictor,
@@ -327,7 +320,7 @@ class Improvement:
             calls=log,
             concurrency=self.concurrency,
             budget=self.budget,
-            progress=progress,
+            progress=self.progress,
             graph=self.graph,
         )
         return {each.part: each for each in found}
@@ -344,7 +337,7 @@ class Improvement:
         other = there.model_copy(update=same)
         if other.fill is None and other.choice is None:
             return {}
-        compared = await self._compare(cls, predictor_of(cls, other), log, there=True)
+        compared = await self._compare(cls, predictor_of(cls, other), log)
         return {part: each.after for part, each in compared.items()}
 
     def _write(
@@ -376,32 +369,22 @@ class Improvement:
         directory = Path(self.directory)
         folder = directory / CALLS
         made = _make(folder)
-        known, self.forgotten = _known_lms(self._asked())
         with closing(_lock(folder / "lock", directory)):
-            # Answers that no other process can recognize are not kept.
-            log = CallLog(folder / "calls.db" if known else None)
-            before = 0
+            log = CallLog(folder / "calls.db")
             try:
-                before = await log.open()
+                await log.open()
                 yield log
             finally:
-                await log.aclose()
                 self.calls = log.statistics()
-                self.kept = before + self.calls.calls if known else 0
+                with suppress(BaeError):  # it could not be opened
+                    self.kept = await log.open()
+                await log.aclose()
                 if (self.done and not self.unwritten) or not self.kept:
                     self.kept = 0
                     shutil.rmtree(folder, ignore_errors=True)
                     for each in made:
                         with suppress(OSError):  # it has artifacts now
                             os.rmdir(each)
-
-    def _asked(self) -> list[Any]:
-        """The LMs that are asked: those that learn, their teacher and the judges."""
-        from bae.optimizer.calls import student_for
-
-        students = [student_for(cls, self.lm) for cls in self.nodes or every_node(self.graph)]
-        teacher = [] if self.teacher is None else [self.teacher]
-        return [*students, *teacher, *(judge.lm for judge in self._judges())]
 
     def _judges(self) -> list[Judge]:
         given: Any = self.metric
@@ -413,18 +396,18 @@ class Improvement:
     def _nothing(self) -> BaeError:
         name = self.graph.name
         if self.from_evals:
-            said = f"there are runs of {name} from evaluations alone, which are left out"
+            what = f"there are runs of {name} from evaluations alone, which are left out"
             fix = "run the graph with other inputs, or learn from those too: evals=True"
         elif self.left_out:
-            said = f"there is nothing to learn from but the runs of {name} that are left out"
+            what = f"there is nothing to learn from but the runs of {name} that are left out"
             fix = "run the graph with this journal, or leave out fewer runs"
         else:
-            said = f"there is no finished run of {name} to learn from"
+            what = f"there is no finished run of {name} to learn from"
             fix = (
                 "run the graph with this journal, correct what is wrong in its runs with "
                 "`bae runs fork RUN --at STEP --set FIELD=VALUE`, and try again"
             )
-        return BaeError(said, code="bae-optimize-nothing", fix=fix)
+        return BaeError(what, code="bae-optimize-nothing", fix=fix)
 
 
 def verdict_on(comparison: Comparison | None, there: Interval | None, *, held_out: int) -> Verdict:
@@ -468,16 +451,10 @@ _log = logging.getLogger("bae.optimizer")
 
 def _counts(part: PartResult) -> str:
     """What there is to learn a part from."""
-    said = f"{part.train} to learn from, {part.held_out} held out"
+    counts = f"{part.train} to learn from, {part.held_out} held out"
     if not part.corrected_train and not part.corrected_held_out:
-        return said
-    return f"{said}, {part.corrected_train} and {part.corrected_held_out} corrected by people"
-
-
-def _about_there(progress: Callable[[Progress], None], told: Progress) -> None:
-    from dataclasses import replace
-
-    progress(replace(told, part=f"{told.part}, what is there"))
+        return counts
+    return f"{counts}, {part.corrected_train} and {part.corrected_held_out} corrected by people"
 
 
 def _make(folder: Path) -> list[Path]:
@@ -520,20 +497,3 @@ def _lock(file: Path, directory: Path) -> sqlite3.Connection:
             fix="wait for it to end, or name another directory",
         ) from error
     return database
-
-
-def _known_lms(asked: Iterable[Any]) -> tuple[bool, str]:
-    """Whether a log can recognize one of these LMs in another process, and those that it cannot."""
-    from bae.lm.adapter import LMAdapter
-    from bae.lm.policies.policy import innermost
-    from bae.lm.registry import LazyLM
-    from bae.optimizer.calls import backend_of
-
-    known, unknown = False, dict[str, None]()
-    for lm in asked:
-        inner = None if isinstance(lm, LazyLM) else innermost(backend_of(lm, "it is asked"))
-        if isinstance(inner, LMAdapter) and not inner.has_settings:
-            unknown[type(inner.lm).__name__] = None
-        else:
-            known = True
-    return known, " and ".join(unknown)
