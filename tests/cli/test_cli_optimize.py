@@ -260,10 +260,10 @@ def test_json_has_both_parts_with_their_intervals_and_what_was_spent(
     parts = {(each["node"], each["part"]): each for each in data["parts"]}
     fill = parts["Reply", "fill"]
     assert (fill["verdict"], fill["written"]) == ("better", True)
-    assert fill["difference"]["low"] > 0
+    assert fill["comparison"]["difference"]["low"] > 0
     assert fill["examples"] == fill["train"] + fill["held_out"]
-    choice = parts["Ticket", "choice"]
-    assert choice["calls_after"] > choice["calls_before"] == choice["held_out"]
+    choice, held_out = (parts["Ticket", "choice"][key] for key in ("comparison", "held_out"))
+    assert choice["calls_after"] > choice["calls_before"] == held_out
     assert choice["tokens_after"] > choice["tokens_before"] > 0
     assert sorted(data["written"]) == ["learned/Reply.json", "learned/Ticket.json"]
 
@@ -432,7 +432,6 @@ def test_what_is_there_and_as_good_stays_and_that_is_no_failure(bae: Any, model:
     other = optimize(bae, model, *REPLY, "--seed", "1")
     assert other.code == 0
     assert "no better than what is there; what learned has scores 1.00" in other.out
-    assert "Reply fill, what is there: compared: 1.00 on what was held out" in other.err
     assert Path("learned/Reply.json").read_text() == before
     assert optimize(bae, model, *REPLY, "--seed", "1", "--force").code == 0
     assert Path("learned/Reply.json").read_text() != before
@@ -667,8 +666,9 @@ def test_a_metric_for_a_class_that_was_imported_twice_is_refused_before_anything
         for each in ("sub", "sub.app", "scoring"):
             sys.modules.pop(each, None)
     assert done.code == 1
-    assert "sub.app.Reply, which is no node of the graph" in done.err
-    assert "from app import Reply" in done.err
+    said = " ".join(done.err.split())
+    assert "there is a metric for <class 'sub.app.Reply'>" in said
+    assert "the nodes of the graph are app.Ticket, app.Reply" in said
     assert model.asked == 0
     assert not Path("learned").exists()
 
@@ -683,7 +683,6 @@ def test_the_help_says_what_a_budget_is_for(bae: Any) -> None:
     [
         (("-o", ""), 2, "names nothing"),
         (("--node", "Rply", "-j", "nowhere.db"), 1, "no node Rply"),
-        (("--node", "reply"), 1, "did you mean Reply?"),
         (("--metric", "app.py:METRICS", "--judge", "local"), 2, "not both"),
         (("--rubric", "good"), 2, "goes with --judge"),
         (("--force", "--certain"), 2, "not both"),
@@ -703,7 +702,7 @@ def test_the_help_says_what_a_budget_is_for(bae: Any) -> None:
         ),
         (("--node", "Rply"), 1, "name one of Ticket, Reply, Spam"),
         (("--metric", "app.py"), 2, "--metric scoring.py:exact"),
-        (("--metric", "app.py:same"), 1, "or a mapping of node classes to functions of two nodes"),
+        (("--metric", "app.py:same"), 1, "a mapping of node classes to functions of two nodes"),
         (("-j", "nowhere.db"), 1, "there is no journal nowhere.db"),
         (("--lm", "gpt"), 2, "there is no LM named"),
         (("--teacher", "gpt"), 2, "there is no LM named"),
@@ -808,7 +807,7 @@ def test_quiet_says_why_it_did_not_come_to_its_end_and_nothing_of_other_files(
 def test_where_nothing_was_answered_nothing_is_said_to_be_kept(bae: Any, model: Model) -> None:
     done = optimize(bae, model, "--budget", "calls=0")
     assert done.code == 1
-    assert "calls spent; nothing was answered yet, and nothing is kept" in done.err
+    assert "calls spent; no answer is kept: the same command starts again" in done.err
     assert not Path("learned").exists()
 
 
@@ -817,8 +816,7 @@ def test_an_lm_that_cannot_be_known_again_is_not_said_to_be_gone_on_with(bae: An
     words = ("optimize", "app.py", "-o", "learned", "--lm", "scripted:script.json", *FEW)
     done = bae(*words, "--budget", "calls=3")
     assert done.code == 1
-    assert "nothing is kept of ScriptedLM" in done.err
-    assert "the same command starts again" in done.err
+    assert "no answer is kept: the same command starts again" in done.err
     assert not Path("learned").exists()
 
 

@@ -849,21 +849,6 @@ def test_classes_that_share_a_name_have_files_with_their_module(tmp_path: Path):
     # One that is saved alone, for a graph that has both, has it too.
     (file,) = save_artifacts({Outfit: both[Outfit]}, tmp_path, among=[Second, Outfit])
     assert file.name == mine
-    # And each is found by itself.
-    (tmp_path / f"{__name__}.other_outfit.Outfit.json").unlink()
-    assert load_artifacts([Outfit], tmp_path) == {Outfit: both[Outfit]}
-
-
-def test_a_file_that_two_classes_might_have_is_that_of_the_one_it_was_made_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    save_artifacts({Second: learned(Second, "second")}, tmp_path)
-    assert list(load_artifacts([Outfit, Second], tmp_path)) == [Second]
-
-    same = other_outfit()
-    with caplog.at_level(logging.WARNING, "bae.optimizer"):
-        assert load_artifacts([same, Second], tmp_path) == {}
-    assert "Outfit.json is for none of the node classes" in caplog.text
 
 
 def test_classes_made_in_one_place_are_numbered(tmp_path: Path):

@@ -22,9 +22,6 @@ from bae.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bae.cli.execute import Ended
     from bae.cli.progress_line import ProgressLine
     from bae.evals.cases import Case
     from bae.evals.report import CaseResult, Evaluation
@@ -173,14 +170,22 @@ def evaluate(
 
     limits = budget_of(budget)
     refuse_both_journals(context, no_journal=no_journal)
-    from bae.cli.eval_output import check_files, default_folder
+    from bae.cli.eval_output import (
+        check_files,
+        default_folder,
+        print_evaluation,
+        reasons_to_fail,
+        report_files,
+        write_evaluation,
+    )
     from bae.cli.execute import work
     from bae.cli.journals import journal_for
     from bae.cli.learned import contenders
     from bae.cli.loading import load
     from bae.cli.metric_option import case_metric
     from bae.cli.models import prove
-    from bae.cli.printing import err
+    from bae.cli.outcome import CommandLine
+    from bae.cli.printing import err, note, out, print_json
     from bae.cli.progress_line import ProgressLine
 
     check_files(output or ())
@@ -201,21 +206,35 @@ def evaluate(
         "max_iters": max_iters,
         "timeout": timeout,
         "budget": limits,
-        "progress": progress.took,
+        "progress": progress.update,
     }
     ended = work(lambda: _evaluated(file, graph, cases, lms, options), progress.line, lambda: "")
-    unwritten = _told(ended, output or [], folder, file, as_json=as_json, quiet=quiet)
-    fails = ended.value is not None and _fails(ended.value, fail_under)
+    unwritten, reasons = None, []
+    if (found := ended.value) is not None:
+        files = output or report_files(folder)
+        try:
+            write_evaluation(found, files)
+        except Exception as error:  # it is paid for, so it is printed whatever happens
+            unwritten, files = error, []
+        if as_json:
+            print_json({**found.to_json(), "files": files})
+        else:
+            print_evaluation(out(), found, CommandLine(None, file))
+        if files and not quiet:
+            note(f"written to {' and '.join(files)}")
+        reasons = [*reasons_to_fail(found, fail_under)]
+        for each in reasons:
+            note(each)
     if ended.error is not None or unwritten is not None:
         raise ended.error or unwritten or AssertionError
-    if ended.code or fails:
+    if ended.code or reasons:
         raise typer.Exit(ended.code or exits.FAILED)
 
 
 def _cases(
     data: str, graph: Graph[Any, Any], evaluators: list[str], *, own_metric: bool
 ) -> list[Case]:
-    """The cases in a file. The evaluators of a dataset are not made where a metric scores them."""
+    """The cases in a file. The evaluators of a dataset are not needed if a metric scores them."""
     from bae.evals import load_cases, load_dataset
     from bae.exceptions import BaeError
 
@@ -226,58 +245,12 @@ def _cases(
     try:
         return load_cases(data, graph, own_metric=own_metric)
     except BaeError as error:
-        if error.fix and "load_dataset(" in error.fix:  # how a program would say it
+        if error.fix and "load_dataset(" in error.fix:  # the fix for a program
             error.fix = (
                 "name each class with --evaluator scoring.py:Polite; or score the cases with "
                 "--metric, which leaves the evaluators out"
             )
         raise
-
-
-def _told(
-    ended: Ended[Evaluation],
-    output: list[str],
-    folder: Path | None,
-    journal: str | None,
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> Exception | None:
-    """Write an evaluation to its files and print it, whether it could be written or not. Answers
-    what kept it from being written."""
-    from datetime import datetime
-
-    from bae.cli.eval_output import files_in, print_evaluation, write_evaluation
-    from bae.cli.outcome import CommandLine
-    from bae.cli.printing import note, out, print_json
-
-    evaluation = ended.value
-    if evaluation is None:
-        return None
-    files = output or files_in(folder, datetime.now().strftime("%Y%m%d-%H%M%S"))
-    unwritten = None
-    try:
-        write_evaluation(evaluation, files)
-    except Exception as error:  # whatever it is, what was paid for is printed
-        unwritten, files = error, []
-    if as_json:
-        print_json({**evaluation.to_json(), "files": files})
-    else:
-        print_evaluation(out(), evaluation, CommandLine(None, journal))
-    if files and not quiet:
-        note(f"written to {' and '.join(files)}")
-    return unwritten
-
-
-def _fails(evaluation: Evaluation, fail_under: float | None) -> bool:
-    """Whether the command fails, with a note for each reason."""
-    from bae.cli.eval_output import reasons_to_fail
-    from bae.cli.printing import note
-
-    reasons = list(reasons_to_fail(evaluation, fail_under))
-    for each in reasons:
-        note(each)
-    return bool(reasons)
 
 
 async def _evaluated(
@@ -319,26 +292,25 @@ class _Progress:
         self._total = total
         self._failed = 0
         self._used = Usage()
-        line.update(self._said(0))
+        line.update(self._text(0))
 
-    def took(self, done: int, total: int, contender: str, result: CaseResult) -> None:
+    def update(self, done: int, total: int, contender: str, result: CaseResult) -> None:
         self._failed += result.failed
         self._used += result.usage + result.judging
         step = max(1, -(-self._total // _LINES))
-        self.line.update(self._said(done), milestone=done % step == 0 or done == self._total)
+        self.line.update(self._text(done), milestone=done % step == 0 or done == self._total)
 
-    def _said(self, done: int) -> str:
+    def _text(self, done: int) -> str:
         from bae.cli.wording import cost, count
 
-        said = [f"{done:,} of {count(self._total, 'case')}"]
-        if self._failed:
-            said.append(f"{self._failed:,} failed")
-        if self._used.calls:
-            said.append(count(self._used.calls, "LM call"))
-        if self._used.tokens:
-            said.append(count(self._used.tokens, "token"))
-        said += filter(None, [cost(self._used)])
-        return " · ".join(said)
+        parts = [
+            f"{done:,} of {count(self._total, 'case')}",
+            f"{self._failed:,} failed" if self._failed else "",
+            count(self._used.calls, "LM call") if self._used.calls else "",
+            count(self._used.tokens, "token") if self._used.tokens else "",
+            cost(self._used),
+        ]
+        return " · ".join(filter(None, parts))
 
 
 _LINES: Final = 10

@@ -6,10 +6,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from datetime import datetime
+from errno import EACCES, EISDIR
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
 
 from bae.cli.exits import Misuse, refused
 from bae.cli.tables import Column, print_table
@@ -19,7 +22,6 @@ from bae.private_files import write_private
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from bae.cli.outcome import CommandLine
     from bae.evals.intervals import Interval
@@ -45,10 +47,8 @@ _COLUMNS: Final = (
 reached the node."""
 
 
-def print_evaluation(console: Console, evaluation: Evaluation, said: CommandLine) -> None:
-    """Print an evaluation; `said` is for the commands that show runs of it."""
-    from rich.text import Text
-
+def print_evaluation(console: Console, evaluation: Evaluation, command: CommandLine) -> None:
+    """Print an evaluation; `command` makes the commands that show its runs."""
     from bae.cli.printing import print_hanging
 
     print_table(console, _COLUMNS, [*_rows(evaluation)])
@@ -62,7 +62,7 @@ def print_evaluation(console: Console, evaluation: Evaluation, said: CommandLine
         line.append(changed(each.interval), difference_style(each.interval))
         print_hanging(console, line, 2)
     for contender in evaluation.contenders:
-        _print_wrong(console, contender, said, named=several)
+        _print_wrong(console, contender, command, named=several)
 
 
 def difference_style(found: Interval | None) -> str:
@@ -74,8 +74,6 @@ def difference_style(found: Interval | None) -> str:
 
 def _rows(evaluation: Evaluation) -> Iterator[list[Text]]:
     """The total first, then the nodes; where there are several contenders each has a row below."""
-    from rich.text import Text
-
     every = evaluation.contenders
     if len(every) == 1:
         for row in (every[0].total, *every[0].nodes):
@@ -92,8 +90,6 @@ def _rows(evaluation: Evaluation) -> Iterator[list[Text]]:
 
 
 def _cells(label: Text, row: Row) -> list[Text]:
-    from rich.text import Text
-
     asked = bool(row.calls)
     timed = asked or (not row.node and row.cases > 0)
     return [
@@ -110,22 +106,17 @@ def _cells(label: Text, row: Row) -> list[Text]:
     ]
 
 
-def _print_wrong(console: Console, contender: Contender, said: CommandLine, *, named: bool) -> None:
+def _print_wrong(
+    console: Console, contender: Contender, command: CommandLine, *, named: bool
+) -> None:
     """The cases of a contender that failed, and then those that scored least."""
-    from rich.text import Text
-
     from bae.cli.printing import print_hanging
     from bae.cli.wording import count
 
-    scores = ((each.score, each) for each in contender.cases if not each.failed)
-    lower = sorted(
-        ((score, each) for score, each in scores if score is not None and score < 1),
-        key=lambda found: found[0],
-    )
     kinds = {
         "failed": contender.failed,
         "could not be scored": contender.unscored,
-        "scored less than 1": [each for _, each in lower],
+        "scored less than 1": contender.imperfect,
     }
     counts = [f"{len(found):,} {what}" for what, found in kinds.items() if found]
     counts += [f"{len(contender.not_run):,} not run"] if contender.not_run else []
@@ -137,15 +128,13 @@ def _print_wrong(console: Console, contender: Contender, said: CommandLine, *, n
     print_hanging(console, Text(title, "bold"), 2)
     listed = [each for found in kinds.values() for each in found]
     for each in listed[:MOST]:
-        print_hanging(console, _case(each, said), 4)
+        print_hanging(console, _case(each, command), 4)
     if len(listed) > MOST:
         more = f"  and {len(listed) - MOST:,} more, which the files have"
         console.print(Text(more, "dim"), soft_wrap=True)
 
 
-def _case(result: CaseResult, said: CommandLine) -> Text:
-    from rich.text import Text
-
+def _case(result: CaseResult, command: CommandLine) -> Text:
     line = Text("  ")
     verdict = result.outcome if result.score is None or result.failed else score(result.score)
     line.append(verdict, "yellow" if result.outcome == "ended" else "red")
@@ -153,8 +142,8 @@ def _case(result: CaseResult, said: CommandLine) -> Text:
     why = in_one_line(cut(result.error or result.why, LONGEST))
     if why:
         line.append(f": {why}")
-    if said.journal is not None and result.run_id:
-        line.append(f"\n    {said.show(result.run_id)}", "cyan")
+    if command.journal is not None and result.run_id:
+        line.append(f"\n    {command.show(result.run_id)}", "cyan")
     return line
 
 
@@ -165,23 +154,22 @@ KINDS: Final = (".md", ".json", ".csv")
 
 
 def check_files(named: Sequence[str]) -> None:
-    """Refuse files that cannot be written, before anything runs. Nothing is left behind."""
-    for each in named:
-        if Path(each).suffix.lower() not in KINDS:
-            raise Misuse(
-                f"-o {each}: the end of the name says what is written, and this is none of "
-                f"{', '.join(KINDS)}",
-                code="bae-command-refused",
-                fix=f"give a name that ends in one of them, as -o {Path(each).stem or 'report'}.md",
-            )
+    """Refuse files that cannot be written, before anything runs."""
     for each in named:
         path = Path(each)
-        if path.is_dir():
-            raise refused(f"-o {each} is a directory", fix=f"name a file, as -o {each}/report.md")
-        if path.exists() and not os.access(path, os.W_OK):
-            raise refused(f"-o {each} cannot be written over", fix="name another file")
+        if path.suffix.lower() not in KINDS:
+            raise Misuse(
+                f"-o {each}: the end of the name decides what is written, and this is none of "
+                f"{', '.join(KINDS)}",
+                code="bae-command-refused",
+                fix=f"give a name that ends in one of them, as -o {path.stem or 'report'}.md",
+            )
         try:
-            _try(path.parent)
+            if path.is_dir():
+                raise IsADirectoryError(EISDIR, "it is a directory")
+            if path.exists() and not os.access(path, os.W_OK):
+                raise PermissionError(EACCES, "it is write-protected")
+            _check_folder(path.parent)
         except OSError as error:
             raise refused(
                 f"-o {each} cannot be written: {error.strerror}",
@@ -191,14 +179,14 @@ def check_files(named: Sequence[str]) -> None:
 
 
 def default_folder() -> Path | None:
-    """Where an evaluation goes without `-o`. None if that cannot be written, which a note says."""
+    """Where an evaluation goes without `-o`; None, with a note, if that cannot be written."""
     from bae.cli.journals import default, file_to_write
     from bae.cli.printing import note
 
     folder = default().parent / "evals"
     try:
-        file_to_write(None)  # the directory, which git leaves alone
-        _try(folder)
+        file_to_write(None)  # the directory, which git ignores
+        _check_folder(folder)
     except OSError as error:
         note(
             f"the evaluation is printed and not written, since {folder} cannot be: "
@@ -208,11 +196,12 @@ def default_folder() -> Path | None:
     return folder
 
 
-def files_in(folder: Path | None, stamp: str) -> list[str]:
-    """The names of an evaluation in a folder, which no other one there has."""
+def report_files(folder: Path | None) -> list[str]:
+    """The files for an evaluation in a folder, with names that no other one there has."""
     if folder is None:
         return []
-    name, number = stamp, 1
+    stamp = name = datetime.now().strftime("%Y%m%d-%H%M%S")
+    number = 1
     while (folder / f"{name}.json").exists():  # another one, in the same second
         number += 1
         name = f"{stamp}-{number}"
@@ -222,51 +211,27 @@ def files_in(folder: Path | None, stamp: str) -> list[str]:
 def write_evaluation(evaluation: Evaluation, named: Sequence[str]) -> None:
     """Write an evaluation to files: each is whole, or as it was before."""
     for each in named:
-        path = Path(os.path.realpath(each))  # what a link leads to, and not the link
+        path = Path(os.path.realpath(each))  # the target of a link, not the link
+        kind = path.suffix.lower()
+        if kind == ".json":
+            text = json.dumps(evaluation.to_json(), indent=2, ensure_ascii=False) + "\n"
+        else:
+            text = evaluation.to_csv() if kind == ".csv" else evaluation.to_markdown()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Half of a character, which a text may have, has a form in JSON, and stays readable.
-            write_private(path, _said(evaluation, path).encode(errors="backslashreplace"))
+            write_private(path, text.encode(errors="backslashreplace"))
         except OSError as error:
             raise refused(
                 f"{each} could not be written: {error.strerror}",
                 cause=error,
-                fix="what was found is printed; -o FILE names another place next time",
+                fix="the evaluation is printed; -o FILE names another place next time",
             ) from error
 
 
-def _try(folder: Path) -> None:
-    """Write something into a folder, and remove it again with the folders made for it: permissions
-    say nothing about full disks and read-only file systems."""
-    made: list[Path] = []
-    try:
-        for each in reversed([folder, *folder.parents]):
-            if not each.is_dir():
-                each.mkdir()
-                made.append(each)
-        with TemporaryFile(dir=folder) as file:
-            file.write(b"\n")
-    finally:
-        with suppress(OSError):
-            for each in reversed(made):
-                each.rmdir()
-
-
-def _said(evaluation: Evaluation, path: Path) -> str:
-    kind = path.suffix.lower()
-    if kind == ".md":
-        said = evaluation.to_markdown()
-    elif kind == ".csv":
-        return evaluation.to_csv()  # which has line ends of its own
-    else:
-        said = json.dumps(_plain(evaluation.to_json()), indent=2, ensure_ascii=False)
-    return said.rstrip("\n") + "\n"
-
-
-def _plain(value: Any) -> Any:
-    from pydantic_core import to_jsonable_python
-
-    return to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
+def _check_folder(folder: Path) -> None:
+    """Make a folder, and write a file there: permissions say nothing about full disks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=folder) as file:
+        file.write(b"\n")
 
 
 # --- why it fails -----------------------------------------------------------------------------
@@ -283,19 +248,17 @@ def reasons_to_fail(evaluation: Evaluation, fail_under: float | None) -> Iterato
         yield f"not every case was run: {evaluation.stopped}"
     unscored = [result for each in every for result in each.unscored]
     if unscored:
-        said = f"{count(len(unscored), 'case')} could not be scored"
+        many_unscored = f"{count(len(unscored), 'case')} could not be scored"
         why = in_one_line(unscored[0].error).removeprefix("it could not be scored: ")
-        yield f"{said}, so the scores are of the others alone: {why}"
+        yield f"{many_unscored}, so the scores are of the others alone: {why}"
     elif evaluation.metric_errors:
-        yield f"a metric failed {count(evaluation.metric_errors, 'time')}: {_first_error(every)}"
+        results = (result for each in every for result in each.cases)
+        first = next(result.metric_error for result in results if result.metric_error)
+        failed = count(evaluation.metric_errors, "time")
+        yield f"a metric failed {failed}: {in_one_line(first)}"
     if fail_under is not None:
         for each in every:
             yield from _too_low(each, fail_under)
-
-
-def _first_error(contenders: list[Contender]) -> str:
-    results = (result for each in contenders for result in each.cases)
-    return in_one_line(next(result.metric_error for result in results if result.metric_error))
 
 
 def _too_low(contender: Contender, fail_under: float) -> Iterator[str]:
@@ -304,9 +267,6 @@ def _too_low(contender: Contender, fail_under: float) -> Iterator[str]:
     if score is None:
         yield f"{name} has no score, and --fail-under {fail_under:g} wants one"
     elif score.mean < fail_under:
-        said = next(
-            text
-            for text in (*(f"{score.mean:.{digits}g}" for digits in (4, 8, 12)), repr(score.mean))
-            if float(text) < fail_under
-        )
-        yield f"{name} scores {said}, which is less than --fail-under {fail_under:g}"
+        rounded = f"{score.mean:.4g}"
+        shown = rounded if float(rounded) < fail_under else repr(score.mean)
+        yield f"{name} scores {shown}, which is less than --fail-under {fail_under:g}"

@@ -3,12 +3,11 @@ and written where they are better."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from bae.cli import exits
 from bae.cli.completing import lm_names, run_ids
 from bae.cli.options import (
     AsJSON,
@@ -24,7 +23,6 @@ from bae.cli.options import (
 if TYPE_CHECKING:
     from bae.cli.progress_line import ProgressLine
     from bae.graph import Graph
-    from bae.journal import Journal
     from bae.lm import LM
     from bae.node import Node
     from bae.optimizer import Improvement, Progress
@@ -212,7 +210,9 @@ def optimize(
         raise typer.BadParameter("--rubric goes with --judge SPEC", param_hint="--rubric")
     if force and certain:
         raise typer.BadParameter("give --force or --certain, not both", param_hint="--certain")
-    from bae.cli.journals import file_to_read
+    from bae.cli import optimize_output as result
+    from bae.cli.execute import work
+    from bae.cli.journals import file_to_read, open_to_read, run_meant
     from bae.cli.loading import load
     from bae.cli.metric_option import training_metric
     from bae.cli.models import prove
@@ -232,83 +232,42 @@ def optimize(
     scored_by = training_metric(metric, graph)
     if judge is not None:
         scored_by = Judge(_lm(graph, judge), rubric or "")
-    progress = _Progress(ProgressLine(err(), quiet=quiet))
     by = None if teacher is None else _lm(graph, teacher)
-
-    def improvement(journal: Journal, left_out: Sequence[str]) -> Improvement:
-        return Improvement(
-            graph,
-            journal,
-            output,
-            student,
-            by,
-            scored_by,
-            optimizer,
-            options,
-            nodes=classes,
-            without=left_out,
-            evals=with_evals,
-            held_out=held_out,
-            minimum=minimum,
-            seed=seed,
-            concurrency=concurrency,
-            budget=limits or Budget(scope="--budget"),
-            force=force,
-            certain=certain,
-            progress=progress.took,
-        )
-
-    _carry_out(improvement, file, without or (), progress.line, as_json=as_json, quiet=quiet)
-
-
-def _carry_out(
-    improvement: Callable[[Journal, Sequence[str]], Improvement],
-    file: str,
-    without: Sequence[str],
-    line: ProgressLine,
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    from bae.cli import optimize_output as output
-    from bae.cli.execute import work
-    from bae.cli.printing import err, out, print_json
-    from bae.exceptions import BaeError
-
+    progress = _Progress(ProgressLine(err(), quiet=quiet))
     made: list[Improvement] = []
 
     async def improve() -> None:
-        from bae.cli.journals import open_to_read, run_meant
+        progress.line.update(f"reading {file}", milestone=True)
+        async with open_to_read(file) as opened:
+            improvement = Improvement(
+                graph,
+                opened,
+                output,
+                student,
+                by,
+                scored_by,
+                optimizer,
+                options,
+                nodes=classes,
+                without=[await run_meant(opened, each) for each in without or ()],
+                evals=with_evals,
+                held_out=held_out,
+                minimum=minimum,
+                seed=seed,
+                concurrency=concurrency,
+                budget=limits or Budget(scope="--budget"),
+                force=force,
+                certain=certain,
+                progress=progress.update,
+            )
+            made.append(improvement)
+            with result.notes_once(quiet):
+                await improvement.run()
 
-        line.update(f"reading {file}", milestone=True)
-        async with open_to_read(file) as journal:
-            left_out = [await run_meant(journal, each) for each in without]
-            made.append(improvement(journal, left_out))
-            with output.notes_once(quiet):
-                await made[0].run()
-
-    ended = work(improve, line, lambda: output.resumes(made[0]) if made else "")
+    ended = work(improve, progress.line, lambda: result.how_to_resume(made[0]) if made else "")
     if not made:
         raise ended.error or typer.Exit(ended.code)
-    (found,) = made
-    if as_json:
-        print_json(output.as_data(found, file, ended.error))
-    elif found.parts:
-        if not quiet and err().is_terminal:
-            err().print()  # between the progress and the result
-        output.print_improvement(out(), found)
-    output.print_notes(found, interrupted=bool(ended.code), quiet=quiet)
-    if isinstance(ended.error, BaeError) and ended.error.fix:
-        ended.error.fix = ended.error.fix.replace("evals=True", "--with-evals")
-    if ended.error is not None:
-        if found.kept:
-            ended.error.add_note(output.resumes(found))
-        raise ended.error
-    if ended.code:
-        raise typer.Exit(ended.code)
-    as_good = any(part.verdict in output.AS_GOOD for part in found.parts)
-    if not found.done or not (found.files or as_good):
-        raise typer.Exit(exits.FAILED)
+    result.print_result(made[0], file, ended, as_json=as_json, quiet=quiet)
 
 
 def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
@@ -331,8 +290,8 @@ def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
     return made_lm(graph, named, quiet=quiet)
 
 
-def _options(optimizer: str, said: Sequence[str]) -> dict[str, Any]:
-    """The options of the optimizer, their values as JSON; what is no JSON is a text."""
+def _options(optimizer: str, texts: Sequence[str]) -> dict[str, Any]:
+    """The options of the optimizer, their values as JSON, or else as text."""
     import json
 
     from bae.optimizer.optimizers import OPTIONS, checked_options
@@ -341,7 +300,7 @@ def _options(optimizer: str, said: Sequence[str]) -> dict[str, Any]:
         return typer.BadParameter(why, param_hint="--option")
 
     given: dict[str, Any] = {}
-    for each in said:
+    for each in texts:
         name, equals, text = (part.strip() for part in each.partition("="))
         if not equals or not name:
             known = ", ".join(f"{name}=…" for name in OPTIONS[optimizer])
@@ -361,20 +320,16 @@ def _options(optimizer: str, said: Sequence[str]) -> dict[str, Any]:
 
 def _classes(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[Node], ...]:
     """The node classes of a graph with these names; without any, all."""
-    from difflib import get_close_matches
-
     from bae.cli.exits import refused
     from bae.optimizer import every_node
 
     every = every_node(graph)
+    known = [cls.__name__ for cls in every]
     for name in names:
-        if not any(cls.__name__ == name for cls in every):
-            known = {cls.__name__.casefold(): cls.__name__ for cls in every}
-            near = get_close_matches(name.casefold(), known, 1)
-            hint = f"; did you mean {known[near[0]]}?" if near else ""
+        if name not in known:
             raise refused(
-                f"there is no node {name} in the graph {graph.name}{hint}",
-                fix=f"name one of {', '.join(cls.__name__ for cls in every)}",
+                f"there is no node {name} in the graph {graph.name}",
+                fix=f"name one of {', '.join(known)}",
             )
     return tuple(cls for cls in every if not names or cls.__name__ in names)
 
@@ -386,10 +341,10 @@ class _Progress:
         self.line = line
         self._phases: set[tuple[str, str]] = set()
 
-    def took(self, progress: Progress) -> None:
+    def update(self, progress: Progress) -> None:
         from bae.cli.wording import count
 
-        if progress.phase == "skipped":  # which the result says
+        if progress.phase == "skipped":  # it is in the result
             return
         place = f"{progress.node} {progress.part}"
         if progress.note:
@@ -397,18 +352,18 @@ class _Progress:
             counts = progress.phase == "read" and progress.part
             self.line.inform(f"{'' if counts else 'note: '}{about}{progress.note}")
             return
-        said = [f"{place}: {progress.phase}", count(progress.calls, "call")]
+        parts = [f"{place}: {progress.phase}", count(progress.calls, "call")]
         best = progress.best
         if progress.phase == "compared" and best is not None:
             # Not the score of the candidates, which were selected by theirs.
-            said[0] += f": {best:.2f} on what was held out"
+            parts[0] += f": {best:.2f} on what was held out"
             best = None
         if progress.earlier:
-            said.append(f"{progress.earlier:,} kept from before")
+            parts.append(f"{progress.earlier:,} kept from before")
         if best is not None:
-            said.append(f"best {best:.2f}")
+            parts.append(f"best {best:.2f}")
         # Some optimizers change between phases hundreds of times.
         phase = place, progress.phase
         new = phase not in self._phases or progress.phase in ("done", "compared")
         self._phases.add(phase)
-        self.line.update(" · ".join(said), milestone=new)
+        self.line.update(" · ".join(parts), milestone=new)

@@ -10,18 +10,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import TypeAdapter
+from rich.text import Text
+from typer import Exit
+
+from bae.cli import exits
 from bae.cli.eval_output import difference_style
-from bae.cli.printing import error_data, note
+from bae.cli.printing import err, error_data, note, out, print_hanging, print_json
 from bae.cli.tables import GAP, Column, print_table
 from bae.cli.wording import cost, count
 from bae.evals.page import changed, many, score, scored, share
-from bae.optimizer.improvement import CALLS, PARTS, scores_of
+from bae.exceptions import BaeError
+from bae.optimizer.improvement import CALLS, PARTS, PartResult
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
-    from bae.optimizer.improvement import Improvement, PartResult
+    from bae.cli.execute import Ended
+    from bae.optimizer.improvement import Improvement
 
 AS_GOOD: Final = ("there already", "no better than what is there")
 """Verdicts that leave something as good in the directory."""
@@ -53,12 +59,31 @@ _STYLES: Final = {
 }
 
 
-def print_improvement(console: Console, found: Improvement) -> None:
+def print_result(
+    found: Improvement, file: str, ended: Ended[None], *, as_json: bool, quiet: bool
+) -> None:
+    """Print the result of an optimization of the journal in a file. Raises the error that it ended
+    with, or the exit code if it is not done or has nothing to show for it."""
+    if as_json:
+        print_json(_as_data(found, file, ended.error))
+    elif found.parts:
+        if not quiet and err().is_terminal:
+            err().print()  # between the progress and the result
+        _print_parts(out(), found)
+    _print_notes(found, interrupted=bool(ended.code), quiet=quiet)
+    if ended.error is not None:
+        if isinstance(ended.error, BaeError) and ended.error.fix:
+            ended.error.fix = ended.error.fix.replace("evals=True", "--with-evals")
+        if found.kept:
+            ended.error.add_note(how_to_resume(found))
+        raise ended.error
+    as_good = any(part.verdict in AS_GOOD for part in found.parts)
+    if ended.code or not found.done or not (found.files or as_good):
+        raise Exit(ended.code or exits.FAILED)
+
+
+def _print_parts(console: Console, found: Improvement) -> None:
     """Print the table, and the verdict on each part."""
-    from rich.text import Text
-
-    from bae.cli.printing import print_hanging
-
     compared = [part for part in found.parts if part.comparison is not None]
     if compared:
         rows = [_row(part) for part in compared]
@@ -71,23 +96,23 @@ def print_improvement(console: Console, found: Improvement) -> None:
     for part in found.parts:
         line = Text(f"{part.node} {part.part}: ")
         line.append(part.verdict, _STYLES.get(part.verdict, "dim"))
-        print_hanging(console, line.append("; ".join(["", *_about(part, found)])), 2)
-    for file in found.files:
-        console.print(Text(f"written: {file}", "bold"), soft_wrap=True)
+        print_hanging(console, line.append("; ".join(["", *_reasons(part, found)])), 2)
+    for written in found.files:
+        console.print(Text(f"written: {written}", "bold"), soft_wrap=True)
 
 
-def print_notes(found: Improvement, *, interrupted: bool, quiet: bool) -> None:
-    """Print what it learned from and spent, why it is not done, and what is kept."""
+def _print_notes(found: Improvement, *, interrupted: bool, quiet: bool) -> None:
+    """Print the usage, why it is not done, and what is kept."""
     if not quiet:
         if found.train_count or found.held_out_count:
-            note(" · ".join(_spent(found)))
+            note(" · ".join(_usage(found)))
         if found.done and found.kept:
             how = "without --certain" if found.certain else "with --force"
             note(f"{_kept(found)}: {how} the same command writes the rest, and asks nothing again")
     if found.out_of_budget:
-        note(f"{found.out_of_budget}; {resumes(found)}, with more --budget")
+        note(f"{found.out_of_budget}; {how_to_resume(found)}, with more --budget")
     elif interrupted:
-        note(f"interrupted; {resumes(found)}")
+        note(f"interrupted; {how_to_resume(found)}")
     for each in found.misfits:
         if each.stays:
             note(
@@ -96,14 +121,14 @@ def print_notes(found: Improvement, *, interrupted: bool, quiet: bool) -> None:
             )
 
 
-def resumes(found: Improvement) -> str:
+def how_to_resume(found: Improvement) -> str:
     """What to do if it ended early."""
     if found.kept:
         return f"{_kept(found)}: the same command resumes"
     return "no answer is kept: the same command starts again"
 
 
-def as_data(found: Improvement, file: str, error: BaseException | None) -> dict[str, Any]:
+def _as_data(found: Improvement, file: str, error: BaseException | None) -> dict[str, Any]:
     """The result, for JSON."""
     asked = found.calls
     earlier = asked.earlier.calls
@@ -123,7 +148,7 @@ def as_data(found: Improvement, file: str, error: BaseException | None) -> dict[
             "from_evals": found.from_evals,
             "without": found.left_out,
         },
-        "parts": [_part_data(part) for part in found.parts],
+        "parts": TypeAdapter(list[PartResult]).dump_python(found.parts, mode="json"),
         "written": [str(each) for each in found.files],
         "misfits": [
             {"file": str(each.file), "why": each.why} for each in found.misfits if each.stays
@@ -148,8 +173,8 @@ def notes_once(quiet: bool) -> Generator[None]:
     log = logging.getLogger("bae.optimizer")
 
     def is_new(record: logging.LogRecord) -> bool:
-        said = record.args
-        about_part = isinstance(said, tuple) and len(said) == 3 and said[1] in PARTS
+        args = record.args
+        about_part = isinstance(args, tuple) and len(args) == 3 and args[1] in PARTS
         return not about_part and not (quiet and record.levelno <= logging.WARNING)
 
     log.addFilter(is_new)
@@ -160,8 +185,6 @@ def notes_once(quiet: bool) -> Generator[None]:
 
 
 def _row(part: PartResult) -> list[Text]:
-    from rich.text import Text
-
     compared = part.comparison
     assert compared is not None
     return [
@@ -180,8 +203,6 @@ def _row(part: PartResult) -> list[Text]:
 
 
 def _narrow_row(part: PartResult) -> list[Text]:
-    from rich.text import Text
-
     row, compared = _row(part), part.comparison
     assert compared is not None
     means = (Text(score(each.mean)) for each in (compared.before, compared.after))
@@ -190,14 +211,12 @@ def _narrow_row(part: PartResult) -> list[Text]:
 
 def _grown(before: int, after: int) -> Text:
     """A number before and after, if they differ."""
-    from rich.text import Text
-
     if before == after:
         return Text(many(after))
     return Text(f"{many(before)} to {many(after)}", "yellow" if after > before else "")
 
 
-def _about(part: PartResult, found: Improvement) -> Iterator[str]:
+def _reasons(part: PartResult, found: Improvement) -> Iterator[str]:
     """The reasons for a verdict, and what to do about it."""
     match part.verdict:
         case "too few examples":
@@ -231,7 +250,7 @@ def _about(part: PartResult, found: Improvement) -> Iterator[str]:
         yield "not written: --force does it all the same"
 
 
-def _spent(found: Improvement) -> Iterator[str]:
+def _usage(found: Improvement) -> Iterator[str]:
     steps = count(found.train_count + found.held_out_count, "step")
     yield f"{steps}, {found.held_out_count:,} of them held out"
     if found.repeated:
@@ -256,26 +275,3 @@ def _spent(found: Improvement) -> Iterator[str]:
 def _kept(found: Improvement) -> str:
     are = "is" if found.kept == 1 else "are"
     return f"{count(found.kept, 'call')} {are} kept in {Path(found.directory) / CALLS}"
-
-
-def _part_data(part: PartResult) -> dict[str, Any]:
-    compared = part.comparison
-    of_comparison = ("validity_before", "validity_after", "calls_before", "calls_after")
-    of_comparison += ("tokens_before", "tokens_after")
-    return {
-        "node": part.node,
-        "part": part.part,
-        "examples": part.examples,
-        "corrected": part.corrected_train + part.corrected_held_out,
-        "train": part.train,
-        "corrected_train": part.corrected_train,
-        "held_out": part.held_out,
-        "corrected_held_out": part.corrected_held_out,
-        "verdict": part.verdict,
-        "written": part.written,
-        "notes": part.notes,
-        "there": None if part.there is None else asdict(part.there),
-        **dict.fromkeys(("before", "after", "difference")),
-        **{name: value for name, value in scores_of(part).items() if name != "n"},
-        **{name: getattr(compared, name, None) for name in of_comparison},
-    }

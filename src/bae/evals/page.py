@@ -104,12 +104,7 @@ def _difference(each: Difference) -> list[str]:
 
 def _failing(contender: Contender, journal: str) -> Iterable[str]:
     """Those that failed, then those without a score, then the others, the worst first."""
-    wrong = [each for each in contender.cases if each.failed or each.outcome == "unscored"]
-    lower = [each for each in contender.cases if each.outcome == "ended" and _missed(each) > 0]
-    listed = [
-        *sorted(wrong, key=lambda each: not each.failed),
-        *sorted(lower, key=_missed, reverse=True),
-    ]
+    listed = [*contender.failed, *contender.unscored, *contender.imperfect]
     if not listed:
         return
     yield f"## Cases of {_text(contender.name)} that failed or scored less than 1\n"
@@ -128,10 +123,6 @@ def _failing(contender: Contender, journal: str) -> Iterable[str]:
     yield _table(head, ("---",) * len(head), rows)
     if len(listed) > MOST:
         yield f"And {_many(len(listed) - MOST, 'more case')}: to_json has all of them.\n"
-
-
-def _missed(result: CaseResult) -> float:
-    return 0.0 if result.score is None else 1 - result.score
 
 
 def _expected(result: CaseResult) -> str:

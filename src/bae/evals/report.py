@@ -122,6 +122,13 @@ class Contender:
         return [result for result in self.cases if result.outcome == "unscored"]
 
     @property
+    def imperfect(self) -> list[CaseResult]:
+        """The cases that ended with a score of less than 1, the lowest first."""
+        scored = [(each.score, each) for each in self.cases if each.outcome == "ended"]
+        lower = [(score, each) for score, each in scored if score is not None and score < 1]
+        return [each for _, each in sorted(lower, key=lambda pair: pair[0])]
+
+    @property
     def judging(self) -> Usage:
         """What scoring the cases used, where an LM judges them; it is in no row."""
         return Usage.total(result.judging for result in self.cases)
