@@ -1,5 +1,4 @@
-"""For tests of runs: nodes that a run ends at, a run that fails instead of waiting for ever, and a
-while that is no sleep."""
+"""For tests of runs: a run that fails instead of waiting for ever, and a while that is no sleep."""
 
 import asyncio
 from typing import Any
@@ -7,12 +6,6 @@ from typing import Any
 from bae import Graph, GraphResult, Node
 
 BOUND = 30  # seconds until a test that would wait for ever fails instead
-
-
-class EndNode(Node):
-    """A node that a run ends at: its subclasses have only the fields that a test is about."""
-
-    async def __call__(self) -> None: ...
 
 
 async def some_turns() -> None:

@@ -14,7 +14,8 @@ from bae import LM, Dep, DepError, Graph, Map, Node, ProofError, Recall, ReplayE
 from bae.journal import MemoryJournal, SourceEnded
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
-from bounded import BOUND, EndNode, some_turns
+from bounded import BOUND, some_turns
+from end_node import EndNode
 
 
 class Pool:

@@ -40,7 +40,7 @@ from bae.resolver import (
     validate_node_deps,
 )
 from bae.testing import Provider, ScriptedLM
-from bounded import EndNode
+from end_node import EndNode
 
 
 def get_location() -> str:

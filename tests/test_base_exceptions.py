@@ -19,7 +19,7 @@ from bae.exceptions import describe
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from bae.journal.decoder import decode
 from bae.lm import Answer, Backend, Prompt
-from bounded import EndNode
+from end_node import EndNode
 
 
 class Panic(BaseException):

@@ -14,7 +14,8 @@ from bae.journal import MemoryJournal, RunEnded, RunStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.tasks import explained
 from bae.testing import ScriptedLM
-from bounded import BOUND, EndNode, some_turns
+from bounded import BOUND, some_turns
+from end_node import EndNode
 
 
 @pytest.fixture(autouse=True)

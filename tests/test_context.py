@@ -14,7 +14,7 @@ from bae import LM, Dep, Graph, Node, NodeConfig, Recall, ReplayError
 from bae.journal import AnswerJudged, MemoryJournal, check
 from bae.language_model import scene
 from bae.lm.prompts import EARLIER, SYSTEM
-from bounded import EndNode
+from end_node import EndNode
 from toy_backend import ToyBackend, route
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from bae import LM, Dep, Graph, Map, Node, NodeConfig, Recall
-from bounded import EndNode
+from end_node import EndNode
 
 # --- a graph that loses the message, and ways to pass it on -------------------------------------
 

@@ -33,7 +33,7 @@ from bae.optimizer import (
     schema_of,
 )
 from bae.testing import ScriptedLM, replaying
-from bounded import EndNode
+from end_node import EndNode
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once

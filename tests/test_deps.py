@@ -17,7 +17,8 @@ from bae import LM, Dep, DepError, Graph, Map, Node
 from bae.journal import RunEnded, SourceEnded, SourceStarted
 from bae.resolver import build_dep_dag, resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import BOUND, EndNode, run, some_turns
+from bounded import BOUND, run, some_turns
+from end_node import EndNode
 from naming import shown
 
 

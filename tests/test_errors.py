@@ -39,7 +39,7 @@ from bae import (
 from bae.exceptions import CallTimeout
 from bae.journal import RunEnded
 from bae.testing import ScriptedLM, ScriptError
-from bounded import EndNode
+from end_node import EndNode
 
 
 class Worn(EndNode):

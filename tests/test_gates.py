@@ -20,7 +20,8 @@ from bae import (
 from bae.journal import GateOpened, RunEnded, SourceEnded
 from bae.resolver import classify_fields, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import EndNode, run
+from bounded import run
+from end_node import EndNode
 
 
 class Send(EndNode):

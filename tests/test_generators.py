@@ -16,7 +16,8 @@ import pytest
 from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError
 from bae.journal import RunEnded
 from bae.resolver import resolve_dep, resolve_fields
-from bounded import EndNode, run
+from bounded import run
+from end_node import EndNode
 
 
 class Log(list[str]):

@@ -14,7 +14,7 @@ from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall, Rec
 from bae.journal import MemoryJournal, Recalled, SourceEnded, SourceStarted
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
-from bounded import EndNode
+from end_node import EndNode
 from kept_runs import Trouble, World
 from toy_backend import ToyBackend, choose, route
 

@@ -23,7 +23,7 @@ from bae.records import (
 from bae.testing import ScriptedLM
 from bae.usage import Attempt, Usage
 from bae.work import GraphRun, Question, Source, Span, Step, Work
-from bounded import EndNode
+from end_node import EndNode
 
 
 def get_word() -> str:

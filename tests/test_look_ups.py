@@ -32,7 +32,8 @@ from bae.arguments import freeze
 from bae.journal import FillStarted, Recalled, SourceEnded, SourceStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import BOUND, EndNode, run, some_turns
+from bounded import BOUND, run, some_turns
+from end_node import EndNode
 
 asked: list[Any] = []
 

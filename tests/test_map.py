@@ -13,7 +13,8 @@ from bae import LM, Dep, DepError, Graph, Map, Node
 from bae.journal import ItemEnded, SourceEnded, SourceStarted
 from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM
-from bounded import BOUND, EndNode, run, some_turns
+from bounded import BOUND, run, some_turns
+from end_node import EndNode
 
 
 async def double(item: int) -> int:

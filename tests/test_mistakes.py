@@ -28,7 +28,7 @@ from bae import (
     Recall,
 )
 from bae.testing import ScriptedLM
-from bounded import EndNode
+from end_node import EndNode
 
 
 def get_number() -> int:

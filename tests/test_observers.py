@@ -20,7 +20,8 @@ from bae.recorder import Recorder
 from bae.resolver import resolve_dep
 from bae.run import Run
 from bae.testing import ScriptedLM
-from bounded import BOUND, EndNode, some_turns
+from bounded import BOUND, some_turns
+from end_node import EndNode
 
 
 async def get_word() -> str:

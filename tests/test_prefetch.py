@@ -10,7 +10,8 @@ import pytest
 from bae import BaeLMError, Dep, DepError, LimitError, Map, Node, Recall
 from bae.journal import FillEnded, SourceEnded, SourceStarted
 from bae.testing import ScriptedLM
-from bounded import EndNode, run, some_turns
+from bounded import run, some_turns
+from end_node import EndNode
 
 
 class PausedLM(ScriptedLM):

@@ -22,7 +22,7 @@ from bae import (
 )
 from bae.resolver import build_dep_dag, classify_fields, validate_node_deps
 from bae.testing import ScriptedLM
-from bounded import EndNode
+from end_node import EndNode
 from proving import (
     Mood,
     Opaque,

@@ -30,7 +30,7 @@ from bae import (
     Map,
     Node,
 )
-from bounded import EndNode
+from end_node import EndNode
 from proving import (
     Mood,
     Storm,

@@ -29,7 +29,7 @@ from bae import (
     Recall,
 )
 from bae.testing import ScriptedLM
-from bounded import EndNode
+from end_node import EndNode
 from naming import shown
 from proving import (
     Box,

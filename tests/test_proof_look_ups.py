@@ -10,7 +10,7 @@ from pydantic import Field
 
 from bae import LM, Dep, DepError, Graph, Map, Node, Recall
 from bae.resolver import resolve_fields, validate_node_deps
-from bounded import EndNode
+from end_node import EndNode
 from proving import Mood, codes, problems, the_problem
 
 

@@ -18,7 +18,7 @@ from bae import Dep, Gate, Graph, LimitError, Map, Node, Problem, Recall, Recall
 from bae.journal import Recalled
 from bae.resolver import recall_from_trace, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import EndNode
+from end_node import EndNode
 
 
 class Mood(BaseModel):

@@ -28,7 +28,7 @@ from bae import LM, Dep, DepError, Gate, Graph, Map, Node, NodeError, ProofError
 from bae.lm import report
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
-from bounded import EndNode
+from end_node import EndNode
 
 
 def aware() -> datetime:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from bae import Dep, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal
 from bae.lm import Answer, Backend, Budget, Prompt, Retry
-from bounded import EndNode
+from end_node import EndNode
 
 
 class Begin(Node):

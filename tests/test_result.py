@@ -12,7 +12,7 @@ from bae import LM, BaeError, Dep, Gate, GateError, Graph, Map, Node, NodeError,
 from bae.journal import LMUsed, RunEnded, RunJournal, RunStarted, StepStarted
 from bae.lm import report
 from bae.testing import ScriptedLM
-from bounded import EndNode
+from end_node import EndNode
 
 
 class Start(Node):

@@ -38,7 +38,7 @@ from bae.journal import (
     StepStarted,
 )
 from bae.testing import ScriptedLM
-from bounded import EndNode
+from end_node import EndNode
 
 
 class Done(EndNode):

@@ -18,7 +18,8 @@ from bae import (
 from bae.journal import RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import EndNode, run, some_turns
+from bounded import run, some_turns
+from end_node import EndNode
 
 
 def names(nodes: list[Any]) -> list[str]:

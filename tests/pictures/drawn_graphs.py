@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, create_model
 
 from bae import Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.pictures import Picture
-from bounded import EndNode
+from end_node import EndNode
 
 Edge = tuple[str, str, str]
 

@@ -14,7 +14,7 @@ from pydantic import Field, create_model
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.pictures import picture_of, to_mermaid, to_svg, to_text
 from bae.pictures.picture import cells, cut
-from bounded import EndNode
+from end_node import EndNode
 from made_graphs import Made, made_graphs
 
 

@@ -12,7 +12,7 @@ from bae import LM, Dep, Gate, Graph, Map, Node, NodeConfig, ProofError, Recall
 from bae.lm import LearnedPrompt, NodePrompts, Prompt, WithPrompts
 from bae.testing import ScriptedLM, assert_prompt
 from bae.testing.prompts import Unasked
-from bounded import EndNode
+from end_node import EndNode
 
 
 async def open_the_shop() -> Shop:

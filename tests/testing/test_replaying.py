@@ -18,7 +18,7 @@ from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall
 from bae.exceptions import JournalError, ReplayError
 from bae.journal import MemoryJournal, SQLiteJournal
 from bae.testing import Recorded, replaying
-from bounded import EndNode
+from end_node import EndNode
 from toy_backend import ToyBackend, choose
 
 pytestmark = pytest.mark.once

@@ -15,7 +15,7 @@ from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Recall, Usage
 from bae.journal import AnswerJudged
 from bae.lm import metered
 from bae.testing import Asked, ScriptedLM, ScriptError
-from bounded import EndNode
+from end_node import EndNode
 
 
 class Start(Node):
