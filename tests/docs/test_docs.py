@@ -70,10 +70,9 @@ def run(*command: str, cwd: Path) -> str:
 
 
 NEEDS = {
+    "coming-from": ("langgraph", "pydantic_graph"),
     "evaluate": ("pydantic_evals",),
     "fastapi": ("fastapi", "httpx"),
-    "from-langgraph": ("langgraph",),
-    "from-pydantic-graph": ("pydantic_graph",),
     "lm": ("httpx", "h11"),
     "optimize": ("dspy",),
     "rag": ("voyager",),
