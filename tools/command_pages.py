@@ -1,5 +1,5 @@
-"""The page of every command on the docs site: a hook for mkdocs that writes what `bae --help` says,
-and each command after it, where a page has the line `<!-- every command -->`."""
+"""The page of every command on the docs site: a mkdocs hook that writes the help of `bae`,
+and of each command, where a page has the line `<!-- every command -->`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def every_command() -> str:
     from bae.cli.app import whole_command
 
     command = whole_command()
-    return "\n".join(_told(command, command.make_context("bae", [], resilient_parsing=True)))
+    return "\n".join(_describe(command, command.make_context("bae", [], resilient_parsing=True)))
 
 
-def _told(command: Any, context: Any) -> Iterator[str]:
+def _describe(command: Any, context: Any) -> Iterator[str]:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield f"## `{context.command_path}`\n"
     yield f"{_prose(command.help)}\n"
@@ -42,7 +42,7 @@ def _told(command: Any, context: Any) -> Iterator[str]:
         each = command.get_command(context, name)
         if not each.hidden:
             inner = each.make_context(name, [], parent=context, resilient_parsing=True)
-            yield from _told(each, inner)
+            yield from _describe(each, inner)
 
 
 def _row(param: Any, context: Any) -> Iterator[str]:
