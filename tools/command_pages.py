@@ -4,6 +4,7 @@ and of each command, where a page has the line `<!-- every command -->`."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import dedent
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -37,7 +38,7 @@ def _describe(command: Any, context: Any) -> Iterator[str]:
         yield from rows
         yield ""
     if command.epilog:
-        yield f"{_prose(command.epilog)}\n"
+        yield f"{_show_examples(_prose(command.epilog))}\n"
     for name in command.list_commands(context) if hasattr(command, "commands") else ():
         each = command.get_command(context, name)
         if not each.hidden:
@@ -61,6 +62,15 @@ def _line(text: str) -> str:
     """A text in a table: on one line, and a bar in it, outside of code, ends no cell."""
     parts = " ".join(text.split()).split("`")
     return "`".join(part if at % 2 else part.replace("|", "\\|") for at, part in enumerate(parts))
+
+
+def _show_examples(epilog: str) -> str:
+    """An epilog as Markdown: the command lines to copy are a block of code."""
+    marked, _, notes = epilog.partition("\n\n")
+    if not marked.startswith("Examples:\n"):
+        return epilog
+    lines = dedent(marked.removeprefix("Examples:\n"))
+    return f"```text\n{lines}\n```\n\n{notes}"
 
 
 def _prose(text: str | None) -> str:

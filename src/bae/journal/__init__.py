@@ -36,16 +36,20 @@ if TYPE_CHECKING:
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, Provenance
     from bae.journal.redaction import Redaction
+    from bae.journal.report import timeline
     from bae.journal.sqlite import SQLiteJournal
     from bae.journal.store import (
         Claim,
         Journal,
         Line,
+        Listed,
         ParkedGate,
         Rewrite,
         RunInfo,
         Status,
         StoredRun,
+        check_listed,
+        is_listed,
     )
 
 __all__ = [
@@ -66,6 +70,7 @@ __all__ = [
     "LMAnswered",
     "LMUsed",
     "Line",
+    "Listed",
     "MemoryJournal",
     "Origin",
     "ParkedGate",
@@ -90,6 +95,9 @@ __all__ = [
     "StoredRun",
     "TextArrived",
     "check",
+    "check_listed",
+    "is_listed",
+    "timeline",
 ]
 
 # The stores are imported when they are first asked for: a run without one needs none of this.
@@ -100,7 +108,9 @@ __getattr__, __dir__ = export_lazily(
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer Provenance",
         "redaction": "Redaction",
+        "report": "timeline",
         "sqlite.journal": "SQLiteJournal",
-        "store": "Claim Journal Line ParkedGate Rewrite RunInfo Status StoredRun",
+        "store": "Claim Journal Line Listed ParkedGate Rewrite RunInfo Status StoredRun "
+        "check_listed is_listed",
     },
 )

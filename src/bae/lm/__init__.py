@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bae.lm.optimized import OptimizedLM
     from bae.lm.policies.budget import Budget
     from bae.lm.policies.cache import Cached
-    from bae.lm.policies.cache_stores import MemoryCache, SQLiteCache
+    from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
     from bae.lm.policies.limits import Concurrency, RateLimit
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
@@ -34,6 +34,7 @@ __all__ = [
     "Backend",
     "Budget",
     "Budgeted",
+    "CacheStore",
     "Cached",
     "ClaudeCLIBackend",
     "Concurrency",
@@ -77,7 +78,7 @@ __getattr__, __dir__ = export_lazily(
         "optimized": "OptimizedLM",
         "policies.budget": "Budget",
         "policies.cache": "Cached",
-        "policies.cache_stores": "MemoryCache SQLiteCache",
+        "policies.cache_stores": "CacheStore MemoryCache SQLiteCache",
         "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
         "policies.limits": "Concurrency RateLimit",
         "policies.policy": "Budgeted Policy Retry Timeout",
