@@ -413,7 +413,6 @@ EXTRAS = {
     "bae.otel": {"opentelemetry"},
     "bae.team.board": {"rich"},
     "bae.team.budgets": {"sqlalchemy"},
-    "bae.team.controls": {"sqlalchemy"},
     "bae.team.guards.bae_witness": {"pytest"},  # loaded by the pytest of a project alone
     "bae.team.repository": {
         *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),
@@ -421,6 +420,7 @@ EXTRAS = {
     "bae.team.server": {"starlette", "uvicorn"},
     "bae.team.store": {"sqlalchemy"},
     "bae.team.tables": {"sqlalchemy"},
+    "bae.team.team_run": {"sqlalchemy"},
     "bae.testing.": {"h11"},
 }
 """By how the names of modules begin: the packages that they may import, besides pydantic. An extra

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -273,26 +270,6 @@ def test_the_status_counts_every_task_once(shop: Bae):
     assert data["counts"]["pending"] == data["not_approved"] == 4
     shop("tasks", "approve", "prices")
     assert "not approved 3" in shop("status").out
-
-
-def test_the_main_path_in_processes_of_its_own(tmp_path: Path, bae: Bae):
-    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "BAE_LM": "none"}
-
-    def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "bae", "team", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    run("init")
-    run("plan", "A shop", *LM)
-    run("tasks", "approve")
-    assert "4 pending" in run("status")
 
 
 def test_at_a_terminal_what_is_open_is_asked(tmp_path: Path, bae: Bae):

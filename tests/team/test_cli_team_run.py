@@ -30,16 +30,13 @@ import asyncio
 from bae.testing import ScriptedLM
 
 CODE = """
-<<<<<<< FILE {key}.py
-def {key}():
-    return "{key}"
+<<<<<<< FILE {key}.js
+exports.name = () => "{key}";
 >>>>>>> FILE
-<<<<<<< FILE test_{key}.py
-from {key} import {key}
-
-
-def test_{key}():
-    assert {key}() == "{key}"
+<<<<<<< FILE {key}.test.js
+const test = require("node:test");
+const {{ equal }} = require("node:assert");
+test("{key}", () => equal(require("./{key}.js").name(), "{key}"));
 >>>>>>> FILE
 """
 
@@ -47,8 +44,6 @@ def write(asked):
     key = asked.source.task
     if key == "orders" and "Answer:" not in asked.instruction:
         return "QUESTION: Which tax?"
-    if key == "broken":
-        return CODE.format(key=key).replace("return", "assert not")
     return CODE.format(key=key)
 
 def make():
@@ -71,7 +66,7 @@ class DocsWorker(WorkerAgent):
 register_worker("docs", DocsWorker)
 '''
 LM = ("--lm", "python:../lm.py:make")
-TESTS = "env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q"
+TESTS = "node --test"  # which starts faster than pytest
 Bae = Callable[..., Any]
 
 
@@ -137,7 +132,7 @@ def test_all_tasks_are_merged_one_commit_each_and_are_in_the_users_checkout(bae:
     assert statuses(bae) == {"prices": "completed", "page": "completed"}
     assert git(Path(), "log", "--format=%s").splitlines() == ["page", "prices", "first"]
     assert git(Path(), "status", "--porcelain") == ""
-    assert Path("page.py").exists()
+    assert Path("page.js").exists()
     assert "✓ prices" in said.out
     assert "completed" in said.err  # each event is a line where there is no terminal
     bae("run", *LM)  # nothing is left to do
@@ -248,8 +243,9 @@ def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
     assert statuses(bae)["prices"] != "in_progress"
     assert git(Path(), "worktree", "list").count("\n") == 0
     bae("retry", "prices")
-    bae("run", *LM)
-    assert statuses(bae) == {"prices": "completed"}
+    if code == 130:
+        bae("run", *LM)
+        assert statuses(bae) == {"prices": "completed"}
 
 
 def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):

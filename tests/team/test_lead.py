@@ -17,9 +17,9 @@ pytest.importorskip("sqlalchemy")
 from bae.exceptions import BaeError
 from bae.lm import Budget
 from bae.team import worker
-from bae.team.controls import add_request, open_requests
 from bae.team.lead import LeadAgent, TeamSummary
 from bae.team.models import PlannedTask, Task, TaskResult, TaskStatus, TeamError
+from bae.team.team_run import add_request, open_requests
 from bae.team.workbench import Workbench
 from bounded import BOUND
 from git_repositories import commit_files, git, left_over

@@ -21,17 +21,12 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("websockets")
 
-from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
-from starlette.testclient import TestClient
-from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from bae.team import events
 from bae.team.events import ActivityUpdate
 from bae.team.models import AgentInfo, PlannedTask, Project, TaskStatus, TeamError
-from bae.team.server import Address, WebSocketManager, serving
+from bae.team.server import Address, serving
 from bae.team.store import Store
 
 
@@ -272,37 +267,3 @@ async def test_nothing_is_left_of_a_server_whose_block_is_cancelled(store: Store
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((address.host, address.port), 1)
     assert asyncio.all_tasks() == before
-
-
-# A manager for an app of one's own
-
-
-def test_a_manager_sends_what_is_broadcast_to_every_client():
-    manager = WebSocketManager(most_waiting=3)
-
-    async def serve(websocket: WebSocket) -> None:
-        await manager.serve(websocket)
-
-    async def tell(websocket: WebSocket) -> None:
-        await websocket.accept()
-        for number in range(await websocket.receive_json()):
-            await events.broadcast_activity(manager, 1, f"step {number}")
-        await websocket.close()
-
-    app = Starlette(routes=[WebSocketRoute("/", serve), WebSocketRoute("/tell", tell)])
-    with (
-        TestClient(app) as client,
-        client.websocket_connect("/") as one,
-        client.websocket_connect("/") as two,
-    ):
-        with client.websocket_connect("/tell") as teller:
-            teller.send_json(2)
-            for each in (one, two):
-                got = [message["text"] for message in each.receive_json()]
-                assert got == ["step 0", "step 1"]
-        assert len(manager) == 2
-        with client.websocket_connect("/tell") as teller:
-            teller.send_json(5)  # more than may wait
-            with pytest.raises(WebSocketDisconnect) as caught:
-                one.receive_json()
-        assert caught.value.code == 1013

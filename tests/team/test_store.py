@@ -30,8 +30,8 @@ from bae.team.models import (
     TestReport,
     may_move,
 )
+from bae.team.schedule import find_problems
 from bae.team.store import Store, store_path
-from bae.team.task_graph import find_problems
 from bae.usage import Usage
 
 PROCESS = Path(__file__).parents[1] / "team_store_process.py"

@@ -30,8 +30,7 @@ from bae.team import (
 from bae.team.files import TemporaryFolder, remove_abandoned
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
-from bae.team.worker_graph import Answer, Turn
-from bae.team.worker_runs import name_run
+from bae.team.worker_graph import Answer, Turn, name_run
 from bae.testing import Provider, ScriptedLM
 from bae.testing.scripted import Asked
 from bounded import BOUND

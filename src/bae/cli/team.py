@@ -21,7 +21,6 @@ from bae.cli.team_output import (
     print_next,
     print_project,
     print_tasks,
-    spent_text,
 )
 from bae.cli.team_project import (
     Team,
@@ -325,9 +324,10 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     """Show the tasks, open questions and what was spent."""
     from dataclasses import asdict
 
+    from bae.team.board import spent_text
     from bae.team.budgets import read_spent
-    from bae.team.controls import read_paused
     from bae.team.models import summary
+    from bae.team.team_run import read_paused
 
     tasks = await team.tasks()
     spent = await read_spent(team.store)

@@ -12,12 +12,10 @@ from rich.text import Text
 
 from bae.cli.printing import err, out, print_hanging
 from bae.cli.texts import cut, in_lines, in_one_line
-from bae.cli.wording import count
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from bae.team.budgets import Spent
     from bae.team.models import Attempt, Blocker, Project, Task, TaskStatus
 
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
@@ -170,14 +168,6 @@ def counts_text(counts: Mapping[TaskStatus, int]) -> str:
     """How many tasks are in each status that any is in."""
     found = [f"{n} {str(status).replace('_', ' ')}" for status, n in counts.items() if n]
     return ", ".join(found) or "no tasks"
-
-
-def spent_text(spent: Spent) -> str:
-    """What was spent; nothing where no call was made."""
-    if not spent.calls:
-        return ""
-    cost = f", ${spent.cost:.2f}" if spent.cost else ""
-    return f"{count(spent.calls, 'call')}, {spent.tokens:,} tokens{cost}"
 
 
 def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ class Team:
 
     async def is_running(self) -> bool:
         """Whether a run is in progress, in any process."""
-        from bae.team.controls import is_running
+        from bae.team.team_run import is_running
 
         return await is_running(self.repository)
 

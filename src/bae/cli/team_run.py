@@ -20,7 +20,6 @@ from bae.cli.team_output import (
     print_fields,
     print_next,
     print_tasks,
-    spent_text,
 )
 from bae.cli.team_project import (
     Team,
@@ -187,6 +186,8 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
 async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
     """Print what a run has led to, where the board has not `shown` it, and set the exit code."""
+    from bae.team.board import spent_text
+
     blockers = await team.store.blockers(team.project.id, open_only=True)
     if as_json:
         print_json(summary.model_dump(mode="json") | {"blockers": as_data(blockers)})
@@ -238,8 +239,8 @@ _NEXT: Final = {
 
 
 async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries: int) -> None:
-    from bae.team.controls import read_held, read_paused
     from bae.team.schedule import plan_dry_run
+    from bae.team.team_run import read_held, read_paused
 
     approved = [task for task in tasks if task.approved]
     held = await read_held(team.store, team.project.id)

@@ -202,7 +202,7 @@ async def skip(team: Team, task: OneTask) -> None:
 
 
 async def _request(team: Team, action: Action, named: str | None) -> None:
-    from bae.team.controls import add_request
+    from bae.team.team_run import add_request
 
     task = await team.task(named) if named is not None else None
     if task is not None and task.status == "completed":

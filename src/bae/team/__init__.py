@@ -7,7 +7,6 @@ from bae.exports import export_lazily
 
 if TYPE_CHECKING:
     from bae.team.board import watch
-    from bae.team.controls import add_request
     from bae.team.edit_format import EditError
     from bae.team.event_log import SlowSubscriber, Subscription, subscribe
     from bae.team.events import (
@@ -65,8 +64,9 @@ if TYPE_CHECKING:
     from bae.team.project import detect
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
     from bae.team.schedule import DryRun, plan_dry_run
-    from bae.team.server import Address, WebSocketManager, serving, team_app
+    from bae.team.server import Address, serving, team_app
     from bae.team.store import Store, store_path
+    from bae.team.team_run import add_request
     from bae.team.workbench import Workbench
     from bae.team.worker import (
         BackendWorkerAgent,
@@ -126,7 +126,6 @@ __all__ = [
     "TestReport",
     "TestResult",
     "TestWorkerAgent",
-    "WebSocketManager",
     "Workbench",
     "WorkerAgent",
     "WorkspaceError",
@@ -165,7 +164,6 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "board": "watch",
-        "controls": "add_request",
         "edit_format": "EditError",
         "event_log": "SlowSubscriber Subscription subscribe",
         "events": (
@@ -189,8 +187,9 @@ __getattr__, __dir__ = export_lazily(
         "project": "detect",
         "sandbox": "Limits Protection SandboxError protection",
         "schedule": "DryRun plan_dry_run",
-        "server": "Address WebSocketManager serving team_app",
+        "server": "Address serving team_app",
         "store": "Store store_path",
+        "team_run": "add_request",
         "workbench": "Workbench",
         "worker": (
             "BackendWorkerAgent FrontendWorkerAgent TestWorkerAgent WorkerAgent "

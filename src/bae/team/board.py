@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from time import localtime, strftime, time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from bae.cli.live.display import Redrawn, can_redraw
-from bae.cli.live.drawing import SPINNING, UNICODE, Signs, fitted, signs_for
+from bae.cli.live.drawing import UNICODE, Signs, signs_for
 from bae.cli.texts import in_one_line
 from bae.cli.wording import count, spent, took
 from bae.tasks import finish_despite_cancel
@@ -50,7 +50,7 @@ MOST_QUESTIONS: Final = 5
 _LONGEST: Final = 500
 _REFRESH_SECONDS: Final = 0.1
 _Part: TypeAlias = tuple[str, str]
-_Line: TypeAlias = Sequence[_Part]
+"""A text and its style."""
 _Show: TypeAlias = Callable[[Sequence[StoredEvent]], Awaitable[None]]
 _S = TaskStatus
 _ORDER: Final = (
@@ -76,9 +76,16 @@ async def watch(
     it was last, and elsewhere a line for each event after the number `after` (None: each new one).
     The work may be done by this process or by another."""
     number = await store.last_event(project_id)
-    board = await read_board(store, project_id)
-    picture = _Picture(board, console)
-    screen = Redrawn(console, picture.draw)
+    board = await read_board(store, project_id, signs_for(console))
+    last: RenderableType = ""
+
+    def draw() -> RenderableType:  # a few times a second, and in another thread
+        nonlocal last
+        with suppress(Exception):  # rather the picture before than a thread that dies in one
+            last = board.draw(*console.size, time())
+        return last
+
+    screen = Redrawn(console, draw)
     moves = can_redraw(console)
     if moves:
         number = max(0, number - PAST)
@@ -90,7 +97,7 @@ async def watch(
         await board.refresh(store)
         board.take(batch)
         for event in () if moves else batch:
-            if line := board.line(event, picture.signs):
+            if line := board.line(event):
                 console.print(line, soft_wrap=True)
 
     try:
@@ -106,7 +113,7 @@ async def watch(
         if moves:
             with suppress(OSError):  # of a terminal that is gone
                 screen.stop()
-                console.print(picture.draw())
+                console.print(draw())
 
 
 async def _last(store: Store, project_id: int, number: int, show: _Show) -> None:
@@ -127,9 +134,9 @@ async def _follow(
                     await asyncio.sleep(_REFRESH_SECONDS)
 
 
-async def read_board(store: Store, project_id: int) -> Board:
+async def read_board(store: Store, project_id: int, signs: Signs = UNICODE) -> Board:
     """A project's board as it is now, without what events alone tell."""
-    board = Board(await store.project(project_id))
+    board = Board(await store.project(project_id), signs)
     await board.refresh(store)
     return board
 
@@ -148,6 +155,7 @@ class Board:
     """What a team is doing: from the store, and from its events."""
 
     project: Project
+    signs: Signs = UNICODE
     tasks: Sequence[Task] = ()
     agents: Sequence[AgentInfo] = ()
     blockers: Sequence[Blocker] = ()
@@ -170,46 +178,57 @@ class Board:
                 self.recent.append(each)
                 self._hear(each, text)
 
-    def line(self, stored: StoredEvent, signs: Signs = UNICODE) -> Text | None:
+    def line(self, stored: StoredEvent) -> Text | None:
         """An event in a line. None where it tells nothing that another one does not."""
-        return _drawn(self._event(stored), signs) if _words(stored.event) else None
+        words = _words(stored.event)
+        if not words:
+            return None
+        event = stored.event
+        task_id = getattr(event, "task_id", None)
+        return self._text(
+            (strftime("%H:%M:%S  ", localtime(stored.at)), "dim"),
+            ("" if task_id is None else f"{self._key(task_id)}  ", "bold"),
+            (words, _STYLES[event.status] if isinstance(event, TaskStatusChanged) else ""),
+        )
 
-    def lines(self, width: int, height: int, now: float, signs: Signs = UNICODE) -> list[Text]:
+    def draw(self, width: int, height: int, now: float) -> RenderableType:
         """The board for a terminal of this size."""
         below = [*self._agents(), *self._questions()]
         room = height - len(below) - 3
-        below += self._recent(room - len(self.tasks) - 1)  # tasks are worth more
-        tasks = self._tasks(width, max(3, room), now, signs)
-        return [_drawn(each, signs, width) for each in ([self._head()], [], *tasks, *below)]
+        more = room - len(self.tasks) - 1  # tasks are worth more
+        if self.recent and more > 0:
+            below += [Text(), *filter(None, map(self.line, [*self.recent][-more:]))]
+        return Group(self._head(), Text(), *self._tasks(width, max(3, room), now), *below)
 
-    # Sections: lines, each made of texts with their styles
-
-    def _head(self) -> _Part:
+    def _head(self) -> Text:
         counts = Counter(task.status for task in self.tasks)
-        said = [f"{counts[each]} {_name(each)}" for each in _ORDER if counts[each]]
-        return f"{self.project.name}: {', '.join(said) or 'no tasks yet'}", "bold"
+        shown = [f"{counts[each]} {_name(each)}" for each in _ORDER if counts[each]]
+        return self._text((f"{self.project.name}: {', '.join(shown) or 'no tasks yet'}", "bold"))
 
-    def _tasks(self, width: int, room: int, now: float, signs: Signs) -> Iterable[_Line]:
+    def _tasks(self, width: int, room: int, now: float) -> Iterable[RenderableType]:
         tasks = sorted(self.tasks, key=lambda task: _ORDER.index(task.status))
-        if len(tasks) > room:
-            counts = Counter(_name(task.status) for task in tasks[room - 1 :])
-            tasks = tasks[: room - 1]
-        else:
-            counts = Counter[str]()
-        keys = min(max((cell_len(task.key) for task in tasks), default=0), width // 4)
-        titles = width // 4 if width >= 120 else 0
+        left = tasks[room - 1 :] if len(tasks) > room else []
+        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, max_width=width // 4)
+        if wide := width >= 120:
+            table.add_column(no_wrap=True, width=width // 4)
+        table.add_column(no_wrap=True, ratio=1)
         workers = {agent.task_id: agent.id for agent in self.agents if agent.task_id is not None}
-        for task in tasks:
+        for task in tasks[: len(tasks) - len(left)]:
             style = _STYLES[task.status]
-            yield [
-                (f"{_mark(task.status, now, signs)} {_name(task.status):<11}  ", style),
-                (f"{_column(task.key, keys, signs)}  ", "bold"),
-                (f"{_column(task.title, titles, signs)}  " if titles else "", ""),
-                *self._facts(task, workers.get(task.id, ""), now, style),
+            cells = [
+                self._text((f"{self._mark(task.status, now)} {_name(task.status)}", style)),
+                self._text((task.key, "bold")),
+                *([self._text((task.title, ""))] if wide else []),
+                self._text(*self._facts(task, workers.get(task.id, ""), now, style)),
             ]
-        if counts:
+            table.add_row(*cells)
+        yield table
+        if left:
+            counts = Counter(_name(task.status) for task in left)
             more = ", ".join(f"{n} {name}" for name, n in counts.items())
-            yield [(f"{signs.dots} {sum(counts.values())} more: {more}", "dim")]
+            yield self._text((f"{self.signs.dots} {len(left)} more: {more}", "dim"))
 
     def _facts(self, task: Task, worker: str, now: float, style: str) -> Iterable[_Part]:
         heard = self.heard.get(task.id)
@@ -229,47 +248,45 @@ class Board:
             waits = [key for key in task.depends_on if key not in done]
             yield task.reason or (f"after {', '.join(waits)}" if waits else ""), style
 
-    def _agents(self) -> Iterable[_Line]:
+    def _agents(self) -> Iterable[Text]:
         if self.agents or self.spent.calls:
-            yield []
+            yield Text()
         if self.agents:
-            said = [
+            shown = [
                 f"{each.id} {each.status}"
                 if each.task_id is None
                 else f"{each.id} on {self._key(each.task_id)}"
                 for each in self.agents
             ]
-            yield [("agents  ", "bold"), (", ".join(said), "")]
+            yield self._text(("agents  ", "bold"), (", ".join(shown), ""))
         if self.spent.calls:
-            usage = Usage(self.spent.calls, self.spent.tokens, cost=self.spent.cost)
-            calls = count(self.spent.calls, "LM call")
-            yield [("spent   ", "bold"), (", ".join([calls, *spent(usage)]), "")]
+            yield self._text(("spent   ", "bold"), (spent_text(self.spent), ""))
 
-    def _questions(self) -> Iterable[_Line]:
+    def _questions(self) -> Iterable[Text]:
         if self.blockers:
-            yield []
-            yield [("questions", "bold yellow")]
+            yield Text()
+            yield self._text(("questions", "bold yellow"))
         for each in self.blockers[:MOST_QUESTIONS]:
-            yield [(f"  {self._key(each.task_id)}  ", "bold"), (each.question, "")]
-            yield [(f'    bae team answer {each.id} "..."', "cyan")]
+            yield self._text((f"  {self._key(each.task_id)}  ", "bold"), (each.question, ""))
+            yield self._text((f'    bae team answer {each.id} "..."', "cyan"))
         if len(self.blockers) > MOST_QUESTIONS:
             more = len(self.blockers) - MOST_QUESTIONS
-            yield [(f"  {more} more: bae team blockers", "dim")]
+            yield self._text((f"  {more} more: bae team blockers", "dim"))
 
-    def _recent(self, most: int) -> Iterable[_Line]:
-        if self.recent and most > 0:
-            yield []
-            yield from map(self._event, [*self.recent][-most:])
+    def _text(self, *parts: _Part) -> Text:
+        """A line that nothing in it can leave, cut where the terminal ends."""
+        text = Text(no_wrap=True, overflow="ellipsis" if self.signs is UNICODE else "crop")
+        for part, style in parts:
+            text.append(self.signs.said(in_one_line(part)), style or None)
+        return text
 
-    def _event(self, stored: StoredEvent) -> _Line:
-        event = stored.event
-        task_id = getattr(event, "task_id", None)
-        status = event.status if isinstance(event, TaskStatusChanged) else None
-        return [
-            (strftime("%H:%M:%S  ", localtime(stored.at)), "dim"),
-            ("" if task_id is None else f"{self._key(task_id)}  ", "bold"),
-            (_words(event), _STYLES[status] if status else ""),
-        ]
+    def _mark(self, status: TaskStatus, now: float) -> str:
+        signs = self.signs
+        if status is _S.IN_PROGRESS:
+            return signs.spin(now)
+        marks = {_S.COMPLETED: signs.done, _S.FAILED: signs.failed, _S.BLOCKED: signs.waiting}
+        marks |= {_S.CANCELLED: signs.cancelled, _S.SKIPPED: signs.cancelled}
+        return marks.get(status, signs.coming)
 
     def _key(self, task_id: int) -> str:
         return next((task.key for task in self.tasks if task.id == task_id), f"task {task_id}")
@@ -284,20 +301,10 @@ class Board:
             heard.tests = _tests(stored.event)
 
 
-class _Picture:
-    """What is drawn, a few times a second and in another thread."""
-
-    def __init__(self, board: Board, console: Console) -> None:
-        self._board = board
-        self._console = console
-        self.signs = signs_for(console)
-        self._last: Sequence[Text] = ()
-
-    def draw(self) -> Group:
-        with suppress(Exception):  # rather the picture before than a thread that dies in one
-            width, height = self._console.size
-            self._last = self._board.lines(width, height, time(), self.signs)
-        return Group(*self._last)
+def spent_text(spending: Spent) -> str:
+    """What was spent; nothing where no call was made."""
+    usage = Usage(spending.calls, spending.tokens, cost=spending.cost)
+    return ", ".join([count(usage.calls, "LM call"), *spent(usage)]) if usage.calls else ""
 
 
 def _words(event: Event) -> str:
@@ -329,27 +336,3 @@ def _tests(event: TestResult) -> str:
 
 def _name(status: TaskStatus) -> str:
     return str(status).replace("_", " ")
-
-
-def _mark(status: TaskStatus, now: float, signs: Signs) -> str:
-    if status is _S.IN_PROGRESS:
-        return signs.spinner[int(now * SPINNING) % len(signs.spinner)]
-    marks = {_S.COMPLETED: signs.done, _S.FAILED: signs.failed, _S.BLOCKED: signs.waiting}
-    marks |= {_S.CANCELLED: signs.cancelled, _S.SKIPPED: signs.cancelled}
-    return marks.get(status, signs.coming)
-
-
-def _column(text: str, width: int, signs: Signs) -> str:
-    said = fitted(in_one_line(text), width, signs.dots)
-    return said + " " * (width - cell_len(said))
-
-
-def _drawn(line: _Line, signs: Signs, width: int = 0) -> Text:
-    """A line of at most so many columns; 0 is for any number."""
-    drawn = Text(no_wrap=True)
-    for text, style in line:
-        said = signs.said(in_one_line(text))
-        if width:
-            said = fitted(said, max(0, width - drawn.cell_len), signs.dots)
-        drawn.append(said, style or None)
-    return drawn

@@ -54,8 +54,8 @@ async def subscribe(
     log = _LOGS.get(key)
     if log is None or log.error is not None:
         log = _LOGS[key] = _Log(store, project_id, poll)
+    log.subscribers += 1
     subscription = Subscription(log, after, behind)
-    log.subscribers.add(subscription)
     try:
         if after > log.head and after > (last := await store.last_event(project_id)):
             raise TeamError(
@@ -66,7 +66,7 @@ async def subscribe(
         yield subscription
     finally:
         subscription.close()
-        log.subscribers.discard(subscription)
+        log.subscribers -= 1
         if not log.subscribers:
             if _LOGS.get(key) is log:
                 del _LOGS[key]
@@ -80,64 +80,43 @@ class Subscription:
         self.number = after
         self._log = log
         self._behind = min(behind, RECENT)
-        self._page: Sequence[StoredEvent] = ()
         self._caught_up = False
-        self._end: BaseException | None = None
-        self._ready = asyncio.Event()
+        self._closed = False
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[StoredEvent]:
-        while True:
-            self._ready.clear()
-            if self._end is not None:
-                raise self._end
-            batch = self._take()
+    async def __anext__(self) -> Sequence[StoredEvent]:
+        log = self._log
+        while not self._closed:
+            if log.error is not None:
+                raise TeamError(
+                    f"the events of project {log.project_id} cannot be read", log.error
+                ) from log.error
+            changed = log.changed
+            self._refuse_if_slow()
+            batch = await log.after(self.number)
             if batch:
                 self.number = batch[-1].number
-                self._caught_up = self.number >= self._log.floor
+                self._caught_up = self.number >= log.floor
                 return batch
-            await self._ready.wait()
+            await changed.wait()
+        raise StopAsyncIteration
 
     def close(self) -> None:
         """End the iteration, wherever it waits."""
-        self.end(StopAsyncIteration())
+        self._closed = True
+        self._log.wake()
 
-    def end(self, error: BaseException) -> None:
-        """End the iteration with an error, unless it has one."""
-        self._end = self._end or error
-        self._ready.set()
-
-    def wake(self) -> None:
-        """Look again for events, and drop out where there are too many."""
-        self._ready.set()
+    def _refuse_if_slow(self) -> None:
         if self._caught_up and self._log.count(self.number) > self._behind:
-            self.end(
-                SlowSubscriber(
-                    f"a subscriber of project {self._log.project_id} fell more than"
-                    f" {self._behind:,} events behind: it has {self.number:,}, and the last one is"
-                    f" {self._log.head:,}",
-                    fix=f"take events faster, and subscribe again with after={self.number}",
-                    number=self.number,
-                )
+            raise SlowSubscriber(
+                f"a subscriber of project {self._log.project_id} fell more than"
+                f" {self._behind:,} events behind: it has {self.number:,}, and the last one is"
+                f" {self._log.head:,}",
+                fix=f"take events faster, and subscribe again with after={self.number}",
+                number=self.number,
             )
-
-    def turn_to(self, page: Sequence[StoredEvent]) -> bool:
-        """Take what was read of the past, if it has something for this subscriber."""
-        start = bisect_right(page, self.number, key=_number)
-        self._page = page[start:]
-        if self._page:
-            self._ready.set()
-        return bool(self._page)
-
-    def _take(self) -> list[StoredEvent]:
-        if not self._page and self.number >= self._log.floor:
-            return self._log.after(self.number)
-        page, self._page = self._page, ()
-        if not page:
-            self._log.ask_for_past(self)
-        return [*page]
 
 
 class _Log:
@@ -145,8 +124,10 @@ class _Log:
 
     def __init__(self, store: Store, project_id: int, poll: float) -> None:
         self.project_id = project_id
-        self.subscribers: set[Subscription] = set()
+        self.subscribers = 0
         self.error: BaseException | None = None
+        self.changed = asyncio.Event()
+        """Set, and replaced by another one, when there is something new for subscribers."""
         self.head = 0
         """The number of the last event that was read."""
         self.floor = sys.maxsize
@@ -154,8 +135,6 @@ class _Log:
         self._recent: list[StoredEvent] = []
         self._store = store
         self._poll = poll
-        self._waiting: set[Subscription] = set()
-        self._wake = asyncio.Event()
         self._reader = asyncio.create_task(self._run(), name="events of a team")
 
     async def stop(self) -> None:
@@ -163,52 +142,50 @@ class _Log:
         self._reader.cancel()
         await asyncio.wait([self._reader])
 
-    def after(self, number: int) -> list[StoredEvent]:
-        """The next events in memory with higher numbers."""
-        start = bisect_right(self._recent, number, key=_number)
-        return self._recent[start : start + BATCH]
+    def wake(self) -> None:
+        """Have all subscribers look again."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def after(self, number: int) -> Sequence[StoredEvent]:
+        """The next events with higher numbers: from memory, or those long stored from the store."""
+        if number >= self.floor:
+            start = bisect_right(self._recent, number, key=_number)
+            return self._recent[start : start + BATCH]
+        if self.floor == sys.maxsize:  # the reader has not begun
+            return ()
+        return await self._store.events(self.project_id, number, most=BATCH)
 
     def count(self, number: int) -> int:
         """How many events have higher numbers; those that are not in memory count as one."""
         more = len(self._recent) - bisect_right(self._recent, number, key=_number)
         return more + (number < self.floor)
 
-    def ask_for_past(self, subscription: Subscription) -> None:
-        """Have events read that are no longer in memory."""
-        self._waiting.add(subscription)
-        self._wake.set()
-
     async def _run(self) -> None:
-        leave = self._store.on_event(self._wake.set)
+        stored = asyncio.Event()
+        leave = self._store.on_event(stored.set)
         try:
-            await self._read()
+            await self._read(stored)
         except Exception as error:  # a full disk, a file that is gone: for every subscriber
             self.error = error
-            for each in self.subscribers:
-                each.end(
-                    TeamError(f"the events of project {self.project_id} cannot be read", error)
-                )
         finally:
             leave()
+            self.wake()
 
-    async def _read(self) -> None:
+    async def _read(self, stored: asyncio.Event) -> None:
         version = await self._store.data_version()
         self.head = self.floor = await self._store.last_event(self.project_id)
-        for each in self.subscribers:
-            each.wake()
+        self.wake()
         while True:
-            self._wake.clear()
+            stored.clear()
             page = await self._store.events(self.project_id, self.head, most=BATCH)
             if page:
                 self._publish(page)
-            await self._read_past()
             await asyncio.sleep(_GATHER_SECONDS)
-            if len(page) == BATCH:
-                continue
-            while not self._wake.is_set():
+            while len(page) < BATCH and not stored.is_set():
                 try:
                     async with asyncio.timeout(self._poll):
-                        await self._wake.wait()
+                        await stored.wait()
                 except TimeoutError:
                     before, version = version, await self._store.data_version()
                     if before != version:
@@ -221,20 +198,7 @@ class _Log:
         if more > 0:
             self.floor = self._recent[more - 1].number
             del self._recent[:more]
-        for each in self.subscribers:
-            each.wake()
-
-    async def _read_past(self) -> None:
-        """A page for whoever is furthest back, and for all whom it helps."""
-        waiting = {s for s in self._waiting & self.subscribers if s.number < self.floor}
-        self._waiting = set()
-        if not waiting:
-            return
-        first = min(each.number for each in waiting)
-        page = await self._store.events(self.project_id, first, most=BATCH)
-        self._waiting |= {each for each in waiting if not each.turn_to(page)}
-        if self._waiting:
-            self._wake.set()
+        self.wake()
 
 
 _LOGS: Final[dict[tuple[Store, int], _Log]] = {}

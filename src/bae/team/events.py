@@ -4,148 +4,172 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, Protocol
+from collections.abc import Callable, Coroutine
+from dataclasses import field
+from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from bae.team.models import TaskStatus, TestReport
 
+P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 LONGEST_SEND: Final = 5.0
 """Seconds that a broadcast may take."""
+_FORBID: Final = ConfigDict(extra="forbid")
 
 
-class _Event(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+@dataclass(frozen=True, config=_FORBID)
+class _Event:
     project_id: int
 
     def to_message(self) -> dict[str, Any]:
         """The event as plain JSON values."""
-        return self.model_dump(mode="json")
+        return _ANY.dump_python(self, mode="json")  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, config=_FORBID)
 class TaskStatusChanged(_Event):
     """A task went from one status to another."""
 
-    type: Literal["task_status_changed"] = "task_status_changed"
     task_id: int
     status: TaskStatus
     before: TaskStatus | None = None
     reason: str = ""
+    type: Literal["task_status_changed"] = field(default="task_status_changed", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class TaskAssigned(_Event):
     """An agent took a task."""
 
-    type: Literal["task_assigned"] = "task_assigned"
     task_id: int
     agent_id: str
+    type: Literal["task_assigned"] = field(default="task_assigned", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class TaskBlocked(_Event):
     """A task waits for an answer, or its prerequisite failed."""
 
-    type: Literal["task_blocked"] = "task_blocked"
     task_id: int
     reason: str = ""
+    type: Literal["task_blocked"] = field(default="task_blocked", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class TaskUnblocked(_Event):
     """A blocked task continues."""
 
-    type: Literal["task_unblocked"] = "task_unblocked"
     task_id: int
+    type: Literal["task_unblocked"] = field(default="task_unblocked", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class AgentCreated(_Event):
     """The pool has a new agent."""
 
-    type: Literal["agent_created"] = "agent_created"
     agent_id: str
     kind: str
+    type: Literal["agent_created"] = field(default="agent_created", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class AgentStatusChanged(_Event):
     """An agent is idle, or works."""
 
-    type: Literal["agent_status_changed"] = "agent_status_changed"
     agent_id: str
     status: str
     task_id: int | None = None
+    type: Literal["agent_status_changed"] = field(default="agent_status_changed", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class AgentRetired(_Event):
     """An agent is gone."""
 
-    type: Literal["agent_retired"] = "agent_retired"
     agent_id: str
+    type: Literal["agent_retired"] = field(default="agent_retired", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class TestResult(_Event):
-    """The project's tests ran for a task."""
+    """The project's tests ran for a task. `counts` is how many of them have each outcome."""
 
     __test__ = False  # no test class for pytest
 
-    type: Literal["test_result"] = "test_result"
     task_id: int
     passed: bool
-    counts: dict[str, int] = Field(default={}, description="how many tests by outcome")
+    counts: dict[str, int] = field(default_factory=dict[str, int])
     seconds: float = 0.0
     problem: str = ""
+    type: Literal["test_result"] = field(default="test_result", kw_only=True)
+
+    @classmethod
+    def of(cls, project_id: int, task_id: int, report: TestReport, problem: str = "") -> Self:
+        """What a report shows; `problem` is in place of its own."""
+        counts = {name: len(report.of(name)) for name in ("passed", "failed", "skipped")}
+        why = problem or report.problem
+        return cls(project_id, task_id, report.passed, counts, report.seconds, why)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class CorrectionAttempt(_Event):
     """A worker tries again with the failure it was shown."""
 
-    type: Literal["correction_attempt"] = "correction_attempt"
     task_id: int
     attempt: int
     failure: str = ""
+    type: Literal["correction_attempt"] = field(default="correction_attempt", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class CommitCreated(_Event):
     """There is a new commit for a task."""
 
-    type: Literal["commit_created"] = "commit_created"
     task_id: int
     commit: str
     files: tuple[str, ...] = ()
+    type: Literal["commit_created"] = field(default="commit_created", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class BlockerCreated(_Event):
     """A task asks a person."""
 
-    type: Literal["blocker_created"] = "blocker_created"
     task_id: int
     blocker_id: int
     question: str
+    type: Literal["blocker_created"] = field(default="blocker_created", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class BlockerResolved(_Event):
     """A person answered."""
 
-    type: Literal["blocker_resolved"] = "blocker_resolved"
     task_id: int
     blocker_id: int
     answer: str
+    type: Literal["blocker_resolved"] = field(default="blocker_resolved", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class ProgressUpdate(_Event):
     """How many tasks are in each status."""
 
-    type: Literal["progress_update"] = "progress_update"
-    counts: dict[str, int]
+    counts: dict[TaskStatus, int]
+    type: Literal["progress_update"] = field(default="progress_update", kw_only=True)
 
 
+@dataclass(frozen=True, config=_FORBID)
 class ActivityUpdate(_Event):
     """What an agent is doing, in words."""
 
-    type: Literal["activity_update"] = "activity_update"
     text: str
     task_id: int | None = None
     agent_id: str | None = None
+    type: Literal["activity_update"] = field(default="activity_update", kw_only=True)
 
 
 Event = Annotated[
@@ -207,163 +231,30 @@ async def broadcast(ws_manager: Broadcaster | None, event: Event) -> None:
         _log.warning("%s was not sent", event.type, exc_info=True)
 
 
-async def broadcast_task_status(
-    ws_manager: Broadcaster | None,
-    project_id: int,
-    task_id: int,
-    status: TaskStatus,
-    *,
-    before: TaskStatus | None = None,
-    reason: str = "",
-) -> None:
-    """Send a `TaskStatusChanged`."""
-    await broadcast(
-        ws_manager,
-        TaskStatusChanged(
-            project_id=project_id, task_id=task_id, status=status, before=before, reason=reason
-        ),
-    )
+def _broadcast_of(
+    make: Callable[P, Event],
+) -> Callable[Concatenate[Broadcaster | None, P], Coroutine[Any, Any, None]]:
+    """An async function that sends an event: `ws_manager` first, then the fields of the event in
+    their order, or by name."""
+
+    async def send(ws_manager: Broadcaster | None, *args: P.args, **kwargs: P.kwargs) -> None:
+        await broadcast(ws_manager, make(*args, **kwargs))
+
+    send.__doc__ = f"Send a `{getattr(make, '__self__', make).__name__}` event."  # type: ignore[attr-defined]
+    return send
 
 
-async def broadcast_task_assigned(
-    ws_manager: Broadcaster | None, project_id: int, task_id: int, agent_id: str
-) -> None:
-    """Send a `TaskAssigned`."""
-    await broadcast(
-        ws_manager, TaskAssigned(project_id=project_id, task_id=task_id, agent_id=agent_id)
-    )
-
-
-async def broadcast_task_blocked(
-    ws_manager: Broadcaster | None, project_id: int, task_id: int, reason: str = ""
-) -> None:
-    """Send a `TaskBlocked`."""
-    await broadcast(ws_manager, TaskBlocked(project_id=project_id, task_id=task_id, reason=reason))
-
-
-async def broadcast_task_unblocked(
-    ws_manager: Broadcaster | None, project_id: int, task_id: int
-) -> None:
-    """Send a `TaskUnblocked`."""
-    await broadcast(ws_manager, TaskUnblocked(project_id=project_id, task_id=task_id))
-
-
-async def broadcast_agent_created(
-    ws_manager: Broadcaster | None, project_id: int, agent_id: str, kind: str
-) -> None:
-    """Send a `AgentCreated`."""
-    await broadcast(ws_manager, AgentCreated(project_id=project_id, agent_id=agent_id, kind=kind))
-
-
-async def broadcast_agent_status(
-    ws_manager: Broadcaster | None,
-    project_id: int,
-    agent_id: str,
-    status: str,
-    task_id: int | None = None,
-) -> None:
-    """Send a `AgentStatusChanged`."""
-    await broadcast(
-        ws_manager,
-        AgentStatusChanged(
-            project_id=project_id, agent_id=agent_id, status=status, task_id=task_id
-        ),
-    )
-
-
-async def broadcast_agent_retired(
-    ws_manager: Broadcaster | None, project_id: int, agent_id: str
-) -> None:
-    """Send a `AgentRetired`."""
-    await broadcast(ws_manager, AgentRetired(project_id=project_id, agent_id=agent_id))
-
-
-async def broadcast_correction_attempt(
-    ws_manager: Broadcaster | None, project_id: int, task_id: int, attempt: int, failure: str = ""
-) -> None:
-    """Send a `CorrectionAttempt`."""
-    await broadcast(
-        ws_manager,
-        CorrectionAttempt(project_id=project_id, task_id=task_id, attempt=attempt, failure=failure),
-    )
-
-
-async def broadcast_commit_created(
-    ws_manager: Broadcaster | None,
-    project_id: int,
-    task_id: int,
-    commit: str,
-    files: Sequence[str] = (),
-) -> None:
-    """Send a `CommitCreated`."""
-    await broadcast(
-        ws_manager,
-        CommitCreated(project_id=project_id, task_id=task_id, commit=commit, files=tuple(files)),
-    )
-
-
-async def broadcast_blocker_created(
-    ws_manager: Broadcaster | None, project_id: int, task_id: int, blocker_id: int, question: str
-) -> None:
-    """Send a `BlockerCreated`."""
-    await broadcast(
-        ws_manager,
-        BlockerCreated(
-            project_id=project_id, task_id=task_id, blocker_id=blocker_id, question=question
-        ),
-    )
-
-
-async def broadcast_blocker_resolved(
-    ws_manager: Broadcaster | None, project_id: int, task_id: int, blocker_id: int, answer: str
-) -> None:
-    """Send a `BlockerResolved`."""
-    await broadcast(
-        ws_manager,
-        BlockerResolved(
-            project_id=project_id, task_id=task_id, blocker_id=blocker_id, answer=answer
-        ),
-    )
-
-
-async def broadcast_progress(
-    ws_manager: Broadcaster | None, project_id: int, counts: Mapping[TaskStatus, int]
-) -> None:
-    """Send a `ProgressUpdate`."""
-    await broadcast(
-        ws_manager,
-        ProgressUpdate(
-            project_id=project_id, counts={str(status): count for status, count in counts.items()}
-        ),
-    )
-
-
-async def broadcast_activity(
-    ws_manager: Broadcaster | None,
-    project_id: int,
-    text: str,
-    *,
-    task_id: int | None = None,
-    agent_id: str | None = None,
-) -> None:
-    """Send a `ActivityUpdate`."""
-    await broadcast(
-        ws_manager,
-        ActivityUpdate(project_id=project_id, text=text, task_id=task_id, agent_id=agent_id),
-    )
-
-
-async def broadcast_test_result(
-    ws_manager: Broadcaster | None, project_id: int, task_id: int, report: TestReport
-) -> None:
-    """Send a `TestResult`."""
-    counts = {name: len(report.of(name)) for name in ("passed", "failed", "skipped")}
-    event = TestResult(
-        project_id=project_id,
-        task_id=task_id,
-        passed=report.passed,
-        counts=counts,
-        seconds=report.seconds,
-        problem=report.problem,
-    )
-    await broadcast(ws_manager, event)
+broadcast_task_status = _broadcast_of(TaskStatusChanged)
+broadcast_task_assigned = _broadcast_of(TaskAssigned)
+broadcast_task_blocked = _broadcast_of(TaskBlocked)
+broadcast_task_unblocked = _broadcast_of(TaskUnblocked)
+broadcast_agent_created = _broadcast_of(AgentCreated)
+broadcast_agent_status = _broadcast_of(AgentStatusChanged)
+broadcast_agent_retired = _broadcast_of(AgentRetired)
+broadcast_test_result = _broadcast_of(TestResult.of)
+broadcast_correction_attempt = _broadcast_of(CorrectionAttempt)
+broadcast_commit_created = _broadcast_of(CommitCreated)
+broadcast_blocker_created = _broadcast_of(BlockerCreated)
+broadcast_blocker_resolved = _broadcast_of(BlockerResolved)
+broadcast_progress = _broadcast_of(ProgressUpdate)
+broadcast_activity = _broadcast_of(ActivityUpdate)

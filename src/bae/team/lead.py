@@ -15,19 +15,19 @@ from bae.exceptions import describe
 from bae.lm.policies.budget import Budget
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
-from bae.team.controls import (
+from bae.team.integration import Moved
+from bae.team.models import Request, Task, TaskResult, TaskStatus, TeamError, summary
+from bae.team.pool import AgentPoolManager
+from bae.team.schedule import DONE, choose_next, find_changes
+from bae.team.team_run import (
+    TeamRun,
+    Work,
     close_request,
     lead_lock,
     open_requests,
     read_held,
     read_paused,
-    take_request,
 )
-from bae.team.integration import Moved
-from bae.team.models import Request, Task, TaskResult, TaskStatus, TeamError, summary
-from bae.team.pool import AgentPoolManager
-from bae.team.schedule import DONE, choose_next, find_changes
-from bae.team.team_run import TeamRun, Work
 from bae.team.workbench import Workbench
 from bae.team.worker import worker_class
 
@@ -195,7 +195,7 @@ class LeadAgent:
         self._wake.clear()
         store, project_id = self.bench.store, self.bench.project.id
         for request in await open_requests(store, project_id):
-            await close_request(store, request, await take_request(run, request))
+            await close_request(store, request, await run.take_request(request))
         paused = await read_paused(store, project_id)
         held = await read_held(store, project_id)
         tasks = await self._apply_rules(run, held)
@@ -315,7 +315,7 @@ class LeadAgent:
             await run.end_early(work)
         elif result.status == "blocked":
             question = result.question or ""
-            await run.ask(task, question)
+            await self.bench.store.add_blocker(task.id, question)
             await run.end_work(task, _S.BLOCKED, question)
         elif run.ending:
             await run.end_early(work)

@@ -22,8 +22,8 @@ from bae.run import Answer, Waiting
 from bae.team.git import Repository
 from bae.team.models import PlannedTask, Project, Task, TeamError, as_planned
 from bae.team.repository import read_code
+from bae.team.schedule import find_problems
 from bae.team.store import Store
-from bae.team.task_graph import find_problems
 from bae.team.test_runs import write_command
 
 KINDS: Final = ("backend", "frontend", "test")

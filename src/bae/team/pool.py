@@ -8,7 +8,6 @@ from typing import Self
 
 from bae import LM
 from bae.tasks import finish_despite_cancel
-from bae.team.events import broadcast
 from bae.team.models import AgentInfo, TeamError
 from bae.team.workbench import Workbench
 from bae.team.worker import WorkerAgent, worker_class
@@ -106,5 +105,4 @@ class AgentPoolManager:
         await self._save(info)
 
     async def _save(self, info: AgentInfo) -> None:
-        for event in await self.bench.store.save_agent(self.bench.project.id, info):
-            await broadcast(self.bench.ws_manager, event)
+        await self.bench.store.save_agent(self.bench.project.id, info)

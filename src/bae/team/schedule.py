@@ -1,14 +1,16 @@
-"""The rules of scheduling: which tasks become ready, which are blocked and why, and which are
-started first. Pure functions that need neither a store nor an event loop."""
+"""The rules of plans and of scheduling: which tasks fit together, which become ready, which are
+blocked and why, and which are started first. Pure functions that need neither a store nor an event
+loop."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
-from bae.team.models import Task, TaskStatus, may_move
+from bae.exceptions import Problem, an_error
+from bae.team.models import PlannedTask, Task, TaskStatus, may_move
 
 _S = TaskStatus
 DONE: Final = frozenset({_S.COMPLETED, _S.SKIPPED})
@@ -21,6 +23,52 @@ _OBSTACLES: Final = {
     _S.BLOCKED: "is blocked",
 }
 _FOLLOWS: Final = frozenset({_S.PENDING, _S.READY, _S.BLOCKED})
+
+
+def find_problems(tasks: Sequence[PlannedTask]) -> list[Problem]:
+    """What is wrong with the tasks of a project, all of it: duplicates, dependencies that do not
+    exist, cycles. Each problem names its tasks."""
+    keys = [task.key for task in tasks]
+    return [
+        *_find_duplicates(tasks),
+        *(problem for task in tasks for problem in _find_unknown(task, keys)),
+        *_find_cycle({task.key: task.depends_on for task in tasks}),
+    ]
+
+
+def _find_duplicates(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
+    by_key: dict[str, PlannedTask] = {}
+    by_title: dict[str, PlannedTask] = {}
+    for task in tasks:
+        title = " ".join(task.title.casefold().split())
+        if task.key in by_key:
+            what = (
+                f"two tasks have the key {task.key!r}: {by_key[task.key].title!r}, {task.title!r}"
+            )
+            yield an_error("bae-team-duplicate", what, "give one of them another key", task.key)
+        elif title in by_title:
+            what = f"has the same title as {by_title[title].key!r}: {task.title!r}"
+            yield an_error("bae-team-duplicate", what, "drop one, or rename it", task.key)
+        by_key.setdefault(task.key, task)
+        by_title.setdefault(title, task)
+
+
+def _find_unknown(task: PlannedTask, keys: Sequence[str]) -> Iterable[Problem]:
+    for key in dict.fromkeys(task.depends_on):
+        if key not in keys:
+            what = f"depends on {key!r}, and there is no such task"
+            fix = f"add it, or name one of: {', '.join(sorted(set(keys))[:20])}"
+            yield an_error("bae-team-unknown-dependency", what, fix, task.key)
+
+
+def _find_cycle(needs: Mapping[str, Sequence[str]]) -> Iterable[Problem]:
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        # As graphlib lists it, each task is needed by the next.
+        cycle: list[str] = list(reversed(error.args[1]))
+        what = f"depends on itself: {' -> '.join(cycle)}"
+        yield an_error("bae-team-cycle", what, "remove one of these dependencies", cycle[0])
 
 
 @dataclass(frozen=True, slots=True)

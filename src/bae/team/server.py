@@ -8,12 +8,12 @@ import json
 import logging
 import secrets
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from ipaddress import ip_address
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import uvicorn
@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from bae.team.event_log import RECENT, SlowSubscriber, subscribe
+from bae.team.event_log import RECENT, SlowSubscriber, Subscription, subscribe
 from bae.team.events import StoredEvent
 from bae.team.models import TeamError
 from bae.team.store import Store
@@ -34,46 +34,13 @@ BATCH_SECONDS: Final = 0.05
 """How long events gather before they are sent as one message."""
 SEND_SECONDS: Final = 10.0
 """How long a client may take no more of what is sent to it."""
-MOST_WAITING: Final = 1_000
-"""How many messages of a `WebSocketManager` may wait for a client."""
 TRY_AGAIN_LATER: Final = 1013
 """How a slow client is closed."""
 _REFUSED: Final = 1008
 _CLOSE_SECONDS: Final = 2.0
 _KERNEL_BYTES: Final = 128 * 1024
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-class WebSocketManager:
-    """Clients that get what is broadcast, for an app of your own: `await manager.serve(websocket)`
-    in its endpoint, and the manager as the `ws_manager` of a worker. Messages are sent as JSON
-    lists, a few times a second. A slow client is dropped, and never waited for."""
-
-    def __init__(self, *, most_waiting: int = MOST_WAITING, timeout: float = SEND_SECONDS) -> None:
-        self._most_waiting = most_waiting
-        self._timeout = timeout
-        self._clients: set[_Waiting] = set()
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    async def broadcast(self, message: Mapping[str, Any], /) -> None:
-        """Send a message to every client there is now."""
-        text = json.dumps(message)
-        for client in self._clients:
-            client.put(text)
-
-    async def serve(self, websocket: WebSocket) -> None:
-        """Accept a client and send it what is broadcast, until it leaves or is dropped. Who may
-        connect is for the app to say, before it calls this."""
-        waiting = _Waiting(self._most_waiting)
-        self._clients.add(waiting)
-        try:
-            await _send_all(websocket, waiting, str, self._timeout)
-        finally:
-            self._clients.discard(waiting)
 
 
 def team_app(
@@ -89,7 +56,7 @@ def team_app(
 
     A web page of another site can read none of it: the `Origin` of a browser has to be that of the
     app. Without a token only requests to a loopback name are answered; with one, a request has it
-    as `?token=` or in an `Authorization: Bearer` header.
+    as `?token=` or in an `Authorization: Bearer` header. An app of your own can mount it.
     """
     page = (files("bae.team") / "page.html").read_text("utf-8")
     texts: dict[int, str] = {}  # each event is written as JSON once, for all clients
@@ -282,40 +249,15 @@ def _is_loopback(host: str) -> bool:
 # Sending
 
 
-class _Waiting:
-    """Messages that wait for one client, at most so many, in batches."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._texts: list[str] = []
-        self._ready = asyncio.Event()
-
-    def put(self, text: str) -> None:
-        if len(self._texts) <= self._most:  # one more than may wait: the sender sees it
-            self._texts.append(text)
-        self._ready.set()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Sequence[str]:
-        await self._ready.wait()
-        self._ready.clear()
-        texts, self._texts = self._texts, []
-        if len(texts) > self._most:
-            raise SlowSubscriber(f"more than {self._most:,} messages waited for a client")
-        return texts
-
-
 async def _send_all(
     websocket: WebSocket,
-    batches: AsyncIterator[Sequence[T]],
-    write: Callable[[T], str],
+    events: Subscription,
+    write: Callable[[StoredEvent], str],
     timeout: float,
 ) -> None:
     """Send batches as JSON lists until the client leaves, or is dropped because it is slow."""
     await websocket.accept()
-    sender = asyncio.create_task(_send(websocket, batches, write, timeout))
+    sender = asyncio.create_task(_send(websocket, events, write, timeout))
     listener = asyncio.create_task(_until_gone(websocket))
     try:
         await asyncio.wait([sender, listener], return_when=asyncio.FIRST_COMPLETED)
@@ -331,13 +273,13 @@ async def _send_all(
 
 async def _send(
     websocket: WebSocket,
-    batches: AsyncIterator[Sequence[T]],
-    write: Callable[[T], str],
+    events: Subscription,
+    write: Callable[[StoredEvent], str],
     timeout: float,
 ) -> tuple[int, str] | None:
     """With which code and for what reason the client is to be closed."""
     try:
-        async for batch in batches:
+        async for batch in events:
             text = f"[{','.join(map(write, batch))}]"
             try:
                 async with asyncio.timeout(timeout):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 from time import time
 from types import TracebackType
@@ -20,12 +21,14 @@ from bae.team.events import (
     AgentStatusChanged,
     BlockerCreated,
     BlockerResolved,
+    Broadcaster,
     Event,
     StoredEvent,
     TaskAssigned,
     TaskBlocked,
     TaskStatusChanged,
     TaskUnblocked,
+    broadcast,
     read_event,
 )
 from bae.team.models import (
@@ -40,14 +43,15 @@ from bae.team.models import (
     TestReport,
     may_move,
 )
+from bae.team.schedule import find_problems
 from bae.team.tables import SQLAlchemyError, sa
 from bae.team.tables import insert as _insert
 from bae.team.tables import one as _one
 from bae.team.tables import rows as _rows
 from bae.team.tables import unknown as _unknown
-from bae.team.task_graph import find_problems
 
 T = TypeVar("T")
+_STORED: Final = "events that were stored in this transaction"
 _UNSTARTED: Final = frozenset(TaskStatus) - {TaskStatus.IN_PROGRESS, TaskStatus.COMPLETED}
 
 
@@ -60,7 +64,8 @@ class Store:
     """The state of the teams in one file: `async with await Store.open(path) as store:`.
 
     Every call is one transaction in one thread of its own; a cancellation is raised after the call
-    has ended. Several processes may have the file open.
+    has ended. Several processes may have the file open. What changes is stored together with its
+    event.
     """
 
     def __init__(self, engine: sa.Engine, thread: ThreadPoolExecutor, path: Path) -> None:
@@ -68,6 +73,7 @@ class Store:
         self._engine = engine
         self._thread = thread
         self._listeners: list[Callable[[], None]] = []
+        self._ws_manager: Broadcaster | None = None
 
     @classmethod
     async def open(cls, path: Path | str) -> Self:
@@ -104,6 +110,13 @@ class Store:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def sending_to(self, ws_manager: Broadcaster | None) -> Self:
+        """The same store, which also sends the events that are stored through it, each after it is
+        stored."""
+        same = copy(self)
+        same._ws_manager = ws_manager
+        return same
 
     def on_event(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Have a function called on the loop after this store has stored events; call what is
@@ -256,13 +269,12 @@ class Store:
             change = sa.update(tables.tasks).filter_by(id=task_id, status=before).values(values)
             if not db.execute(change).rowcount:
                 return None
-            about: dict[str, Any] = {"project_id": task.project_id, "task_id": task_id}
-            said = values["reason"]
-            _store(db, TaskStatusChanged(**about, status=after, before=before, reason=said))
+            about = task.project_id, task_id
+            _store(db, TaskStatusChanged(*about, after, before, values["reason"]))
             if before is TaskStatus.BLOCKED:
-                _store(db, TaskUnblocked(**about))
+                _store(db, TaskUnblocked(*about))
             if after is TaskStatus.BLOCKED:
-                _store(db, TaskBlocked(**about, reason=said))
+                _store(db, TaskBlocked(*about, values["reason"]))
             return _task(db, task_id)
 
         return await self.write(move)
@@ -336,12 +348,7 @@ class Store:
         def add(db: sa.Connection) -> Blocker:
             task = _task(db, task_id)
             number = _insert(db, tables.blockers, task_id=task_id, question=question)
-            about: dict[str, Any] = {
-                "project_id": task.project_id,
-                "task_id": task_id,
-                "blocker_id": number,
-            }
-            _store(db, BlockerCreated(**about, question=question))
+            _store(db, BlockerCreated(task.project_id, task_id, number, question))
             return Blocker(id=number, task_id=task_id, question=question)
 
         return await self.write(add)
@@ -361,12 +368,7 @@ class Store:
                 )
             task = _task(db, found.task_id)
             db.execute(sa.update(tables.blockers).filter_by(id=blocker_id).values(answer=answer))
-            about: dict[str, Any] = {
-                "project_id": task.project_id,
-                "task_id": task.id,
-                "blocker_id": blocker_id,
-            }
-            _store(db, BlockerResolved(**about, answer=answer))
+            _store(db, BlockerResolved(task.project_id, task.id, blocker_id, answer))
             return found.model_copy(update={"answer": answer})
 
         return await self.write(resolve)
@@ -382,22 +384,20 @@ class Store:
 
     # Agents
 
-    async def save_agent(self, project_id: int, agent: AgentInfo) -> list[Event]:
-        """Store an agent as it is now. Returns the events that were stored with it."""
+    async def save_agent(self, project_id: int, agent: AgentInfo) -> None:
+        """Store an agent as it is now."""
         which = {"project_id": project_id, "id": agent.id}
 
-        def save(db: sa.Connection) -> list[Event]:
+        def save(db: sa.Connection) -> None:
             rows = _rows(db, sa.select(tables.agents).filter_by(**which))
             before = AgentInfo.model_validate(rows[0]["data"]) if rows else None
             db.execute(sa.delete(tables.agents).filter_by(**which))
             data = agent.model_dump(mode="json")
             db.execute(sa.insert(tables.agents).values(**which, data=data))
-            changes = list(_changes(project_id, before, agent))
-            for event in changes:
+            for event in _changes(project_id, before, agent):
                 _store(db, event)
-            return changes
 
-        return await self.write(save)
+        await self.write(save)
 
     async def agents(self, project_id: int) -> list[AgentInfo]:
         """The agents of a project, retired ones too."""
@@ -439,12 +439,22 @@ class Store:
         return await self._do(work, write=False)
 
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
-        """Have a function write in one transaction, in the store's thread: all of it or nothing."""
+        """Have a function write in one transaction, in the store's thread: all of it or nothing.
+        The events that it has stored are sent then."""
+        stored: list[Event] = []
+
+        def write(db: sa.Connection) -> T:
+            db.info[_STORED] = stored
+            return work(db)
+
         try:
-            return await finish_despite_cancel(self._do(work, write=True))
+            result = await finish_despite_cancel(self._do(write, write=True))
         finally:
             for listener in tuple(self._listeners):
                 listener()
+        for event in stored:
+            await broadcast(self._ws_manager, event)
+        return result
 
     async def _do(self, work: Callable[[sa.Connection], T], *, write: bool) -> T:
         def transact() -> T:
@@ -465,18 +475,17 @@ class Store:
 
 
 def _changes(project_id: int, before: AgentInfo | None, agent: AgentInfo) -> Iterable[Event]:
-    about: dict[str, Any] = {"project_id": project_id, "agent_id": agent.id}
     if before is None:
-        yield AgentCreated(**about, kind=agent.kind)
+        yield AgentCreated(project_id, agent.id, agent.kind)
     if agent.status == "retired":
         if before is None or before.status != "retired":
-            yield AgentRetired(**about)
+            yield AgentRetired(project_id, agent.id)
         return
     was = (before.status, before.task_id) if before else ("idle", None)
     if was != (agent.status, agent.task_id):
-        yield AgentStatusChanged(**about, status=agent.status, task_id=agent.task_id)
+        yield AgentStatusChanged(project_id, agent.id, agent.status, agent.task_id)
         if agent.task_id is not None and agent.task_id != was[1]:
-            yield TaskAssigned(**about, task_id=agent.task_id)
+            yield TaskAssigned(project_id, agent.task_id, agent.id)
 
 
 def _check(tasks: Sequence[PlannedTask]) -> None:
@@ -565,8 +574,8 @@ def _add_report(
 
 def _store(db: sa.Connection, event: Event) -> StoredEvent:
     at = time()
-    about: dict[str, Any] = {"project_id": event.project_id, "at": at}
-    number = _insert(db, tables.events, **about, data=event.to_message())
+    number = _insert(db, tables.events, project_id=event.project_id, at=at, data=event.to_message())
+    db.info[_STORED].append(event)
     return StoredEvent(number=number, at=at, event=event)
 
 

@@ -1,5 +1,6 @@
-"""A run of a team while it lasts: the tasks in progress, and the one way in which the status of a
-task is written."""
+"""A run of a team while it lasts: the tasks in progress, the one way in which the status of a task
+is written, and what people ask of it from any process: stop, kill, pause, resume, retry and skip.
+The lead takes these requests from the store; where none is running, the next one does."""
 
 from __future__ import annotations
 
@@ -7,25 +8,41 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from bae.exceptions import BaeError
+from bae.team import tables
 from bae.team.budgets import Budgets
-from bae.team.events import (
-    ActivityUpdate,
-    ProgressUpdate,
-    broadcast_blocker_created,
-    broadcast_blocker_resolved,
-    broadcast_task_blocked,
-    broadcast_task_status,
-    broadcast_task_unblocked,
-)
+from bae.team.events import ActivityUpdate, ProgressUpdate
+from bae.team.files import FileLock
+from bae.team.git import Repository
 from bae.team.integration import Moved
-from bae.team.models import LONGEST_REASON, Task, TaskStatus, TeamError, bounded, summary
+from bae.team.models import (
+    LONGEST_REASON,
+    Action,
+    Request,
+    Task,
+    TaskStatus,
+    TeamError,
+    bounded,
+    may_move,
+    summary,
+)
 from bae.team.pool import AgentPoolManager
+from bae.team.store import Store
+from bae.team.tables import sa
 from bae.team.workbench import Workbench
 
 _S = TaskStatus
+_STAYS: Final[tuple[Action, ...]] = ("pause", "resume")
+_PAST: Final[dict[Action, str]] = {
+    "stop": "stopped",
+    "kill": "killed",
+    "pause": "paused",
+    "resume": "resumed",
+    "retry": "retried",
+    "skip": "skipped",
+}
 
 
 @dataclass
@@ -62,29 +79,20 @@ class TeamRun:
     """Set when the team's branch has moved."""
     checkout: Moved | None = None
     notes: list[str] = field(default_factory=list[str])
-    _counts: dict[str, int] = field(default_factory=dict[str, int])
+    _counts: dict[TaskStatus, int] = field(default_factory=dict[TaskStatus, int])
 
     # --- the status of tasks ---
 
     async def move(
         self, task_id: int, before: TaskStatus, after: TaskStatus, **more: Any
     ) -> Task | None:
-        """Change a task's status, and send the events that are stored with it. None where it has
-        another status by now, or was dropped."""
+        """Change a task's status. None where it has another status by now, or was dropped."""
         try:
-            task = await self.bench.store.move(task_id, before, after, **more)
+            return await self.bench.store.move(task_id, before, after, **more)
         except TeamError as error:
             if error.code != "bae-team-unknown":
                 raise
             return None
-        if task is not None:
-            about = self.bench.ws_manager, task.project_id, task_id
-            await broadcast_task_status(*about, after, before=before, reason=task.reason)
-            if before is _S.BLOCKED:
-                await broadcast_task_unblocked(*about)
-            if after is _S.BLOCKED:
-                await broadcast_task_blocked(*about, task.reason)
-        return task
 
     async def end_work(self, task: Task, after: TaskStatus, reason: str) -> Task | None:
         """End the work on a task: whatever became of it, it is completed if it was merged."""
@@ -114,22 +122,68 @@ class TeamRun:
                 how = self.ending or ("timed out" if timed_out else "cancelled")
                 await self.end_work(task, _S.READY, f"the run was {how}")
 
-    # --- questions ---
+    # --- what people ask for ---
 
-    async def ask(self, task: Task, question: str) -> None:
-        """Store the question of a task."""
-        blocker = await self.bench.store.add_blocker(task.id, question)
-        about = self.bench.ws_manager, task.project_id, task.id
-        await broadcast_blocker_created(*about, blocker.id, blocker.question)
+    async def take_request(self, request: Request) -> str:
+        """Do what a person asks for: what became of it."""
+        if request.task_id is None:
+            return await self._take_for_all(request.action)
+        task = await self.bench.store.task(request.task_id)
+        work = self.works.get(task.id)
+        match request.action:
+            case "retry":
+                return await self._retry(task)
+            case "resume":
+                if work and work.asked == "pause":
+                    work.asked = None
+                return "resumed"
+            case "pause":
+                if work:
+                    work.asked = work.asked or "pause"
+                return "pauses after its attempt" if work else "paused"
+            case "stop" if work:
+                work.asked = work.asked or "stop"
+                return "stops after its attempt"
+            case "kill" | "skip" if work:
+                work.asked = request.action
+                work.cut_off()
+                return "its work is cut off"
+            case _:
+                after = _S.SKIPPED if request.action == "skip" else _S.CANCELLED
+                return await self._put(task, after, f"{_PAST[request.action]} by a person")
 
-    async def withdraw(self, task: Task, why: str) -> None:
-        """Close the open questions of a task that nobody has to answer any more."""
+    async def _take_for_all(self, action: Action) -> str:
+        if action == "retry":
+            tasks = await self.bench.store.tasks(self.bench.project.id)
+            again = [task for task in tasks if task.status in (_S.FAILED, _S.CANCELLED)]
+            for task in again:
+                await self._retry(task)
+            return f"retried: {', '.join(task.key for task in again) or 'none'}"
+        for work in self.works.values():
+            if action == "kill":
+                work.cut_off()
+            elif action == "resume" and work.asked == "pause":
+                work.asked = None
+        if action in ("stop", "kill"):
+            self.ending = "stopped" if action == "stop" else "killed"
+        return _PAST[action]
+
+    async def _retry(self, task: Task) -> str:
+        self.budgets.refused.pop(task.id, None)
+        return await self._put(task, _S.PENDING, "", forgive=True)
+
+    async def _put(
+        self, task: Task, after: TaskStatus, reason: str, *, forgive: bool = False
+    ) -> str:
+        """Have a task that nobody works on where a person wants it."""
+        if not may_move(task.status, after):
+            return f"it is {task.status}"
         for blocker in await self.bench.store.blockers(task.project_id, open_only=True):
-            if blocker.task_id == task.id:
-                answer = f"No answer: {why}."
-                await self.bench.store.answer_blocker(blocker.id, answer)
-                about = self.bench.ws_manager, task.project_id, task.id
-                await broadcast_blocker_resolved(*about, blocker.id, answer)
+            if blocker.task_id == task.id:  # nobody has to answer it any more
+                why = reason or "it is tried again"
+                await self.bench.store.answer_blocker(blocker.id, f"No answer: {why}.")
+        moved = await self.move(task.id, task.status, after, reason=reason, forgive=forgive)
+        return f"it is {moved.status}" if moved else "another process was faster"
 
     # --- what is watched and told ---
 
@@ -156,13 +210,93 @@ class TeamRun:
 
     async def tell_progress(self, tasks: Iterable[Task]) -> None:
         """Store and send how many tasks are in each status, where that has changed."""
-        counts = {str(status): n for status, n in summary(task.status for task in tasks).items()}
+        counts = summary(task.status for task in tasks)
         if counts != self._counts:
             self._counts = counts
-            await self.bench.emit(ProgressUpdate(project_id=self.bench.project.id, counts=counts))
+            await self.bench.emit(ProgressUpdate(self.bench.project.id, counts))
 
     async def say(self, text: str) -> None:
         """Tell a person something, now and in the summary."""
         text = bounded(text, LONGEST_REASON)
         self.notes.append(text)
-        await self.bench.emit(ActivityUpdate(project_id=self.bench.project.id, text=text))
+        await self.bench.emit(ActivityUpdate(self.bench.project.id, text))
+
+
+async def add_request(
+    store: Store, project_id: int, action: Action, task_id: int | None = None
+) -> Request:
+    """Ask for something: for one task, or for the whole run where none is named.
+
+    - `stop`: end a task, or the run, after the attempts that are in progress.
+    - `kill`: end it now. Work that is not merged stays on its branch.
+    - `pause`: start nothing new until `resume`; a task that is named stops after its attempt.
+      `resume` without a task is for all that is paused.
+    - `retry`: do a task again that failed, was cancelled, skipped or is blocked; all that failed or
+      were cancelled where none is named.
+    - `skip`: do without a task; those that depend on it continue.
+
+    For a note to a task use `Store.add_note`, and for an answer `Store.answer_blocker`.
+    """
+    if action == "skip" and task_id is None:
+        raise TeamError("skip needs a task", code="bae-team-unknown", fix="name one")
+
+    def add(db: sa.Connection) -> Request:
+        project = sa.select(tables.projects).filter_by(id=project_id)
+        tables.one(db, project, "project", project_id)
+        if task_id is not None:
+            task = sa.select(tables.tasks).filter_by(id=task_id, project_id=project_id)
+            tables.one(db, task, "task", task_id)
+        about: dict[str, Any] = {"project_id": project_id, "task_id": task_id, "action": action}
+        return Request(id=tables.insert(db, tables.requests, **about), **about)
+
+    return await store.write(add)
+
+
+async def open_requests(store: Store, project_id: int) -> list[Request]:
+    """What was asked for and not taken yet, oldest first."""
+    found = sa.select(tables.requests).filter_by(project_id=project_id, outcome=None)
+    found = found.order_by(tables.requests.c.id)
+    return [
+        Request.model_validate(row) for row in await store.read(lambda db: tables.rows(db, found))
+    ]
+
+
+async def close_request(store: Store, request: Request, outcome: str) -> None:
+    """Store what became of a request, so that it is not taken again."""
+    change = sa.update(tables.requests).filter_by(id=request.id).values(outcome=outcome)
+    await store.write(lambda db: db.execute(change).rowcount)
+
+
+def lead_lock(repository: Repository) -> FileLock:
+    """The lock that the lead of a repository holds as long as it works."""
+    return FileLock(repository.common / "bae-lead.lock")
+
+
+async def is_running(repository: Repository) -> bool:
+    """Whether a lead is at work in a repository, in this process or another."""
+    try:
+        async with lead_lock(repository).held(exclusive=False, timeout=0):
+            return False
+    except TimeoutError:
+        return True
+
+
+async def read_held(store: Store, project_id: int) -> dict[int, str]:
+    """Why tasks wait for a person, by their ids: for an answer, or since they are paused."""
+    paused = await read_paused(store, project_id)
+    held = {task_id: "paused by a person" for task_id in paused if task_id is not None}
+    open_ones = await store.blockers(project_id, open_only=True)
+    asked = {each.task_id: each.question for each in reversed(open_ones)}
+    return {key: bounded(text, LONGEST_REASON) for key, text in asked.items()} | held
+
+
+async def read_paused(store: Store, project_id: int) -> frozenset[int | None]:
+    """The tasks that are paused, by their ids; None stands for the whole run."""
+    found = sa.select(tables.requests).filter_by(project_id=project_id)
+    found = found.where(tables.requests.c.action.in_(_STAYS)).order_by(tables.requests.c.id)
+    last: dict[int | None, str] = {}
+    for row in await store.read(lambda db: tables.rows(db, found)):
+        if row["task_id"] is None and row["action"] == "resume":
+            last.clear()
+        last[row["task_id"]] = row["action"]
+    return frozenset(task_id for task_id, action in last.items() if action == "pause")

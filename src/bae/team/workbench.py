@@ -18,7 +18,7 @@ from bae.lm import resolve
 from bae.lm.registry import default_lm
 from bae.team import sandbox
 from bae.team.edit_format import EditFormat
-from bae.team.events import Broadcaster, Event, broadcast
+from bae.team.events import Broadcaster, Event
 from bae.team.git import Repository
 from bae.team.integration import Integrated, Integration, Outcome
 from bae.team.models import Project, Task, TestReport
@@ -38,12 +38,11 @@ def _prepare_runs() -> None:
     """Import and prove what the first run of a worker would, off the event loop."""
     from importlib import import_module
 
-    from bae.team.worker_graph import correction_graph, worker_graph
+    from bae.team.worker_graph import worker_graph
 
     for name in ("bae.runner", "bae.given_lm", "bae.journal.resume"):
         import_module(name)
-    for graph in (worker_graph, correction_graph):
-        graph.validate(journal=True)
+    worker_graph.validate(journal=True)
 
 
 def _same(task: Task, lm: LM) -> LM:
@@ -69,7 +68,6 @@ class Workbench:
     integration: Integration
     journal: Journal
     code: CodeReader
-    ws_manager: Broadcaster | None = None
     edit_format: EditFormat | Mapping[str, EditFormat] = "auto"
     """How edits are asked for: for all models, or by their names, as `{"gpt-*": "whole"}`."""
     limits: sandbox.Limits = field(default_factory=sandbox.Limits)
@@ -123,13 +121,12 @@ class Workbench:
         async with SQLiteJournal(store.path.with_name(RUNS), durability="normal") as journal:
             yield cls(
                 project,
-                store,
+                store.sending_to(ws_manager),
                 repository,
                 workspaces,
                 integration,
                 journal,
                 CodeReader(repository),
-                ws_manager,
                 edit_format,
                 bound,
                 corrections,
@@ -151,7 +148,6 @@ class Workbench:
     async def emit(self, event: Event) -> None:
         """Store an event, then send it."""
         await self.store.add_events([event])
-        await broadcast(self.ws_manager, event)
 
     async def named_lm(self, name: str | None) -> LM:
         """The LM of a name, made once for all agents; without one, the one that this machine

@@ -23,8 +23,7 @@ from bae.team.store import Store
 from bae.team.task_context import Context, gather_context
 from bae.team.verdict import Verdict
 from bae.team.workbench import Workbench
-from bae.team.worker_graph import Answer, Turn, compose_brief
-from bae.team.worker_runs import run_correction, run_task
+from bae.team.worker_graph import Answer, Turn, compose_brief, run_task
 from bae.team.workspaces import Workspace
 
 _log = logging.getLogger(__name__)
@@ -106,7 +105,7 @@ class WorkerAgent:
         """Have the LLM correct what an attempt has left, with the text of its failure, at most as
         often as the bench allows; then merge it, as `execute_task` does."""
         async with self._turn:
-            return await run_correction(self, await self.open(), task, failure)
+            return await run_task(self, await self.open(), task, failure)
 
     # --- steps ---
 
@@ -153,11 +152,7 @@ class WorkerAgent:
         title = " ".join(task.title.split()).replace(ATTEMPT, "")
         commit = await workspace.commit(files, f"{title}\n\n{trailer}")
         if commit:
-            await bench.emit(
-                CommitCreated(
-                    project_id=task.project_id, task_id=task.id, commit=commit, files=files
-                )
-            )
+            await bench.emit(CommitCreated(task.project_id, task.id, commit, files))
         return files
 
     async def run_tests(self, task: Task) -> Verdict:
@@ -166,7 +161,9 @@ class WorkerAgent:
         workspace = await self.workspace(task)
         await self.say(task, "runs the tests")
         verdict = await bench.verify(task, workspace)
-        await bench.emit(_test_result(task, verdict.report, bounded(verdict.text, 500)))
+        await bench.emit(
+            TestResult.of(task.project_id, task.id, verdict.report, bounded(verdict.text, 500))
+        )
         return verdict
 
     async def merge(self, task: Task) -> Outcome:
@@ -177,11 +174,9 @@ class WorkerAgent:
         if outcome_report := getattr(outcome, "report", None):
             report = cast(TestReport, outcome_report)
             await bench.store.add_report(task.id, report)
-            await bench.emit(_test_result(task, report, report.problem))
+            await bench.emit(TestResult.of(task.project_id, task.id, report))
         if isinstance(outcome, Integrated):
-            await bench.emit(
-                CommitCreated(project_id=task.project_id, task_id=task.id, commit=outcome.commit)
-            )
+            await bench.emit(CommitCreated(task.project_id, task.id, outcome.commit))
         return outcome
 
     # --- what the steps need ---
@@ -212,11 +207,9 @@ class WorkerAgent:
                     started = await bench.workspaces.start(task.branch)
                     self._workspaces[task.id] = started
                 if started.left_out:
-                    said = (
-                        f"not copied into the worktree: {bounded(', '.join(started.left_out), 500)}"
-                    )
-                    about: dict[str, Any] = {"project_id": task.project_id, "task_id": task.id}
-                    await bench.emit(ActivityUpdate(**about, text=said, agent_id=self.agent_id))
+                    names = bounded(", ".join(started.left_out), 500)
+                    text = f"not copied into the worktree: {names}"
+                    await bench.emit(ActivityUpdate(task.project_id, text, task.id, self.agent_id))
             return self._workspaces[task.id]
 
     async def leave(self, task_id: int, why: str) -> None:
@@ -232,8 +225,7 @@ class WorkerAgent:
         """Report what is being done."""
         bench = await self.open()
         bench.on_progress(task.id)
-        about: dict[str, Any] = {"project_id": task.project_id, "task_id": task.id}
-        await bench.emit(ActivityUpdate(**about, text=text, agent_id=self.agent_id))
+        await bench.emit(ActivityUpdate(task.project_id, text, task.id, self.agent_id))
 
     async def open(self) -> Workbench:
         """The bench that the worker works at; alone, it is opened when it is first needed."""
@@ -362,14 +354,3 @@ def _anthropic(model: str, api_key: str) -> LM:
     from bae.lm import AnthropicBackend  # whose package takes a while to load
 
     return AnthropicBackend(*filter(None, [model]), api_key=api_key)
-
-
-def _test_result(task: Task, report: TestReport, problem: str) -> TestResult:
-    return TestResult(
-        project_id=task.project_id,
-        task_id=task.id,
-        passed=report.passed,
-        counts={name: len(report.of(name)) for name in ("passed", "failed", "skipped")},
-        seconds=report.seconds,
-        problem=problem,
-    )

@@ -4,17 +4,24 @@ the journal, so that a killed run continues where it was and no answer is paid f
 
 from __future__ import annotations
 
+import json
+import logging
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from hashlib import sha256
+from os import urandom
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from bae import LM, Dep, Graph, Node, Text
+from bae import LM, BaeError, Dep, Graph, Node, Text
+from bae.journal import Record
 from bae.lm import Usage, metered
+from bae.observers import observing
+from bae.tasks import finish_despite_cancel
 from bae.team.edit_format import EditError, format_instructions, parse_answer
 from bae.team.events import CorrectionAttempt
 from bae.team.integration import Integrated
-from bae.team.models import Attempt, Task, bounded
+from bae.team.models import LONGEST_REASON, Attempt, Task, TaskResult, as_planned, bounded
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
 
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from bae.team.workbench import Workbench
     from bae.team.worker import WorkerAgent
 
+_log = logging.getLogger(__name__)
 ASKED_AGAIN: Final = 2
 """How often an answer that cannot be applied is asked for again: with the lines that are nearest to
 those that were not found, then as whole files."""
@@ -33,8 +41,23 @@ SYSTEM: Final = (
 )
 
 
+class Try(BaseModel):
+    """An attempt at a task, as its steps pass it on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    first: int = Field(description="the number of the first attempt of this run")
+    number: int
+    failure: str = Field(default="", description="what was wrong with the attempt before")
+    asked: int = Field(default=0, description="how often its answer could not be applied")
+    answer: str = ""
+    refused: str = Field(default="", description="why the answer was not applied")
+    missed: tuple[str, ...] = ()
+    usage: Usage = Usage()
+
+
 class Desk:
-    """A worker, and the task that it works on."""
+    """A worker, and the task that it works on in a run."""
 
     def __init__(self, worker: WorkerAgent, bench: Workbench, task: Task, run: str) -> None:
         self.worker = worker
@@ -42,52 +65,40 @@ class Desk:
         self.task = task
         self.run = run
 
-    async def write_brief(self, step: Draft) -> str:
-        """What the LLM is asked."""
-        task = self.task
-        if step.number == step.first and not step.asked:
-            await self.worker.say(task, f"works on {task.title}")
-        parts = [await self.worker.brief(task, await self.worker.build_context(task), step.failure)]
-        if step.refused:
-            parts.append(f"# Your last answer\n{bounded(step.answer, _SHOWN_ANSWER)}")
-            parts.append(f"# Why it was not applied\n{bounded(step.refused, _SHOWN_ANSWER)}")
-        if step.asked >= ASKED_AGAIN and step.missed:
-            parts.append(f"Write these files completely this time: {', '.join(step.missed)}.")
-        return "\n\n".join(parts)
-
-    async def keep(self, step: Tried, outcome: Any, verdict: Verdict | None, failure: str) -> None:
+    async def keep(
+        self,
+        attempt: Try,
+        outcome: Literal["passed", "failed", "refused", "conflict"],
+        verdict: Verdict | None,
+        failure: str = "",
+    ) -> None:
         """Store what became of an attempt."""
         workspace = await self.worker.workspace(self.task)
         head = await workspace.head()
-        attempt = Attempt(
+        kept = Attempt(
             task_id=self.task.id,
-            number=step.number,
+            number=attempt.number,
             outcome=outcome,
             failure=bounded(failure),
             files=await self.bench.repository.changed_files(workspace.base, head),
             report=verdict.report if verdict else None,
-            usage=step.usage,
+            usage=attempt.usage,
         )
-        await self.bench.store.add_attempt(attempt)
+        await self.bench.store.add_attempt(kept)
 
-    async def try_again(self, step: Tried, failure: str) -> Draft | Blocked | Stopped:
+    async def try_again(self, attempt: Try, failure: str) -> Draft | Blocked | Stopped:
         """The next attempt, with what was wrong with this one, unless there were enough of them."""
-        done = step.number - step.first
-        again = is_same_failure(failure, step.failure)
+        done = attempt.number - attempt.first
+        again = is_same_failure(failure, attempt.failure)
         if self.bench.should_stop(self.task.id):
-            return Stopped(number=step.number)
+            return Stopped(number=attempt.number)
         if again or done >= self.bench.corrections:
             return Blocked(question=_question(self.task, done + 1, failure, again))
-        number = step.number + 1
-        await self.bench.emit(
-            CorrectionAttempt(
-                project_id=self.task.project_id,
-                task_id=self.task.id,
-                attempt=done + 1,
-                failure=bounded(failure, _SHOWN_FAILURE),
-            )
-        )
-        return Draft(first=step.first, number=number, failure=failure)
+        shown = bounded(failure, _SHOWN_FAILURE)
+        about = self.task.project_id, self.task.id
+        await self.bench.emit(CorrectionAttempt(*about, done + 1, shown))
+        following = Try(first=attempt.first, number=attempt.number + 1, failure=failure)
+        return Draft(attempt=following)
 
 
 async def get_desk() -> Desk:
@@ -95,27 +106,18 @@ async def get_desk() -> Desk:
     raise LookupError("a run of the worker graph needs its desk in dep_cache")
 
 
-async def write_brief(
-    desk: Annotated[Desk, Dep(get_desk)],
-    first: int,
-    number: int,
-    failure: str,
-    asked: int,
-    answer: str,
-    refused: str,
-    missed: tuple[str, ...],
-) -> str:
+async def write_brief(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> str:
     """What the LLM is asked. It is in the journal before, so that it is asked once."""
-    step = Draft(
-        first=first,
-        number=number,
-        failure=failure,
-        asked=asked,
-        answer=answer,
-        refused=refused,
-        missed=missed,
-    )
-    return await desk.write_brief(step)
+    worker, task = desk.worker, desk.task
+    if attempt.number == attempt.first and not attempt.asked:
+        await worker.say(task, f"works on {task.title}")
+    parts = [await worker.brief(task, await worker.build_context(task), attempt.failure)]
+    if attempt.refused:
+        parts.append(f"# Your last answer\n{bounded(attempt.answer, _SHOWN_ANSWER)}")
+        parts.append(f"# Why it was not applied\n{bounded(attempt.refused, _SHOWN_ANSWER)}")
+    if attempt.asked >= ASKED_AGAIN and attempt.missed:
+        parts.append(f"Write these files completely this time: {', '.join(attempt.missed)}.")
+    return "\n\n".join(parts)
 
 
 def read_answer(text: str) -> str:
@@ -149,6 +151,7 @@ class Assignment(Node):
 
     task_id: int
     key: str
+    failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
     async def __call__(self) -> Draft | Delivered:
@@ -158,111 +161,75 @@ class Assignment(Node):
             return Delivered(commit=done)
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
-        attempts = await desk.bench.store.attempts(self.task_id)
-        number = max((each.number for each in attempts), default=0) + 1
-        return Draft(first=number, number=number, failure=conflict.text if conflict else "")
+        tried = await desk.bench.store.attempts(self.task_id)
+        number = max((each.number for each in tried), default=0) + 1
+        failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
+        first = number - 1 if self.failure else number
+        return Draft(attempt=Try(first=first, number=number, failure=failure))
 
 
 class Draft(Node):
     """An attempt begins: the LLM is asked."""
 
-    first: int
-    number: int
-    failure: str = ""
-    """What was wrong with the attempt before."""
-    asked: int = 0
-    answer: str = ""
-    refused: str = ""
-    missed: tuple[str, ...] = ()
+    attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
-    brief: Annotated[
-        str,
-        Dep(
-            write_brief,
-            timeout=None,
-            first="first",
-            number="number",
-            failure="failure",
-            asked="asked",
-            answer="answer",
-            refused="refused",
-            missed="missed",
-        ),
-    ] = Field(init=False)
+    brief: Annotated[str, Dep(write_brief, timeout=None, attempt="attempt")] = Field(init=False)
 
     async def __call__(self, lm: LM) -> Edits | Blocked:
-        turn = Turn(task=self.desk.task.key, attempt=self.number, asked_again=self.asked)
-        worker, task = self.desk.worker, self.desk.task
+        worker, task, attempt = self.desk.worker, self.desk.task, self.attempt
+        turn = Turn(task=task.key, attempt=attempt.number, asked_again=attempt.asked)
         with metered() as used:
             text = await worker.generate_code(task, self.brief, lm=lm, turn=turn)
         question = question_in(text)
         if question is not None:
             return Blocked(question=question)
-        return Edits(
-            first=self.first,
-            number=self.number,
-            failure=self.failure,
-            usage=Usage.total(used),
-            asked=self.asked,
-            answer=text,
-        )
+        answered = {"answer": text, "usage": Usage.total([attempt.usage, *used])}
+        return Edits(attempt=attempt.model_copy(update=answered))
 
 
-class Tried(Node):
-    """What the steps of an attempt have in common."""
-
-    first: int
-    number: int
-    failure: str = ""
-    usage: Usage = Usage()
-    desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
-
-
-class Edits(Tried):
+class Edits(Node):
     """The edits are applied and committed, all or none."""
 
-    asked: int
-    answer: str
+    attempt: Try
+    desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
     async def __call__(self) -> Checks | Draft | Blocked | Stopped:
-        desk = self.desk
-        mark = f"{desk.run}/{self.number}"
+        desk, attempt = self.desk, self.attempt
+        mark = f"{desk.run}/{attempt.number}"
         try:
-            await desk.worker.apply_file_changes(desk.task, self.answer, mark=mark)
+            await desk.worker.apply_file_changes(desk.task, attempt.answer, mark=mark)
         except EditError as error:
-            if self.asked < ASKED_AGAIN:
-                return Draft(
-                    first=self.first,
-                    number=self.number,
-                    failure=self.failure,
-                    asked=self.asked + 1,
-                    answer=self.answer,
-                    refused=error.message,
-                    missed=error.missed,
-                )
-            await desk.keep(self, "refused", None, error.message)
-            return await desk.try_again(self, error.message)
-        return Checks(first=self.first, number=self.number, failure=self.failure, usage=self.usage)
+            if attempt.asked < ASKED_AGAIN:
+                again = {"refused": error.message, "missed": error.missed}
+                asked = {"asked": attempt.asked + 1}
+                return Draft(attempt=attempt.model_copy(update=again | asked))
+            await desk.keep(attempt, "refused", None, error.message)
+            return await desk.try_again(attempt, error.message)
+        return Checks(attempt=attempt)
 
 
-class Checks(Tried):
+class Checks(Node):
     """The tests are run, and the work is judged by them."""
 
+    attempt: Try
+    desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
+
     async def __call__(self) -> Merge | Draft | Blocked | Stopped:
-        desk = self.desk
+        desk, attempt = self.desk, self.attempt
         verdict = await desk.worker.run_tests(desk.task)
         if verdict.accepted:
-            await desk.keep(self, "passed", verdict, "")
-            return Merge(
-                first=self.first, number=self.number, failure=self.failure, usage=self.usage
-            )
+            await desk.keep(attempt, "passed", verdict)
+            return Merge(attempt=attempt)
         outcome = "refused" if verdict.report.passed else "failed"
-        await desk.keep(self, outcome, verdict, verdict.text)
-        return await desk.try_again(self, verdict.text)
+        await desk.keep(attempt, outcome, verdict, verdict.text)
+        return await desk.try_again(attempt, verdict.text)
 
 
-class Merge(Tried):
+class Merge(Node):
     """The work is merged into the team's branch, where the tests run once more."""
+
+    attempt: Try
+    desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
     async def __call__(self) -> Delivered | Draft | Blocked | Stopped:
         desk = self.desk
@@ -275,8 +242,8 @@ class Merge(Tried):
         conflict = await workspace.update()
         if conflict:
             text = f"{conflict.text}\n\nThe files have these conflict markers now: resolve them."
-        await desk.keep(self, "conflict" if conflict else "failed", None, text)
-        return await desk.try_again(self, text)
+        await desk.keep(self.attempt, "conflict" if conflict else "failed", None, text)
+        return await desk.try_again(self.attempt, text)
 
 
 class Delivered(Node):
@@ -303,11 +270,101 @@ class Stopped(Node):
     async def __call__(self) -> None: ...
 
 
-ENDS: Final = (Delivered, Blocked, Stopped)
-worker_graph = Graph(start=Assignment, end=ENDS, system=SYSTEM)
-"""A task from its beginning."""
-correction_graph = Graph(start=Draft, end=ENDS, system=SYSTEM)
-"""A task from an attempt on that corrects what went wrong."""
+worker_graph = Graph(start=Assignment, end=(Delivered, Blocked, Stopped), system=SYSTEM)
+
+
+async def run_task(
+    worker: WorkerAgent, bench: Workbench, task: Task, failure: str = ""
+) -> TaskResult:
+    """Have a worker carry out a task, or correct the `failure` of an attempt at it. Where a run of
+    the task was killed, cancelled or failed, that one continues."""
+    correction = f"task-{task.id}-corrected-{urandom(4).hex()}"
+    run = correction if failure else await _run_id(bench, task, worker.alone)
+    start = Assignment(task_id=task.id, key=task.key, failure=failure)
+
+    def note_progress(_: object, record: Record) -> None:
+        bench.on_progress(task.id)
+
+    why = "cancelled"
+    try:
+        lm = bench.limit_lm(task, await worker.lm())
+        with observing(note_progress):
+            ended = await worker_graph.arun(
+                start,
+                lm,
+                max_iters=0,
+                dep_cache={get_desk: Desk(worker, bench, task, run)},
+                journal=bench.journal,
+                run_id=run,
+                resume=True,
+            )
+        last, used, why = ended.result, ended.usage, "done"
+    except BaeError as error:
+        why = "failed"
+        if error.code == "bae-run-changed":  # it is of another version of bae: begin again
+            await bench.journal.delete([run])
+            return await run_task(worker, bench, task, failure)
+        _log.info("task %s failed", task.key, exc_info=True)
+        last, used = error, error.journal.usage() if error.journal else Usage()
+    finally:
+        await finish_despite_cancel(worker.leave(task.id, why))
+    return await _result(bench, task, last, used)
+
+
+def name_run(task: Task, number: int) -> str:
+    """The id of a run of a task. It tells what the task was: one that was edited, or has a note
+    that the run does not know, begins a new one."""
+    wanted = as_planned(task, priority=0).model_dump_json() + json.dumps(task.notes)
+    return f"task-{task.id}-{number}-{sha256(wanted.encode()).hexdigest()[:8]}"
+
+
+async def _run_id(bench: Workbench, task: Task, alone: bool) -> str:
+    """The newest run of a task, if it is to continue, or a new one."""
+    prefix, newest, known, ended = f"task-{task.id}-", 0, "", True
+    async for info in bench.journal.every_run(graph=worker_graph.name):
+        number = info.run_id.removeprefix(prefix).partition("-")[0]
+        if info.run_id.startswith(prefix) and number.isdecimal() and int(number) > newest:
+            newest, known, ended = int(number), info.run_id, info.status == "ended"
+    if known != name_run(task, newest):
+        return name_run(task, newest + 1)
+    if not ended or (not alone and await _is_unheard(bench, task, known)):
+        return known
+    return name_run(task, newest + 1)
+
+
+async def _is_unheard(bench: Workbench, task: Task, run: str) -> bool:
+    """Whether a run has ended with a question that the team was killed before it stored."""
+    try:
+        last = (await worker_graph.resume(run, journal=bench.journal)).result
+    except BaeError:  # it is of another version of bae
+        return False
+    if not isinstance(last, Blocked):
+        return False
+    asked = await bench.store.blockers(task.project_id)
+    return last.question not in [each.question for each in asked if each.task_id == task.id]
+
+
+async def _result(
+    bench: Workbench, task: Task, last: Delivered | Blocked | Stopped | BaeError, used: Usage
+) -> TaskResult:
+    tried = await bench.store.attempts(task.id)
+    about: dict[str, Any] = {
+        "task_id": task.id,
+        "attempts": len(tried),
+        "report": tried[-1].report if tried else None,
+        "files": tried[-1].files if tried else (),
+        "usage": used,
+    }
+    match last:
+        case Delivered(commit=commit):
+            text = f"{task.title}: merged as {commit[:12]}"
+            return TaskResult(status="completed", commit=commit, summary=text, **about)
+        case Blocked(question=question):
+            return TaskResult(status="blocked", question=question, **about)
+        case Stopped(number=number):
+            return TaskResult(status="failed", error=f"stopped after attempt {number}", **about)
+        case BaeError():
+            return TaskResult(status="failed", error=bounded(str(last), LONGEST_REASON), **about)
 
 
 def compose_brief(role: str, context: Context, failure: str, diff: str, form: EditFormat) -> str:
