@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from bae.team import confine, groups, sandbox
+from bae.team import confine, sandbox
 from bae.team.sandbox import WATCHED, Protection, Ran, SandboxError, protection, run
 from bounded import BOUND
 
@@ -275,7 +275,7 @@ async def test_a_limit_that_root_is_not_bound_by_is_reported_and_a_sandbox_with_
     tmp_path: Path, works: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await works(Protection.BUBBLEWRAP)
-    monkeypatch.setattr(groups, "_parent", lambda: None)
+    monkeypatch.setattr(sandbox, "_parent_group", lambda: None)
     monkeypatch.setattr(sandbox, "_found", [])
     ran = await python(FORKS, tmp_path, processes=50)
     assert ran.ended_by == "processes"

@@ -10,8 +10,8 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -49,20 +49,21 @@ async def read_code(repository: Repository, at: Checkout | None = None) -> Code:
 
 
 class CodeReader:
-    """Reads checkouts of one repository. What is indexed for one is used for the next, which mostly
-    has the same files: an index of all takes seconds where there are many."""
+    """Reads checkouts of one repository. Words are counted again only in files that have changed:
+    to count all takes seconds where there are many."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
-        self._last: Code | None = None
+        self._last = Code((), {})
         self._turn = asyncio.Lock()
 
     async def read(self, at: Checkout | None = None) -> Code:
-        """The files of a checkout, as `read_code` reads them, with their index."""
+        """The files of a checkout, as `read_code` reads them, ready to be searched."""
         code = await read_code(self.repository, at)
-        async with self._turn:  # the first one makes the index, the others wait for it
-            self._last = await asyncio.to_thread(_index_like, code, self._last)
-        return code
+        async with self._turn:  # the first one counts, the others wait for it
+            words = await asyncio.to_thread(_count_words, code, self._last)
+            self._last = replace(code, words=words)
+            return self._last
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,32 @@ class Code:
     """The files that were read, by their names."""
     left_out: int = 0
     """How many files are not in `names`, since there are too many."""
+    words: Mapping[str, Counter[str]] = field(
+        default_factory=dict[str, Counter[str]], compare=False
+    )
+    """How often each word is in each file; counted when they are first searched, if not before."""
 
     def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
-        """The files that have most to do with a text, best first."""
-        scores: dict[str, float] = {}
-        for word in dict.fromkeys(_words(query)):
-            found = self.index.files.get(word, {})
-            rare = math.log(1 + (len(self.names) - len(found) + 0.5) / (len(found) + 0.5))
-            for name, count in found.items():
-                length = self.index.lengths[name] / self.index.mean
-                score = rare * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * length))
-                scores[name] = scores.get(name, 0.0) + score
-        best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-        return tuple(Match(name, score) for name, score in best[:most])
+        """The files that have most to do with a text, best first, by BM25."""
+        wanted = tuple(dict.fromkeys(_words(query)))
+        words = self.words or _count_words(self)
+        mean = max(1.0, sum(map(len, self.texts.values())) / max(1, len(words)))
+        found = {
+            name: {word: each[word] for word in wanted if word in each}
+            for name, each in words.items()
+        }
+        files = Counter(word for each in found.values() for word in each)
+        rarity = {
+            word: math.log(1 + (len(words) - count + 0.5) / (count + 0.5))
+            for word, count in files.items()
+        }
+        matches: list[Match] = []
+        for name, counts in found.items():
+            if counts:
+                norm = 1.2 * (0.25 + 0.75 * len(self.texts.get(name, "")) / mean)
+                score = sum(rarity[w] * n * 2.2 / (n + norm) for w, n in counts.items())
+                matches.append(Match(name, score))
+        return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])
 
     def outline(self, first: Iterable[str] = (), *, longest: int = 12_000) -> str:
         """The files of the repository: those named `first` with what they define, then the others
@@ -116,11 +130,6 @@ class Code:
         found = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
         each = longest // max(1, len(found)) - 60
         return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in found)
-
-    @cached_property
-    def index(self) -> _Index:
-        """What a search looks at, made when it is first needed."""
-        return _make_index(self.names, self.texts)
 
 
 def outline_file(name: str, text: str, *, most: int = 200) -> tuple[str, ...]:
@@ -168,12 +177,6 @@ _STOP: Final = frozenset(
 )
 
 
-class _Index(NamedTuple):
-    files: dict[str, dict[str, int]]
-    lengths: dict[str, int]
-    mean: float
-
-
 def _read_all(root: Path, names: Sequence[str]) -> Code:
     root = root.resolve()
     kept: list[str] = []
@@ -198,50 +201,18 @@ def _read_all(root: Path, names: Sequence[str]) -> Code:
     return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES))
 
 
-def _make_index(names: Iterable[str], texts: Mapping[str, str]) -> _Index:
-    files: dict[str, dict[str, int]] = {}
-    lengths: dict[str, int] = {}
-    for name in names:
+def _count_words(code: Code, before: Code | None = None) -> dict[str, Counter[str]]:
+    """The words of each file, taken from `before` for files that are as they were there."""
+    words: dict[str, Counter[str]] = {}
+    for name in code.names:
+        text = code.texts.get(name, "")
+        if before is not None and name in before.words and before.texts.get(name, "") == text:
+            words[name] = before.words[name]
+            continue
         # A word in the name of a file tells more than one in its text.
-        counts = Counter(word for word in _words(name) for _ in range(3))
-        counts.update(_words(texts.get(name, "")))
-        lengths[name] = counts.total()
-        for word, count in counts.items():
-            files.setdefault(word, {})[name] = count
-    return _Index(files, lengths, _mean(lengths))
-
-
-def _mean(lengths: Mapping[str, int]) -> float:
-    return max(1.0, sum(lengths.values()) / max(1, len(lengths)))
-
-
-def _index_like(code: Code, other: Code | None) -> Code:
-    """Give code its index, made of the other's where most files are the same."""
-    if other is not None:
-        before = {name: other.texts.get(name) for name in other.names}
-        after = {name: code.texts.get(name) for name in code.names}
-        gone = [name for name in before if name not in after or after[name] != before[name]]
-        new = [name for name in after if name not in before or after[name] != before[name]]
-        if len(gone) + len(new) < len(after) / 4:
-            code.__dict__["index"] = _changed_index(other.index, gone, new, code.texts)
-    _ = code.index
-    return code
-
-
-def _changed_index(
-    index: _Index, gone: Iterable[str], new: Iterable[str], texts: Mapping[str, str]
-) -> _Index:
-    """An index without some files and with others. The one it is made of stays as it is."""
-    out, added = frozenset(gone), _make_index(new, texts)
-    lengths = {name: n for name, n in index.lengths.items() if name not in out} | added.lengths
-    files = dict(index.files)
-    if out:
-        for word, found in index.files.items():
-            if not out.isdisjoint(found):
-                files[word] = {name: n for name, n in found.items() if name not in out}
-    for word, found in added.files.items():
-        files[word] = files.get(word, {}) | found
-    return _Index(files, lengths, _mean(lengths))
+        words[name] = Counter(word for word in _words(name) for _ in range(3))
+        words[name].update(_words(text))
+    return words
 
 
 def _words(text: str) -> Iterator[str]:

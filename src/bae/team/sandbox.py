@@ -5,21 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
 
 from bae.lm import subprocesses
 from bae.tasks import finish_despite_cancel
-from bae.team import groups
 from bae.team.files import TemporaryFolder
 from bae.team.models import TeamError
 
@@ -108,7 +110,9 @@ async def run(
     if not command:
         raise ValueError("no command to run")
     kind = kind or (await _best())[0]
-    program = _Program(command, cwd, network, kind, readable, writable)
+    shown = [os.fspath(path) for path in readable]
+    opened = [os.fspath(path) for path in writable]
+    program = _Program(command, os.fspath(cwd), network, kind, shown, opened)
     spec = {"memory": memory, "processes": processes, "file_size": file_size}
     began = time.monotonic()
     try:
@@ -202,34 +206,29 @@ _PROBLEMS: Final[Mapping[str, str]] = {
 }
 
 
+@dataclass
 class _Program:
     """The arguments that start a command with a kind of protection, and what is made for it."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        cwd: str | os.PathLike[str],
-        network: bool,
-        kind: Protection,
-        readable: Sequence[str | os.PathLike[str]],
-        writable: Sequence[str | os.PathLike[str]],
-    ) -> None:
-        self.command = list(command)
-        self.cwd = os.fspath(cwd)
-        self.network = network
-        self.kind = kind
-        self.readable = [os.path.abspath(path) for path in readable]
-        self.writable = [os.fspath(path) for path in writable]
-        self.programs: list[str] = []
-        self.folder: TemporaryFolder | None = None
-        self.scratch = "/tmp"
-        self.pointer: bytes | None = None
-        self.group: str | None = None
-        self.bound = False
+    command: Sequence[str]
+    cwd: str
+    network: bool
+    kind: Protection
+    readable: Sequence[str]
+    writable: Sequence[str]
+    programs: Sequence[str] = ()
+    """Where the command and Python are installed."""
+    folder: TemporaryFolder | None = None
+    scratch: str = "/tmp"
+    pointer: bytes | None = None
+    group: Path | None = None
+    bound: bool = False
+    """Whether the kernel enforces the limit on processes."""
 
     def prepare(self, spec: dict[str, Any]) -> list[str]:
         """Make what the command needs. Returns the arguments."""
         self.cwd = os.path.realpath(self.cwd)
+        self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
         found = (_active_python(), sys.executable, self._found_command())
         self.programs = list(dict.fromkeys(each for path in found for each in _prefixes(path)))
@@ -238,18 +237,19 @@ class _Program:
             self.scratch = self.folder.path
             self.pointer = _git_pointer(self.cwd)
         arguments = self._arguments(spec)
-        # The kernel does not apply RLIMIT_NPROC to root, in no user namespace.
-        if os.geteuid() == 0:
-            self.group = groups.make(spec["processes"] + _OWN_PROCESSES)
-            if self.group is not None:
-                arguments = groups.joining(self.group, arguments)
-        self.bound = os.geteuid() != 0 or self.group is not None
+        self.bound = os.geteuid() != 0
+        if not self.bound:  # the kernel does not apply RLIMIT_NPROC to root, in no user namespace
+            self.group = _make_group(spec["processes"] + _OWN_PROCESSES)
+            self.bound = self.group is not None
+        if self.group is not None:
+            join = 'echo 0 > "$0" && exec "$@"'
+            arguments = ["/bin/sh", "-c", join, f"{self.group}/cgroup.procs", *arguments]
         return arguments
 
     def clean_up(self) -> None:
         """Remove what was made."""
         if self.group is not None:
-            groups.remove(self.group)
+            _remove_group(self.group)
         if self.folder is not None:
             self.folder.remove()
             _restore(self.cwd, self.pointer)
@@ -396,3 +396,63 @@ def _restore(cwd: str, pointer: bytes | None) -> None:
     else:
         path.unlink(missing_ok=True)
     path.write_bytes(pointer)
+
+
+# --- control groups, which bound how many processes root can have ---------------------------------
+
+
+def _make_group(processes: int) -> Path | None:
+    """A new group of at most so many processes and threads; None where none can be made."""
+    parent = _parent_group()
+    if parent is None:
+        return None
+    path = parent / f"{_GROUP}{os.getpid()}-{next(_numbers)}"
+    try:
+        path.mkdir()
+        (path / "pids.max").write_text(str(processes))
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        return None
+    return path
+
+
+def _remove_group(group: Path) -> None:
+    """Kill the members of a group and remove it. Blocks until they have ended, a second at most."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        try:
+            members = (group / "cgroup.procs").read_text().split()
+        except OSError:
+            return
+        for pid in members:
+            with contextlib.suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.01)
+
+
+_GROUP: Final = "bae-"
+_numbers = itertools.count()
+
+
+@cache
+def _parent_group() -> Path | None:
+    """The group that new ones are made in, without those that killed processes left there."""
+    root = Path("/sys/fs/cgroup")
+    parent = None
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, own = line.split(":", 2)
+            if "pids" in controllers.split(","):
+                parent = root / "pids" / own.lstrip("/")
+            elif not controllers and parent is None and (root / "cgroup.controllers").exists():
+                # Version 2: a group with processes has no groups with limits in it, but the root.
+                group = root / own.lstrip("/")
+                parent = group if group == root else group.parent
+        for left in parent.glob(f"{_GROUP}*-*") if parent is not None else ():
+            pid = left.name.removeprefix(_GROUP).partition("-")[0]
+            if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+                with contextlib.suppress(OSError):
+                    left.rmdir()
+    return parent
