@@ -21,6 +21,7 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("typer")
 
 from bae.cli import main
+from default_signals import restore_signals
 from git_repositories import git, make_repository
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -108,6 +109,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "BAE_LM": "none"},
+        preexec_fn=restore_signals,
     )
     try:
         yield process
