@@ -20,9 +20,8 @@ from bae.assignable import type_name
 from bae.cli import exits
 from bae.cli.journals import default
 from bae.cli.models import lm_named
-from bae.cli.printing import err, error_data, note, out, print_hanging, print_json
+from bae.cli.printing import err, error_data, iso, note, out, print_hanging, print_json
 from bae.cli.questions import until
-from bae.cli.story import iso
 from bae.cli.texts import WITHHELD, in_lines, in_one_line
 from bae.cli.values import example_of, is_secret, wanted
 from bae.cli.wording import count
@@ -92,7 +91,7 @@ class CommandLine:
 
     def resume(self, run_id: str, *more: str) -> str:
         """The command that resumes a run."""
-        return self._line("resume", [_short(run_id)], *more)
+        return self._line("resume", [short_id(run_id)], *more)
 
     def answer(self, run_id: str, gate: OpenGate, *, among: int = 1) -> str:
         """The command that answers a gate; `among` is how many of the same name are open."""
@@ -103,11 +102,11 @@ class CommandLine:
         """The command that answers a gate with a value; without one, it asks for it. Without a gate
         it is the one that is open."""
         given = [each for each in (gate, value) if each is not None]
-        return self._line("answer", [_short(run_id), *given])
+        return self._line("answer", [short_id(run_id), *given])
 
     def show(self, run_id: str) -> str:
         """The command that shows what happened in a run, for which no module is needed."""
-        return CommandLine(None, self.journal)._line("show", [_short(run_id)])
+        return CommandLine(None, self.journal)._line("show", [short_id(run_id)])
 
     def _line(self, command: str, given: list[str], *more: str) -> str:
         # What begins like an option is none after a --, where nothing else is one either.
@@ -121,7 +120,7 @@ class CommandLine:
         return shlex.join([*line, *last])
 
 
-def _short(run_id: str) -> str:
+def short_id(run_id: str) -> str:
     """An id as it is typed: of one that was made up, how it begins will do."""
     return run_id[:8] if re.fullmatch("[0-9a-f]{24}", run_id) else run_id
 

@@ -6,11 +6,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from datetime import datetime
 from errno import EPIPE
-from typing import Any, Final, Literal, TextIO
+from traceback import format_exception
+from typing import Any, Final, Literal, TextIO, cast
 
+import typer
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.text import Text
 from rich.theme import Theme
@@ -161,8 +166,6 @@ def _append(said: Text, label: str, text: str | None) -> None:
 
 def tell_traceback(error: BaseException) -> None:
     """Where an error comes from, as Python tells it."""
-    from traceback import format_exception
-
     told = readable("".join(format_exception(error)).rstrip("\n"), _LONGEST)
     err().print(Text(in_lines(told, 2)), soft_wrap=True)
 
@@ -197,8 +200,6 @@ _json_written = False
 
 def print_json(value: Any) -> None:
     """A result for a script, on stdout: anything that Pydantic can make JSON of."""
-    from pydantic_core import to_jsonable_python
-
     global _json_written
     _json_written = True
     said = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
@@ -206,6 +207,37 @@ def print_json(value: Any) -> None:
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
     stream.write(in_json(said, ascii_only=encoding != "utf8") + "\n")
     stream.flush()
+
+
+def as_data(value: Any) -> Any:
+    """A report as JSON has it: dataclasses and named tuples as objects, times as ISO 8601 writes
+    them. What a run holds is left as it is."""
+    names: Sequence[str] = getattr(value, "_fields", ())
+    if is_dataclass(value):
+        names = [field.name for field in fields(value)]
+    if names:
+        return {name: _field_data(name, getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {name: as_data(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [as_data(each) for each in cast("Sequence[Any]", value)]
+    return value
+
+
+def _field_data(name: str, value: Any) -> Any:
+    if name in ("value", "asked", "answer"):
+        return value
+    if name == "marks":
+        return [iso(each) for each in value]
+    return iso(value) if name in _TIMES and value is not None else as_data(value)
+
+
+_TIMES: Final = ("at", "deadline", "end", "lease_until", "start", "started", "updated")
+
+
+def iso(at: float) -> str:
+    """A time as ISO 8601 has it, to the microsecond, for programs."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="microseconds")
 
 
 @contextmanager
@@ -226,12 +258,10 @@ def only_json(shape: Literal["run", "check", "other"] | str) -> Generator[None]:
 
 
 def _print_failure(error: BaseException, shape: str) -> None:
-    from typer import Abort
-
     if shape != "run":
         print_json({**({"ok": False} if shape == "check" else {}), "error": error_data(error)})
         return
-    left = isinstance(error, KeyboardInterrupt | Abort)
+    left = isinstance(error, KeyboardInterrupt | typer.Abort)
     print_json(
         {
             "run_id": None,

@@ -7,9 +7,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import pairwise, takewhile
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from time import time
 from typing import Annotated, Final, Literal, cast, get_args
@@ -31,18 +29,11 @@ from bae.cli.options import (
     Secrets,
     examples,
 )
-from bae.cli.outcome import CommandLine
-from bae.cli.printing import note, out, print_hanging, print_json
+from bae.cli.outcome import CommandLine, short_id
+from bae.cli.printing import as_data, note, out, print_hanging, print_json
 from bae.cli.resume import answer, fork, resume, withheld
-from bae.cli.story import (
-    STYLES,
-    as_data,
-    heading_of,
-    listed_data,
-    outcome_of,
-    run_data,
-    story_of,
-)
+from bae.cli.story import STYLES, heading_of, outcome_of, story_of
+from bae.cli.tables import Column, print_table
 from bae.cli.texts import in_one_line
 from bae.cli.timeline import bars_of
 from bae.exceptions import JournalError, ReplayError
@@ -113,14 +104,13 @@ def list_runs(
 
     infos = use(journal, found)
     if as_json:
-        print_json([listed_data(info) for info in infos[:limit]])
+        facts = ({"status": info.standing(), "seconds": info.lasted()} for info in infos[:limit])
+        print_json([as_data(info) | more for info, more in zip(infos, facts, strict=False)])
         return
     if not infos:
         note("no runs")
         return
-    console = out()
-    for line in _table(infos[:limit], console.width if console.is_terminal else None):
-        console.print(line, soft_wrap=True)
+    _print_runs(infos[:limit])
     if len(infos) > limit:
         note(f"the newest {limit}: --limit shows more")
 
@@ -135,46 +125,21 @@ async def _runs_that_are(
             yield info
 
 
-def _table(infos: Sequence[RunInfo], width: int | None) -> list[Text]:
-    """The lines of a table that fits a terminal so wide; where there is none, nothing is cut, ids
-    are whole, and times are those of the clock: a script reads it."""
-    now = time()
-    ids = [info.run_id for info in infos]
-    if width is not None:
-        ids = shortened(ids)
-    titles = ("RUN", "GRAPH", "STATUS", "STARTED", "LASTED", "")
-    rows = [[Text(title, style="bold") for title in titles]]
-    for info, run_id in zip(infos, ids, strict=True):
+def _print_runs(infos: Sequence[RunInfo]) -> None:
+    """Print a table of runs. Where there is no terminal, ids are whole and times are those of the
+    clock: a script reads it."""
+    console, now = out(), time()
+    rows: list[list[Text]] = []
+    for info in infos:
         status = info.standing(now)
-        began = when(info.started) if width is None else _ago(info.started, now)
+        run_id, began = info.run_id, when(info.started)
+        if console.is_terminal:
+            run_id, began = short_id(run_id), _ago(info.started, now)
         cells = [run_id, info.graph, status, began, long(info.lasted(now)), _about(info)]
         styles = ["", "", STYLES[status], "", "", "dim"]
         rows.append([Text(in_one_line(c), s) for c, s in zip(cells, styles, strict=True)])
-    widths = [max(row[column].cell_len for row in rows) for column in range(5)]
-    lines: list[Text] = []
-    for row in rows:
-        for cell, room in zip(row, widths, strict=False):
-            cell.pad_right(room - cell.cell_len)
-        line = Text("  ").join(row)
-        line.rstrip()
-        if width is not None:
-            line.truncate(width, overflow="ellipsis")
-        lines.append(line)
-    return lines
-
-
-def shortened(every: Sequence[str]) -> list[str]:
-    """The ids as they are typed: of long ones, as bae makes them up, as much as tells one from
-    another."""
-    ordered = sorted(every)
-    # How many characters an id has in common with the one most like it, which stands beside it.
-    shared = dict.fromkeys(ordered, 0)
-    for one, other in pairwise(ordered):
-        both = zip(one, other, strict=False)
-        common = sum(1 for _ in takewhile(lambda two: two[0] == two[1], both))
-        shared[one] = max(shared[one], common)
-        shared[other] = max(shared[other], common)
-    return [each[: max(8, shared[each] + 1)] if len(each) > 16 else each for each in every]
+    titles = ("RUN", "GRAPH", "STATUS", "STARTED", "LASTED", "")
+    print_table(console, [Column(title, right=False) for title in titles], rows)
 
 
 def _ago(at: float, now: float) -> str:
@@ -219,7 +184,9 @@ def show(
     """
     told = report_run(stored_run(journal, run))
     if as_json:
-        print_json(run_data(told))
+        report = as_data(told)
+        info, ran = report.pop("info"), report.pop("timeline")
+        print_json({**info, **ran, **report, "ended_at": told.ended_at or None})
         return
     console = out()
     for line in heading_of(told):
@@ -401,7 +368,8 @@ def make_test(
             error.fix = "make the test of a run that has them: one that fails without what is not "
             error.fix += "kept is no test"
         raise
-    _write_all({cassette: written.recording, target: written.source.encode()})
+    _write(cassette, written.recording)
+    _write(target, written.source.encode())
     note(f"{target}: replays the run and checks its path and its end")
     note(f"{cassette}: the recording, which belongs beside it")
     note(f"run it with: python -m pytest {target}")
@@ -678,17 +646,11 @@ def refuse_existing(*paths: str | Path, force: bool) -> None:
         )
 
 
-def _write_all(files: Mapping[Path, bytes]) -> None:
-    """Write files, with the folders they stand in. Where one cannot be written, none of those that
-    are new is left behind."""
-    new = [path for path in files if not path.exists()]
-    for path, data in files.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "wb", opener=private) as file:
-                file.write(data)
-        except OSError as error:
-            for each in new:
-                with suppress(OSError):
-                    each.unlink(missing_ok=True)
-            raise refused(f"{path} could not be written: {error.strerror}", cause=error) from error
+def _write(path: Path, data: bytes) -> None:
+    """Write a file that only its owner reads, with the folders it is in."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb", opener=private) as file:
+            file.write(data)
+    except OSError as error:
+        raise refused(f"{path} could not be written: {error.strerror}", cause=error) from error

@@ -1,14 +1,12 @@
 """What happened in a run, as `bae runs show` prints it: a heading, its nodes with their fields, how
-it came out; and the same as JSON."""
+it came out."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, is_dataclass
-from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -16,8 +14,7 @@ from bae.cli.texts import WITHHELD, cut, in_one_line
 from bae.cli.timeline import ITEMS, NODES
 from bae.journal.node_codec import is_node
 from bae.journal.provenance import JudgedAnswer, Provenance, long, when
-from bae.journal.report import GraphReport, NodeReport, RunReport, Work
-from bae.journal.store import RunInfo
+from bae.journal.report import GraphReport, NodeReport, RunReport
 from bae.usage import Usage
 
 STYLES: Final = {
@@ -241,100 +238,3 @@ def _value(field: Provenance) -> str:
     said = f"{field.value['type']} " if is_node(field.value) else ""
     shown: Any = field.value["fields"] if is_node(field.value) else field.value
     return said + json.dumps(shown, ensure_ascii=False)
-
-
-# --- JSON ---------------------------------------------------------------------------------------
-
-
-def listed_data(info: RunInfo) -> dict[str, Any]:
-    """A run as `bae runs list --json` has it."""
-    return as_data(info) | {"status": info.standing(), "seconds": info.lasted()}
-
-
-def run_data(told: RunReport) -> dict[str, Any]:
-    """The story and the timeline of a run in one object."""
-    listed = as_data(told.info)
-    del listed["lease_until"], listed["shape"]
-    return listed | {
-        "status": told.timeline.status,
-        "seconds": told.seconds,
-        "seconds_at_work": told.timeline.seconds,
-        "ended_at": told.ended_at or None,
-        "usage": asdict(told.usage),
-        "resumed": [as_data(each, "at", "changes") for each in told.resumed],
-        "graphs": [
-            {"path": graph.path, "nodes": [_node_data(node) for node in graph.nodes]}
-            for graph in told.graphs
-        ],
-        "lives": as_data(told.timeline.lives),
-        "work": [_work_data(each) for each in told.timeline.work],
-    }
-
-
-def as_data(value: Any, *names: str) -> Any:
-    """A report as JSON has it: all fields of a dataclass or those of these `names`, times as
-    ISO 8601 writes them, and null for a text that there is not."""
-    if not names:
-        names = _field_names(value)
-    if names:
-        return {name: _data_of(name, getattr(value, name)) for name in names}
-    if isinstance(value, dict):
-        return {name: as_data(each) for name, each in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [as_data(each) for each in cast("Sequence[Any]", value)]
-    return value
-
-
-def _field_names(value: Any) -> tuple[str, ...]:
-    if is_dataclass(value):
-        return tuple(field.name for field in fields(value))
-    return getattr(value, "_fields", ())
-
-
-def _data_of(name: str, value: Any) -> Any:
-    if name in ("value", "asked", "answer"):  # of a run, whatever is in it
-        return value
-    if name in _TIMES and value is not None:
-        several = cast("Sequence[float]", value)
-        return [iso(each) for each in several] if name == "marks" else iso(value)
-    return None if value == "" and name in _ABSENT else as_data(value)
-
-
-_TIMES: Final = ("at", "deadline", "end", "lease_until", "marks", "start", "started", "updated")
-_ABSENT: Final = ("by", "error", "forked_from", "note")
-
-
-def iso(at: float) -> str:
-    """A time as ISO 8601 has it, to the microsecond, for programs."""
-    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="microseconds")
-
-
-def _node_data(node: NodeReport) -> dict[str, Any]:
-    return as_data(
-        node, "step", "name", "whole", "filled_in", "usage", "forked_from", "changed"
-    ) | {
-        "chosen_among": [name or None for name in node.chosen_among],
-        "calls": [
-            as_data(call, "by", "verdict", "number", "errors", "usage", "asked", "answer")
-            for call in node.calls
-        ],
-        "fields": [_field_data(field) for field in node.fields],
-    }
-
-
-def _field_data(field: Provenance) -> dict[str, Any]:
-    recalled = field.source == "recall"
-    return as_data(field, "state", "kept", "value", "seconds", "error") | {
-        "name": field.field,
-        "source": None if field.state == "absent" else field.source,
-        "by": None if recalled else field.by or None,
-        "origin": field.by if recalled else None,
-        "items": len(field.items) if field.source == "map" else None,
-        "before": field.source == "dep" and field.origin is not None,
-    }
-
-
-def _work_data(work: Work) -> dict[str, Any]:
-    names = ("kind", "place", "name", "start", "end", "seconds", "spans", "outcome", "error")
-    inside = [_work_data(each) for each in work.inside]
-    return as_data(work, *names, "note", "marks", "usage") | {"inside": inside}
