@@ -112,20 +112,20 @@ def test_show_tells_a_script_everything_as_json(capsys):
 
     assert said["name"] == "Ask"
     assert said["edges"] == [
-        {"from": "Ask", "to": "Look", "kind": "lm"},
-        {"from": "Ask", "to": "Reply", "kind": "lm"},
-        {"from": "Look", "to": "Ask", "kind": "code"},
-        {"from": "Look", "to": "Reply", "kind": "code"},
+        {"tail": "Ask", "head": "Look", "kind": "lm"},
+        {"tail": "Ask", "head": "Reply", "kind": "lm"},
+        {"tail": "Look", "head": "Ask", "kind": "code"},
+        {"tail": "Look", "head": "Reply", "kind": "code"},
     ]
     ask, look, reply = said["nodes"]
-    assert (ask["start"], ask["ends"], ask["doc"]) == (True, "never", "What somebody asks.")
-    assert look["body"] == "written"
+    assert (ask["start"], ask["ending"], ask["doc"]) == (True, "never", "What somebody asks.")
+    assert look["written"]
     assert look["fields"] == [
         {
             "name": "day",
             "type": "str",
             "source": "dep",
-            "from": "get_day",
+            "origin": "get_day",
             "description": "",
             "required": True,
             "graphs": [],

@@ -172,7 +172,7 @@ def test_no_text_acts_on_the_terminal_or_passes_for_a_line_of_ours(
 def test_what_a_shell_is_offered_is_quoted_or_left_out(
     project: Path, capfd: pytest.CaptureFixture[str]
 ):
-    from bae.cli.completing import open_gates, run_ids
+    from bae.cli.options import open_gates, run_ids
 
     Path(".bae").mkdir()
     asyncio.run(write_runs(".bae/runs.db"))

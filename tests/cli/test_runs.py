@@ -22,7 +22,7 @@ pytest.importorskip("rich")
 
 from bae import Graph
 from bae.cli import main
-from bae.cli.completing import run_ids
+from bae.cli.options import run_ids
 from bae.journal import SQLiteJournal
 from bounded import BOUND
 from wardrobe_runs import WARDROBE, files, flat, noted, refused, runs, said, write_runs

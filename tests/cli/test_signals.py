@@ -23,7 +23,7 @@ pytest.importorskip("rich")
 
 import bae
 from bae.cli import execute, journals, main
-from bae.cli.completing import open_gates, run_ids
+from bae.cli.options import open_gates, run_ids
 from bae.journal import SQLiteJournal
 from bae.observers import observing
 from bae.records import RunStarted

@@ -3,24 +3,22 @@ a journal the classes of today would break."""
 
 from __future__ import annotations
 
-import ast
 import inspect
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
-from bae.calls import every_call
 from bae.cli import exits
 from bae.cli.journals import use
 from bae.cli.loading import Loaded, load, shown
 from bae.cli.options import AsJSON, Module, examples
-from bae.cli.printing import error_data, note, out, print_hanging, print_json
+from bae.cli.printing import as_data, error_data, note, out, print_hanging, print_json
 from bae.cli.texts import in_lines
 from bae.cli.wording import count
 from bae.exceptions import BaeError, Problem
@@ -151,6 +149,14 @@ def _broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
     return use(file, look)
 
 
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of a file."""
+
+    file: str
+    line: int
+
+
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 _INDENT: Final = 8
 
@@ -229,25 +235,11 @@ def _print_data(
             "ends": [cls.__name__ for cls in graph.terminal_nodes],
             "not_reached": left,
             "problems": [
-                {
-                    **asdict(problem),
-                    "file": line.file if line is not None else None,
-                    "line": line.line if line is not None else None,
-                }
+                asdict(problem) | (asdict(line) if line else {"file": None, "line": None})
                 for problem, line in found
             ],
-            "broken_runs": None
-            if broken is None
-            else [
-                {
-                    "run_id": run.run_id,
-                    "graph": run.info.graph,
-                    "status": run.info.status,
-                    "updated": run.info.updated,
-                    "changes": [asdict(change) for change in run.changes],
-                }
-                for run in broken
-            ],
+            "broken_runs": broken
+            and [as_data(run.info) | {"changes": as_data(run.changes)} for run in broken],
             "error": error_data(error),
         }
     )
@@ -261,78 +253,33 @@ def _name(loaded: Loaded) -> str:
 # --- where in the source -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A line of a file."""
-
-    file: str
-    line: int
-
-
 def line_of(graph: Graph[Any, Any], place: str) -> SourceLine | None:
     """The line that the place of a problem is at: of `Outfit.mood` that of the field, of
-    `Walk -> Rest` that of `Walk`. None where it cannot be told, as of a class made by a program."""
-    first = place.partition(" ")[0]
-    name, _, member = first.partition(".")
-    named = [cls for cls in _classes(graph) if cls.__name__ == name]
-    for cls in named:
-        if not member or member in cls.__pydantic_fields__ or hasattr(cls, member):
-            return _line(cls, member)
-    return _line(named[0], "") if named else None
+    `Walk -> Rest` that of `Walk`. None where it is not known, as of a class made by a program."""
+    name, _, member = place.partition(" ")[0].partition(".")
+    classes = [cls for each in graph.graphs for cls in (*each.plans, *each.end)]
+    for cls in classes:
+        if cls.__name__ == name and (not member or hasattr(cls, member) or _has_field(cls, member)):
+            return (_line_in(cls, member) if member else None) or _line_in(cls, "")
+    return None
 
 
-def _classes(graph: Graph[Any, Any]) -> Iterator[type[Node]]:
-    """The node classes of a graph, of the graphs inside it, and those that its end names."""
-    graphs = [graph]
-    for each in graphs:
-        yield from each.plans
-        yield from each.end
-        for plan in each.plans.values():
-            for field in plan.sourced:
-                for call in every_call(field.call):
-                    if call.graph is not None and all(
-                        call.graph.start is not other.start for other in graphs
-                    ):
-                        graphs.append(call.graph)
+def _has_field(cls: type[Node], name: str) -> bool:
+    return name in cls.__pydantic_fields__
 
 
-def _line(cls: type, member: str) -> SourceLine | None:
-    for owner in cls.__mro__ if member else (cls,):
-        found = _written(owner)
-        if found is None:
-            if owner is cls:
-                return None
+def _line_in(cls: type, member: str) -> SourceLine | None:
+    """The line of a class, or of what it or a class above it defines under a name."""
+    sought = rf"\s+(async def |def )?{re.escape(member)}\s*[:(]" if member else r"\s*class\s"
+    for owner in cls.__mro__:
+        if owner.__module__ in ("builtins", "pydantic.main", "bae.node"):
             continue
-        file, first, members = found
-        if not member:
-            return SourceLine(file, first)
-        if member in members:
-            return SourceLine(file, members[member])
-    return _line(cls, "") if member else None
-
-
-@cache
-def _written(cls: type) -> tuple[str, int, dict[str, int]] | None:
-    """The file of a class, the line of its `class`, and those of what its body defines."""
-    if cls.__module__ in ("builtins", "pydantic.main", "bae.node"):
-        return None
-    try:
-        file = inspect.getsourcefile(cls)
-        text, begin = inspect.getsourcelines(cls)
-        tree = ast.parse(inspect.cleandoc("\n" + "".join(text)))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
-    body = tree.body[0] if tree.body else None
-    if file is None or not isinstance(body, ast.ClassDef) or body.name != cls.__name__:
-        return None
-    members: dict[str, int] = {}
-    for statement in body.body:
-        match statement:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                pass
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                pass
-            case _:
-                continue
-        members[name] = begin + statement.lineno - 1
-    return file, begin + body.lineno - 1, members
+        try:
+            file = inspect.getsourcefile(owner)
+            lines, begin = inspect.getsourcelines(owner)
+        except (OSError, TypeError):
+            return None
+        for number, line in enumerate(lines, begin):
+            if file is not None and re.match(sought, line):
+                return SourceLine(file, number)
+    return None

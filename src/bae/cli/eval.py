@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from bae.cli import exits
-from bae.cli.completing import lm_names
 from bae.cli.options import (
     AsJSON,
     JournalFile,
@@ -16,6 +15,7 @@ from bae.cli.options import (
     above_zero,
     budget_option,
     examples,
+    lm_names,
     never_empty,
     once,
     refuse_both_journals,

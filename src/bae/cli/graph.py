@@ -196,34 +196,8 @@ def _as_json(picture: Picture) -> dict[str, Any]:
     return {
         "id": picture.id,
         "name": picture.name,
-        "nodes": [
-            {
-                "id": box.id,
-                "name": box.name,
-                "module": box.module,
-                "doc": box.doc,
-                "start": box.start,
-                "ends": box.ending,
-                "body": "written" if box.written else "empty",
-                "lm": box.lm or None,
-                "fields": [
-                    {
-                        "name": field.name,
-                        "type": field.type,
-                        "source": field.source,
-                        "from": field.origin,
-                        "description": field.description,
-                        "required": field.required,
-                        "graphs": field.graphs,
-                    }
-                    for field in box.fields
-                ],
-            }
-            for box in picture.boxes
-        ],
-        "edges": [
-            {"from": arrow.tail, "to": arrow.head, "kind": arrow.kind} for arrow in picture.arrows
-        ],
+        "nodes": picture.boxes,
+        "edges": picture.arrows,
         "used_by": picture.used_by,
         "graphs": [_as_json(each) for each in picture.inner],
     }

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from bae.cli.completing import NEWEST
 from bae.cli.exits import refused
 from bae.cli.loading import project_file
+from bae.cli.options import NEWEST
 from bae.exceptions import BaeError, JournalError
 from bae.private_files import private
 

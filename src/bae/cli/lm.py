@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from time import perf_counter
 from typing import Annotated, Final
 
 import typer
+from pydantic import Field
 from rich.text import Text
 
-from bae.cli.completing import lm_names
+from bae.cli.exits import refused
 from bae.cli.models import lm_named
-from bae.cli.options import AsJSON, examples
+from bae.cli.options import AsJSON, examples, lm_names
 from bae.cli.printing import err, out, print_hanging, print_json
 from bae.cli.texts import in_lines
-from bae.cli.trial import Trial, ask
 from bae.exceptions import BaeLMError
+from bae.graph import Graph
+from bae.lm import LM, Usage
 from bae.lm.registry import DefaultName, Kind, cached_lm, default_lm, default_name, kinds
+from bae.node import Node
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -163,3 +167,47 @@ def _print_trial(name: str, trial: Trial) -> None:
     for label, value in rows.items():
         said = Text(f"{label:<8}", style="bold")
         print_hanging(out(), said.append(in_lines(value, 8), style="not bold"), 8)
+
+
+# --- one call, as a run makes it -----------------------------------------------------------------
+
+
+class Question(Node):
+    """What is asked."""
+
+    text: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    """A structured answer: a text and a choice, which is what filling nodes is made of."""
+
+    answer: str = Field(description="the answer, in one short sentence", max_length=400)
+    sure: bool = Field(description="whether you are sure of it")
+
+    async def __call__(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What an LM answered, what it used, and how long all of it took."""
+
+    reply: Reply
+    usage: Usage
+    seconds: float
+
+
+async def ask(lm: LM, name: str, text: str, timeout: float) -> Trial:
+    """Ask an LM one thing, for so many seconds at most."""
+    began = perf_counter()
+    try:
+        async with asyncio.timeout(timeout):
+            run = await Graph(start=Question, end=Reply).arun(Question(text=text), lm)
+    except TimeoutError as error:
+        raise refused(
+            f"{name} gave no answer in {timeout:g} s",
+            fix="give it more time with --timeout SECONDS",
+            cause=error,
+        ) from error
+    return Trial(run.result, run.usage, perf_counter() - began)

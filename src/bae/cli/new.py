@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit, urlunsplit
-from urllib.request import url2pathname
 
 import typer
 from rich.text import Text
@@ -73,7 +73,7 @@ def new(
         )
     folder = Path(name)
     project = _named(folder.resolve().name, lm or "", folder)
-    files = project.files(origin())
+    files = project.files(requirement())
     _refuse_existing(folder, files, force)
     _write(folder, files)
     if as_json:
@@ -121,15 +121,14 @@ class Project:
         words = ["bae", "run", "--set", "text=Where is my parcel?"]
         return shlex.join([*words, "--lm", self.lm] if self.lm else words)
 
-    def files(self, origin: Origin) -> dict[str, str]:
-        """The text of every file, by its path in the project."""
+    def files(self, bae: str) -> dict[str, str]:
+        """The text of every file, by its path in the project; `bae` is what it depends on."""
         values = {
             "project": self.name,
             "module": self.module,
             "run": self.run,
-            "install": shlex.quote(origin.requirement),
-            "dependency": json.dumps(_BAE if origin.uv else origin.requirement),
-            "source": origin.source,
+            "install": shlex.quote(bae),
+            "dependency": json.dumps(bae),
         }
 
         def filled(text: str) -> str:
@@ -189,33 +188,24 @@ def _refuse_existing(folder: Path, files: dict[str, str], force: bool) -> None:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    """Write the files under a folder, which is made if need be. Where one cannot be written nothing
-    is left behind, and what was there is as it was."""
-    staged: list[tuple[Path, Path]] = []
-    made: list[Path] = []
-    file = folder
+    """Write the files under a folder, which is made if need be. They are written beside their
+    places first: where that fails nothing is left behind, and what was there is as it was."""
     try:
-        for path, text in files.items():
-            file = folder / path
-            missing = [each for each in (file.parent, *file.parent.parents) if not each.is_dir()]
-            for each in reversed(missing):
-                each.mkdir()
-                made.append(each)
-            staged.append((file.with_name(f"{file.name}.bae-new"), file))
-            staged[-1][0].write_text(text, encoding="utf-8")
-        for beside, file in staged:
-            os.replace(beside, file)
-    except BaseException as error:
-        for beside, _ in staged:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
-        for each in reversed(made):
-            with suppress(OSError):
-                each.rmdir()
-        if not isinstance(error, OSError):
-            raise
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".bae-new-", dir=folder) as beside:
+            for path, text in files.items():
+                written = Path(beside, path)
+                written.parent.mkdir(parents=True, exist_ok=True)
+                written.write_text(text, encoding="utf-8")
+            for path in files:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            for path in files:
+                os.replace(Path(beside, path), folder / path)
+    except OSError as error:
+        with suppress(OSError):  # one that had something in it stays
+            folder.rmdir()
         raise refused(
-            f"{file} could not be written: {error.strerror}",
+            f"{folder} could not be written: {error.strerror}",
             fix="choose a directory that can be written to",
             cause=error,
         ) from error
@@ -224,64 +214,21 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 # --- where bae is from --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The URL that bae was installed from, empty where that was an index; and, where that is of
-    this machine alone, the same as uv wants it."""
-
-    url: str = ""
-    uv: str = ""
-
-    @property
-    def requirement(self) -> str:
-        """What pip is to be given."""
-        return f"{_BAE} @ {self.url}" if self.url else _BAE
-
-    @property
-    def source(self) -> str:
-        """The part of a pyproject.toml that says to uv where this machine has bae: a path of this
-        machine is no use to others, so that the dependency does not have it."""
-        if not self.uv:
-            return ""
-        return (
-            "# Where this machine has bae: it was not installed from an index. Others change it.\n"
-            f"[tool.uv.sources]\nbae-graphs = {self.uv}\n\n"
-        )
-
-
-def origin() -> Origin:
-    """Where the bae that runs was installed from, as its metadata say."""
+def requirement() -> str:
+    """The bae that runs, as pip and uv take it: by its name, or with the URL that it was installed
+    from where that was no index, as its metadata say."""
     try:
         said: Any = json.loads(distribution("bae_graphs").read_text("direct_url.json") or "{}")
-        url = _without_password(said.get("url") or "")
-        vcs, folder = said.get("vcs_info"), said.get("subdirectory") or ""
-        folder_info: Any = said.get("dir_info") or {}
-        editable = folder_info.get("editable") is True
-        here = urlsplit(url).scheme == "file"
-        if not url:
-            return Origin()
-        if vcs:
-            commit = vcs.get("commit_id") or ""
-            uv = _table(git=url, rev=commit, subdirectory=folder)
-            url = f"{vcs.get('vcs', 'git')}+{url}@{commit}".rstrip("@")
-        else:
-            # With `/` on any system: TOML would read `\\` as an escape.
-            path = url2pathname(urlsplit(url).path).replace("\\", "/")
-            uv = _table(path=path, editable=editable, subdirectory=folder)
+        parts = urlsplit(said.get("url") or "")
+        vcs, folder = said.get("vcs_info"), said.get("subdirectory")
+        user, _, host = parts.netloc.rpartition("@")
+        if parts.scheme != "ssh" or ":" in user:  # a password is nobody else's
+            parts = parts._replace(netloc=host)
+        url = urlunsplit(parts)
+        if url and vcs:
+            url = f"{vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id') or ''}".rstrip("@")
+        if url and folder:
+            url += f"#subdirectory={folder}"
     except (PackageNotFoundError, ValueError, OSError, AttributeError, TypeError):
-        return Origin()
-    return Origin(f"{url}#subdirectory={folder}" if folder else url, uv if here else "")
-
-
-def _table(**values: str | bool) -> str:
-    """An inline table of TOML, of the values that say something. JSON writes them as TOML does."""
-    said = [f"{n} = {json.dumps(v, ensure_ascii=False)}" for n, v in values.items() if v]
-    return f"{{ {', '.join(said)} }}"
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if not at or (parts.scheme == "ssh" and ":" not in user):
-        return url
-    return urlunsplit(parts._replace(netloc=host))
+        return _BAE
+    return f"{_BAE} @ {url}" if url else _BAE

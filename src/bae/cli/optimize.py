@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from bae.cli.completing import lm_names, run_ids
 from bae.cli.options import (
     AsJSON,
     JournalFile,
@@ -17,7 +16,9 @@ from bae.cli.options import (
     Quiet,
     budget_option,
     examples,
+    lm_names,
     never_empty,
+    run_ids,
 )
 
 if TYPE_CHECKING:

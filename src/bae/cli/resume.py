@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from bae.cli.completing import open_gates as gate_names
-from bae.cli.completing import run_ids
 from bae.cli.execute import RunOptions, carry_out
 from bae.cli.exits import refused
 from bae.cli.journals import file_to_read, run_meant, stored_run, use
@@ -35,7 +33,9 @@ from bae.cli.options import (
     Sets,
     budget_of,
     id_of_new,
+    run_ids,
 )
+from bae.cli.options import open_gates as gate_names
 from bae.cli.outcome import CommandLine, advise_gate
 from bae.cli.printing import err, note, out, print_json
 from bae.cli.questions import ask_answer, ask_field, can_ask

@@ -15,7 +15,6 @@ from typing import Annotated, Final, Literal, cast, get_args
 import typer
 from rich.text import Text
 
-from bae.cli.completing import run_ids
 from bae.cli.exits import Misuse, refused
 from bae.cli.journals import file_to_read, file_to_write, run_meant, stored_run, use
 from bae.cli.loading import Loaded, is_configured, load
@@ -28,6 +27,7 @@ from bae.cli.options import (
     OneRun,
     Secrets,
     examples,
+    run_ids,
 )
 from bae.cli.outcome import CommandLine, short_id
 from bae.cli.printing import as_data, note, out, print_hanging, print_json

@@ -38,17 +38,6 @@ def in_json(value: Any, *, ascii_only: bool = False) -> str:
     return _NOT_PLAIN.sub(lambda found: _in_json(found[0]), said)
 
 
-def quoted(text: str) -> str:
-    """A text as Python writes it, with emoji of several parts whole."""
-    stand_ins: dict[str, str] = {}
-    unused = (each for each in map(chr, range(0x2500, 0x2600)) if each not in text)
-    for joiner in _JOINERS:
-        if joiner in text:
-            stand_ins[joiner] = next(unused, joiner)
-    said = str.__repr__(text.translate(str.maketrans(stand_ins)))
-    return said.translate(str.maketrans({each: joiner for joiner, each in stand_ins.items()}))
-
-
 def cut(text: str, longest: int) -> str:
     """A text of at most so many characters."""
     return text if len(text) <= longest else f"{text[: max(0, longest - 1)]}…"
