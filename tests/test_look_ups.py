@@ -532,7 +532,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(values, values)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_values_are_one_argument_exactly_where_they_are_equal(a: Any, b: Any):
     assert (freeze(a) == freeze(b)) is same(a, b)
     if same(a, b):
@@ -540,7 +540,7 @@ def test_values_are_one_argument_exactly_where_they_are_equal(a: Any, b: Any):
 
 
 @given(values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_copy_is_the_same_argument_and_nan_equals_nan(a: Any):
     assert freeze(a) == freeze(deepcopy(a))
     assert hash(freeze(a)) == hash(freeze(deepcopy(a)))

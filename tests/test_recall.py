@@ -729,7 +729,7 @@ def places(found: list[Problem]) -> set[tuple[int, ...]]:
     return {tuple(int(part[1:]) for part in problem.place.split(".")) for problem in found}
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(shapes())
 def test_a_recall_is_refused_exactly_when_some_walk_gets_there_without_a_holder(shape: Shape):
     found = Graph(start=shape.build()[0]).validate()
@@ -738,7 +738,7 @@ def test_a_recall_is_refused_exactly_when_some_walk_gets_there_without_a_holder(
     assert places([p for p in recalls if p.severity == "error"]) == shape.unserved(MAYBE)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(shapes())
 def test_a_recall_is_warned_of_exactly_when_some_walk_gets_there_without_a_sure_holder(
     shape: Shape,
@@ -749,7 +749,7 @@ def test_a_recall_is_warned_of_exactly_when_some_walk_gets_there_without_a_sure_
     assert places([p for p in found if p.code == "bae-recall-unsure"]) == unsure
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(shapes())
 def test_the_path_that_is_named_is_a_shortest_walk_without_a_holder(shape: Shape):
     for problem in Graph(start=shape.build()[0]).validate():
@@ -777,7 +777,7 @@ def shortest_gap(shape: Shape, goal: int, kind: int, by: list[set[int]]) -> int:
     return length
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(shapes(), st.lists(st.integers(0, 11), max_size=12))
 def test_a_graph_proved_without_errors_misses_only_recalls_it_was_warned_of_and_finds_the_newest(
     shape: Shape, route: list[int]

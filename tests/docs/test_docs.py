@@ -128,7 +128,8 @@ def test_tests_shown_on_a_page_pass_as_a_file_of_their_own(page: Path, tmp_path:
     file = tmp_path / f"test_{page.stem}.py"
     file.write_text("\n".join(block.text for block in python_blocks(page)), encoding="utf-8")
     shown = len(re.findall(r"^def test_", file.read_text("utf-8"), re.MULTILINE))
-    printed = run("-m", "pytest", "-q", "-p", "no:cacheprovider", file.name, cwd=tmp_path)
+    options = ("-q", "-p", "no:cacheprovider", "--disable-plugin-autoload")
+    printed = run("-m", "pytest", *options, file.name, cwd=tmp_path)
     assert f"{shown} passed" in printed
 
 

@@ -458,3 +458,10 @@ async def test_a_run_whose_lines_are_damaged_is_listed_as_such(journal: Journal)
 
     assert broken.changes[0].place == "the run"
     assert "line 8" in broken.changes[0].what
+
+
+async def test_a_class_that_takes_no_other_fields_refuses_one_that_is_gone(journal: Journal):
+    await parked(journal)
+    new = edited(("    tags: list[str]\n", "    model_config = {'extra': 'forbid'}\n"))
+
+    assert list(await refused(new, journal)) == ["Day.tags"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae.exceptions import JournalError
@@ -279,6 +279,7 @@ def parsed(run: StoredRun) -> Any:
     return run.info, shape, lines, {gate: json.loads(a) for gate, a in run.answers.items()}
 
 
+@settings(max_examples=40)
 @given(st.lists(stored_runs(), max_size=3, unique_by=lambda run: run.info.run_id))
 def test_every_run_reads_back_as_it_was_written(runs):
     written = b"".join(line for run in runs for line in write_run(run))
@@ -288,6 +289,7 @@ def test_every_run_reads_back_as_it_was_written(runs):
     assert b"".join(line for run in read for line in write_run(run)) == written
 
 
+@settings(max_examples=40)
 @given(stored_runs(), st.data())
 def test_a_file_that_is_cut_off_anywhere_is_refused(run, data):
     written = b"".join(write_run(run))
@@ -296,6 +298,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(run, data):
         list(read_runs(io.BytesIO(written[:cut]), "x"))
 
 
+@settings(max_examples=40)
 @given(stored_runs(), st.data())
 def test_no_garbage_in_a_file_is_anything_but_an_error_or_another_valid_run(run, data):
     written = bytearray(b"".join(write_run(run)))
@@ -533,3 +536,13 @@ async def test_recorded_runs_are_read_and_listed_and_nothing_else(tmp_path):
         assert raised.value.code == "bae-journal-readonly"
     with pytest.raises(JournalError, match="could not be read"):
         RecordedRuns.of(tmp_path / "nothing")
+
+
+async def test_a_damaged_line_of_a_store_is_not_exported():
+    good = lines_of("a")
+    info = RunInfo("a", "G", "ended", 1.0, 2.0, "hash")
+    stored = StoredRun(info, "{}", (good[0], good[1]._replace(data="{tor")), {})
+    with pytest.raises(JournalError) as raised:
+        await RecordedRuns([stored]).export(io.BytesIO())
+    assert raised.value.code == "bae-journal-damaged"
+    assert "line 1 of the run a" in raised.value.message

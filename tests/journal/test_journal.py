@@ -6,31 +6,24 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 
-from bae import LM, Dep, DepError, Gate, Graph, Map, Node, Usage
+from bae import Dep, DepError, Graph, Node, Usage
 from bae.journal import (
-    AnswerJudged,
     ChoiceMade,
-    ChoiceStarted,
     FillEnded,
     FillStarted,
-    GateOpened,
-    ItemEnded,
     LMUsed,
-    Recalled,
     Record,
     RunEnded,
     RunJournal,
     RunStarted,
     SourceEnded,
-    SourceStarted,
     StepStarted,
 )
 from bae.lm import metered, report, tell
-from bae.testing import ScriptedLM
 from bae.usage import Event
 from end_node import EndNode
 
@@ -126,59 +119,6 @@ def test_a_journal_survives_pickling():
 # What a run writes
 
 
-class Begin(Node):
-    names: list[str]
-
-    async def __call__(self) -> Work: ...
-
-
-def get_number() -> int:
-    return 7
-
-
-def shout(name: str) -> str:
-    return name.upper()
-
-
-class Work(EndNode):
-    number: Annotated[int, Dep(get_number)]
-    fine: Annotated[bool, Gate("fine?")]
-    names: list[str]
-    loud: Annotated[list[str], Map(shout, over="names", limit=1)]
-
-
-async def yes(gate: Any) -> bool:
-    return True
-
-
-async def test_a_source_is_written_down_when_it_starts_and_when_it_ends():
-    result = await Graph(start=Begin).arun(
-        Begin(names=[]), ScriptedLM([{"names": ["a", "b"]}]), answer=yes
-    )
-    started = {r.field: r for r in result.journal.of(SourceStarted)}
-    ended = {r.field: r for r in result.journal.of(SourceEnded)}
-
-    assert {f: (r.node_type, r.source, r.by, r.step) for f, r in started.items()} == {
-        "number": (Work, "dep", "get_number", 1),
-        "fine": (Work, "gate", "fine?", 1),
-        "loud": (Work, "map", "shout", 1),
-    }
-    assert {f: (r.value, r.error) for f, r in ended.items()} == {
-        "number": (7, None),
-        "fine": (True, None),
-        "loud": (["A", "B"], None),
-    }
-    assert all(record.seconds >= 0 for record in ended.values())
-    assert [(r.field, r.index, r.value) for r in result.journal.of(ItemEnded)] == [
-        ("loud", 0, "A"),
-        ("loud", 1, "B"),
-    ]
-    (opened,) = result.journal.of(GateOpened)
-    assert opened.gate.place == "Work.fine"
-    assert result.journal.of(ChoiceStarted) == []
-    assert result.journal.of(Recalled) == []
-
-
 async def test_a_source_that_failed_is_written_down_with_its_error_and_so_is_the_run():
     error = LookupError("gone")
 
@@ -243,10 +183,6 @@ async def test_a_graph_inside_that_was_cancelled_is_written_down_as_such():
 # Usage
 
 
-def test_usages_add_up_part_by_part():
-    assert Usage(1, 2, 3, 4, 0.5) + Usage(10, 20, 30, 40, 0.25) == Usage(11, 22, 33, 44, 0.75)
-
-
 @pytest.mark.parametrize(
     ("one", "two"), [(None, 1.0), (1.0, None), (None, None), (None, 0.0)], ids=str
 )
@@ -272,20 +208,3 @@ def test_what_is_told_is_heard_by_everyone_who_watches():
         tell("a piece")
 
     assert outer == inner == ["a piece"]
-
-
-class Measuring(Node):
-    async def __call__(self, lm: LM) -> Noted:
-        told: list[Event] = []
-        with metered(told.append) as used:
-            made = await lm.make(self, Noted)
-        assert (Usage.total(used).calls, len(told)) == (1, 1)
-        return made
-
-
-async def test_a_body_that_measures_its_own_calls_hides_nothing_from_the_run():
-    lm = ScriptedLM({Noted: {"n": 3}})
-    result = await Graph(start=Measuring).arun(Measuring(), lm)
-
-    assert result.usage.calls == 1
-    assert len(result.journal.of(AnswerJudged)) == 1

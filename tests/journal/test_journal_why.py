@@ -350,27 +350,6 @@ def test_lines_that_lead_back_to_themselves_come_to_an_end():
     assert why(told.stored, "Outfit.mood").kept == "missing"
 
 
-def test_functions_that_wait_for_each_other_in_many_ways_are_told_at_once():
-    calls = [{"by": "f0", "kind": "sync", "inputs": {}}]
-    calls += [
-        {"by": f"f{n}", "kind": "sync", "inputs": {"a": {"call": n - 1}, "b": {"call": n - 1}}}
-        for n in range(1, 40)
-    ]
-    classes = {"Start": cls(n=field("dep", call=39))}
-    graphs = [{"name": "Start", "start": "Start", "classes": classes}]
-    told = Told({"format": 2, "types": {}, "graphs": graphs, "calls": calls})
-    told.add("RunStarted", node=node("Start"))
-    for n in range(40):
-        source(told, 0, "Start", "n", f"f{n}", n, parameter="(a)" * (39 - n))
-
-    found = why(told.stored, "Start.n")
-
-    for n in range(39, 0, -1):
-        assert (found.by, found.value) == (f"f{n}", n)
-        assert found.inputs["b"].value == n - 1
-        found = found.inputs["a"]
-
-
 def test_a_value_that_no_journal_holds_says_so():
     told = Told(SHAPE).add("RunStarted", node=node("Start", message="up")).add("StepStarted", 0)
     source(told, 1, "Day", "weather", "get_weather", None, unstored="live")
@@ -395,20 +374,6 @@ def test_a_value_from_dep_cache_says_so():
     )
 
     assert why(told.stored, "Day.weather").note == "the value was given in dep_cache"
-
-
-def test_a_source_that_failed_the_run_is_told_with_its_error():
-    told = Told(SHAPE).add("RunStarted", node=node("Start", message="up")).add("StepStarted", 0)
-    base = {"node": "Day", "field": "weather", "source": "dep", "by": "get_city"}
-    told.add("SourceStarted", 1, **base, parameter="(city)")
-    error = {"type": "OSError", "code": None, "message": "no net"}
-    told.add("SourceEnded", 1, **base, parameter="(city)", seconds=2.0, error=error)
-
-    found = why(told.stored, "Day.weather")
-
-    assert (found.source, found.kept) == ("dep", "missing")
-    assert found.error == "get_city raised OSError: no net"
-    assert why(told.stored, "Day.weather(city)").error == "OSError: no net"
 
 
 def test_a_gate_that_timed_out_left_its_default():

@@ -118,6 +118,7 @@ def open_handle() -> Handle:
 
 class Reads(EndNode):
     handle: Annotated[Handle, Dep(open_handle)]
+    key: Annotated[SecretStr, Dep(get_key)]
     token: SecretStr
 
 
@@ -131,6 +132,7 @@ def test_what_a_journal_makes_of_a_graph_is_said_before_it_runs():
     said = {(note.severity, note.code, note.place) for note in notes}
     assert said == {
         ("note", "bae-journal-live", "Reads.handle"),
+        ("note", "bae-journal-withheld", "Reads.key"),
         ("note", "bae-journal-withheld", "Reads.token"),
     }
 

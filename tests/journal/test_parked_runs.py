@@ -280,3 +280,31 @@ async def test_one_who_runs_and_one_who_recovers_do_not_get_in_each_others_way(j
         stored = await both.resume(run_id, journal=journal)
         assert stored.result == Both(number=1, ok=True)
         assert running.result().run_id == run_id
+
+
+async def test_of_many_who_answer_at_once_one_wins(journal: Journal):
+    await refund.arun(Refund(amount=1), journal=journal, run_id="one")
+    answers = await asyncio.gather(
+        *(
+            refund.answer("one", "approved", n % 2 == 0, journal=journal, go_on=False)
+            for n in range(20)
+        ),
+        return_exceptions=True,
+    )
+    refused = [answer for answer in answers if isinstance(answer, GateError)]
+    assert len(refused) == 19
+    assert {error.code for error in refused} == {"bae-gate-answered"}
+
+
+async def test_gates_in_items_of_a_map_have_addresses(journal: Journal):
+    result = await batch.arun(Batch(words=["a", "b"]), journal=journal, run_id="one")
+    addresses = [gate.address for gate in result.waiting]
+    assert addresses == ["0:Batch.checks[0]/0:Check.ok", "0:Batch.checks[1]/0:Check.ok"]
+    with pytest.raises(GateError) as caught:
+        await batch.answer("one", "Check.ok", True, journal=journal)
+    assert caught.value.code == "bae-gate-ambiguous"
+    assert addresses[1] in str(caught.value)
+    result = await batch.answer("one", addresses[1], True, journal=journal)
+    assert [gate.address for gate in result.waiting] == [addresses[0]]
+    result = await batch.answer("one", "Check.ok", False, journal=journal)
+    assert [check.ok for check in result.result.checks] == [False, True]

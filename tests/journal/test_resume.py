@@ -104,31 +104,6 @@ async def test_a_run_that_ended_is_handed_back_and_nothing_is_called(journal: Jo
     assert WORLD.done == {}
 
 
-async def test_a_cancelled_run_goes_on(journal: Journal):
-    reached = asyncio.Event()
-
-    async def hang() -> int:
-        if reached.is_set():
-            return 1
-        reached.set()
-        await asyncio.Event().wait()
-        return 0
-
-    class Slow(EndNode):
-        number: Annotated[int, Dep(hang)]
-        place: Annotated[str, Dep(get_place)]
-
-    slow = Graph(start=Slow)
-    task = asyncio.create_task(slow.arun(Slow(), journal=journal, run_id="one"))
-    await reached.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (await journal.runs())[0].status == "cancelled"
-    result = await slow.resume("one", journal=journal)
-    assert result.trace == [Slow(number=1, place="Bern")]
-
-
 async def test_the_bound_on_nodes_counts_from_the_start_of_the_run(journal: Journal):
     class Count(Node):
         number: int
@@ -196,51 +171,6 @@ async def test_a_budget_that_was_there_when_it_was_spent_is_not_charged_twice(jo
         WORLD.mend()
         await writing.resume("one", lm, journal=journal)
     assert budget.usage.calls == 2
-
-
-class Inner(Node):
-    word: str
-
-    async def __call__(self) -> Middle:
-        WORLD.do(f"inner {self.word}")
-        return Middle(word=self.word)
-
-
-class Middle(Node):
-    word: str
-    place: Annotated[str, Dep(get_place)]
-
-    async def __call__(self) -> Last:
-        WORLD.do(f"middle {self.word}")
-        return Last(word=self.word)
-
-
-class Last(Node):
-    word: str
-
-    async def __call__(self) -> None:
-        WORLD.do(f"last {self.word}")
-
-
-class Outer(Node):
-    words: list[str]
-    inside: Annotated[list[Last], Map(Graph(start=Inner), over="words", limit=1)]
-
-    async def __call__(self) -> None:
-        WORLD.do("outer")
-
-
-@pytest.mark.parametrize("trouble", ["inner b", "middle b", "last b", "outer", "middle a"])
-async def test_steps_of_graphs_inside_are_not_done_again(journal: Journal, trouble: str):
-    outer = Graph(start=Outer)
-    WORLD.failing.add(trouble)
-    with pytest.raises((DepError, NodeError)):
-        await outer.arun(Outer(words=["a", "b", "c"]), journal=journal, run_id="one")
-    WORLD.mend()
-    result = await outer.resume("one", journal=journal)
-    assert [last.word for last in result.result.inside] == ["a", "b", "c"]
-    wanted = {f"{name} {word}" for name in ("inner", "middle", "last") for word in "abc"}
-    assert dict(WORLD.done) == dict.fromkeys({*wanted, "outer", "place"}, 1)
 
 
 async def test_what_a_body_has_asked_the_lm_is_not_asked_again(journal: Journal):
@@ -347,18 +277,6 @@ class Paid(Node):
 
 
 refund = Graph(start=Refund)
-
-
-async def test_a_run_is_parked_at_a_gate_and_goes_on_with_the_answer(journal: Journal):
-    result = await refund.arun(Refund(amount=3), journal=journal, run_id="one")
-    (gate,) = result.waiting
-    assert gate.address == "0:Refund.approved"
-    (info,) = await journal.runs(status="waiting")
-    assert info.owner is None
-    assert [(g.address, g.question) for g in info.waiting] == [("0:Refund.approved", "Refund?")]
-    result = await refund.answer("one", "Refund.approved", True, journal=journal)
-    assert result.result == Paid(amount=3)
-    assert dict(WORLD.done) == {"place": 1, "refund": 1, "paid": 1}
 
 
 async def test_it_stays_parked_when_it_is_resumed_without_an_answer(journal: Journal):

@@ -282,22 +282,6 @@ async def test_a_run_that_takes_up_an_answer_by_itself_can_be_cancelled_at_any_a
     assert 5 < turns < 1000
 
 
-async def test_cancelling_a_run_in_a_file_leaves_it_to_the_next(tmp_path: Path):
-    async with SQLiteJournal(tmp_path / "runs.db") as journal:
-        for turns in range(0, 400, 7):
-            WORLD.__init__()
-            run_id = f"run {turns}"
-            begun = graph.arun(Ask(message="a b"), lm(), journal=journal, run_id=run_id)
-            if await cancelled_after(turns, begun, twice=bool(turns % 2)) is not None:
-                break
-            if run_id not in [info.run_id for info in await journal.runs(limit=1)]:
-                continue
-            assert (await journal.read(run_id)).info.owner is None
-            result = await graph.resume(run_id, lm(), journal=journal)
-            assert result.trace == TRACE
-            assert all(0 < times <= 2 for times in WORLD.done.values())
-
-
 # Stores that fail
 
 
@@ -518,35 +502,6 @@ async def test_context_variables_are_seen_by_a_run_that_goes_on():
 
 
 # Again and again
-
-
-async def test_a_run_resumed_twenty_times_does_nothing_twice():
-    class Step(Node):
-        number: int
-        place: Annotated[str, Dep(get_place)]
-
-        async def __call__(self) -> Step | None:
-            WORLD.do(f"step {self.number}")
-            return Step(number=self.number + 1) if self.number < 19 else None
-
-    steps = Graph(start=Step)
-    journal = MemoryJournal()
-    for number in range(20):
-        WORLD.mend()
-        WORLD.failing.add(f"step {number}")
-        with pytest.raises(Exception, match="Step"):
-            if number == 0:
-                await steps.arun(Step(number=0), max_iters=0, journal=journal, run_id="one")
-            else:
-                await steps.resume("one", journal=journal)
-    WORLD.mend()
-    result = await steps.resume("one", journal=journal)
-    assert [node.number for node in result.trace] == list(range(20))
-    assert dict(WORLD.done) == {"place": 1, **{f"step {n}": 1 for n in range(20)}}
-    assert len(result.journal.of(RunResumed)) == 20
-    assert [record.step for record in result.journal.of(StepStarted)] == list(range(20))
-    again = await steps.replay("one", journal=journal)
-    assert again.trace == result.trace
 
 
 async def test_observers_are_not_told_of_what_was_recorded_before():

@@ -119,35 +119,6 @@ class Outfit(Node):
 # The shape.
 
 
-def test_a_shape_says_what_the_classes_look_like():
-    shape = json.loads(shape_of(graph(DAY)).json)
-
-    run, summary = shape["graphs"]
-    assert run["start"] == "Start"
-    assert list(run["classes"]) == ["Start", "Day", "Outfit"]
-    assert summary["name"] == "Summary"
-    day = run["classes"]["Day"]
-    assert day["next"] == ["Outfit", "Start"]
-    assert not day["ends"]
-    assert not day["written"]
-    assert run["classes"]["Outfit"]["written"]
-    assert run["classes"]["Outfit"]["ends"]
-    kinds = {name: field["kind"] for name, field in day["fields"].items()}
-    assert kinds == {
-        "weather": "dep",
-        "mood": "plain",
-        "words": "plain",
-        "loud": "map",
-        "summaries": "map",
-        "fine": "gate",
-    }
-    schema = day["fields"]["mood"].pop("schema")
-    assert schema == run["classes"]["Outfit"]["fields"]["mood"]["schema"]
-    assert day["fields"]["mood"] == {"kind": "plain", "type": "Mood", "required": True}
-    assert not day["fields"]["fine"]["required"]
-    assert day["fields"]["loud"]["over"] == "words"
-
-
 def test_classes_that_are_defined_twice_have_one_shape():
     one = Graph(start=classes(DAY, "here")["Start"])
     two = Graph(start=classes(DAY, "there.and_deeper")["Start"])
@@ -416,3 +387,18 @@ def test_another_system_text_is_a_change_that_breaks_no_run():
     (change,) = changes(before, Graph(start=start))
     assert str(change) == "the graph had the system 'Be brief.'"
     assert not change.breaks
+
+
+def test_graphs_that_lead_to_each_other_have_a_shape():
+    text = """
+    class Start(Node):
+        again: Annotated[Start, Dep(Start)]
+        tree: Tree
+        async def __call__(self) -> Start | None: ...
+    class Tree(BaseModel):
+        branches: list[Tree]
+    """
+    shape = json.loads(shape_of(graph(text)).json)
+
+    assert len(shape["graphs"]) == 1
+    assert shape["calls"] == [{"by": "Start", "inputs": {}, "graph": 0}]

@@ -131,14 +131,6 @@ async def test_noted_lines_share_the_commit_of_the_line_that_is_awaited(path):
         assert commits(path) - before <= 2
 
 
-async def test_a_line_that_was_acknowledged_is_seen_by_others_at_once(path):
-    async with SQLiteJournal(path) as journal, SQLiteJournal(path) as other:
-        claim = await begun(journal)
-        for n in range(1, 20):
-            await journal.append(claim, [line(n)])
-            assert len(await numbers(other)) == n + 1
-
-
 async def test_a_cancelled_append_is_stored_all_the_same(path):
     async with SQLiteJournal(path) as journal:
         claim = await begun(journal)
@@ -318,41 +310,6 @@ os.waitpid(child, 0)
 asyncio.run(in_parent(claim))
 """
     assert printed(text, path).split("\n") == [*["bae-journal-forked"] * 4, "None", "[0, 1]", "[0]"]
-
-
-async def test_two_processes_write_one_file_at_once(path):
-    text = """
-import asyncio, sys
-from bae.journal import SQLiteJournal
-from journal_parts import begun, line
-
-async def one(journal, name):
-    claim = await begun(journal, name, 0)
-    for n in range(25):
-        await journal.append(claim, [line(n)])
-    await journal.release(claim, "ended", [])
-
-async def main():
-    async with SQLiteJournal(sys.argv[1]) as journal:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        await asyncio.gather(*(one(journal, sys.argv[2] + str(n)) for n in range(6)))
-
-asyncio.run(main())
-"""
-    with program(text, path, "a") as one, program(text, path, "b") as two:
-        for each in (one, two):
-            assert each.stdout.readline() == "ready\n"
-        for each in (one, two):
-            each.stdin.write("go\n")
-            each.stdin.flush()
-        for each in (one, two):
-            assert each.communicate(timeout=BOUND) == ("", "")
-    async with SQLiteJournal(path) as journal:
-        assert sorted(await ids(journal)) == [f"{p}{n}" for p in "ab" for n in range(6)]
-        for run in await journal.runs():
-            assert run.status == "ended"
-            assert await numbers(journal, run.run_id) == list(range(25))
 
 
 # Owners
@@ -683,19 +640,6 @@ async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
         found = connection.execute("select * from readable order by run, n").fetchall()
     connection.close()
     assert found[1] == ("run", 1, "StepStarted", "1970-01-01 00:00:01", "", 0, '{"x": 1}')
-
-
-@seen_to_die
-async def test_a_run_whose_process_was_killed_is_listed_as_interrupted(path):
-    with program(OWNER, path, 3600) as owner:
-        name = owner.stdout.readline().strip()
-        async with SQLiteJournal(path) as journal:
-            assert not (await journal.read("run")).info.is_interrupted(time())
-            owner.kill()
-            owner.wait()
-            info = (await journal.read("run")).info
-            assert (info.owner, info.is_interrupted(time())) == (name, True)
-        owner.communicate()
 
 
 @seen_to_die

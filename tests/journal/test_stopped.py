@@ -164,23 +164,30 @@ async def test_a_process_stopped_before_it_continues_begins_nothing_that_another
     # The last acknowledgement is that of the end.
     moments = [("acknowledged", number) for number in range(1, acknowledged)]
     moments += [("scheduled", number) for number in range(1, scheduled + 1)]
-    for where, number in moments:
+    at_once = asyncio.Semaphore(4)  # they wait for leases to end, most of the time
+
+    async def stop_and_take_over(where: str, number: int) -> None:
         path, effects = (tmp_path / f"{what}-{where}-{number}" for what in ("runs", "effects"))
         path = path.with_suffix(".db")
-        with run_stopped(tmp_path, where, number) as stopped:
-            try:
-                assert stopped.stdout is not None
-                assert await asyncio.to_thread(stopped.stdout.readline) == "stopped\n"
-                await lease_over(path)
-                await run_here(str(path), "other", str(effects), resume=True)
-                effect("is over")
-            finally:
-                stopped.send_signal(signal.SIGCONT)
-            told = stopped.communicate(timeout=BOUND)
+        async with at_once:
+            with run_stopped(tmp_path, where, number) as stopped:
+                try:
+                    assert stopped.stdout is not None
+                    assert await asyncio.to_thread(stopped.stdout.readline) == "stopped\n"
+                    await lease_over(path)
+                    await run_here(str(path), "other", str(effects), resume=True)
+                    effect("is over")
+                finally:
+                    stopped.send_signal(signal.SIGCONT)
+                told = await asyncio.to_thread(stopped.communicate, timeout=BOUND)
         assert told == ("bae-run-taken\n", ""), (where, number)
         begun = effects.read_text().splitlines()
         assert begun[-1] == "other is over", (where, number, begun)
         assert len({line.partition(" ")[2] for line in begun}) == 10, (where, number, begun)
+
+    async with asyncio.TaskGroup() as group:
+        for moment in moments:
+            group.create_task(stop_and_take_over(*moment))
 
 
 async def test_a_lease_is_over_by_either_clock_and_is_then_confirmed(

@@ -304,10 +304,11 @@ def validity() -> Iterator[ModuleType]:
     del sys.modules[name]
 
 
-async def test_every_shape_of_node_ends_valid_or_in_a_fill_error(validity: ModuleType):
-    counts = await validity.measure(list(validity.SHAPES), [0.7], 1)
+async def test_shapes_of_nodes_end_valid_or_in_a_fill_error(validity: ModuleType):
+    shapes = list(validity.SHAPES)[::3]  # all of them are in the slow test
+    counts = await validity.measure(shapes, [0.7], 1)
     assert validity.unclean(counts) == []
-    assert sum(count.ends["first"] + count.ends["again"] for count in counts.values()) >= 8
+    assert any(count.ends["first"] + count.ends["again"] for count in counts.values())
 
 
 @pytest.mark.slow

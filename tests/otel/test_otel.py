@@ -463,28 +463,6 @@ async def test_whatever_an_exception_says_its_spans_are_there_and_bounded(
     assert len(traced.text().encode()) < 300_000
 
 
-async def test_siblings_of_a_failure_end_as_cancelled(traced: Traced):
-    reached = asyncio.Event()
-
-    async def for_ever() -> int:
-        reached.set()
-        await asyncio.Event().wait()
-        return 1
-
-    async def fail_then() -> int:
-        await reached.wait()
-        raise ValueError
-
-    class Both(EndNode):
-        one: Annotated[int, Dep(for_ever)]
-        two: Annotated[int, Dep(fail_then)]
-
-    with tracing(traced.provider), pytest.raises(DepError):
-        await Graph(start=Both).arun(Both())
-    assert outcome(traced.one("dep for_ever")) == ("cancelled", "UNSET")
-    assert outcome(traced.one("dep fail_then")) == ("failed", "ERROR")
-
-
 async def test_a_dependency_whose_default_stands_fails_alone(traced: Traced):
     class Tolerant(EndNode):
         value: Annotated[int, Dep(fail)] = 3
@@ -690,13 +668,6 @@ async def test_a_process_is_instrumented_until_it_is_not(traced: Traced):
         uninstrument()
     await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
     assert len(traced.named("invoke_agent Ask")) == 1
-
-
-async def test_without_a_provider_it_is_the_one_of_the_process():
-    result = await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
-    export(result.journal)  # none is set here: nothing happens, and nothing breaks
-    with tracing():
-        await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
 
 
 # --- runs with several lives ------------------------------------------------------------------
