@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bae.team.project import detect, find_problems
+from bae.team.project import detect, find_command_problems, find_problems
 from bae.team.test_runs import run_tests
 from bounded import BOUND
 from git_repositories import make_repository, write
@@ -28,6 +28,17 @@ def test_a_python_project(tmp_path: Path) -> None:
 def test_a_python_project_with_an_environment_of_its_own(tmp_path: Path) -> None:
     write(tmp_path, {"pyproject.toml": "[tool.pytest.ini_options]\n", ".venv/bin/python": ""})
     assert detect(tmp_path).test_command == (f"{tmp_path}/.venv/bin/python", "-m", "pytest")
+
+
+def test_python_is_named_as_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"test_app.py": "", "bin/python3": ""})
+    (tmp_path / "bin/python3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python3"))
+    assert detect(tmp_path).test_command == ("python3", "-m", "pytest")
+    assert "python was not found" in find_command_problems(["python", "-m", "pytest"], tmp_path)[0]
 
 
 @pytest.mark.parametrize(

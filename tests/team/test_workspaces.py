@@ -289,12 +289,20 @@ async def test_an_update_never_overwrites_what_is_not_committed(root: Path):
         await workspaces.remove(workspace)
 
 
-async def test_unreadable_directories_are_removed_too(root: Path):
+async def test_what_tests_made_unreadable_is_kept_and_removed_too(root: Path):
     workspaces, _ = await open_team(root)
-    async with workspaces.scratch("main") as scratch:
-        write(scratch.path, {"x/y/z": "z"})
-        (scratch.path / "x" / "y").chmod(0)
+    workspace = await workspaces.start(TASK)
+    write(workspace.path, {"x/y/z": "z"})
+    for name in ("x/y/z", "x/y", "a.txt"):
+        (workspace.path / name).chmod(0)
 
+    kept = await workspace.keep("tests ran")
+
+    assert git(root, "diff", "--name-only", TASK, str(kept)) == "x/y/z"
+    for name in ("x/y/z", "x/y", "a.txt"):  # root could read them before, others could not
+        assert (workspace.path / name).stat().st_mode & 0o400, name
+    (workspace.path / "x").chmod(0)
+    await workspaces.remove(workspace)
     assert left_over(root) == []
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
@@ -156,7 +157,8 @@ def _python(root: Path, files: Sequence[str]) -> Candidate | None:
         python = root / folder / "bin" / "python"
         if python.exists():
             return "python", (str(python), "-m", "pytest"), ()
-    return "python", ("python", "-m", "pytest"), ()
+    name = "python" if _is_found("python", root) else "python3"  # as where Debian installs it
+    return "python", (name, "-m", "pytest"), ()
 
 
 def _node(root: Path, files: Sequence[str]) -> Candidate | None:
@@ -236,4 +238,5 @@ def _is_found(program: str, root: Path) -> bool:
         return True  # the setup command installs it
     if os.sep in program:
         return (root / program).exists()
-    return program == "python" or shutil.which(program) is not None
+    places = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+    return shutil.which(program, path=places) is not None

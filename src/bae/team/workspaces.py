@@ -145,6 +145,7 @@ class Workspace:
         return kept
 
     async def _keep(self, why: str) -> str | None:
+        await asyncio.to_thread(_make_accessible, self.path)
         names = await self.uncommitted()
         own = self.checkout.git_dir / "index"
         index = own.with_name("bae-index.tmp")
@@ -423,16 +424,26 @@ def _folders(directory: Path, prefix: str) -> list[Path]:
 
 
 def _delete(directory: Path) -> None:
-    """Delete a directory, what was made unreadable in it too."""
-    if not directory.is_dir() or directory.is_symlink():
-        return
-    for folder, folders, _ in os.walk(directory):
-        for each in folders:
-            path = Path(folder, each)
-            if not path.is_symlink():
-                with suppress(OSError):
-                    path.chmod(0o700)
-    shutil.rmtree(directory, ignore_errors=True)
+    if directory.is_dir() and not directory.is_symlink():
+        _make_accessible(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _make_accessible(directory: Path) -> None:
+    """Give the owner back what tests may have taken away: to read files, and to change folders."""
+    _allow(directory, stat.S_IRWXU)
+    for folder, folders, files in os.walk(directory):
+        for name in folders:
+            _allow(Path(folder, name), stat.S_IRWXU)
+        for name in files:
+            _allow(Path(folder, name), stat.S_IRUSR)
+
+
+def _allow(path: Path, mode: int) -> None:
+    with suppress(OSError):
+        now = path.lstat().st_mode
+        if now & mode != mode and not stat.S_ISLNK(now):
+            path.chmod(stat.S_IMODE(now) | mode)
 
 
 async def _copy_included(repository: Repository, to: Path) -> tuple[str, ...]:
