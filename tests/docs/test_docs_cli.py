@@ -62,6 +62,8 @@ def test_the_page_has_a_row_for_each_command_and_for_no_other(known: dict[str, A
     named = set(re.findall(r"`(bae [a-z]+(?: [a-z]+)?)`", PAGE.read_text("utf-8")))
     team = {name for name in known if name.startswith("bae team ")}
     assert named - team == set(known) - team
+    guide = (ROOT / "docs" / "team.md").read_text("utf-8")
+    assert [name for name in team if name.removesuffix(" list") not in guide] == []
     groups = {name.rpartition(" ")[0] for name in known}
     assert {name for name in sections(PAGE) if name.startswith("bae ")} <= set(known) | groups
 
