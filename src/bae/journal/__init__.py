@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, Provenance
     from bae.journal.redaction import Redaction
-    from bae.journal.report import timeline
+    from bae.journal.report import Timeline, timeline
     from bae.journal.sqlite import SQLiteJournal
     from bae.journal.store import (
         Claim,
@@ -94,6 +94,7 @@ __all__ = [
     "StepStarted",
     "StoredRun",
     "TextArrived",
+    "Timeline",
     "check",
     "check_listed",
     "is_listed",
@@ -108,9 +109,11 @@ __getattr__, __dir__ = export_lazily(
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer Provenance",
         "redaction": "Redaction",
-        "report": "timeline",
+        "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
-        "store": "Claim Journal Line Listed ParkedGate Rewrite RunInfo Status StoredRun "
-        "check_listed is_listed",
+        "store": (
+            "Claim Journal Line Listed ParkedGate Rewrite RunInfo Status StoredRun check_listed "
+            "is_listed"
+        ),
     },
 )
