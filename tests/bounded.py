@@ -1,9 +1,10 @@
 """For tests of runs: a run that fails instead of waiting for ever, and a while that is no sleep."""
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
-from bae import Graph, GraphResult, Node
+from bae import Dep, Graph, GraphResult, Node
+from end_node import EndNode
 
 BOUND = 30  # seconds until a test that would wait for ever fails instead
 
@@ -19,3 +20,12 @@ async def some_turns() -> None:
 async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
     async with asyncio.timeout(BOUND):
         return await Graph(start=type(start)).arun(start, lm, **options)
+
+
+async def value_from(fn: Any, lm: Any = None, **options: Any) -> Any:
+    """What a field annotated `Dep(fn, **options)` holds after a run."""
+
+    class Holder(EndNode):
+        value: Annotated[Any, Dep(fn, **options)]
+
+    return (await run(Holder(), lm)).result.value

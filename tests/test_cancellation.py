@@ -14,7 +14,7 @@ from bae.journal import MemoryJournal, RunEnded, RunStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.tasks import explained
 from bae.testing import ScriptedLM
-from bounded import BOUND, some_turns
+from bounded import BOUND, some_turns, value_from
 from end_node import EndNode
 
 
@@ -103,10 +103,7 @@ def in_a_dependency(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
     async def waits(x: Annotated[str, Dep(opened)]) -> Any:
         return await point.wait()
 
-    class Holder(EndNode):
-        value: Annotated[Any, Dep(waits)]
-
-    return Graph(start=Holder).arun(Holder())
+    return value_from(waits)
 
 
 def in_a_nested_dependency_with_siblings(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
@@ -259,10 +256,7 @@ def in_a_graph_inside_a_graph(point: Reached, opened: Any) -> Coroutine[Any, Any
     class Inner(EndNode):
         value: Annotated[Innermost, Dep(Innermost)]
 
-    class Outer(EndNode):
-        value: Annotated[Inner, Dep(Graph(start=Inner))]
-
-    return Graph(start=Outer).arun(Outer())
+    return value_from(Graph(start=Inner))
 
 
 def in_the_answer_to_a_gate(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
@@ -287,10 +281,7 @@ def in_a_pause_before_a_retry(point: Reached, opened: Any) -> Coroutine[Any, Any
         point.seen.extend(["reached", "left"])
         raise ConnectionError
 
-    class Holder(EndNode):
-        value: Annotated[int, Dep(fails, retries=1_000)]
-
-    return Graph(start=Holder).arun(Holder())
+    return value_from(fails, retries=1_000)
 
 
 SCENARIOS = [
@@ -403,11 +394,8 @@ async def test_the_wait_for_a_thread_ends_at_once_though_the_thread_goes_on():
         ended.set()
         return 1
 
-    class Holder(EndNode):
-        value: Annotated[int, Dep(blocks)]
-
     try:
-        left = await cancel_at(Graph(start=Holder).arun(Holder()), entered)
+        left = await cancel_at(value_from(blocks), entered)
         assert left == set()
         assert not ended.is_set()
     finally:
@@ -457,11 +445,8 @@ async def test_a_sync_generator_that_is_opening_in_a_thread_is_still_closed(mana
 
     fn: Any = contextlib.contextmanager(slow_to_open) if managed else slow_to_open
 
-    class Holder(EndNode):
-        value: Annotated[str, Dep(fn)]
-
     async def cancel_while_opening() -> set[asyncio.Task[Any]]:
-        cancelling = asyncio.create_task(cancel_at(Graph(start=Holder).arun(Holder()), opening))
+        cancelling = asyncio.create_task(cancel_at(value_from(fn), opening))
         await opening.wait()
         await some_turns()
         assert log == []
@@ -484,11 +469,8 @@ async def test_an_opening_that_runs_over_its_timeout_is_closed():
         yield "opened"
         log.append("close")
 
-    class Holder(EndNode):
-        value: Annotated[str, Dep(slow_to_open, timeout=0.3)]
-
     with pytest.raises(DepError) as caught:
-        await Graph(start=Holder).arun(Holder())
+        await value_from(slow_to_open, timeout=0.3)
     assert caught.value.code == "bae-dep-timeout"
     assert log == ["open", "close"]
 
@@ -547,10 +529,7 @@ async def test_cancelling_while_something_is_closed_still_closes_the_rest():
         finally:
             log.append("close third")
 
-    class Holder(EndNode):
-        value: Annotated[str, Dep(third)]
-
-    assert await cancel_at(Graph(start=Holder).arun(Holder()), closing) == set()
+    assert await cancel_at(value_from(third), closing) == set()
     assert log == ["close third", "close second", "close first"]
 
 
@@ -565,10 +544,7 @@ async def test_cancelling_while_a_sync_generator_closes_lets_it_finish():
         release.wait(BOUND)
         log.append("closed")
 
-    class Holder(EndNode):
-        value: Annotated[str, Dep(slow_to_close)]
-
-    cancelling = asyncio.create_task(cancel_at(Graph(start=Holder).arun(Holder()), closing, 2))
+    cancelling = asyncio.create_task(cancel_at(value_from(slow_to_close), closing, 2))
     await closing.wait()
     await some_turns()
     assert not cancelling.done()
@@ -588,10 +564,7 @@ async def test_a_clean_up_that_makes_something_else_of_a_cancellation_does_not_h
         except asyncio.CancelledError:
             raise OSError("cannot disconnect") from None
 
-    class Holder(EndNode):
-        value: Annotated[str, Dep(opened)]
-
-    assert await cancel_at(Graph(start=Holder).arun(Holder()), closing) == set()
+    assert await cancel_at(value_from(opened), closing) == set()
 
 
 async def test_a_run_in_a_task_that_was_cancelled_before_is_a_run_like_any_other():
@@ -698,10 +671,7 @@ async def test_a_dependency_that_will_not_be_cancelled_is_waited_for():
         log.append("ended")
         return 1
 
-    class Holder(EndNode):
-        value: Annotated[int, Dep(stubborn)]
-
-    cancelling = asyncio.create_task(cancel_at(Graph(start=Holder).arun(Holder()), entered, 2))
+    cancelling = asyncio.create_task(cancel_at(value_from(stubborn), entered, 2))
     await entered.wait()
     await some_turns()
     assert not cancelling.done()

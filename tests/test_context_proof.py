@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from bae import LM, Dep, Graph, Map, Node, NodeConfig, Recall
+from bae import LM, Graph, Map, Node, NodeConfig, Recall
 from end_node import EndNode
 
 # --- a graph that loses the message, and ways to pass it on -------------------------------------
@@ -76,21 +76,6 @@ def test_a_recall_on_the_node_before_or_on_the_one_to_fill_shows_it():
     class Last(EndNode):
         said: Annotated[str, Recall(Start)]
         text: str
-
-    assert lost(Start) == []
-
-
-def test_a_recall_of_the_whole_start_node_shows_it():
-    class Start(Node):
-        message: str
-
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        start: Annotated[Start, Recall()]
-        urgent: bool
-
-        async def __call__(self) -> Reply: ...
 
     assert lost(Start) == []
 
@@ -167,34 +152,6 @@ def test_a_node_that_recalls_one_that_code_made_from_it_shows_it():
 
         async def __call__(self) -> Consider:
             return self.so_far
-
-    assert lost(Start) == []
-
-
-def test_the_name_of_a_field_that_is_there_is_not_suggested_again():
-    class Question(Node):
-        text: str
-
-        async def __call__(self) -> Topic: ...
-
-    class Topic(Node):
-        number: int
-
-        async def __call__(self) -> Answer: ...
-
-    class Answer(EndNode):
-        text: str
-
-    fix = "add `question_text: Annotated[str, Recall(Question)]` to Answer"
-    assert [each for _, _, each in lost(Question)] == [fix]
-
-
-def test_a_start_that_is_given_nothing_to_show_loses_nothing():
-    class Start(Node):
-        client: str = Field(default="", exclude=True)
-        limit: int = 3
-
-        async def __call__(self) -> Triage: ...
 
     assert lost(Start) == []
 
@@ -277,26 +234,6 @@ def test_a_start_that_is_filled_again_is_shown_it_by_the_node_before():
 
     fix = "add `message: Annotated[str, Recall(Start)]` to Rewrite"
     assert lost(Start) == [("Start", "Start -> Rewrite -> Start", fix)]
-
-
-def test_nothing_is_asked_where_nothing_is_filled_or_chosen():
-    class Start(Node):
-        message: str
-
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        number: int
-
-        async def __call__(self) -> Done: ...
-
-    def get_time() -> int:
-        return 3
-
-    class Done(EndNode):
-        time: Annotated[int, Dep(get_time)]
-
-    assert lost(Start) == []
 
 
 def test_a_graph_inside_is_held_to_what_its_own_start_is_given():

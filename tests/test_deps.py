@@ -17,18 +17,9 @@ from bae import LM, Dep, DepError, Graph, Map, Node
 from bae.journal import RunEnded, SourceEnded, SourceStarted
 from bae.resolver import build_dep_dag, resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import BOUND, run, some_turns
+from bounded import BOUND, run, some_turns, value_from
 from end_node import EndNode
 from naming import shown
-
-
-async def value_from(fn: Any, lm: Any = None, **options: Any) -> Any:
-    """What a field annotated `Dep(fn, **options)` holds after a run."""
-
-    class Holder(EndNode):
-        value: Annotated[Any, Dep(fn, **options)]
-
-    return (await run(Holder(), lm)).result.value
 
 
 def seven() -> int:
@@ -605,12 +596,9 @@ async def test_the_timeout_bounds_a_call_and_not_the_wait_for_its_inputs():
     async def quick(x: Annotated[int, Dep(input_that_takes_long)]) -> int:
         return x
 
-    class Holder(EndNode):
-        a: Annotated[int, Dep(quick, timeout=0.01)]
-
     loop = asyncio.get_running_loop()
     loop.call_later(0.05, landed.set)
-    assert (await run(Holder())).result.a == 1
+    assert await value_from(quick, timeout=0.01) == 1
 
 
 async def test_a_timeout_error_the_function_raises_is_its_own():
@@ -1048,11 +1036,8 @@ async def test_a_dependency_that_raises_cancelled_error_has_failed_and_is_not_a_
     async def give_up() -> int:
         raise asyncio.CancelledError("by myself")
 
-    class Holder(EndNode):
-        a: Annotated[int, Dep(give_up)]
-
     with pytest.raises(DepError) as caught:
-        await run(Holder())
+        await value_from(give_up)
     cause = caught.value.cause
     assert isinstance(cause, asyncio.CancelledError)
     assert cause.args == ("by myself",)

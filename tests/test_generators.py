@@ -16,7 +16,7 @@ import pytest
 from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError
 from bae.journal import RunEnded
 from bae.resolver import resolve_dep, resolve_fields
-from bounded import run
+from bounded import run, value_from
 from end_node import EndNode
 
 
@@ -272,10 +272,7 @@ async def test_the_exit_of_a_context_manager_is_told_of_a_good_end():
     def entered() -> AbstractContextManager[Recorder]:
         return recorder
 
-    class Holder(EndNode):
-        recorder: Annotated[Recorder, Dep(entered)]
-
-    await run(Holder())
+    await value_from(entered)
     assert recorder.seen == [(None, None, False)]
 
 
@@ -396,11 +393,8 @@ async def test_cancelled_error_raised_by_a_clean_up_itself_is_a_failure_and_not_
         task.cancel()
         await task  # raises CancelledError, though nobody cancels the run
 
-    class Holder(EndNode):
-        value: Annotated[str, Dep(background)]
-
     with pytest.raises(DepError) as caught:
-        await run(Holder())
+        await value_from(background)
     assert caught.value.code == "bae-dep-close"
 
 
@@ -640,11 +634,8 @@ async def test_a_sync_generator_may_reset_the_context_variable_it_has_set(kind: 
         depth.reset(token)
         seen.append(depth.get())
 
-    class Holder(EndNode):
-        opened: Annotated[str, Dep(kind(span), inline=inline)]
-
     depth.set(4)
-    await run(Holder())
+    await value_from(kind(span), inline=inline)
     assert seen == [5, 4]
 
 
@@ -697,10 +688,7 @@ async def test_a_try_that_fails_to_open_leaves_nothing_for_closing_but_the_one_t
         yield "value"
         log.append("close")
 
-    class Holder(EndNode):
-        value: Annotated[str, Dep(shaky, retries=1)]
-
-    assert (await run(Holder())).result.value == "value"
+    assert await value_from(shaky, retries=1) == "value"
     assert log == ["open", "open", "close"]
 
 

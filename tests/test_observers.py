@@ -16,9 +16,7 @@ import pytest
 from bae import Dep, DepError, Graph, Map, Node
 from bae.journal import Record, RunEnded, RunStarted, StepStarted
 from bae.observers import ObservedRun, observe, observing
-from bae.recorder import Recorder
 from bae.resolver import resolve_dep
-from bae.run import Run
 from bae.testing import ScriptedLM
 from bounded import BOUND, some_turns
 from end_node import EndNode
@@ -83,15 +81,6 @@ async def test_an_observer_is_told_of_every_record_in_order_steps_included():
         Middle,
         Last,
     ]
-
-
-async def test_what_an_observer_is_told_is_what_the_journal_holds():
-    seen = Seen()
-    with observing(seen):
-        result = await graph.arun(start, lm())
-    assert all(a is b for a, b in zip(seen.records, result.journal, strict=True))
-    assert result.nested.keys() == {"2:Last.items[0]", "2:Last.items[1]"}
-    assert result.usage.calls == 1
 
 
 async def test_an_observer_is_told_which_run_a_record_belongs_to():
@@ -327,25 +316,3 @@ async def test_an_async_observer_is_refused_since_nobody_would_await_it(how: Cal
             how(observer)
     with pytest.raises(TypeError, match="not an observer"):
         how(3)
-
-
-def test_a_run_that_nobody_observes_has_a_plain_list_for_its_log():
-    assert type(Run().recorder.log) is list
-    with observing(Seen()):
-        assert type(Run().recorder.log) is not list
-        assert type(Run(outer=Run(), recorder=Recorder()).recorder.log) is list
-    assert type(Run().recorder.log) is list
-
-
-async def test_what_a_log_holds_already_is_not_told_again():
-    first = await graph.arun(start, lm())
-    seen = Seen()
-    with observing(seen):
-        run = Run(recorder=Recorder([*first.journal]), run_id="again")
-    run.recorder.write(StepStarted(1.0, "", 3, start))
-    assert seen.told == []  # nothing has begun
-    run.recorder.log.extend([first.journal[0], first.journal[1]])
-    assert seen.records == [first.journal[0], first.journal[1]]
-    assert seen.told[0][0].graph == graph.name
-    assert seen.told[0][0].past == tuple(first.journal)
-    assert seen.told[0][0].run_id == "again"

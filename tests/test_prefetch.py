@@ -95,27 +95,6 @@ async def test_they_start_early_for_a_written_body_with_one_way_on_too():
     assert fetch.calls == 1
 
 
-async def test_a_whole_chain_of_dependencies_is_ready_when_the_lm_is_done():
-    top = asyncio.Event()
-    calls: list[str] = []
-
-    def below() -> str:
-        calls.append("below")
-        return "below"
-
-    async def above(x: Annotated[str, Dep(below)]) -> str:
-        calls.append("above")
-        top.set()
-        return f"above {x}"
-
-    class Last(EndNode):
-        value: Annotated[str, Dep(above)]
-
-    result = await run(draft_before(Last), PausedLM({"Draft": {"text": ""}}, {"Draft": top.wait}))
-    assert result.result.value == "above below"
-    assert calls == ["below", "above"]
-
-
 async def test_prefetch_false_turns_it_off():
     fetch = Fetch()
     called_while_filling: list[bool] = []
@@ -414,26 +393,6 @@ async def test_a_dependency_without_cache_is_not_called_twice():
     )
     assert result.result.value == 1
     assert calls == ["fresh"]
-
-
-async def test_a_dependency_already_there_is_not_called_again():
-    fetch = Fetch()
-
-    class Last(EndNode):
-        page: Annotated[str, Dep(fetch)]
-
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> Last: ...
-
-    class Start(Node):
-        page: Annotated[str, Dep(fetch)]
-
-        async def __call__(self) -> Draft: ...
-
-    await run(Start(), PausedLM({Draft: {"text": "hi"}}, {"Draft": some_turns}))
-    assert fetch.calls == 1
 
 
 class Topic(EndNode):

@@ -49,13 +49,6 @@ async def test_the_trace_has_every_node_in_order_and_the_terminal_one_last():
     assert result.result.text == "done"
 
 
-async def test_after_a_normal_end_there_is_no_node_and_nothing_is_waited_for():
-    result = await Graph(start=Start).arun(Start(), script())
-
-    assert result.node is None
-    assert result.waiting == ()
-
-
 async def test_every_run_has_an_id_of_its_own_that_its_records_carry():
     graph = Graph(start=Other)
     results = await asyncio.gather(*(graph.arun(Other()) for _ in range(50)))

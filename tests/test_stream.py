@@ -113,23 +113,6 @@ async def test_the_records_of_a_stream_are_those_of_the_journal():
     assert isinstance(records[-1], RunEnded)
 
 
-async def test_a_stream_has_the_same_records_as_a_run():
-    graph = Graph(start=Start)
-    streamed = [type(record) async for record in graph.stream(Start(), script())]
-    run = await graph.arun(Start(), script())
-
-    assert streamed == [type(record) for record in run.journal]
-
-
-async def test_the_result_is_there_when_the_records_are_exhausted():
-    stream = Graph(start=Start, end=End).stream(Start(), script())
-    async for _ in stream:
-        pass
-
-    assert stream.result.result.text == "done"
-    assert [type(node) for node in stream.result.trace] == [Start, Middle, End]
-
-
 async def test_records_come_while_the_run_goes_on(hold: Hold):
     stream = hold.graph.stream(hold.start())
     await until(stream, StepStarted)
@@ -221,24 +204,6 @@ async def test_leaving_the_block_cancels_the_run_and_waits_for_it(hold: Hold):
     assert hold.cancelled.is_set()
     assert hold.closed.is_set()
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_an_error_inside_the_block_cancels_the_run_and_passes(hold: Hold):
-    with pytest.raises(LookupError):
-        async with hold.graph.stream(hold.start()) as records:
-            await until(records, StepStarted)
-            await hold.reached.wait()
-            raise LookupError
-
-    assert hold.closed.is_set()
-
-
-async def test_a_block_that_reads_to_the_end_has_the_result_inside():
-    async with Graph(start=Start, end=End).stream(Start(), script()) as records:
-        async for _ in records:
-            pass
-        assert records.result.result.text == "done"
-    assert records.result.result.text == "done"
 
 
 async def test_closing_a_stream_cancels_the_run_and_waits_for_it(hold: Hold):

@@ -18,7 +18,7 @@ from bae import (
 from bae.journal import RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import run, some_turns
+from bounded import run, some_turns, value_from
 from end_node import EndNode
 
 
@@ -48,20 +48,15 @@ async def test_the_field_is_the_node_the_graph_ends_at():
 
 
 async def test_a_node_class_stands_for_the_graph_that_starts_there():
-    class Outer(EndNode):
-        answer: Annotated[Answer, Dep(Ask)]
 
-    assert (await run(Outer())).result.answer.text == "inner"
+    assert (await value_from(Ask)).text == "inner"
 
 
 async def test_a_function_may_depend_on_a_graph():
     def shout(answer: Annotated[Answer, Dep(Ask)]) -> str:
         return answer.text.upper()
 
-    class Outer(EndNode):
-        loud: Annotated[str, Dep(shout)]
-
-    assert (await run(Outer())).result.loud == "INNER"
+    assert await value_from(shout) == "INNER"
 
 
 async def test_the_lm_goes_on_inside_as_it_does_outside():
@@ -278,11 +273,8 @@ async def test_a_graph_over_the_timeout_it_is_given_is_a_timeout_of_that_field()
         async def __call__(self) -> None:
             await asyncio.Event().wait()
 
-    class Outer(EndNode):
-        slow: Annotated[Slow, Dep(Slow, timeout=0.01)]
-
     with pytest.raises(DepError) as caught:
-        await run(Outer())
+        await value_from(Slow, timeout=0.01)
     assert caught.value.code == "bae-dep-timeout"
     assert "Slow took longer than its bound of 0.01 s" in str(caught.value)
 

@@ -63,13 +63,6 @@ def test_a_small_graph_is_drawn_as_a_flowchart():
     )
 
 
-def test_an_arrow_is_dotted_where_the_lm_chooses_to_go_on_or_to_stop():
-    class Loop(Node):
-        async def __call__(self) -> Loop | None: ...
-
-    assert Picture(Graph(start=Loop).to_mermaid()).edges == [("Loop", "-.->", "Loop")]
-
-
 def test_two_classes_of_one_name_get_identifiers_of_their_own_and_their_module():
     classes = build([([1], False, False), ([2], False, False), ([], True, False)], name="Same")
     classes[2].__name__ = "Same_2"

@@ -248,28 +248,6 @@ def test_a_graph_with_problems_is_drawn_as_far_as_it_is_known():
     assert edges_of(picture_of(Graph(start=Astray))) == {("Astray", "Astray", "certain")}
 
 
-def test_classes_of_one_name_are_told_apart():
-    def make(module: str) -> type[Node]:
-        return create_model("Same", __base__=Node, __module__=module)
-
-    first, second = make("shop.carts"), make("shop.orders")
-
-    async def on(self: Node): ...
-
-    async def end(self: Node) -> None: ...
-
-    on.__annotations__["return"] = second
-    type.__setattr__(first, "__call__", on)
-    type.__setattr__(second, "__call__", end)
-    twins = Graph(start=first)
-
-    assert [(box.id, box.name) for box in picture_of(twins).boxes] == [
-        ("Same", "shop.carts.Same"),
-        ("Same_2", "shop.orders.Same"),
-    ]
-    assert "shop.carts.Same  start" in str(to_text(twins, fields=False))
-
-
 def test_control_characters_and_half_characters_are_replaced():
     class Odd(EndNode):
         ok: Annotated[bool, Gate("a\x00b\nc\ud800d")]

@@ -201,15 +201,6 @@ Summary  end
 """
 
 
-def test_only_an_arrow_of_a_loop_leads_back():
-    # The last comes after the end among the nodes, and leads to it.
-    shape = [([1, 2], False, False), ([3, 0], False, True), ([], True, False), ([2], False, False)]
-    text = str(to_text(made(shape), compact=True))
-
-    assert "  → N0  back, if your code chooses it\n" in text
-    assert text.endswith("N3\n  → N2\n")
-
-
 def test_boxes_are_cut_before_a_list_takes_their_place():
     narrow = to_text(library, width=60)
 
@@ -221,12 +212,6 @@ def test_boxes_are_cut_before_a_list_takes_their_place():
     text = str(to_text(made(star), width=80))
     assert "┌" not in text
     assert "  ⇢ N11  if the LM chooses it\n" in text
-
-
-def test_only_boxes_that_share_the_columns_are_cut():
-    text = str(to_text(library, width=80))
-
-    assert "map     parts: list[Summary]  graph SumUp for each of found" in text
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 160])

@@ -404,16 +404,6 @@ async def test_two_hundred_held_requests_of_which_half_are_cancelled(provider):
     assert provider.received == len(provider.requests) == 200
 
 
-async def test_holds_nest(provider, client):
-    with provider.held():
-        with provider.held():
-            task = asyncio.create_task(client.post("/v1/messages", json=message()))
-            await provider.arrived(1)
-        await provider.arrived(1)
-        assert not task.done()
-    assert (await task).status_code == 200
-
-
 async def test_waiting_in_vain_says_how_far_it_got(provider, client):
     with provider.held():
         task = asyncio.create_task(client.post("/v1/messages", json=message()))
@@ -467,37 +457,15 @@ async def test_a_request_that_is_wrong_is_refused_as_a_provider_does(
     assert provider.requests == []
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["of known size", "in chunks"])
-async def test_a_request_that_is_too_large_is_refused_and_not_kept(chunked):
+async def test_a_request_that_is_too_large_is_refused_and_not_kept(client, provider):
     async def parts():
-        for _ in range(200):
-            yield b"x" * 10_000
+        for _ in range(11):
+            yield b"x" * 1_000_000
 
-    async with asyncio.timeout(BOUND), Provider(body_limit=1000) as provider:
-        async with httpx.AsyncClient(base_url=provider.url, timeout=BOUND, verify=TLS) as client:
-            content = parts() if chunked else b"x" * 2_000_000
-            response = await client.post("/v1/messages", content=content)
-            assert response.status_code == 413
-            told = response.json()["error"]
-            assert told["type"] == "request_too_large"
-            assert told["message"] == "the request is larger than 1000 bytes"
-            assert (await client.post("/v1/messages", json=message())).status_code == 200
-        await provider.disconnected()
-
-
-async def test_a_client_that_waits_for_100_continue_is_told_to_continue(provider):
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(provider.url.split(":")[-1]))
-    body = json.dumps(message()).encode()
-    writer.write(
-        b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
-        + f"Content-Length: {len(body)}\r\n\r\n".encode()
-    )
-    assert (await reader.readline()).startswith(b"HTTP/1.1 100")
-    writer.write(body)
-    await reader.readuntil(b"HTTP/1.1 200")
-    writer.close()
-    await writer.wait_closed()
-    await provider.disconnected()
+    response = await client.post("/v1/messages", content=parts())
+    assert response.status_code == 413
+    assert response.json()["error"]["type"] == "request_too_large"
+    assert (await client.post("/v1/messages", json=message())).status_code == 200
 
 
 def test_it_listens_on_loopback_only():
@@ -517,12 +485,6 @@ async def test_what_is_no_http_is_refused_and_the_connection_closed(provider):
     writer.close()
     await writer.wait_closed()
     await provider.disconnected()
-
-
-@pytest.mark.parametrize("bound", ["body_limit", "remember"])
-def test_a_bound_that_allows_nothing_is_refused(bound):
-    with pytest.raises(ValueError, match=rf"Provider\({bound}=0\): give 1 or more"):
-        Provider(**{bound: 0})
 
 
 # --- beginning and end ------------------------------------------------------------------------
@@ -657,13 +619,3 @@ def test_without_h11_the_error_says_how_to_get_it(monkeypatch):
         Provider()
     assert caught.value.code == "bae-lm-extra-missing"
     assert "bae-graphs[testing]" in str(caught.value)
-
-
-def test_every_public_name_is_there():
-    import bae.testing
-
-    for name in bae.testing.__all__:
-        assert getattr(bae.testing, name) is not None
-        assert name in dir(bae.testing)
-    with pytest.raises(AttributeError, match="has no attribute 'Provder'"):
-        bae.testing.Provder

@@ -48,11 +48,6 @@ def way(trace: list[Node]) -> list[str]:
     return [type(node).__name__ for node in trace]
 
 
-def test_it_is_an_lm():
-    assert isinstance(ScriptedLM(), LM)
-    assert not isinstance(object(), LM)
-
-
 # Answers in order
 
 
@@ -332,15 +327,6 @@ def test_a_script_that_was_not_used_up_is_an_assertion_error_that_lists_what_is_
         ScriptedLM(choices=[Refusal]).assert_complete()
 
 
-def test_a_script_is_not_changed_by_being_used():
-    script: list[Any] = ["Draft"]
-    lm = ScriptedLM(script)
-    script.clear()
-
-    with pytest.raises(AssertionError):
-        lm.assert_complete()
-
-
 def test_a_script_that_cannot_be_meant_is_refused():
     with pytest.raises(TypeError, match="give it a list of answers"):
         ScriptedLM("Draft")
@@ -503,26 +489,3 @@ async def test_a_script_that_ends_after_a_wrong_answer_says_what_was_wrong_with_
     assert said in error.message
     assert "answer 1 was refused: text: String should have at least 3 characters" in error.message
     assert (error.fix or "").startswith("fix the answer")
-
-
-async def test_a_script_may_answer_by_what_is_asked():
-    class Item(Node):
-        word: str
-
-        async def __call__(self) -> Length: ...
-
-    class Length(EndNode):
-        word: Annotated[str, Recall()]
-        length: int
-
-    class Start(EndNode):
-        words: list[str]
-        lengths: Annotated[list[Length], Map(Item, over="words")]
-
-    def length(asked: Asked) -> dict[str, Any]:
-        assert asked.resolved is not None
-        return {"length": len(asked.resolved["word"])}
-
-    lm = ScriptedLM({Length: length})
-    run = await Graph(start=Start, end=Start).arun(Start(words=["a", "bcd", "ef"]), lm)
-    assert [item.length for item in run.result.lengths] == [1, 3, 2]

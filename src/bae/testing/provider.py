@@ -46,15 +46,9 @@ _Prepared = str | Fault | Answering
 class _Provider:
     """What a provider does; its subclasses start it and wait for it, in a loop or in a thread."""
 
-    def __init__(
-        self, *, seed: int = 0, body_limit: int = 10_000_000, remember: int = 1000
-    ) -> None:
+    def __init__(self, *, seed: int = 0, remember: int = 1000) -> None:
         need("h11", extra="testing", by="Provider")
-        for name, value in (("body_limit", body_limit), ("remember", remember)):
-            if value < 1:
-                raise ValueError(f"Provider({name}={value!r}): give 1 or more")
         self._seed = seed
-        self._body_limit = body_limit
         self._lock = Lock()
         self._script: deque[_Prepared] = deque()
         self._fallback: _Prepared | None = None
@@ -191,12 +185,7 @@ class _Provider:
         if self._server is not None:
             raise RuntimeError("the provider is running already")
         self._loop = asyncio.get_running_loop()
-        self._server = Server(
-            self._respond,
-            changed=self._changed,
-            failed=self._failures.append,
-            body_limit=self._body_limit,
-        )
+        self._server = Server(self._respond, changed=self._changed, failed=self._failures.append)
         self._url = f"http://127.0.0.1:{await self._server.start()}"
 
     async def _stop(self, error: BaseException | None) -> None:
@@ -222,8 +211,7 @@ class _Provider:
         if request.fault is not None:
             await _refuse(client, wire, 400, f"this is no HTTP request: {request.fault}")
         elif request.body is None:
-            limit = f"the request is larger than {self._body_limit} bytes"
-            await _refuse(client, wire, 413, limit)
+            await _refuse(client, wire, 413, "the request is larger than 10 MB")
         elif request.path == "/":
             await client.whole(200, b"", "text/plain")
         elif request.path not in (*WIRES, COUNT_TOKENS):
@@ -375,18 +363,14 @@ class Provider(_Provider):
     Tokens are counted as one for four characters. Prompts are cached as the APIs do it: by
     Anthropic up to where the client says, by OpenAI from 1024 tokens on.
 
-    - `seed`: for other samples.
-    - `body_limit`: the bytes a request may have; with more it is refused with status 413.
-    - `remember`: how many requests `requests` holds; the oldest are forgotten.
+    `seed` is for other samples, and `remember` how many requests `requests` holds.
     """
 
     @classmethod
-    def in_thread(
-        cls, *, seed: int = 0, body_limit: int = 10_000_000, remember: int = 1000
-    ) -> ThreadedProvider:
+    def in_thread(cls, *, seed: int = 0, remember: int = 1000) -> ThreadedProvider:
         """The same in a thread of its own, for the time of a plain `with`: for tests that are not
         async. Its methods that wait are not async either."""
-        return ThreadedProvider(seed=seed, body_limit=body_limit, remember=remember)
+        return ThreadedProvider(seed=seed, remember=remember)
 
     async def arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
         """Wait until so many requests are waiting at once, held or stalled."""

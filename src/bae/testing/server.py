@@ -6,8 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import h11
+
+BODY_LIMIT: Final = 10_000_000
+"""The bytes that a request may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,8 @@ class Server:
         *,
         changed: Callable[[], None],
         failed: Callable[[BaseException], None],
-        body_limit: int,
     ) -> None:
         self.respond, self.changed, self.failed = respond, changed, failed
-        self.body_limit = body_limit
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server | None = None
@@ -184,15 +186,13 @@ class Connection(asyncio.Protocol):
                     }
                 case h11.Data() if body is not None:
                     body += event.data
-                    if len(body) > self._server.body_limit:
+                    if len(body) > BODY_LIMIT:
                         body = None  # the rest is read, and not kept
                 case h11.Data():
                     pass
                 case h11.EndOfMessage():
                     return Request(method, path, headers, None if body is None else bytes(body))
                 case _:
-                    if self._h11.they_are_waiting_for_100_continue:
-                        await self._write(h11.InformationalResponse(status_code=100, headers=[]))
                     self._received.clear()
                     await self._received.wait()
 

@@ -1,5 +1,5 @@
 """One run of each example: where it starts, what the LM says, and who answers. The tests take them
-from here; `python tests/example_runs.py` records them again, into examples/recorded."""
+from here; `python tests/docs/example_runs.py` records them again, into examples/recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bae.journal import SQLiteJournal
 from bae.lm import Answer, Backend, Prompt
 from bae.testing import ScriptedLM
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples"
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
 
 
 @dataclass(frozen=True)
