@@ -426,6 +426,12 @@ def exec_types(code: str) -> dict[str, Any]:
     return names
 
 
+def test_metadata_that_cannot_be_hashed_does_not_break_the_answer() -> None:
+    assert assignable(list[Annotated[int, []]], list[Annotated[str, []]]) is False
+    assert assignable(tuple[Annotated[int, []], int], Sequence[int]) is not False
+    assert assignable(Bag[Annotated[int, []]], Sequence[int]) is True
+
+
 @needs_type_statement
 def test_a_type_statement_is_looked_through() -> None:
     ns = exec_types("type A = int | str\ntype B[T] = list[T] | None\ntype C = B[A]")

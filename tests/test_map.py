@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import LM, Dep, DepError, Graph, Map, Node
+from bae import LM, Dep, DepError, Graph, Map, Node, Recall
 from bae.journal import ItemEnded, SourceEnded, SourceStarted
 from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM
@@ -157,6 +157,18 @@ async def test_it_maps_over_another_map():
         twice: Annotated[list[int], Map(triple, over="once")]
 
     assert (await run(Holder(items=[1, 2]))).result.twice == [6, 12]
+
+
+async def test_it_maps_over_the_default_of_a_recall_that_finds_nothing():
+    class Last(EndNode):
+        items: Annotated[list[int], Recall()] = [5]
+        mapped: Annotated[list[int], Map(double, over="items")]
+
+    class Start(Node):
+        async def __call__(self) -> Last:
+            return Last()
+
+    assert (await run(Start())).result.mapped == [10]
 
 
 async def test_two_maps_over_one_field_share_it():

@@ -328,6 +328,15 @@ async def test_a_return_that_was_not_declared_is_an_error_that_names_both(
     assert error.trace == [start]
 
 
+async def test_an_end_that_returns_a_node_is_told_that_it_is_the_result_itself():
+    class Start(Node):
+        async def __call__(self) -> None:
+            return Done()  # type: ignore[return-value]
+
+    with pytest.raises(RouteError, match="Start is the result itself"):
+        await Graph(start=Start).arun(Start())
+
+
 async def test_a_subclass_of_what_was_declared_is_not_what_was_declared():
     class Special(Done):
         async def __call__(self) -> Other: ...

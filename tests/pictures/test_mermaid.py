@@ -7,12 +7,12 @@ import re
 from typing import Any
 
 import pytest
-from drawn_graphs import SHAPES, build, edges_of, library, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae import Graph, Node
 from bae.pictures import picture_of
+from drawn_graphs import SHAPES, build, edges_of, library, made
 
 NODE = re.compile(r'    (\w+)(?:\(\["(?P<round>.+)"\]\)|\["(?P<square>.+)"\])')
 RICH = re.compile(r"    (\w+) (-->|-\.->\|LM\||-->\|code\|) (\w+)")

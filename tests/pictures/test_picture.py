@@ -7,13 +7,13 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from drawn_graphs import SHAPES, Doc, Summary, SumUp, edges_of, library, made
 from hypothesis import given, settings
 from pydantic import Field, create_model
 
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.pictures import picture_of, to_mermaid, to_svg, to_text
 from bae.pictures.picture import cells, cut
+from drawn_graphs import SHAPES, Doc, Summary, SumUp, edges_of, library, made
 from end_node import EndNode
 from made_graphs import Made, made_graphs
 

@@ -11,12 +11,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from drawn_graphs import SHAPES, Edge, SumUp, edges_of, library, made, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae import Graph
 from bae.pictures import picture_of, to_mermaid, to_svg, to_text
+from drawn_graphs import SHAPES, Edge, SumUp, edges_of, library, made, named
 
 SVG = "{http://www.w3.org/2000/svg}"
 Points = list[tuple[float, float]]

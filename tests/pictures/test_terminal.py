@@ -7,13 +7,13 @@ import re
 from typing import Annotated, Any
 
 import pytest
-from drawn_graphs import SHAPES, Doc, Edge, edges_of, library, made, named, search
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bae import Dep, Graph, Node
 from bae.pictures import picture_of, to_text
 from bae.pictures.picture import cells
+from drawn_graphs import SHAPES, Doc, Edge, edges_of, library, made, named, search
 
 UP, RIGHT, DOWN, LEFT = (0, -1), (1, 0), (0, 1), (-1, 0)
 TURNS = {
