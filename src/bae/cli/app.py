@@ -46,8 +46,6 @@ in the EPILOG of its module, or a Typer app."""
 
 _ELSEWHERE: Final = ("bae-run-owned", "bae-optimizing-elsewhere", "bae-team-busy")
 """The errors where another process has what a command is about."""
-_RUNS: Final = ("run", "resume", "fork", "answer")
-"""The commands whose JSON is the outcome of a run."""
 
 
 class LazyGroup(TyperGroup):
@@ -212,7 +210,7 @@ def _carry_out(asked: list[str], debug: bool) -> int:
             return _invoke(group, asked)
         from bae.cli.printing import only_json
 
-        with only_json(_shape(asked)):
+        with only_json():
             return _invoke(group, asked)
     except KeyboardInterrupt as interrupt:
         where = "".join(f" {each}" for each in getattr(interrupt, "__notes__", ()))
@@ -255,13 +253,6 @@ def _tell(error: BaseException, debug: bool) -> int:
         return exits.MISUSED
     elsewhere = getattr(error, "code", "") in _ELSEWHERE
     return exits.ELSEWHERE if elsewhere else exits.FAILED
-
-
-def _shape(asked: Sequence[str]) -> str:
-    """Which JSON a command that fails prints: that of a `run`, of `check`, or of any `other`."""
-    words = [each for each in asked if not each.startswith("-")]
-    last = words[1] if words[:1] == ["runs"] and len(words) > 1 else "".join(words[:1])
-    return "run" if last in _RUNS else "check" if last == "check" else "other"
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:

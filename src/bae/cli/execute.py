@@ -29,15 +29,11 @@ from bae.exceptions import BaeError, JournalError
 from bae.history import History
 from bae.observers import observing
 from bae.tasks import explained
-from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import StoredRun
     from bae.lm.policies.budget import Budget
-    from bae.node import Node
-    from bae.observers import ObservedRun
-    from bae.records import Record
     from bae.result import GraphResult
 
 T = TypeVar("T")
@@ -79,11 +75,13 @@ def carry_out(
 ) -> None:
     """Carry out a run and print how it came out. Raises what it failed with, or `typer.Exit` where
     the exit code is not 0."""
-    seen = Seen(run_id)
     display = display_for(err(), quiet=options.quiet)
 
     def last_words() -> str:
-        kept = said.journal is not None and (options.resumes or seen.stored)
+        # Nothing happens in a run before the journal has that it begins.
+        history = display.history_of(run_id)
+        stored = history is not None and any(s.whole or s.sources for s in history.steps())
+        kept = said.journal is not None and (options.resumes or stored)
         return f"resume with: {said.resume(run_id)}" if kept else ""
 
     found: list[GraphResult[Any]] = []
@@ -91,7 +89,6 @@ def carry_out(
     async def begin() -> None:
         async with open_to_write(said.journal) if said.journal else nullcontext() as journal:
             with ExitStack() as around:
-                around.enter_context(observing(seen.observe, patience=_PATIENCE))
                 around.enter_context(observing(display.observe, patience=_PATIENCE))
                 if options.budget is not None:
                     around.enter_context(options.budget)
@@ -100,17 +97,14 @@ def carry_out(
 
     began = perf_counter()
     ended = work(begin, display, last_words, options.budget)
-    outcome = Outcome(
-        graph,
-        run_id,
-        seconds=perf_counter() - began,
-        begun=seen.begun,
-        trace=seen.trace,
-        usage=seen.usage,
-        at=seen.at,
-        error=ended.error,
-        code=ended.code,
-    )
+    outcome = Outcome(graph, run_id, seconds=perf_counter() - began)
+    outcome.error, outcome.code = ended.error, ended.code
+    history = display.history_of(run_id)
+    if history is not None:
+        outcome.begun, outcome.usage = True, history.usage
+        outcome.at = _place_reached(history)
+        steps = [step for step in history.run.trace if step.whole]
+        outcome.trace = [step.node for step in steps if step.node is not None]
     # A signal that came while the journal was closed changes nothing about the result.
     outcome.settle(found[0] if found else None)
     if not found and said.journal is not None:
@@ -139,56 +133,17 @@ async def _stored(file: str, run_id: str) -> StoredRun | None:
         return None
 
 
-class Seen:
-    """The history of the run of a command; runs that bodies start by themselves are left out."""
-
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        self._history = History(())
-        self._run: ObservedRun | None = None
-
-    def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take a record in."""
-        if run.run_id != self.run_id:
-            return
-        if run is not self._run:  # it begins, or is resumed
-            self._run, self._history = run, History(run.past)
-        self._history.add(record)
-
-    @property
-    def begun(self) -> bool:
-        """Whether there was a record of the run."""
-        return self._run is not None
-
-    @property
-    def stored(self) -> bool:
-        """Whether a journal, where one is kept, has the run for certain: nothing happens in a run
-        before it is stored that it begins."""
-        return self.begun and any(s.whole or s.sources for s in self._history.steps())
-
-    @property
-    def at(self) -> str:
-        """The class of the node that was being made or run at last."""
-        newest = self._history.run.newest if self.begun else None
-        if newest is None:
-            return ""
-        before = newest.before
-        early = not newest.whole and newest.given is None and newest.fill is None
-        if early and before is not None and before.is_open:
-            return before.name  # dependencies of the next node have been started early
-        chosen = None if newest.choice is None else newest.choice.chosen
-        return newest.name if chosen in (None, NoneType) else chosen.__name__
-
-    @property
-    def trace(self) -> list[Node]:
-        """The nodes that were reached."""
-        steps = self._history.run.trace if self.begun else []
-        return [step.node for step in steps if step.whole and step.node is not None]
-
-    @property
-    def usage(self) -> Usage:
-        """What the LM calls used."""
-        return self._history.usage if self.begun else Usage()
+def _place_reached(history: History) -> str:
+    """The class of the node that was being made or run at last."""
+    newest = history.run.newest
+    if newest is None:
+        return ""
+    before = newest.before
+    early = not newest.whole and newest.given is None and newest.fill is None
+    if early and before is not None and before.is_open:
+        return before.name  # dependencies of the next node have been started early
+    chosen = None if newest.choice is None else newest.choice.chosen
+    return newest.name if chosen in (None, NoneType) else chosen.__name__
 
 
 # --- work and signals ---------------------------------------------------------------------------

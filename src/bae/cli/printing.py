@@ -12,9 +12,8 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from errno import EPIPE
 from traceback import format_exception
-from typing import Any, Final, Literal, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
-import typer
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.text import Text
@@ -241,9 +240,9 @@ def iso(at: float) -> str:
 
 
 @contextmanager
-def only_json(shape: Literal["run", "check", "other"] | str) -> Generator[None]:
+def only_json() -> Generator[None]:
     """Keep all else off stdout in the block. An error in it is raised on, and printed as JSON
-    before that where no JSON was: with the keys of the outcome of a `run`, or of a `check`."""
+    before that where no JSON was."""
     global _json_output, _json_written
     with _stdout_kept() as _json_output:
         _json_written = False
@@ -251,30 +250,10 @@ def only_json(shape: Literal["run", "check", "other"] | str) -> Generator[None]:
             yield
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             if not _json_written and not isinstance(error, BrokenPipeError):
-                _print_failure(error, shape)
+                print_json({"ok": False, "error": error_data(error)})
             raise
         finally:
             _json_output = None
-
-
-def _print_failure(error: BaseException, shape: str) -> None:
-    if shape != "run":
-        print_json({**({"ok": False} if shape == "check" else {}), "error": error_data(error)})
-        return
-    left = isinstance(error, KeyboardInterrupt | typer.Abort)
-    print_json(
-        {
-            "run_id": None,
-            "outcome": "cancelled" if left else "failed",
-            "graph": None,
-            "result": None,
-            "trace": [],
-            "seconds": 0.0,
-            "usage": {"calls": 0, "input_tokens": 0, "output_tokens": 0, "cost": 0.0},
-            "waiting": [],
-            "error": None if left else error_data(error),
-        }
-    )
 
 
 @contextmanager

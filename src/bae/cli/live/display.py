@@ -22,6 +22,7 @@ from bae.cli.live.rows import graph_rows, squeeze_rows, step_rows
 from bae.cli.live.view import RunView
 from bae.cli.texts import in_lines
 from bae.cli.wording import summary_of
+from bae.history import History
 from bae.observers import ObservedRun
 from bae.records import Record
 from bae.usage import Usage
@@ -73,6 +74,11 @@ class Display:
             view = self.views[run] = RunView(run.past)
         view.add(record)
         return view
+
+    def history_of(self, run_id: str) -> History | None:
+        """What is known of a run, as it was begun or resumed last; None where it has not begun."""
+        found = [view.history for run, view in [*self.views.items()] if run.run_id == run_id]
+        return found[-1] if found else None
 
     @contextmanager
     def asking(self) -> Generator[None]:
