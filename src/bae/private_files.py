@@ -7,7 +7,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from shutil import copymode
-from typing import IO
+from time import monotonic, sleep
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 
 def private(path: str | Path, flags: int) -> int:
@@ -26,6 +30,23 @@ def make_private(path: str | Path) -> None:
             os.link(beside, path)
         finally:
             os.unlink(beside)
+
+
+def switch_to_wal(connection: Connection, timeout: float) -> str:
+    """Have SQLite keep a write-ahead log for a file: the journal mode that it is in then. SQLite
+    itself does not wait for other processes that switch too."""
+    import sqlite3
+
+    until = monotonic() + timeout
+    while True:
+        try:
+            return connection.execute("pragma journal_mode = wal").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & 0xFF
+            busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+            if code not in busy or monotonic() > until:
+                raise
+        sleep(0.005)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, Final
 
-from bae.private_files import make_private
+from bae.private_files import make_private, switch_to_wal
 from bae.team.models import TeamError
 
 try:
@@ -189,7 +188,12 @@ def _connect(path: Path) -> sqlite3.Connection:
     )
     try:
         _check_kind(connection, path)
-        _use_log(connection, path)
+        mode = switch_to_wal(connection, BUSY_SECONDS)
+        if mode != "wal":
+            raise TeamError(
+                f"{path}: SQLite cannot keep a write-ahead log there (its mode is {mode!r})",
+                fix="put the file on a local disk",
+            )
         # Survives the end of the process at any moment. A power cut may cost the last commits,
         # and what was merged is in git.
         connection.execute("pragma synchronous = normal")
@@ -220,25 +224,6 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> bool:
             fix="use the version of bae that wrote it",
         )
     return False
-
-
-def _use_log(connection: sqlite3.Connection, path: Path) -> None:
-    """Switch to write-ahead logging. SQLite itself does not wait for others that switch too."""
-    until = monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            mode: str = connection.execute("pragma journal_mode = wal").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > until:
-                raise
-            sleep(0.005)
-            continue
-        if mode != "wal":
-            raise TeamError(
-                f"{path}: SQLite cannot keep a write-ahead log there (its mode is {mode!r})",
-                fix="put the file on a local disk",
-            )
-        return
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:

@@ -8,10 +8,9 @@ import shutil
 import sqlite3
 import sys
 from contextlib import ExitStack, closing
-from time import monotonic, sleep
 
 from bae.exceptions import JournalError
-from bae.private_files import make_private
+from bae.private_files import make_private, switch_to_wal
 
 FORMAT = 2
 """The version of the tables, kept in the file as its `user_version`."""
@@ -165,18 +164,8 @@ def _is_new(connection: sqlite3.Connection, path: str) -> bool:
 
 
 def _use_log(connection: sqlite3.Connection, path: str, busy_timeout: float) -> None:
-    """Switch to write-ahead logging. SQLite itself does not wait for others that switch too."""
-    until = monotonic() + busy_timeout
-    while True:
-        try:
-            mode: str = connection.execute("pragma journal_mode = wal").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or monotonic() > until:
-                raise
-            sleep(0.005)
-            continue
-        if mode == "wal":
-            return
+    mode = switch_to_wal(connection, busy_timeout)
+    if mode != "wal":
         raise JournalError(
             f"{path}: SQLite cannot keep a write-ahead log there (its journal mode is {mode!r})",
             code="bae-journal-failed",

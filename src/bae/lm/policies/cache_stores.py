@@ -10,12 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
-from time import sleep, time
+from time import time
 from typing import Protocol, TypeVar
 
 from bae.exceptions import BaeLMError
 from bae.lm.policies.limits import Slots
-from bae.private_files import make_private
+from bae.private_files import make_private, switch_to_wal
 from bae.threads import in_thread
 
 T = TypeVar("T")
@@ -225,7 +225,7 @@ def _prepare(database: sqlite3.Connection, timeout: float) -> None:
     ).fetchone()
     if found != VERSION and (found or tables):
         raise sqlite3.DatabaseError("it is the database of something else, or of another version")
-    _switch_to_wal(database, timeout)
+    switch_to_wal(database, timeout)
     # Answers lost in a power failure are asked for again; a process that dies loses nothing.
     database.execute("PRAGMA synchronous = NORMAL")
     if found == VERSION:
@@ -238,19 +238,6 @@ def _prepare(database: sqlite3.Connection, timeout: float) -> None:
     database.execute("CREATE INDEX IF NOT EXISTS answers_at ON answers (at)")
     database.execute(f"PRAGMA user_version = {VERSION}")
     database.execute("COMMIT")
-
-
-def _switch_to_wal(database: sqlite3.Connection, timeout: float) -> None:
-    """Retry, as SQLite does not wait for a lock here."""
-    until = time() + timeout
-    while True:
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time() > until:
-                raise
-            sleep(0.01)
 
 
 PRUNE_EVERY = 100
