@@ -34,6 +34,7 @@ const { equal } = require("node:assert");
 test("adds", () => equal(require("./sum.js").add(1, 1), 2));
 """
 JAVASCRIPT = {"sum.js": SUM, "sum.test.js": SUM_TEST}
+HOOKS = ("limit_lm", "on_progress", "should_stop")
 # A test that exists and fails, so that wrong work is found.
 FAILING = {**PYTHON, "tests/test_sub.py": TEST_SUB}
 SUB_TASK = PlannedTask(
@@ -48,6 +49,19 @@ SUB_TASK = PlannedTask(
 def edits(files: Mapping[str, str]) -> str:
     """The answer of an LLM that writes files."""
     return render_answer(whole_file(name, text) for name, text in files.items())
+
+
+class Messages:
+    """A `ws_manager` that keeps what is broadcast, and then raises, if it is to."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.error = error
+
+    async def broadcast(self, message: dict[str, Any], /) -> None:
+        self.messages.append(message)
+        if self.error:
+            raise self.error
 
 
 @asynccontextmanager
@@ -69,10 +83,13 @@ async def a_project(
 async def a_bench(
     tmp_path: Path, *tasks: PlannedTask, **options: Any
 ) -> AsyncGenerator[tuple[Workbench, list[Task]]]:
-    """The bench of a team for such a project."""
+    """The bench of a team for such a project; `options` are its own, and what watches it."""
     made = {name: options.pop(name) for name in ("files", "command") if name in options}
+    hooks = {name: options.pop(name) for name in HOOKS if name in options}
     async with (
         a_project(tmp_path, *tasks, **made) as (store, project, added),
         Workbench.open(project, store, limits={"timeout": BOUND}, **options) as bench,
     ):
+        for name, hook in hooks.items():
+            setattr(bench, name, hook)
         yield bench, added

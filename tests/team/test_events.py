@@ -11,22 +11,10 @@ import pytest
 from bae.team import events
 from bae.team.models import TaskStatus, TestCase, TestReport, summary
 from bounded import BOUND
+from team_parts import Messages
 
 ALL = get_args(get_args(events.Event)[0])
 REPORT = TestReport(command=("t",), exit_code=0, cases=(TestCase(id="a", outcome="passed"),))
-
-
-class Messages:
-    """A manager of sockets that keeps what it is given, or raises."""
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.sent: list[dict[str, Any]] = []
-        self.error = error
-
-    async def broadcast(self, message: dict[str, Any], /) -> None:
-        if self.error:
-            raise self.error
-        self.sent.append(message)
 
 
 async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
@@ -46,13 +34,13 @@ async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
     await events.broadcast_progress(to, 1, summary([TaskStatus.READY]))
     await events.broadcast_activity(to, 1, "reads", task_id=2)
 
-    assert [message["type"] for message in to.sent] == [
+    assert [message["type"] for message in to.messages] == [
         *("task_status_changed", "task_assigned", "task_blocked", "task_unblocked"),
         *("agent_created", "agent_status_changed", "agent_retired", "test_result"),
         *("correction_attempt", "commit_created", "blocker_created", "blocker_resolved"),
         *("progress_update", "activity_update"),
     ]
-    assert [events.read_event(message).to_message() for message in to.sent] == to.sent
+    assert [events.read_event(message).to_message() for message in to.messages] == to.messages
 
 
 async def test_a_broadcast_that_fails_is_logged_and_fails_nothing(caplog: pytest.LogCaptureFixture):

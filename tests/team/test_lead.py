@@ -25,7 +25,7 @@ from bounded import BOUND
 from git_repositories import commit_files, git, left_over
 from policy_parts import settled
 from team_lead_process import TeamLM, never, right
-from team_parts import JAVASCRIPT, NODE, a_bench, edits
+from team_parts import JAVASCRIPT, NODE, Messages, a_bench, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 PENDING, READY, IN_PROGRESS = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.IN_PROGRESS
@@ -52,16 +52,6 @@ def broken(count: int) -> str:
 def a_team(tmp_path: Path, *tasks: PlannedTask, **options: Any) -> AbstractAsyncContextManager[Any]:
     """A project in JavaScript, whose tests start faster than those in Python."""
     return a_bench(tmp_path, *tasks, files=JAVASCRIPT, command=NODE, **options)
-
-
-class Told:
-    """Remembers what is broadcast."""
-
-    def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-
-    async def broadcast(self, message: dict[str, Any], /) -> None:
-        self.messages.append(message)
 
 
 def a_task(key: str, *depends_on: str, **more: Any) -> PlannedTask:
@@ -103,7 +93,7 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
     lm = TeamLM(left=lambda _: together("left"), right=lambda _: together("right"))
     tasks = [a_task("top"), a_task("left", "top"), a_task("right", "top")]
     tasks.append(a_task("end", "left", "right"))
-    told = Told()
+    told = Messages()
     async with a_team(tmp_path, *tasks, ws_manager=told) as (bench, _):
         summary = await LeadAgent(bench, lm).run()
 
@@ -450,14 +440,11 @@ async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
     raise AssertionError(f"the process ended before {text}")
 
 
-@pytest.mark.parametrize("moment", ["runs the tests", "merges"])
-async def test_a_killed_run_is_continued_and_ends_as_an_undisturbed_one(
-    tmp_path: Path, moment: str
-):
+async def test_a_killed_run_is_continued_and_ends_as_an_undisturbed_one(tmp_path: Path):
     tasks = [a_task("a"), a_task("b"), a_task("c", "a", "b")]
     async with a_team(tmp_path, *tasks) as (bench, _):
         async with a_process(bench) as process:
-            await read_until(process, moment)
+            await read_until(process, "merges")
         before = {task.key: task.commit for task in await bench.store.tasks(1)}
         async with a_process(bench) as process:
             ended = await read_until(process, '"ended"')

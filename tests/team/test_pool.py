@@ -6,7 +6,6 @@ import asyncio
 import sys
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import pytest
 
@@ -16,19 +15,9 @@ from bae.team.models import AgentInfo, PlannedTask, TeamError
 from bae.team.pool import AgentPoolManager
 from bae.team.worker import BackendWorkerAgent, TestWorkerAgent
 from bae.testing import ScriptedLM
-from team_parts import a_bench
+from team_parts import Messages, a_bench
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
-
-
-class Told:
-    """Remembers what is broadcast."""
-
-    def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-
-    async def broadcast(self, message: dict[str, Any], /) -> None:
-        self.messages.append(message)
 
 
 def some_tasks(count: int) -> list[PlannedTask]:
@@ -36,7 +25,7 @@ def some_tasks(count: int) -> list[PlannedTask]:
 
 
 async def test_agents_are_made_in_under_a_tenth_of_a_second_and_used_again(tmp_path: Path):
-    told = Told()
+    told = Messages()
     async with a_bench(tmp_path, *some_tasks(3), ws_manager=told) as (bench, [one, two, three]):
         async with AgentPoolManager(bench, ScriptedLM()) as pool:
             since = perf_counter()

@@ -32,6 +32,7 @@ from team_parts import (
     TEST_SUB,
     WORSE,
     WRONG,
+    Messages,
     a_bench,
     edits,
     needs_node,
@@ -46,15 +47,6 @@ def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-class Heard:
-    def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-
-    async def broadcast(self, message: dict[str, Any]) -> None:
-        self.messages.append(message)
-        raise ConnectionError("nobody listens")
-
-
 async def work(bench: Workbench, task: Task, *answers: str | BaseException) -> TaskResult:
     """What becomes of a task with these answers of the LLM, all of which are asked for."""
     lm = ScriptedLM({Answer: list(answers)})
@@ -67,7 +59,7 @@ async def work(bench: Workbench, task: Task, *answers: str | BaseException) -> T
 
 
 async def test_a_task_becomes_one_merged_and_tested_commit(tmp_path: Path) -> None:
-    heard, seen = Heard(), list[int]()
+    heard, seen = Messages(ConnectionError("nobody listens")), list[int]()
     options: dict[str, Any] = {"ws_manager": heard, "on_progress": seen.append}
     async with a_bench(tmp_path, **options) as (bench, [task]):
         result = await work(bench, task, edits({"calc.py": SUB, "tests/test_sub.py": TEST_SUB}))
@@ -248,25 +240,15 @@ async def work_on(bench: Workbench, task: Task, *answers: str) -> None:
     assert (await worker.execute_task(task)).status == "completed"
 
 
-@pytest.mark.parametrize(
-    "cheat",
-    [
-        {"tests/test_sub.py": "def test_sub():\n    pass\n"},
-        {"calc.py": WRONG, "conftest.py": "collect_ignore = ['tests/test_sub.py']\n"},
-        {"calc.py": "import os\nos._exit(0)\n"},
-    ],
-    ids=["edited", "ignored", "exit 0"],
-)
-async def test_cheating_is_refused_and_said_to_the_llm(
-    tmp_path: Path, cheat: dict[str, str]
-) -> None:
+async def test_cheating_is_refused_and_said_to_the_llm(tmp_path: Path) -> None:
+    cheat = edits({"tests/test_sub.py": "def test_sub():\n    pass\n"})
     async with a_bench(tmp_path, files=FAILING, corrections=1) as (bench, [task]):
-        undone = {"tests/test_sub.py": TEST_SUB, "conftest.py": "", "calc.py": SUB}
-        honest = {name: text for name, text in undone.items() if name in {*cheat, "calc.py"}}
-        result = await work(bench, task, edits(cheat), edits(honest))
+        honest = edits({"tests/test_sub.py": TEST_SUB, "calc.py": SUB})
+        result = await work(bench, task, cheat, honest)
         assert (result.status, result.attempts) == ("completed", 2)
         [first, _] = await bench.store.attempts(task.id)
-        assert first.outcome in ("failed", "refused")
+        assert first.outcome == "refused"
+        assert "tests/test_sub.py" in first.failure  # which the second attempt is shown
         root = Path(bench.project.root)
         assert git(root, "show", "bae/team:tests/test_sub.py") == TEST_SUB.rstrip()
 
@@ -320,7 +302,7 @@ async def test_what_tests_leave_in_a_worktree_is_not_taken_for_work(tmp_path: Pa
 
 
 async def test_what_a_worktree_does_not_get_is_reported(tmp_path: Path) -> None:
-    heard = Heard()
+    heard = Messages(ConnectionError("nobody listens"))
     files = {**PYTHON, ".worktreeinclude": ".env\n", ".gitignore": ".env\n"}
     async with a_bench(tmp_path, files=files, ws_manager=heard) as (bench, [task]):
         write(Path(bench.project.root), {".env": "KEY=1\n"})

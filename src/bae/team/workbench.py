@@ -45,18 +45,6 @@ def _prepare_runs() -> None:
     worker_graph.validate(journal=True)
 
 
-def _same(task: Task, lm: LM) -> LM:
-    return lm
-
-
-def _unwatched(task_id: int) -> None:
-    pass
-
-
-def _never(task_id: int) -> bool:
-    return False
-
-
 @dataclass
 class Workbench:
     """What the agents of one team share: `async with Workbench.open(project, store) as bench:`."""
@@ -74,11 +62,11 @@ class Workbench:
     """Those of every command that is run: tests and the setup of worktrees."""
     corrections: int = 3
     """How often a worker corrects itself before it asks a person."""
-    limit_lm: Callable[[Task, LM], LM] = _same
+    limit_lm: Callable[[Task, LM], LM] = lambda task, lm: lm
     """The LM that may be asked for a task in place of a worker's own: where budgets are."""
-    on_progress: Callable[[int], None] = _unwatched
+    on_progress: Callable[[int], None] = lambda task_id: None
     """Called with the number of a task at each step of its work, and now and then within one."""
-    should_stop: Callable[[int], bool] = _never
+    should_stop: Callable[[int], bool] = lambda task_id: False
     """Asked between the attempts at a task, whether it is to stop after the one that ended."""
 
     def __post_init__(self) -> None:
@@ -98,12 +86,10 @@ class Workbench:
         edit_format: EditFormat | Mapping[str, EditFormat] = "auto",
         limits: sandbox.Limits | None = None,
         corrections: int = 3,
-        limit_lm: Callable[[Task, LM], LM] = _same,
-        on_progress: Callable[[int], None] = _unwatched,
-        should_stop: Callable[[int], bool] = _never,
     ) -> AsyncGenerator[Self]:
         """Open the repository of a project, the team's branch in it, which is made if there is
-        none, and the journal beside the store. The store stays open afterwards."""
+        none, and the journal beside the store. Events that are stored are sent to `ws_manager`.
+        The store stays open afterwards."""
         bound = limits if limits is not None else sandbox.Limits()
         repository = await Repository.open(Path(project.root))
 
@@ -130,9 +116,6 @@ class Workbench:
                 edit_format,
                 bound,
                 corrections,
-                limit_lm,
-                on_progress,
-                should_stop,
             )
 
     def edit_format_for(self, lm: LM) -> EditFormat:
