@@ -178,22 +178,6 @@ async def test_it_is_closed_when_another_dependency_fails(kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_it_is_closed_when_the_body_of_a_node_raises(kind: str):
-    log = Log()
-
-    class Holder(Node):
-        db: Annotated[str, Dep(getattr(log, kind)("db"))]
-
-        async def __call__(self) -> None:
-            raise KeyError(self.db)
-
-    with pytest.raises(NodeError):
-        await run(Holder())
-    assert log[0] == "open db"
-    assert log[-1] == "close db"
-
-
-@pytest.mark.parametrize("kind", KINDS)
 async def test_it_is_closed_when_the_run_stops_to_wait_for_a_person(kind: str):
     log = Log()
 
@@ -264,16 +248,6 @@ async def test_a_context_manager_cannot_hide_the_failure_of_the_run():
     with pytest.raises(NodeError) as caught:
         await run(Holder())
     assert recorder.seen == [(NodeError, caught.value, True)]
-
-
-async def test_the_exit_of_a_context_manager_is_told_of_a_good_end():
-    recorder = Recorder()
-
-    def entered() -> AbstractContextManager[Recorder]:
-        return recorder
-
-    await value_from(entered)
-    assert recorder.seen == [(None, None, False)]
 
 
 # Cleaning up that fails

@@ -599,30 +599,6 @@ class First(Node):
     assert made.First.successors()[0].where == "module"
 
 
-def test_a_dependency_of_a_function_may_name_the_classes_of_that_function(load):
-    made = load("""
-class Weather(BaseModel):
-    sky: str = "another one"
-
-def define():
-    class Weather(BaseModel):
-        sky: str
-    async def get_sky() -> str:
-        return "grey"
-    async def get_weather(sky: Annotated[str, Dep(get_sky)]) -> Weather:
-        return known[0](sky=sky)
-    class Day(Node):
-        weather: Annotated[Weather, Dep(get_weather)]
-        async def __call__(self) -> None: ...
-    known = [Weather]
-    return Day
-""")
-    day = made.define()
-    graph = Graph(start=day)
-    assert graph.validate() == []
-    assert graph.run(day()).result.weather.sky == "grey"
-
-
 def test_a_dependency_may_name_what_is_defined_after_it_and_after_the_node(load):
     made = load("""
 def define():
@@ -731,27 +707,6 @@ class More(BaseModel):
     assert sub.Sub(note={"text": "a"}, more={"text": "b"}).note == base.Note(text="a")
 
 
-def test_what_one_subclass_sees_is_not_taken_for_what_another_sees(load):
-    base = load(
-        """
-class Base(Node):
-    async def __call__(self) -> Next: ...
-""",
-        "nodes_made_base",
-    )
-    source = """
-class Next(Node):
-    async def __call__(self) -> None: ...
-class Sub(Base):
-    pass
-"""
-    one, two = (load(source, f"nodes_made_{n}", Base=base.Base) for n in ("one", "two"))
-    assert one.Sub.successors() == (one.Next,)
-    assert two.Sub.successors() == (two.Next,)
-    with pytest.raises(HintError, match="'Next'"):
-        base.Base.successors()
-
-
 def test_a_decorator_from_another_module_does_not_hide_the_names_of_the_call(load):
     tools = load(
         """
@@ -848,20 +803,6 @@ def define():
                 asked()
             assert looked in str(caught.value)
         assert looked in unresolved(ask)[1]
-
-
-def test_a_dependency_that_names_what_is_nowhere_is_a_problem_of_its_field(load):
-    made = load("""
-async def get(value: Missing) -> int: ...
-
-class Ask(Node):
-    value: Annotated[int, Dep(get)]
-    async def __call__(self) -> None: ...
-""")
-    place, message = unresolved(made.Ask)
-    assert place == "Ask.value"
-    assert "get: the name 'Missing' cannot be resolved" in message
-    assert "module nodes_made" in message
 
 
 def test_a_graph_refuses_to_run_while_a_name_is_missing_and_runs_once_it_is_there(load):
@@ -970,22 +911,3 @@ def run():
     kept = made.run()
     collect()
     assert [each() for each in kept] == [None] * 5
-
-
-def test_a_failed_look_at_a_class_keeps_nothing_alive():
-    def define() -> Any:
-        big = Big()
-
-        class First(Node):
-            async def __call__(self) -> Missing: ...  # noqa: F821
-
-        with pytest.raises(HintError):
-            First.successors()
-        assert [problem.code for problem in Graph(start=First).validate()] == [
-            "bae-hint-unresolved"
-        ]
-        return weakref.ref(big), weakref.ref(First)
-
-    kept = define()
-    collect()
-    assert [each() for each in kept] == [None, None]

@@ -16,13 +16,11 @@ from pydantic import (
     SecretStr,
     ValidationError,
     computed_field,
-    field_serializer,
     field_validator,
     model_validator,
 )
 
 from bae import (
-    LM,
     Dep,
     DepError,
     Gate,
@@ -80,13 +78,6 @@ def test_a_node_compares_copies_dumps_and_prints_like_any_model():
     assert node.model_dump(exclude_unset=True) == {"count": 1}
     assert Plain.model_validate_json(node.model_dump_json()) == node
     assert repr(node) == "Plain(count=1, tags=[])"
-
-
-def test_a_field_called_self_is_a_field_like_any_other():
-    class Odd(EndNode):
-        self: int
-
-    assert Odd(self=1).model_dump() == {"self": 1}
 
 
 def test_a_live_object_may_be_a_field_without_further_ado():
@@ -256,16 +247,6 @@ def test_the_default_of_a_field_with_a_source_waits_for_the_source():
     draft = Fallback()
     assert draft.model_dump() == {}
     assert run(draft).model_dump() == {"place": "harbour", "seen": []}
-
-
-def test_defaults_may_be_validated_and_sources_still_be_missing():
-    class Checked(EndNode):
-        model_config = ConfigDict(validate_default=True)
-        count: int = "3"
-        place: Annotated[str, Dep(get_place)] = "nowhere"
-
-    assert Checked().model_dump() == {"count": 3}
-    assert run(Checked()).model_dump() == {"count": 3, "place": "harbour"}
 
 
 def test_a_draft_compares_copies_dumps_and_prints_what_it_holds():
@@ -492,17 +473,6 @@ def test_model_post_init_runs_once_and_when_the_node_is_whole():
     assert Counted(place="here")._letters == 4
 
 
-def test_model_post_init_without_private_attributes_runs_once_too():
-    class Greeted(EndNode):
-        place: Annotated[str, Dep(get_place)]
-        greeting: str = ""
-
-        def model_post_init(self, context: Any) -> None:
-            self.greeting += f"hello {self.place}"
-
-    assert run(Greeted()).greeting == "hello harbour"
-
-
 class Watched(EndNode):
     """A node that notes which of its validators ran, and on what."""
 
@@ -692,18 +662,6 @@ def test_a_cached_property_of_a_draft_is_worked_out_anew_when_it_is_whole():
     assert run(draft).known == ["place", "who"]
 
 
-def test_a_serializer_of_a_node_is_used_on_drafts_too():
-    class Shouted(EndNode):
-        who: str
-        place: Annotated[str, Dep(get_place)]
-
-        @field_serializer("who")
-        def _shout(self, who: str) -> str:
-            return who.upper()
-
-    assert Shouted(who="me").model_dump() == {"who": "ME"}
-
-
 class Tree(EndNode):
     """A node that holds nodes of its own class."""
 
@@ -796,20 +754,6 @@ def test_a_pinned_lm_chooses_where_its_node_goes_on_but_fills_nothing_else():
     assert run(Ask(), lm=passed).text == "passed"
     assert [asked.kind for asked in pinned.asked] == ["choose_type"]
     assert [asked.kind for asked in passed.asked] == ["fill"]
-
-
-def test_a_written_body_gets_the_lm_that_is_pinned_to_its_class():
-    pinned, passed = scripted("pinned"), scripted("passed")
-
-    class Ask(Node):
-        async def __call__(self, model: LM) -> Answer:
-            return await model.make(self, Answer)
-
-    class AskPinned(Ask):
-        node_config = NodeConfig(lm=pinned)
-
-    assert run(Ask(), lm=passed).text == "passed"
-    assert run(AskPinned(), lm=passed).text == "pinned"
 
 
 def test_node_config_is_no_field_and_no_part_of_what_is_dumped():

@@ -660,28 +660,6 @@ async def test_every_use_of_an_lm_is_named_when_there_is_none():
         assert caught.value.message == f"there is no LM, and {why}"
 
 
-async def test_pinned_lms_make_the_lm_of_the_run_unnecessary():
-    chooser = RecordingLM([Done])
-    filler = RecordingLM(Pinned={"text": "by the filler"})
-
-    class Pinned(Done):
-        node_config: ClassVar[NodeConfig] = NodeConfig(lm=filler)
-
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
-        node_config: ClassVar[NodeConfig] = NodeConfig(lm=chooser)
-
-        async def __call__(self) -> Pinned | None: ...
-
-    chooser.choices = [Pinned]
-    result = await Graph(start=Start).arun(Start())
-
-    assert [call[0] for call in chooser.calls] == ["choose_type"]
-    assert [call[0] for call in filler.calls] == ["fill"]
-    assert result.trace[-1].text == "by the filler"
-
-
 async def test_a_pinned_lm_is_used_before_that_of_the_run_and_by_its_class_alone():
     pinned = RecordingLM(Special={"n": 1})
 
@@ -768,15 +746,6 @@ async def test_an_exception_in_a_body_is_a_node_error_with_the_cause():
     assert [type(node) for node in error.trace] == [Start, Middle]
     assert error.run_id
     assert error.journal.of(RunEnded)[-1].error is error
-
-
-async def test_a_node_that_is_built_wrongly_in_a_body_is_that_bodys_failure():
-    class Start(Node):
-        async def __call__(self) -> Done:
-            return Done(text=3)  # type: ignore[arg-type]
-
-    with pytest.raises(NodeError, match=r"Start\.__call__ raised ValidationError"):
-        await Graph(start=Start).arun(Start())
 
 
 async def test_a_bae_error_raised_in_a_body_passes_as_itself():
