@@ -30,7 +30,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bae.lm import Answer, Backend, Prompt
-from bae.team.edit_format import render_answer, whole_file
 from bae.team.events import ActivityUpdate, TaskStatusChanged
 from bae.team.lead import LeadAgent
 from bae.team.models import PlannedTask, Project, TaskStatus
@@ -105,18 +104,13 @@ class SlowScript(Backend):
         key = re.findall(r'\{"Turn":\{.*?"task":"([a-z0-9-]+)"', prompt.flat())[-1]
         await asyncio.sleep(self.seconds[key])
         name = key.replace("-", "_")
-        return Answer(
-            render_answer(
-                [
-                    whole_file(f"{name}.py", f"def value():\n    return {len(key)}\n"),
-                    whole_file(
-                        f"tests/test_{name}.py",
-                        f"from {name} import value\n\n\ndef test_{name}():\n"
-                        f"    assert value() == {len(key)}\n",
-                    ),
-                ]
-            )
-        )
+        files = {
+            f"{name}.py": f"def value():\n    return {len(key)}",
+            f"tests/test_{name}.py": f"from {name} import value\n\n\ndef test_{name}():\n"
+            f"    assert value() == {len(key)}",
+        }
+        edits = (f"<<<<<<< FILE {path}\n{text}\n>>>>>>> FILE\n" for path, text in files.items())
+        return Answer("\n".join(edits))
 
 
 def diamonds(unit: float) -> tuple[list[PlannedTask], dict[str, float]]:

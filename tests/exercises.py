@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
-from bae.team.edit_format import Deletion, Edit, render_answer, whole_file
+from bae.team.edit_format import Deletion, Edit
 from bae.team.models import PlannedTask
+from written_edits import render_answer, whole_file
 
 FOLDER = Path(__file__).with_name("team") / "exercises"
 PYTEST = ("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bae.team.edit_format import render_answer, whole_file
 from bae.team.models import PlannedTask, Project, Task
 from bae.team.store import Store
 from bae.team.workbench import Workbench
 from bounded import BOUND
 from git_repositories import TEAM, make_repository
+from written_edits import render_answer, whole_file
 
 # Without the plugins of this environment, which take seconds to load.
 PYTEST = ("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q")

@@ -19,10 +19,9 @@ from bae.team.edit_format import (
     WholeFile,
     format_instructions,
     parse_answer,
-    render_answer,
-    whole_file,
 )
 from bae.team.edits import LARGEST_FILE, apply_answer, plan_changes, write_changes
+from written_edits import render_answer, whole_file
 
 some = settings(max_examples=25, derandomize=True, deadline=None)
 marks = st.sampled_from(

@@ -13,11 +13,11 @@ from textwrap import dedent
 import pytest
 
 from bae.team import sandbox
-from bae.team.edit_format import render_answer, whole_file
 from bae.team.models import PlannedTask, TaskStatus
 from git_repositories import git, left_over
 from team_parts import PYTHON, a_project, edits
 from team_scripts import TeamScript, run_team
+from written_edits import render_answer, whole_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 

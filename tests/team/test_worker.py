@@ -13,7 +13,7 @@ import pytest
 from bae import BaeLMError
 from bae.lm import Retry
 from bae.team import BackendWorkerAgent, FrontendWorkerAgent, PlannedTask, Task, TaskStatus
-from bae.team.edit_format import EditFormat, Replacement, render_answer
+from bae.team.edit_format import EditFormat, Replacement
 from bae.team.models import TaskResult
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import Answer, is_same_failure
@@ -37,6 +37,7 @@ from team_parts import (
     edits,
     needs_node,
 )
+from written_edits import render_answer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 RIGHT = edits({"calc.py": SUB})

@@ -11,7 +11,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -43,6 +43,63 @@ def is_secret(path: Path, name: str) -> bool:
     if not harmless and any(fnmatch(last, pattern) for pattern in _SECRET_NAMES):
         return True
     return _SECRET_TEXT.search(read_file(path, _SEARCHED) or b"") is not None
+
+
+def drop_special_files(root: Path, names: Sequence[str]) -> list[str]:
+    """The paths that git can keep: no pipes or sockets, which tests may have put there."""
+    found: list[str] = []
+    for name in names:
+        mode = stat.S_IFREG
+        with suppress(OSError):  # it was removed
+            mode = (root / name).lstat().st_mode
+        if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
+            found.append(name)
+    return found
+
+
+def copy_files(root: Path, to: Path, names: Sequence[str]) -> list[str]:
+    """Copy files that are not there yet to another folder. Those that are left out are returned:
+    secrets, what cannot be read, and links that lead elsewhere."""
+    left_out: list[str] = []
+    for name in names:
+        source, target = root / name, to / name
+        try:
+            if os.path.lexists(target):
+                continue
+            real = source.resolve()
+            inside = real.is_relative_to(root) and not name.endswith("/")
+            if not inside or is_secret(real, name):
+                left_out.append(name)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+        except OSError:
+            left_out.append(name)
+    return left_out
+
+
+def delete_folder(directory: Path) -> None:
+    """Delete a folder with all that is in it."""
+    if directory.is_dir() and not directory.is_symlink():
+        make_accessible(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def make_accessible(directory: Path) -> None:
+    """Give the owner back what tests may have taken away: to read files, and to change folders."""
+    _allow(directory, stat.S_IRWXU)
+    for folder, folders, files in os.walk(directory):
+        for name in folders:
+            _allow(Path(folder, name), stat.S_IRWXU)
+        for name in files:
+            _allow(Path(folder, name), stat.S_IRUSR)
+
+
+def _allow(path: Path, mode: int) -> None:
+    with suppress(OSError):
+        now = path.lstat().st_mode
+        if now & mode != mode and not stat.S_ISLNK(now):
+            path.chmod(stat.S_IMODE(now) | mode)
 
 
 class FileLock:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,14 @@ from typing import Final
 
 from bae.exceptions import BaeError
 from bae.tasks import finish_despite_cancel
-from bae.team.files import INCLUDE, is_secret, remove_abandoned
+from bae.team.files import (
+    INCLUDE,
+    copy_files,
+    delete_folder,
+    drop_special_files,
+    make_accessible,
+    remove_abandoned,
+)
 from bae.team.git import (
     BRANCHES,
     KEPT,
@@ -145,13 +151,13 @@ class Workspace:
         return kept
 
     async def _keep(self, why: str) -> str | None:
-        await asyncio.to_thread(_make_accessible, self.path)
+        await asyncio.to_thread(make_accessible, self.path)
         names = await self.uncommitted()
         own = self.checkout.git_dir / "index"
         index = own.with_name("bae-index.tmp")
         try:
             await asyncio.to_thread(shutil.copyfile, own, index)
-            known = await asyncio.to_thread(_without_special_files, self.path, names)
+            known = await asyncio.to_thread(drop_special_files, self.path, names)
             tree = await self.repository.write_tree(self.checkout, known, index)
         finally:
             await asyncio.to_thread(index.unlink, missing_ok=True)
@@ -307,7 +313,7 @@ class Workspaces:
         ready = admin / _READY
         if await asyncio.to_thread(ready.exists):
             return workspace
-        workspace.left_out = await _copy_included(self.repository, path)
+        workspace.left_out = await self._copy_included(path)
         if self.setup and self._run is not None:
             ran = await self._run(self.setup, path)
             if ran.exit_code != 0:
@@ -320,25 +326,38 @@ class Workspaces:
         await asyncio.to_thread(ready.touch)
         return workspace
 
+    async def _copy_included(self, to: Path) -> tuple[str, ...]:
+        """Copy the files that git does not have and `.worktreeinclude` names into a new worktree.
+        What is left out is returned: secrets, links out of the repository, more than 50,000."""
+        include = self.repository.root / INCLUDE
+        if not await asyncio.to_thread(include.is_file):
+            return ()
+        args = ("ls-files", "-z", "--others", "--ignored", f"--exclude-from={include}")
+        _, output, _ = await self.repository.run_git(*args)
+        names = split_paths(output)
+        root = self.repository.root
+        left_out = await asyncio.to_thread(copy_files, root, to, names[:_MOST_COPIED])
+        return (*left_out, *names[_MOST_COPIED:])
+
     async def _drop(self, path: Path, admin: Path | None = None) -> None:
         """Remove a worktree: renamed at once, so that no half of it can be taken for work."""
         async with self.repository.administration():
             entries = await asyncio.to_thread(self._entries)
             admin = admin or entries.get(path)
             trash = self.directory / (_TRASH + path.name)
-            await asyncio.to_thread(_delete, trash)
+            await asyncio.to_thread(delete_folder, trash)
             with suppress(FileNotFoundError):
                 await asyncio.to_thread(path.rename, trash)
             if admin is not None:
-                await asyncio.to_thread(_delete, admin)
+                await asyncio.to_thread(delete_folder, admin)
         if path in self._open:
             self._open.remove(path)
             self.repository.end_work()
-        await asyncio.to_thread(_delete, trash)
+        await asyncio.to_thread(delete_folder, trash)
 
     def _empty_trash(self) -> None:
         for path in _folders(self.directory, _TRASH):
-            _delete(path)
+            delete_folder(path)
 
     def _entries(self) -> dict[Path, Path]:
         """The worktrees in the directory, and what git has about each, however incomplete."""
@@ -397,18 +416,6 @@ def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
     return found
 
 
-def _without_special_files(root: Path, names: Sequence[str]) -> list[str]:
-    """The paths that git can keep: no pipes or sockets, which tests may have put there."""
-    found: list[str] = []
-    for name in names:
-        mode = stat.S_IFREG
-        with suppress(OSError):  # it was removed
-            mode = (root / name).lstat().st_mode
-        if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
-            found.append(name)
-    return found
-
-
 def _unlink(root: Path, names: Sequence[str]) -> None:
     for name in names:
         with suppress(OSError):
@@ -421,58 +428,3 @@ def _folders(directory: Path, prefix: str) -> list[Path]:
     except OSError:
         return []
     return [path for path in found if path.name.startswith(prefix) and path.is_dir()]
-
-
-def _delete(directory: Path) -> None:
-    if directory.is_dir() and not directory.is_symlink():
-        _make_accessible(directory)
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _make_accessible(directory: Path) -> None:
-    """Give the owner back what tests may have taken away: to read files, and to change folders."""
-    _allow(directory, stat.S_IRWXU)
-    for folder, folders, files in os.walk(directory):
-        for name in folders:
-            _allow(Path(folder, name), stat.S_IRWXU)
-        for name in files:
-            _allow(Path(folder, name), stat.S_IRUSR)
-
-
-def _allow(path: Path, mode: int) -> None:
-    with suppress(OSError):
-        now = path.lstat().st_mode
-        if now & mode != mode and not stat.S_ISLNK(now):
-            path.chmod(stat.S_IMODE(now) | mode)
-
-
-async def _copy_included(repository: Repository, to: Path) -> tuple[str, ...]:
-    """Copy the files that git does not have and `.worktreeinclude` names into a new worktree. What
-    is left out is returned: secrets, links that lead out of the repository, more than 50,000."""
-    include = repository.root / INCLUDE
-    if not await asyncio.to_thread(include.is_file):
-        return ()
-    args = ("ls-files", "-z", "--others", "--ignored", f"--exclude-from={include}")
-    _, output, _ = await repository.run_git(*args)
-    names = split_paths(output)
-    left_out = await asyncio.to_thread(_copy, repository.root, to, names[:_MOST_COPIED])
-    return (*left_out, *names[_MOST_COPIED:])
-
-
-def _copy(root: Path, to: Path, names: Sequence[str]) -> list[str]:
-    left_out: list[str] = []
-    for name in names:
-        source, target = root / name, to / name
-        try:
-            if os.path.lexists(target):
-                continue
-            real = source.resolve()
-            inside = real.is_relative_to(root) and not name.endswith("/")
-            if not inside or is_secret(real, name):
-                left_out.append(name)
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target, follow_symlinks=False)
-        except OSError:
-            left_out.append(name)
-    return left_out
