@@ -32,6 +32,10 @@ def is_missing(package: str) -> bool:
         return True
 
 
+ONCE = ("evals", "optimizer", "otel", "pictures", "team", "testing")
+"""Folders of tests that tell little about Python: what they test stands on the rooms below. They
+are left out with those that are marked so."""
+
 # Tests of the team cannot be loaded without its extra; they run on the base interpreter only.
 collect_ignore_glob = ["team/test_*.py"] if is_missing("sqlalchemy") else []
 
@@ -48,6 +52,11 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_ignore_collect(collection_path, config):
+    is_once = collection_path.is_dir() and collection_path.name in ONCE
+    return True if is_once and "not once" in config.getoption("markexpr") else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Thousands of tests, and the packages they import, are there to stay: looking through them for
@@ -62,9 +71,6 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before those that are left out are looked for
 def pytest_collection_modifyitems(config, items):
-    for item in items:
-        if item.path.parent.name == "team":  # real repositories, processes and sandboxes
-            item.add_marker(pytest.mark.once)
     if config.getoption("--run-e2e"):
         return
     skip = pytest.mark.skip(reason="asks a real model: --run-e2e")
