@@ -18,15 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae.exceptions import JournalError
-from bae.journal import (
-    Journal,
-    Line,
-    MemoryJournal,
-    ParkedGate,
-    RunInfo,
-    SQLiteJournal,
-    StoredRun,
-)
+from bae.journal import Journal, Line, MemoryJournal, ParkedGate, RunInfo, SQLiteJournal, StoredRun
 from bae.journal.export import VERSION, RecordedRuns, read_runs, write_run
 from bae.journal.store import LINE_VERSION
 

@@ -13,12 +13,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import (
-    BaseModel,
-    Field,
-    SecretStr,
-    field_validator,
-)
+from pydantic import BaseModel, Field, SecretStr, field_validator
 
 from bae import LM, Dep, Gate, Graph, JournalError, Map, Node, OpenGate, Recall
 from bae.journal import MemoryJournal

@@ -14,16 +14,7 @@ from typing import Annotated, Any
 import pytest
 
 import bae.invoke
-from bae import (
-    Dep,
-    DepError,
-    Gate,
-    Graph,
-    GraphResult,
-    JournalError,
-    Map,
-    Node,
-)
+from bae import Dep, DepError, Gate, Graph, GraphResult, JournalError, Map, Node
 from bae.journal import (
     Claim,
     Journal,

@@ -18,7 +18,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
     PrivateAttr,
     RootModel,
     ValidationInfo,
@@ -449,31 +448,25 @@ async def test_a_key_by_the_alias_of_a_resolved_field_does_not_override_it():
 async def test_every_kind_of_validator_runs_once(strict: bool):
     calls: list[str] = []
 
-    def note(name: str, change: Any = lambda value: value) -> Any:
-        def validate(value: Any) -> Any:
-            calls.append(name)
-            return change(value)
-
-        return validate
+    def add_one(value: int) -> int:
+        calls.append("add one")
+        return value + 1
 
     def around(value: Any, handler: Any) -> Any:
-        calls.append("wrap")
-        return handler(value) + 1
+        return add_one(handler(value))
 
     class Checks(EndNode):
         model_config = ConfigDict(strict=strict)
-        before: Annotated[int, BeforeValidator(note("before", lambda v: v + 1))]
-        after: Annotated[int, AfterValidator(note("after", lambda v: v * 2))]
+        before: Annotated[int, BeforeValidator(add_one)]
+        after: Annotated[int, AfterValidator(add_one)]
         wrap: Annotated[int, WrapValidator(around)]
-        plain: Annotated[str, PlainValidator(note("plain", str), json_schema_input_type=int)]
-        each: list[Annotated[int, AfterValidator(note("each", lambda v: v * 2))]]
+        each: list[Annotated[int, AfterValidator(add_one)]]
         day: date
 
         @field_validator("day")
         @classmethod
         def looks_around(cls, day: date, info: ValidationInfo) -> date:
-            calls.append(f"info {sorted(info.data)}")
-            return day + timedelta(days=1)
+            return day + timedelta(days=info.data["after"])
 
         @model_validator(mode="before")
         @classmethod
@@ -481,59 +474,17 @@ async def test_every_kind_of_validator_runs_once(strict: bool):
             calls.append(f"model before {values['day']!r}")
             return values
 
-        @model_validator(mode="wrap")
-        @classmethod
-        def outside(cls, values: Any, handler: Any) -> Any:
-            calls.append("model wrap")
-            return handler(values)
-
         @model_validator(mode="after")
         def last(self) -> Checks:
             calls.append("model after")
             return self
 
-    answer = {"before": 1, "after": 1, "wrap": 1, "plain": 1, "each": [1, 2], "day": "2024-01-01"}
+    answer = {"before": 1, "after": 1, "wrap": 1, "each": [1, 2], "day": "2024-01-01"}
     node = await filled(Checks, answer)
 
-    assert dict(node) == {
-        "before": 2,
-        "after": 2,
-        "wrap": 2,
-        "plain": "1",
-        "each": [2, 4],
-        "day": date(2024, 1, 2),
-    }
-    assert sorted(calls) == sorted(
-        [
-            "model wrap",
-            "model before '2024-01-01'",
-            "before",
-            "after",
-            "wrap",
-            "plain",
-            "each",
-            "each",
-            "info ['after', 'before', 'each', 'plain', 'wrap']",
-            "model after",
-        ]
-    )
-
-
-async def test_a_validator_before_the_model_may_put_python_values_where_json_is_read():
-    class Split(EndNode):
-        model_config = ConfigDict(strict=True)
-        start: date
-        end: date
-
-        @model_validator(mode="before")
-        @classmethod
-        def split(cls, values: dict[str, Any]) -> dict[str, Any]:
-            start, _, end = values["start"].partition("/")
-            return {"start": date.fromisoformat(start), "end": end or values["end"]}
-
-    node = await filled(Split, {"start": "2024-01-01/2024-01-02"})
-
-    assert (node.start, node.end) == (date(2024, 1, 1), date(2024, 1, 2))
+    wanted = {"before": 2, "after": 2, "wrap": 2, "each": [2, 3], "day": date(2024, 1, 3)}
+    assert dict(node) == wanted
+    assert calls == ["model before '2024-01-01'", *["add one"] * 5, "model after"]
 
 
 async def test_a_strict_node_with_resolved_fields_and_maps_is_filled_and_completed():

@@ -16,16 +16,7 @@ from bae import BaeLMError, Node
 from bae.lm import Budget
 from bae.testing import Cut, Provider, Stall
 from bae.usage import Attempt, metered
-from http_backends import (
-    LINEN,
-    SHIRT,
-    Machine,
-    Outfit,
-    Prices,
-    Wardrobe,
-    Weather,
-    prompt,
-)
+from http_backends import LINEN, SHIRT, Machine, Outfit, Prices, Wardrobe, Weather, prompt
 
 pytest.importorskip("anthropic")
 

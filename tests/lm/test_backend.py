@@ -12,19 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ConfigDict, field_validator, model_validator
 
 from asked_nodes import GOOD, Ask, Found, Left, attempts_of
-from bae import (
-    LM,
-    Dep,
-    FillError,
-    Graph,
-    Map,
-    Node,
-    NodeError,
-)
-from bae.journal import (
-    AnswerJudged,
-    FillEnded,
-)
+from bae import LM, Dep, FillError, Graph, Map, Node, NodeError
+from bae.journal import AnswerJudged, FillEnded
 from bae.lm import Answer, Prompt
 from bounded import run
 from end_node import EndNode

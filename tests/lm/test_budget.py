@@ -8,7 +8,6 @@ import json
 import threading
 from dataclasses import replace
 from decimal import Decimal
-from itertools import permutations
 from random import Random
 from typing import Annotated, Any
 
@@ -18,16 +17,7 @@ from hypothesis import strategies as st
 
 from bae import LM, BaeLMError, Dep, Graph, Map, Node, NodeConfig, Usage
 from bae.exceptions import BudgetError, LimitError
-from bae.lm import (
-    Answer,
-    Backend,
-    Budget,
-    Budgeted,
-    Cached,
-    Prompt,
-    Retry,
-    report,
-)
+from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, report
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
@@ -552,24 +542,6 @@ async def test_a_budget_that_runs_out_in_a_dependency_is_raised_as_itself():
         await Graph(start=Research).arun(Research(items=[1, 2, 3]), Paid())
     assert budget.error is not None
     assert budget.usage.calls <= 2
-
-
-async def test_blocks_may_end_in_any_order():
-    for order in permutations(range(3)):
-        budgets = [Budget(scope=str(n)) for n in range(3)]
-        for budget in budgets:
-            budget.__enter__()
-        left = set(range(3))
-        for number in order:
-            await graph.arun(Ask(), Paid())
-            assert [b.usage.calls for b in budgets if int(b.scope) in left] == [
-                4 - len(left)
-            ] * len(left)
-            budgets[number].__exit__(None, None, None)
-            left.remove(number)
-        before = [budget.usage.calls for budget in budgets]
-        await graph.arun(Ask(), Paid())
-        assert [budget.usage.calls for budget in budgets] == before
 
 
 async def test_a_block_that_ends_in_another_context_is_told():

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bae import BaeLMError, FillError, Graph
 from bae.lm import ClaudeCLIBackend
-from bae.testing import Cut, Overlong, Provider, Refusal, Stall, Status, WrongSchema
+from bae.testing import Cut, Provider, Refusal, Stall, Status, WrongSchema
 from bae.usage import Attempt, metered
 from bounded import BOUND
 from claude_programs import ROOT, children, dead, living, open_files, real_claude
@@ -139,10 +139,9 @@ async def test_a_choice_and_what_is_chosen_are_one_request(
     ("wrong", "verdict", "quoted"),
     [
         (WrongSchema(), "invalid", "Your answer was"),
-        (Overlong(), "cut-off", "Your answer was"),
         ("I would wear a shirt.", "unparsable", "I would wear a shirt."),
     ],
-    ids=["wrong-schema", "overlong", "prose"],
+    ids=["wrong-schema", "prose"],
 )
 async def test_a_wrong_answer_is_asked_again_with_what_was_wrong(
     claude: ClaudeCLIBackend, provider: Provider, wrong: Any, verdict: str, quoted: str

@@ -18,16 +18,7 @@ from bae import BaeLMError, BaeParseError
 from bae.lm import ClaudeCLIBackend, Usage
 from bae.lm.backend import Turn
 from bounded import BOUND
-from claude_programs import (
-    CALL,
-    calls,
-    children,
-    living,
-    open_files,
-    printing,
-    result,
-    script,
-)
+from claude_programs import CALL, calls, children, living, open_files, printing, result, script
 from http_backends import Outfit, prompt
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")

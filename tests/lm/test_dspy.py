@@ -15,11 +15,7 @@ from pydantic import BaseModel, Field
 from bae import BaeLMError, Dep, Node
 from bae.lm import Usage, metered
 from bae.lm.prompts import fill_prompt
-from bae.testing import (
-    Provider,
-    Received,
-    Status,
-)
+from bae.testing import Provider, Received, Status
 from bounded import BOUND, some_turns
 from end_node import EndNode
 

@@ -15,16 +15,7 @@ from pydantic import HttpUrl
 from bae import BaeLMError
 from bae.exceptions import BaeParseError, FillError
 from bae.lm.backend import Backend, Turn
-from bae.testing import (
-    Cut,
-    Empty,
-    Malformed,
-    Overlong,
-    Provider,
-    Refusal,
-    Stall,
-    Status,
-)
+from bae.testing import Cut, Empty, Malformed, Overlong, Provider, Refusal, Stall, Status
 from bae.usage import metered
 from bounded import BOUND, run, some_turns
 from http_backends import (

@@ -13,15 +13,7 @@ import pytest
 from bae.lm import LocalBackend, local_model
 from bae.lm.local_engine import Loading
 from bounded import BOUND, some_turns
-from local_parts import (
-    DAY,
-    Novel,
-    begun,
-    decoded,
-    need_the_model,
-    prompt,
-    small,
-)
+from local_parts import DAY, Novel, begun, decoded, need_the_model, prompt, small
 
 need_the_model()
 

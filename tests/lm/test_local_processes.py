@@ -60,10 +60,6 @@ PROGRAM = """
 """
 
 
-def test_a_process_that_filled_a_node_ends_silently():
-    assert ended("print(type(asyncio.run(fill(Short))).__name__)") == "Short\n"
-
-
 def test_threads_that_load_the_engine_at_once_get_it_whole_and_leave_the_environment():
     code = """
         import bae.lm.local_engine as engine

@@ -8,25 +8,14 @@ import math
 from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from enum import Enum
-from ipaddress import (
-    IPv4Address,
-    IPv6Address,
-)
+from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import (
-    UUID4,
-    AnyUrl,
-    BaseModel,
-    Field,
-    HttpUrl,
-    TypeAdapter,
-    create_model,
-)
+from pydantic import UUID4, AnyUrl, BaseModel, Field, HttpUrl, TypeAdapter, create_model
 
 from bae import BaeLMError
 from bae.lm.local_schema import FORMS, LONGEST_LIST, LONGEST_TEXT, bounded, fit

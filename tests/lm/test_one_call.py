@@ -22,7 +22,6 @@ from bae import (
     NodeConfig,
     Recall,
     RecallError,
-    ReplayError,
     RouteError,
     Usage,
 )
@@ -278,31 +277,6 @@ async def test_a_run_that_recalled_for_a_choice_is_resumed_and_replayed(one_call
     assert result.trace[1] == Ends(topic="boats", text="x")
     replayed = await graph.replay("one", journal=journal)
     assert replayed.trace == result.trace
-
-
-async def test_a_replay_notices_other_words_of_an_option():
-    def classes(description: str) -> Any:
-        class Ends(EndNode):
-            node_config = NodeConfig(description=description)
-            topic: Annotated[str, Recall()]
-            text: str
-
-        class Starts(Node):
-            topic: str = "boats"
-
-            async def __call__(self) -> Ends | Noted: ...
-
-        return Starts
-
-    journal = MemoryJournal()
-    before, after = classes("the end"), classes("where it ends")
-    lm = ToyBackend(route("Ends", text="x"))
-    await Graph(start=before).arun(before(), lm, journal=journal, run_id="one")
-    await Graph(start=classes("the end")).replay("one", journal=journal)
-    with pytest.raises(ReplayError) as caught:
-        await Graph(start=after).replay("one", journal=journal)
-    assert "-- Ends: the end" in str(caught.value.diff)
-    assert "+- Ends: where it ends" in str(caught.value.diff)
 
 
 async def test_a_model_that_fills_a_candidate_with_context_at_once_is_asked_again_with_it():

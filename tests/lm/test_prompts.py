@@ -17,14 +17,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    computed_field,
-    field_serializer,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, field_serializer
 from pydantic.json_schema import SkipJsonSchema
 
 import bae

@@ -17,15 +17,7 @@ from bae.lm import Cached
 from bae.testing import Provider, Status
 from bae.usage import metered
 from bounded import run
-from http_backends import (
-    SHIRT,
-    Machine,
-    Outfit,
-    Prices,
-    Wardrobe,
-    Weather,
-    prompt,
-)
+from http_backends import SHIRT, Machine, Outfit, Prices, Wardrobe, Weather, prompt
 
 pytest.importorskip("pydantic_ai")
 pytest.importorskip("openai")

@@ -168,41 +168,6 @@ async def test_a_request_that_would_wait_too_long_fails_at_once():
     assert inner.order == ["a", "b"]
 
 
-async def ask_by_and_by(gaps: list[float], sizes: list[int], **limits: Any) -> list[float | None]:
-    """How long each request waited that came so long after the one before; None if refused."""
-    clock = Clock()
-    lm = limited(clock, ToyBackend(lambda _: Answer(REPLY, Usage(calls=1))), per=60, **limits)
-    waited: list[float | None] = []
-
-    async def ask(number: int) -> None:
-        await clock.sleep(sum(gaps[: number + 1]))
-        came = clock.now
-        try:
-            await lm.answer(prompt("x" * 4 * sizes[number], schema={}))
-        except BaeLMError:
-            waited[number] = None
-        else:
-            waited[number] = clock.now - came
-
-    waited = [0.0] * len(gaps)
-    asking = [asyncio.create_task(ask(number)) for number in range(len(gaps))]
-    await clock.until_idle()
-    await asyncio.gather(*asking)
-    return waited
-
-
-@given(
-    gaps=st.lists(st.floats(0, 60), min_size=12, max_size=12),
-    sizes=st.lists(st.integers(1, 120), min_size=1, max_size=12),
-)
-def test_nobody_is_refused_who_would_be_sent_in_time(gaps: list[float], sizes: list[int]):
-    gaps = gaps[: len(sizes)]
-    waits = run(lambda: ask_by_and_by(gaps, sizes, tokens=100))
-    longest = max(wait for wait in waits if wait is not None)
-    bounded = run(lambda: ask_by_and_by(gaps, sizes, tokens=100, longest_wait=longest + 0.1))
-    assert bounded == pytest.approx(waits, abs=1e-6)
-
-
 async def test_a_long_queue_does_not_hold_up_the_loop_when_waits_are_bounded():
     lm = RateLimit(ToyBackend(lambda _: REPLY), requests=500, longest_wait=3600)
     before = process_time()

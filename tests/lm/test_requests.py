@@ -12,23 +12,8 @@ from typing import Annotated, Any
 import pytest
 
 from asked_nodes import GOOD, Ask, Found, Left, attempts_of, failure, priced
-from bae import (
-    LM,
-    BaeLMError,
-    Dep,
-    FillError,
-    Graph,
-    Map,
-    Node,
-    Usage,
-)
-from bae.journal import (
-    AnswerJudged,
-    FillEnded,
-    FillStarted,
-    LMUsed,
-    TextArrived,
-)
+from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Usage
+from bae.journal import AnswerJudged, FillEnded, FillStarted, LMUsed, TextArrived
 from bae.lm import Answer, Backend, Policy, Prompt, metered, tell
 from bounded import BOUND, run
 from end_node import EndNode

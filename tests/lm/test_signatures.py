@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field, create_model
 
 from bae import Dep, Gate, Map, Node, Recall
-from bae.lm.signatures import (
-    choice_signature,
-    model_name,
-    node_to_signature,
-    with_source,
-)
+from bae.lm.signatures import choice_signature, model_name, node_to_signature, with_source
 from end_node import EndNode
 
 dspy = pytest.importorskip("dspy")

@@ -16,15 +16,7 @@ from pydantic import BaseModel, Field, SecretStr
 from asked_nodes import attempts_of
 from bae import LM, Dep, FillError, Graph, Map, Node, Recall, Text
 from bae.journal import AnswerJudged, SQLiteJournal, TextArrived
-from bae.lm import (
-    Answer,
-    Cached,
-    LearnedPrompt,
-    NodePrompts,
-    PromptExample,
-    WithPrompts,
-    tell,
-)
+from bae.lm import Answer, Cached, LearnedPrompt, NodePrompts, PromptExample, WithPrompts, tell
 from bae.lm.prompts import SYSTEM
 from bae.testing import ScriptedLM
 from bounded import run

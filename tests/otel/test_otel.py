@@ -33,12 +33,7 @@ from bae.journal.store import Journal
 from bae.lm import Answer, Backend, Prompt, Usage
 from bae.otel import export, export_run, instrument, tracing
 from bae.otel.spans import provider_of
-from bae.records import (
-    AnswerRestarted,
-    Asker,
-    FillStarted,
-    RunResumed,
-)
+from bae.records import AnswerRestarted, Asker, FillStarted, RunResumed
 from bae.run import Run
 from bae.testing import ScriptedLM
 from bae.work import Work
