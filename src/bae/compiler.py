@@ -170,8 +170,8 @@ class CompiledGraph(Generic[S, T]):
 
     def __repr__(self) -> str:
         learned = [cls.__name__ for cls in self.optimized]
-        said = f"learned: {', '.join(learned)}" if learned else "nothing learned"
-        return f"<CompiledGraph {self.graph.name}, {len(self.predictors)} nodes, {said}>"
+        state = f"learned: {', '.join(learned)}" if learned else "nothing learned"
+        return f"<CompiledGraph {self.graph.name}, {len(self.predictors)} nodes, {state}>"
 
     def _asked(self, lm: Any) -> Any:
         """The LM of a run, with what was learned."""

@@ -203,13 +203,13 @@ def test_sync_code_closes_the_file(lm: Says, tmp_path: Path):
 @pytest.mark.once
 def test_hushing_leaves_the_warning_filters_of_others_as_they_are():
     pytest.importorskip("dspy")
-    from bae.optimizer.bridge import quiet
+    from bae.optimizer.bridge import silence_dspy
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
         warnings.simplefilter("error")
         before = list(warnings.filters)
-        with quiet(), quiet():
+        with silence_dspy(), silence_dspy():
             warnings.filterwarnings("ignore", message="mine")
             mine = next(each for each in warnings.filters if each not in before)
             warnings.warn_explicit("noise", UserWarning, "x.py", 1, module="dspy.x")

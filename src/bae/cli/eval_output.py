@@ -17,7 +17,16 @@ from rich.text import Text
 from bae.cli.exits import Misuse, refused
 from bae.cli.tables import Column, print_table
 from bae.cli.texts import cut, in_one_line
-from bae.evals.page import changed, dollars, judged, many, score, scored, seconds, share
+from bae.evals.page import (
+    format_cost,
+    format_count,
+    format_difference,
+    format_interval,
+    format_judging,
+    format_score,
+    format_seconds,
+    format_share,
+)
 from bae.private_files import write_private
 
 if TYPE_CHECKING:
@@ -56,10 +65,10 @@ def print_evaluation(console: Console, evaluation: Evaluation, command: CommandL
     for contender in evaluation.contenders:
         if contender.judging.calls:
             whose = f"{in_one_line(contender.name)}: " if several else ""
-            print_hanging(console, Text(f"{whose}{judged(contender.judging)}"), 2)
+            print_hanging(console, Text(f"{whose}{format_judging(contender.judging)}"), 2)
     for each in evaluation.differences:
         line = Text(f"{in_one_line(each.contender)} against {in_one_line(each.against)}: ")
-        line.append(changed(each.interval), difference_style(each.interval))
+        line.append(format_difference(each.interval), difference_style(each.interval))
         print_hanging(console, line, 2)
     for contender in evaluation.contenders:
         _print_wrong(console, contender, command, named=several)
@@ -94,14 +103,14 @@ def _cells(label: Text, row: Row) -> list[Text]:
     timed = asked or (not row.node and row.cases > 0)
     return [
         label,
-        Text(scored(row.score)),
+        Text(format_interval(row.score)),
         Text("-" if row.score is None else f"{row.score.n:,}"),
-        Text(share(row.validity)),
+        Text(format_share(row.validity)),
         Text(f"{row.calls:,}"),
-        Text(many(row.tokens) if asked else "-"),
-        Text(dollars(row.cost) if asked else "-"),
-        Text(seconds(row.seconds_p50) if timed else "-"),
-        Text(seconds(row.seconds_p95) if timed else "-"),
+        Text(format_count(row.tokens) if asked else "-"),
+        Text(format_cost(row.cost) if asked else "-"),
+        Text(format_seconds(row.seconds_p50) if timed else "-"),
+        Text(format_seconds(row.seconds_p95) if timed else "-"),
         Text(f"{row.cases:,}"),
     ]
 
@@ -136,7 +145,9 @@ def _print_wrong(
 
 def _case(result: CaseResult, command: CommandLine) -> Text:
     line = Text("  ")
-    verdict = result.outcome if result.score is None or result.failed else score(result.score)
+    verdict = (
+        result.outcome if result.score is None or result.failed else format_score(result.score)
+    )
     line.append(verdict, "yellow" if result.outcome == "ended" else "red")
     line.append(f"  {in_one_line(result.case.name)}", "bold")
     why = in_one_line(cut(result.error or result.why, LONGEST))

@@ -59,7 +59,7 @@ def lm_with_learned(
     artifacts = artifacts_in(graph, directory)
     if not quiet:
         parts = ", ".join(f"{cls.__name__} ({_parts(each)})" for cls, each in artifacts.items())
-        note(f"learned prompts from {shown(directory)}: {parts}")
+        note(f"learned prompts from {directory_label(directory)}: {parts}")
     if lm is None or isinstance(lm, str):
         lm = _lm(graph, lm, quiet=quiet)
     return with_prompts(lm, artifacts)
@@ -82,7 +82,7 @@ def contenders(
         check_lm(graph, each)
     if not lms:
         check_lm(graph, None, begins=True)
-    learned = {shown(each): artifacts_in(graph, each) for each in directories}
+    learned = {directory_label(each): artifacts_in(graph, each) for each in directories}
     found: dict[str, Contending] = {}
     for named in lms or [None]:
         name = named if named is not None else _name_of_default(graph)
@@ -94,7 +94,7 @@ def contenders(
     return found
 
 
-def shown(directory: str) -> str:
+def directory_label(directory: str) -> str:
     """A directory as it is named in tables: with a slash at its end."""
     return directory.rstrip("/" + os.sep) + "/" if directory.strip("/" + os.sep) else directory
 

@@ -19,7 +19,13 @@ from bae.cli.eval_output import difference_style
 from bae.cli.printing import err, error_data, note, out, print_hanging, print_json
 from bae.cli.tables import GAP, Column, print_table
 from bae.cli.wording import cost, count
-from bae.evals.page import changed, many, score, scored, share
+from bae.evals.page import (
+    format_count,
+    format_difference,
+    format_interval,
+    format_score,
+    format_share,
+)
 from bae.exceptions import BaeError
 from bae.optimizer.improvement import CALLS, PARTS, PartResult
 
@@ -189,31 +195,33 @@ def _row(part: PartResult) -> list[Text]:
     assert compared is not None
     return [
         Text(f"{part.node} {part.part}"),
-        Text(scored(compared.before)),
-        Text(scored(compared.after)),
-        Text(changed(compared.difference), difference_style(compared.difference)),
+        Text(format_interval(compared.before)),
+        Text(format_interval(compared.after)),
+        Text(format_difference(compared.difference), difference_style(compared.difference)),
         Text(str(compared.n)),
         _grown(compared.calls_before, compared.calls_after),
         Text(str(part.train)),
         Text(str(part.corrected_train)),
         _grown(compared.tokens_before, compared.tokens_after),
-        Text(share(compared.validity_before)),
-        Text(share(compared.validity_after)),
+        Text(format_share(compared.validity_before)),
+        Text(format_share(compared.validity_after)),
     ]
 
 
 def _narrow_row(part: PartResult) -> list[Text]:
     row, compared = _row(part), part.comparison
     assert compared is not None
-    means = (Text(score(each.mean)) for each in (compared.before, compared.after))
+    means = (Text(format_score(each.mean)) for each in (compared.before, compared.after))
     return [row[0], *means, row[3]]
 
 
 def _grown(before: int, after: int) -> Text:
     """A number before and after, if they differ."""
     if before == after:
-        return Text(many(after))
-    return Text(f"{many(before)} to {many(after)}", "yellow" if after > before else "")
+        return Text(format_count(after))
+    return Text(
+        f"{format_count(before)} to {format_count(after)}", "yellow" if after > before else ""
+    )
 
 
 def _reasons(part: PartResult, found: Improvement) -> Iterator[str]:
@@ -233,7 +241,7 @@ def _reasons(part: PartResult, found: Improvement) -> Iterator[str]:
                 "that asks anything else"
             )
         case "no better than what is there":
-            yield f"what {found.directory} has scores {scored(part.there)}"
+            yield f"what {found.directory} has scores {format_interval(part.existing)}"
         case _:
             pass
     compared = part.comparison

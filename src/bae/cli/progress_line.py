@@ -65,8 +65,8 @@ class ProgressLine:
     def line(self) -> Text:
         """The line at a terminal."""
         lasted = took(perf_counter() - self._began)
-        said = in_one_line(" · ".join(filter(None, [self._text, lasted])))
-        return Text(said, "dim", no_wrap=True, overflow="ellipsis")
+        text = in_one_line(" · ".join(filter(None, [self._text, lasted])))
+        return Text(text, "dim", no_wrap=True, overflow="ellipsis")
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True)

@@ -123,8 +123,8 @@ class CaseRuns:
             return job.not_run(spent.message)
         result = CaseResult(job.case, job.run_id, seconds=job.seconds)
         if error is not None:
-            said = _described(error, self._hides)
-            result = replace(result, outcome="failed", score=0.0, error=said)
+            why = _described(error, self._hides)
+            result = replace(result, outcome="failed", score=0.0, error=why)
         elif job.result is not None:
             result = replace(result, end=node_as_json(self._types, job.result.result))
         with metered() as used:
@@ -226,8 +226,8 @@ class CaseRuns:
         for name, choice in scoring.of_choices(case, run).items():
             nodes[name] = _both(nodes[name], choice) if name in nodes else choice
         job.metric_error = next((e for e in errors if e.code in _OF_METRICS), None)
-        told = "" if job.metric_error is None else _described(job.metric_error, self._hides)
-        return replace(result, nodes=nodes, metric_error=told)
+        metric_error = "" if job.metric_error is None else _described(job.metric_error, self._hides)
+        return replace(result, nodes=nodes, metric_error=metric_error)
 
 
 _CAUSES: Final = 4
@@ -263,15 +263,15 @@ def _both(fields: Score, choice: Score) -> Score:
 def _described(error: BaseException, hides: bool) -> str:
     """An error in one line, with its causes. If the graph has secrets (`hides`), the messages of
     causes are left out, since they may quote one."""
-    said = [describe(error)]
+    causes = [describe(error)]
     cause = error.cause if isinstance(error, BaeError) else None
-    while cause is not None and len(said) < _CAUSES:
-        told = type(cause).__name__ if hides else describe(cause)
+    while cause is not None and len(causes) < _CAUSES:
+        text = type(cause).__name__ if hides else describe(cause)
         # What is wrong with the fields of an answer is in the error itself.
-        if not isinstance(cause, ValidationError) or told.partition(": ")[2] not in said[-1]:
-            said.append(told)
+        if not isinstance(cause, ValidationError) or text.partition(": ")[2] not in causes[-1]:
+            causes.append(text)
         cause = cause.cause if isinstance(cause, BaeError) else None
-    return "; caused by ".join(said)
+    return "; caused by ".join(causes)
 
 
 # --- runs that wait for a person --------------------------------------------------------------
@@ -279,9 +279,9 @@ def _described(error: BaseException, hides: bool) -> str:
 
 def _gate_met(gates: Sequence[OpenGate]) -> GateError:
     """The error of a case that waits for a person."""
-    said = "; ".join(f"{gate.place}: {gate.question}" for gate in gates)
+    questions = "; ".join(f"{gate.place}: {gate.question}" for gate in gates)
     return GateError(
-        f"the run waits for a person: {said} (give the case its answers, as "
+        f"the run waits for a person: {questions} (give the case its answers, as "
         f'"answers": {{"{gates[0].place}": …}})',
         gates=gates,
         fix="give the case answers, or evaluate an async answer=…",
@@ -340,8 +340,8 @@ def node_as_json(types: CaseTypes, node: Node) -> dict[str, Any]:
     cls = type(node)
     codec = node_codec(cls)
     try:
-        said: dict[str, Any] = json.loads(codec.dump(node))
-        fields, withheld = said["fields"], said.get("withheld", ())
+        dumped: dict[str, Any] = json.loads(codec.dump(node))
+        fields, withheld = dumped["fields"], dumped.get("withheld", ())
     except Exception:  # a value that no journal can keep
         held = {n: v for n, v in node.__dict__.items() if n not in codec.live}
         withheld = [name for name in held if name in codec.secret]

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from bae.evals.case_types import CaseTypes
 from bae.evals.cases import Case, invalid_cases
-from bae.evals.metrics import Score, as_score
+from bae.evals.metrics import Score, read_score
 from bae.evals.scoring import score_by_expected
 from bae.exceptions import BaeError
 from bae.lm.extras import need
@@ -63,8 +63,8 @@ def load_dataset(
     of_any = found.Dataset[Any, Any, Any]
     try:
         if own_metric:
-            said = _without_evaluators(Path(path))
-            dataset = of_any.from_dict(said, default_name=Path(path).stem)
+            content = _without_evaluators(Path(path))
+            dataset = of_any.from_dict(content, default_name=Path(path).stem)
         else:
             dataset = of_any.from_file(path, custom_evaluator_types=evaluators)
     except OSError as error:
@@ -123,21 +123,21 @@ class _Reader:
 
     def cases(self, dataset: Any) -> Iterator[Checked]:
         for number, each in enumerate(dataset.cases, 1):
-            said = each.expected_output
+            expected = each.expected_output
             wrong: list[str] = []
-            if self._is_plain(said) and self._only is None:
+            if self._is_plain(expected) and self._only is None:
                 ends = " and ".join(end.__name__ for end in self._types.graph.terminal_nodes)
                 wrong.append(
                     f"expected_output: give an object of the fields of {ends}: a value alone does "
                     "not say which field is meant"
                 )
             name = each.name or f"case {number}"
-            kind = cast("type[Any]", type(said))
+            kind = cast("type[Any]", type(expected))
             case = Case(
                 self._types.fields_of(_by_name(each.inputs)),
                 name,
-                self._expected(said),
-                self._types.names.get(kind, kind.__name__) if isinstance(said, Node) else "",
+                self._expected(expected),
+                self._types.names.get(kind, kind.__name__) if isinstance(expected, Node) else "",
                 metadata=_metadata(each.metadata),
             )
             yield name, case, wrong
@@ -149,25 +149,25 @@ class _Reader:
         plain = self._only if self._plain else None
         return replace(case, metric=_Evaluators(evaluators, each, plain, self._types))
 
-    def _expected(self, said: Any) -> Mapping[str, Any] | None:
-        if isinstance(said, Node):
+    def _expected(self, expected: Any) -> Mapping[str, Any] | None:
+        if isinstance(expected, Node):
             from bae.lm.prompts import asked_fields
 
-            return {name: getattr(said, name) for name in asked_fields(type(said))}
-        if self._is_plain(said):
-            return None if self._only is None else {self._only: said}
-        return _by_name(said)
+            return {name: getattr(expected, name) for name in asked_fields(type(expected))}
+        if self._is_plain(expected):
+            return None if self._only is None else {self._only: expected}
+        return _by_name(expected)
 
-    def _is_plain(self, said: Any) -> bool:
+    def _is_plain(self, expected: Any) -> bool:
         """Whether an expected output is the value of a field, and not the fields by name."""
-        if said is None or isinstance(said, Node):
+        if expected is None or isinstance(expected, Node):
             return False
-        if not isinstance(said, Mapping | BaseModel):
+        if not isinstance(expected, Mapping | BaseModel):
             return True
-        if self._only is None or self._only in _by_name(said):
+        if self._only is None or self._only in _by_name(expected):
             return False
         try:  # an object may be the value of the field, or misspell the name of the field
-            self._types.expectation(self._types.graph.terminal_nodes[0], {self._only: said})
+            self._types.expectation(self._types.graph.terminal_nodes[0], {self._only: expected})
         except Exception:  # validators are the node's own code
             return False
         return True
@@ -196,7 +196,7 @@ class _Evaluators:
             for name, value, reason in every:
                 if isinstance(value, str):
                     continue
-                score = as_score(value, where=f"the case {case.name!r}: the evaluator {name}")
+                score = read_score(value, where=f"the case {case.name!r}: the evaluator {name}")
                 found.append(score.value)
                 if score.value < 1:
                     reasons.append(f"{name}: {reason or format(score.value, '.2g')}")
@@ -220,10 +220,10 @@ class _Evaluators:
         own = cast(Any, type(evaluator)).evaluate_async is not package.Evaluator.evaluate_async
         try:
             if own or iscoroutinefunction(evaluate):
-                said = await evaluator.evaluate_async(context)
+                returned = await evaluator.evaluate_async(context)
             else:  # a sync one may be slow
-                said = await in_thread(evaluate, context)
-                said = await said if isawaitable(said) else said
+                returned = await in_thread(evaluate, context)
+                returned = await returned if isawaitable(returned) else returned
         except BaeError:
             raise
         except Exception as error:
@@ -233,7 +233,9 @@ class _Evaluators:
                 cause=error,
                 fix="fix the evaluator, or take it out of the dataset",
             ) from error
-        every = cast(Mapping[str, Any], said) if isinstance(said, Mapping) else {name: said}
+        every = (
+            cast(Mapping[str, Any], returned) if isinstance(returned, Mapping) else {name: returned}
+        )
         return [
             (each, value.value, value.reason)
             if hasattr(value, "value") and hasattr(value, "reason")
@@ -274,17 +276,17 @@ class _Evaluators:
 
     def _expected_node(self, case: Case, end: Node) -> Any:
         """What is expected as a node, equal to the one that the run ended at if that is right."""
-        said = self._case.expected_output
-        if said is None or isinstance(said, Node) or case.expected is None:
-            return said
+        expected = self._case.expected_output
+        if expected is None or isinstance(expected, Node) or case.expected is None:
+            return expected
         cls = type(end)
         fields = self._types.by_field(cls, case.expected)
         if not fields.keys() <= cls.__pydantic_fields__.keys():
-            return said
+            return expected
         try:
             return end.model_copy(update=self._types.expectation(cls, fields))
         except Exception:  # another end is meant, with fields of the same names
-            return said
+            return expected
 
 
 _EVALUATORS: Final = ("evaluators", "report_evaluators")
@@ -313,20 +315,20 @@ def _unusable_evaluators(dataset: Any) -> Iterator[str]:
             base.__name__ in _OF_SPANS and base.__module__.startswith("pydantic_evals.")
             for base in cast(type[Any], type(each)).__mro__
         ):
-            said = "it looks at spans of OpenTelemetry, and bae records none for evaluators"
-            yield f"{where}{type(each).__name__}: {said}"
+            why = "it looks at spans of OpenTelemetry, and bae records none for evaluators"
+            yield f"{where}{type(each).__name__}: {why}"
 
 
 def _without_evaluators(path: Path) -> dict[str, Any]:
     """The file of a dataset, without its evaluators."""
     text = path.read_text(encoding="utf-8")
     if path.suffix.lower() == ".json":
-        said: Any = json.loads(text)
+        content: Any = json.loads(text)
     else:
-        said = need("yaml", extra="evals", by=f"reading {path.name}").safe_load(text)
-    if not isinstance(said, dict):
+        content = need("yaml", extra="evals", by=f"reading {path.name}").safe_load(text)
+    if not isinstance(content, dict):
         raise ValueError("it is no object with cases")
-    found = {k: v for k, v in cast(dict[str, Any], said).items() if k not in _EVALUATORS}
+    found = {k: v for k, v in cast(dict[str, Any], content).items() if k not in _EVALUATORS}
     cases: Any = found.get("cases")
     if isinstance(cases, list):
         found["cases"] = [
@@ -338,15 +340,15 @@ def _without_evaluators(path: Path) -> dict[str, Any]:
     return found
 
 
-def _by_name(said: Any) -> Any:
+def _by_name(value: Any) -> Any:
     """The fields of a model that is no node, by name; everything else as it is."""
-    if isinstance(said, BaseModel) and not isinstance(said, Node):
-        return dict(said)
-    return said
+    if isinstance(value, BaseModel) and not isinstance(value, Node):
+        return dict(value)
+    return value
 
 
-def _metadata(said: Any) -> Mapping[str, Any]:
-    if said is None:
+def _metadata(value: Any) -> Mapping[str, Any]:
+    if value is None:
         return {}
-    named = _by_name(said)
-    return cast(Mapping[str, Any], named) if isinstance(named, Mapping) else {"metadata": said}
+    named = _by_name(value)
+    return cast(Mapping[str, Any], named) if isinstance(named, Mapping) else {"metadata": value}

@@ -234,5 +234,5 @@ def _checked(lm: Any) -> LM | str:
 
 
 def _failed(given: Node, error: Exception, fix: str) -> BaeError:
-    said = f"{NO_VERDICT} on a {type(given).__name__}"
-    return BaeError(said, code="bae-judge-failed", cause=error, fix=fix)
+    message = f"{NO_VERDICT} on a {type(given).__name__}"
+    return BaeError(message, code="bae-judge-failed", cause=error, fix=fix)

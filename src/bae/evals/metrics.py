@@ -57,8 +57,8 @@ def fields_metric(
     """
     expected, given = _holder(expected, "expected"), _holder(given, "given")
     if isinstance(expected, Node) and isinstance(given, Node) and type(expected) is not type(given):
-        said = f"{type(given).__name__}, where {type(expected).__name__} was expected"
-        return Score(0.0, said)
+        difference = f"{type(given).__name__}, where {type(expected).__name__} was expected"
+        return Score(0.0, difference)
     cls = next((type(each) for each in (expected, given) if isinstance(each, Node)), None)
     hidden = () if cls is None else secret_fields(cls)
     found: list[float] = []
@@ -68,8 +68,8 @@ def fields_metric(
         known = cls.__pydantic_fields__.get(name) if cls is not None else None
         found.append(_likeness(wanted, got, Any if known is None else known.annotation))
         if found[-1] < 1:
-            said = f": {short(got)}, where {short(wanted)} was expected"
-            different.append(f"{name} differs" if name in hidden else f"{name}{said}")
+            difference = f": {short(got)}, where {short(wanted)} was expected"
+            different.append(f"{name} differs" if name in hidden else f"{name}{difference}")
     return Score(_mean(found), "; ".join(different[:_MOST_REASONS]))
 
 
@@ -92,7 +92,7 @@ def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> 
     return float(same) if trace is None else same
 
 
-async def scored(metric: Callable[..., Any], *given: Any, where: str, fix: str = "") -> Score:
+async def call_metric(metric: Callable[..., Any], *given: Any, where: str, fix: str = "") -> Score:
     """Call a metric, sync or async, and read what it returns as a score.
 
     A sync one runs in a worker thread. An exception becomes a `BaeError` (`bae-metric-failed`) that
@@ -115,10 +115,10 @@ async def scored(metric: Callable[..., Any], *given: Any, where: str, fix: str =
             cause=error,
             fix=fix or "fix the metric; it may return 0 for what it cannot judge",
         ) from error
-    return as_score(returned, where=f"{where}: the metric {_name(metric)}")
+    return read_score(returned, where=f"{where}: the metric {_name(metric)}")
 
 
-def as_score(returned: Any, *, where: str) -> Score:
+def read_score(returned: Any, *, where: str) -> Score:
     """A score from what a metric returned: a number from 0 to 1 or a bool, of Python or of numpy, a
     `Score`, or what has a `score` and perhaps a `feedback`, as DSPy's predictions and mappings."""
     why: Any = ""
@@ -126,8 +126,8 @@ def as_score(returned: Any, *, where: str) -> Score:
     if isinstance(returned, Score):
         value, why = returned.value, returned.why
     elif isinstance(value, Mapping):
-        said = cast(Mapping[str, Any], value)
-        value, why = said.get("score"), said.get("feedback", "")
+        held = cast(Mapping[str, Any], value)
+        value, why = held.get("score"), held.get("feedback", "")
     elif not _is_number(returned) or hasattr(returned, "score"):  # a Prediction is a number, too
         value, why = getattr(returned, "score", None), getattr(returned, "feedback", "")
     try:
@@ -135,27 +135,25 @@ def as_score(returned: Any, *, where: str) -> Score:
     except (TypeError, ValueError, OverflowError):
         number = None
     if number is None:
-        said, wanted = (
-            f"returned {short(cast(object, returned))}",
-            "a number from 0 to 1, or a Score",
-        )
+        what = f"returned {short(cast(object, returned))}"
+        wanted = "a number from 0 to 1, or a Score"
     elif not -_ROUNDING <= number <= 1 + _ROUNDING:
-        said = f"gave the score {number!r}"
+        what = f"gave the score {number!r}"
         wanted = "scores from 0 to 1: divide by the most that can be reached"
     else:
         return Score(min(1.0, max(0.0, number)), str(why or "")[:_LONGEST_REASON])
     raise BaeError(
-        f"{where} {said}, which is no score", code="bae-metric-score", fix=f"let it return {wanted}"
+        f"{where} {what}, which is no score", code="bae-metric-score", fix=f"let it return {wanted}"
     )
 
 
 def short(value: object, longest: int = 120) -> str:
     """The repr of a value, cut where it is long."""
     try:
-        said = repr(value)
+        text = repr(value)
     except Exception:  # the repr of a user's object
-        said = f"a {type(value).__name__}"
-    return said if len(said) <= longest else f"{said[:longest]}…"
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def is_json(value: object) -> bool:
@@ -353,21 +351,21 @@ def _field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) 
         return value
 
 
-def _next_node(said: Any, read: bool = False) -> str | None:
+def _next_node(given: Any, read: bool = False) -> str | None:
     """The name of the next node, or None if there is none in what is given. None itself is the end
     of a run, unless it was `read` by DSPy from an answer."""
-    if said is None or said is NoneType:
+    if given is None or given is NoneType:
         return "None"
-    if isinstance(said, str):
-        return said.strip()
-    if isinstance(said, type | Node):
-        return (said if isinstance(said, type) else type(said)).__name__
+    if isinstance(given, str):
+        return given.strip()
+    if isinstance(given, type | Node):
+        return (given if isinstance(given, type) else type(given)).__name__
     for name in ("next_node_type", "choice"):
         try:
-            held = name in said
-            value = said[name] if held else None
+            held = name in given
+            value = given[name] if held else None
         except TypeError:  # it holds nothing by name
-            held, value = hasattr(said, name), getattr(said, name, None)
+            held, value = hasattr(given, name), getattr(given, name, None)
         if held and not (read and value is None):
             return _next_node(value)
     return None

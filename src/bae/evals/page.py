@@ -67,31 +67,33 @@ def _cells(row: Row) -> list[str]:
     return [
         f"{row.cases}",
         f"{row.score.n if row.score else 0}",
-        scored(row.score),
-        share(row.validity),
+        format_interval(row.score),
+        format_share(row.validity),
         f"{row.calls}",
         f"{row.tokens}",
-        dollars(row.cost) if asked or not row.node else "-",
-        seconds(row.seconds_p50) if timed else "-",
-        seconds(row.seconds_p95) if timed else "-",
+        format_cost(row.cost) if asked or not row.node else "-",
+        format_seconds(row.seconds_p50) if timed else "-",
+        format_seconds(row.seconds_p95) if timed else "-",
     ]
 
 
 def _notes(contenders: Iterable[Contender]) -> Iterable[str]:
     for each in contenders:
-        said: list[str] = []
+        notes: list[str] = []
         if each.failed:
-            said.append(f"{_many(len(each.failed), 'case')} failed, which scores 0")
+            notes.append(f"{_many(len(each.failed), 'case')} failed, which scores 0")
         if each.unscored:
-            said.append(f"{_many(len(each.unscored), 'case')} could not be scored, and no mean has")
-            said[-1] += " them: what it says is of the others alone"
+            notes.append(
+                f"{_many(len(each.unscored), 'case')} could not be scored, and no mean has"
+            )
+            notes[-1] += " them: what it says is of the others alone"
         if each.not_run:
-            said.append(f"{_many(len(each.not_run), 'case')} not run, and not scored")
+            notes.append(f"{_many(len(each.not_run), 'case')} not run, and not scored")
         used = each.judging
         if used.calls:
-            said.append(f"{judged(used)}, not counted above")
-        if said:
-            yield f"{_text(each.name)}: {'; '.join(said)}."
+            notes.append(f"{format_judging(used)}, not counted above")
+        if notes:
+            yield f"{_text(each.name)}: {'; '.join(notes)}."
 
 
 def _difference(each: Difference) -> list[str]:
@@ -99,7 +101,7 @@ def _difference(each: Difference) -> list[str]:
     if each.interval is None:
         return [name, "-", "no case was scored with both"]
     verdict = "yes" if each.certain else "no: the interval includes 0"
-    return [name, changed(each.interval), verdict]
+    return [name, format_difference(each.interval), verdict]
 
 
 def _failing(contender: Contender, journal: str) -> Iterable[str]:
@@ -111,7 +113,7 @@ def _failing(contender: Contender, journal: str) -> Iterable[str]:
     rows = [
         [
             _text(each.case.name),
-            each.outcome if each.score is None or each.failed else score(each.score),
+            each.outcome if each.score is None or each.failed else format_score(each.score),
             _text(each.error or each.why),
             _text(_expected(each)),
             _text(_node(each.end.get("type"), each.end.get("fields")) if each.end else "-"),
@@ -128,14 +130,14 @@ def _failing(contender: Contender, journal: str) -> Iterable[str]:
 def _expected(result: CaseResult) -> str:
     """What a case expects, in a few words: of the end, and of nodes on the way."""
     asked = result.asked
-    said = [_node(asked.get("expected_type"), asked.get("expected"))]
-    said += [_node(name, fields) for name, fields in asked.get("nodes", {}).items()]
-    return "; ".join(filter(None, said)) or "-"
+    parts = [_node(asked.get("expected_type"), asked.get("expected"))]
+    parts += [_node(name, fields) for name, fields in asked.get("nodes", {}).items()]
+    return "; ".join(filter(None, parts)) or "-"
 
 
 def _node(name: str | None, fields: Any) -> str:
-    told = "" if fields is None else json.dumps(fields, ensure_ascii=False)
-    return " ".join(filter(None, (name, told)))
+    text = "" if fields is None else json.dumps(fields, ensure_ascii=False)
+    return " ".join(filter(None, (name, text)))
 
 
 def show_command(result: CaseResult, journal: str) -> str:
@@ -158,9 +160,9 @@ def _table(head: Sequence[str], rule: Sequence[str], rows: Iterable[Sequence[str
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _text(said: str) -> str:
+def _text(text: str) -> str:
     """A text that Markdown takes as plain text, in one line."""
-    line = " ".join(_UNSEEN.sub(" ", printable(said[: 4 * _LONGEST])).split())
+    line = " ".join(_UNSEEN.sub(" ", printable(text[: 4 * _LONGEST])).split())
     short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
     return re.sub(r"([\\`*_{}\[\]<>#|~!&$])", r"\\\1", short)
 
@@ -175,30 +177,30 @@ def _many(count: int, unit: str) -> str:
 # --- numbers ----------------------------------------------------------------------------------
 
 
-def score(value: float) -> str:
+def format_score(value: float) -> str:
     """A score: `0.82`. Less than 1 is never rounded up to it, nor more than 0 down."""
     for digits in (2, 3, 4):
-        said = f"{value:.{digits}f}"
-        if (value >= 1 or float(said) < 1) and (value <= 0 or float(said) > 0):
-            return said
+        text = f"{value:.{digits}f}"
+        if (value >= 1 or float(text) < 1) and (value <= 0 or float(text) > 0):
+            return text
     return "0.9999" if value > 0.5 else "0.0001"
 
 
-def scored(found: Interval | None) -> str:
+def format_interval(found: Interval | None) -> str:
     """A score with its interval: `0.82 [0.70, 0.90]`."""
     if found is None:
         return "-"
-    return f"{score(found.mean)} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{format_score(found.mean)} [{found.low:.2f}, {found.high:.2f}]"
 
 
-def changed(found: Interval | None) -> str:
+def format_difference(found: Interval | None) -> str:
     """A difference with its interval: `+0.19 [+0.05, +0.33]`."""
     if found is None:
         return "-"
     return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
-def share(part: float | None) -> str:
+def format_share(part: float | None) -> str:
     """A part of all: `97 %`. Less than all is never rounded up to it."""
     if part is None:
         return "-"
@@ -206,7 +208,7 @@ def share(part: float | None) -> str:
     return f"{min(percent, 99) if part < 1 else percent} %"
 
 
-def many(number: int) -> str:
+def format_count(number: int) -> str:
     """A number of tokens: `812`, `12.4k`, `1.3M`."""
     for size, sign in ((1_000_000, "M"), (1_000, "k")):
         if number >= size:
@@ -214,7 +216,7 @@ def many(number: int) -> str:
     return str(number)
 
 
-def dollars(cost: float | None) -> str:
+def format_cost(cost: float | None) -> str:
     """Money; `?` if it is unknown."""
     if cost is None:
         return "?"
@@ -223,15 +225,15 @@ def dollars(cost: float | None) -> str:
     return f"${cost:,.2f}" if cost >= 0.99995 else _cents(cost)
 
 
-def judged(used: Usage) -> str:
+def format_judging(used: Usage) -> str:
     """What judging used: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
     calls = f"{used.calls:,} LM call{'' if used.calls == 1 else 's'}"
     tokens = f"{used.tokens:,} token{'' if used.tokens == 1 else 's'}"
-    cost = "cost unknown" if used.cost is None else dollars(used.cost)
+    cost = "cost unknown" if used.cost is None else format_cost(used.cost)
     return f"judged with {calls} · {tokens} · {cost}"
 
 
-def seconds(amount: float) -> str:
+def format_seconds(amount: float) -> str:
     """A time: `0.41s`, `12s`."""
     return f"{amount:.2f}s" if amount < 9.995 else f"{amount:.0f}s"
 

@@ -237,10 +237,10 @@ class Evaluation:
         return printable(out.getvalue())
 
 
-def printable(said: str) -> str:
+def printable(text: str) -> str:
     """A text that any file can hold: lone surrogates, which models and JSON can bring in, become
     escapes."""
-    return said.encode("utf-8", "backslashreplace").decode()
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def as_json(value: Any) -> Any:
@@ -276,11 +276,11 @@ def _flat(contender: str, row: Row) -> dict[str, Any]:
 
 
 def _case_data(result: CaseResult) -> dict[str, Any]:
-    told = ("end", "run_id", "outcome", "score", "why", "error", "metric_error", "seconds")
+    names = ("end", "run_id", "outcome", "score", "why", "error", "metric_error", "seconds")
     return {
         "name": result.case.name,
         **result.asked,
-        **{name: getattr(result, name) for name in told},
+        **{name: getattr(result, name) for name in names},
         "usage": asdict(result.usage),
         "judging": asdict(result.judging),
         "nodes": {n: {"score": s.value, "why": s.why} for n, s in sorted(result.nodes.items())},

@@ -11,7 +11,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from bae.evals.measures import measure
-from bae.evals.metrics import Score, fields_metric, scored
+from bae.evals.metrics import Score, call_metric, fields_metric
 from bae.exceptions import BaeError
 from bae.tasks import cancellations
 from bae.threads import in_thread
@@ -146,7 +146,7 @@ async def score_by_expected(types: CaseTypes, case: Case, result: GraphResult[An
 async def _called(metric: Callable[..., Any], *given: Any, where: str) -> Score:
     """The score of a metric. One that raises what would end the program has failed like others."""
     try:
-        return await scored(metric, *given, where=where)
+        return await call_metric(metric, *given, where=where)
     except (asyncio.CancelledError, SystemExit) as error:
         if isinstance(error, asyncio.CancelledError) and cancellations():
             raise
@@ -195,8 +195,8 @@ class _Choices:
                 found[cls] = Score(1.0)
             else:
                 wanted = " or ".join(_name(each) for each in right)
-                said = "no valid choice" if chosen is None else f"chose {_name(chosen)}"
-                found[cls] = Score(0.0, f"{said}, where {wanted} was expected")
+                choice = "no valid choice" if chosen is None else f"chose {_name(chosen)}"
+                found[cls] = Score(0.0, f"{choice}, where {wanted} was expected")
         return found
 
     def _leading_to(self, end: type[Node] | None, cls: type[Node]) -> list[type[Any]]:

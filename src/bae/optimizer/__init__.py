@@ -22,7 +22,7 @@ from bae.optimizer.examples import (
 from bae.optimizer.improvement import Improvement, PartResult
 from bae.optimizer.metrics import Metric, metrics_for
 from bae.optimizer.node_schemas import NodeSchema, schema_of
-from bae.optimizer.optimization import aoptimize_node, optimize_node
+from bae.optimizer.optimization import Progress, aoptimize_node, optimize_node
 from bae.optimizer.optimizers import OPTIMIZERS, OPTIONS
 from bae.optimizer.predictors import (
     NodePredictor,
@@ -32,7 +32,6 @@ from bae.optimizer.predictors import (
     predictor_of,
     save_optimized,
 )
-from bae.optimizer.progress import Progress
 from bae.optimizer.splits import Split, split, split_apart
 from bae.optimizer.transitions import Transition, transitions_from
 

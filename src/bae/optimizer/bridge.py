@@ -163,7 +163,7 @@ _OURS = "(?#bae)"
 
 
 @contextmanager
-def quiet() -> Generator[None]:
+def silence_dspy() -> Generator[None]:
     """Within this block, threads with the setting `QUIET` print nothing, and draw no bars. DSPy and
     the packages that it uses warn of nothing in it."""
     global _users

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.evals.intervals import Interval, interval, paired_difference
 from bae.exceptions import BudgetError
 from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
-from bae.optimizer.progress import Progress, ProgressReporter
+from bae.optimizer.optimization import Progress, ProgressReporter
 from bae.tasks import all_or_first_error
 from bae.usage import Usage
 

@@ -139,16 +139,16 @@ def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
     seen = _seen(node, secrets.fields(type(node)))
     taken = set(RESERVED)
     fields = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {}
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in fields.items():
         free = name
         while free in taken or (free != name and free in fields):
             free += "_"
         taken.add(free)
-        said[free] = value
-    said["node_type"] = type(node).__name__
-    example = load_dspy("example_of").Example(said)
-    inputs = list(said)
+        values[free] = value
+    values["node_type"] = type(node).__name__
+    example = load_dspy("example_of").Example(values)
+    inputs = list(values)
     example["next_node_type"] = _name_of(transition)
     example["next_node"] = (
         None if following is None else _made(following, secrets.fields(type(following)))
@@ -185,11 +185,11 @@ def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
         context: Mapping[str, Any] = parts.get("context") or {}
         if not required <= fields.keys():
             continue
-        said: dict[str, Any] = {source: source_of(example)}
-        said |= {n: context[m] for n, m in inputs.items() if n != source and m in context}
-        given = list(said)
-        said |= {n: fields[m] for n, m in outputs.items() if m in fields}
-        found.append(_example(said, given, example, list(example.get("corrected") or ())))
+        values: dict[str, Any] = {source: source_of(example)}
+        values |= {n: context[m] for n, m in inputs.items() if n != source and m in context}
+        inputs_given = list(values)
+        values |= {n: fields[m] for n, m in outputs.items() if m in fields}
+        found.append(_example(values, inputs_given, example, list(example.get("corrected") or ())))
     return found
 
 
@@ -208,9 +208,9 @@ def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     ]
 
 
-def _example(said: dict[str, Any], inputs: list[str], of: Any, corrected: list[str]) -> Any:
-    example = load_dspy("fill_examples").Example(said)
-    if BAE not in said:  # a node may have a field of that name
+def _example(values: dict[str, Any], inputs: list[str], of: Any, corrected: list[str]) -> Any:
+    example = load_dspy("fill_examples").Example(values)
+    if BAE not in values:  # a node may have a field of that name
         run_id = str(of.get("run_id") or "")
         example[BAE] = {"run_id": run_id, "root": root_of(of), "corrected": corrected}
     return example.with_inputs(*inputs)
@@ -222,12 +222,12 @@ def root_of(example: Any) -> str:
     root = example.get("root")
     if isinstance(root, str) and root and "next_node_type" in example:
         return root
-    return str(noted(example).get("root") or "")
+    return str(metadata_of(example).get("root") or "")
 
 
 def source_of(example: Any) -> Any:
     """The node that an example comes from, by its class, as a prompt has it."""
-    known = noted(example).get("source")
+    known = metadata_of(example).get("source")
     if known is not None:
         return known
     # It was made by hand: every other key is a field.
@@ -236,7 +236,7 @@ def source_of(example: Any) -> Any:
 
 
 def _leads_to(example: Any, cls: type[Node]) -> bool:
-    about = noted(example)
+    about = metadata_of(example)
     if about.get("by", "lm") != "lm" or "fill" in (about.get(WITHOUT) or ()):
         return False
     types = about.get("types")
@@ -246,7 +246,7 @@ def _leads_to(example: Any, cls: type[Node]) -> bool:
 
 
 def _comes_from(example: Any, cls: type[Node]) -> bool:
-    about = noted(example)
+    about = metadata_of(example)
     if "choice" in (about.get(WITHOUT) or ()):
         return False
     types = about.get("types")
@@ -255,7 +255,7 @@ def _comes_from(example: Any, cls: type[Node]) -> bool:
     return example.get("node_type") == cls.__name__
 
 
-def noted(example: Any) -> dict[str, Any]:
+def metadata_of(example: Any) -> dict[str, Any]:
     """What an example says for bae alone; empty if it was made by hand."""
     found = example.get(BAE)
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}
@@ -280,7 +280,7 @@ def _seen(node: Node, hidden: frozenset[str]) -> Any:
     cls = type(node)
     if cls.__pydantic_decorators__.model_serializers:
         return {}
-    return _told(cls, {n: v for n, v in node.__dict__.items() if n not in hidden})
+    return _shown_values(cls, {n: v for n, v in node.__dict__.items() if n not in hidden})
 
 
 def _made(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
@@ -301,10 +301,10 @@ def _made(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
         and field.name in node.__dict__
         and field.name not in hidden
     }
-    return {"context": _told(cls, resolved), "fields": fields}
+    return {"context": _shown_values(cls, resolved), "fields": fields}
 
 
-def _told(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_values(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
     """What a model is told of some fields of a node, word for word."""
     known = {name: value for name, value in values.items() if name in cls.__pydantic_fields__}
     if not known:
@@ -314,13 +314,13 @@ def _told(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
     """The fields of a node in words that the class takes from a model; None where one has none."""
-    said: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     for name in asked:
         words = list(_words(type(node), name, node.__dict__[name]))
         if not words:
             return None
-        said[name] = words[-1]
-    return said
+        answer[name] = words[-1]
+    return answer
 
 
 def _words(cls: type[Node], name: str, value: Any) -> Iterator[Any]:
@@ -328,23 +328,23 @@ def _words(cls: type[Node], name: str, value: Any) -> Iterator[Any]:
     the field makes the same value of that again, as a journal does, whom no serializer of the
     class's own can mislead."""
     try:
-        said = _serializer(cls, name).to_python(value, mode="json", by_alias=False, warnings=False)
-        again = _read(cls, name, said)
-        yield in_order(said, value)
+        text = _serializer(cls, name).to_python(value, mode="json", by_alias=False, warnings=False)
+        again = _read(cls, name, text)
+        yield in_order(text, value)
         if again == value:
             return
     except Exception:  # serializers and validators are code of the node's own
         pass
     try:
-        said = from_json(node_codec(cls).dump_field(name, value)[0])
-        if _read(cls, name, said) == value:
-            yield in_order(said, value)
+        text = from_json(node_codec(cls).dump_field(name, value)[0])
+        if _read(cls, name, text) == value:
+            yield in_order(text, value)
     except Exception:  # the same, and a value that no journal keeps
         return
 
 
-def _read(cls: type[Node], name: str, said: Any) -> Any:
-    return validated(cls, {name: said}, frozenset({name}))[name]
+def _read(cls: type[Node], name: str, value: Any) -> Any:
+    return validated(cls, {name: value}, frozenset({name}))[name]
 
 
 def _serializer(cls: type[Node], name: str) -> SchemaSerializer:
@@ -375,12 +375,12 @@ def _is_trace(given: Any) -> bool:
 
 def _no_example(given: Any) -> str:
     if isinstance(given, Node):
-        said = f"the trainset has a node, {type(given).__name__}, in the place of an example"
+        what = f"the trainset has a node, {type(given).__name__}, in the place of an example"
     elif hasattr(given, "items"):
-        said = "an example of the trainset has no next_node_type"
+        what = "an example of the trainset has no next_node_type"
     else:
-        said = f"the trainset has {given!r:.80} in the place of an example"
+        what = f"the trainset has {given!r:.80} in the place of an example"
     return (
-        f"{said}: give what examples_from(journal, graph) or trace_to_examples(trace) returns, or "
+        f"{what}: give what examples_from(journal, graph) or trace_to_examples(trace) returns, or "
         "a list of traces or of results"
     )

@@ -29,8 +29,7 @@ from bae.lm.policies.budget import Budget
 from bae.optimizer.artifacts import read_artifacts, save_artifacts
 from bae.optimizer.calls import CallLog, CallStatistics
 from bae.optimizer.comparison import Comparison, compare
-from bae.optimizer.optimization import MINIMUM, aoptimize_node
-from bae.optimizer.progress import Progress
+from bae.optimizer.optimization import MINIMUM, Progress, aoptimize_node
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -64,7 +63,7 @@ class PartResult:
 
     `examples` are all there were, `train` those to learn from, which ask so many different
     `questions`, and `held_out` those to compare on; `corrected_train` and `corrected_held_out`
-    were corrected by people. `there` is the score of the artifact that was in the directory before.
+    were corrected by people. `existing` is the score of the artifact in the directory.
     """
 
     node: str
@@ -77,7 +76,7 @@ class PartResult:
     verdict: Verdict = "not compared"
     written: bool = False
     comparison: Comparison | None = None
-    there: Interval | None = None
+    existing: Interval | None = None
     notes: list[str] = field(default_factory=list[str])
     questions: int = 0
 
@@ -168,10 +167,10 @@ class Improvement:
                 for cls, parts in found.items()
                 if any(part.verdict != "too few examples" for part in parts)
             }
-            there = self._there(learnable)
+            existing = self._existing(learnable)
             for cls, parts in learnable.items():
                 try:
-                    await self._improve(cls, parts, there.get(cls), log)
+                    await self._improve(cls, parts, existing.get(cls), log)
                 except BudgetError as error:
                     if error.budget is not self.budget:
                         raise
@@ -249,10 +248,10 @@ class Improvement:
                     questions=questions,
                 )
 
-    def _there(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
+    def _existing(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
         """The artifacts that the directory has. One that does not fit counts as none."""
         misfits: dict[type[Node], ArtifactError] = {}
-        there = read_artifacts(self.graph, self.directory, misfits)
+        existing = read_artifacts(self.graph, self.directory, misfits)
         for cls, error in misfits.items():
             self.misfits.append(Misfit(Path(error.file), error.message))
             becomes = (
@@ -261,7 +260,7 @@ class Improvement:
                 else "it stays as it is, since nothing is learned for it"
             )
             self._report(Progress(cls.__name__, "", "read", note=f"{error.message}; {becomes}"))
-        return there
+        return existing
 
     def _report(self, progress: Progress) -> None:
         if self.progress is None:
@@ -270,7 +269,7 @@ class Improvement:
             self.progress(progress)
 
     async def _improve(
-        self, cls: type[Node], parts: list[PartResult], there: Artifact | None, log: CallLog
+        self, cls: type[Node], parts: list[PartResult], existing: Artifact | None, log: CallLog
     ) -> None:
         from bae.optimizer.predictors import artifact_of
 
@@ -291,22 +290,22 @@ class Improvement:
         )
         found = artifact_of(predictor)
         compared = await self._compare(cls, predictor, log)
-        before = await self._scores_there(cls, found, there, log)
+        before = await self._existing_scores(cls, found, existing, log)
         for part in parts:
             if part.verdict == "too few examples":
                 continue
             notes = found.made.notes if found.made is not None else []
             part.notes += [each for each in notes if each.startswith(f"{part.part}: ")]
-            part.comparison, part.there = compared.get(part.part), before.get(part.part)
+            part.comparison, part.existing = compared.get(part.part), before.get(part.part)
             learned = getattr(found, part.part)
             if learned is None:
                 part.verdict = "nothing learned"
-            elif there is not None and getattr(there, part.part) == learned:
+            elif existing is not None and getattr(existing, part.part) == learned:
                 part.verdict = "there already"
             else:
-                part.verdict = verdict_on(part.comparison, part.there, held_out=part.held_out)
+                part.verdict = verdict_on(part.comparison, part.existing, held_out=part.held_out)
             part.written = is_written(part.verdict, force=self.force, certain=self.certain)
-        self._write(cls, found, there, [part for part in parts if part.written])
+        self._write(cls, found, existing, [part for part in parts if part.written])
 
     async def _compare(
         self, cls: type[Node], predictor: Any, log: CallLog
@@ -325,28 +324,32 @@ class Improvement:
         )
         return {each.part: each for each in found}
 
-    async def _scores_there(
-        self, cls: type[Node], found: Artifact, there: Artifact | None, log: CallLog
+    async def _existing_scores(
+        self, cls: type[Node], found: Artifact, existing: Artifact | None, log: CallLog
     ) -> dict[str, Interval]:
-        """The scores of the artifact that is there, where it differs from what was found."""
+        """The scores of the existing artifact, where it differs from what was found."""
         from bae.optimizer.predictors import predictor_of
 
-        if there is None:
+        if existing is None:
             return {}
-        same = {part: None for part in PARTS if getattr(there, part) == getattr(found, part)}
-        other = there.model_copy(update=same)
+        same = {part: None for part in PARTS if getattr(existing, part) == getattr(found, part)}
+        other = existing.model_copy(update=same)
         if other.fill is None and other.choice is None:
             return {}
         compared = await self._compare(cls, predictor_of(cls, other), log)
         return {part: each.after for part, each in compared.items()}
 
     def _write(
-        self, cls: type[Node], found: Artifact, there: Artifact | None, parts: Sequence[PartResult]
+        self,
+        cls: type[Node],
+        found: Artifact,
+        existing: Artifact | None,
+        parts: Sequence[PartResult],
     ) -> None:
-        """Write what is better. A part that was there and is not replaced stays."""
+        """Write what is better. An existing part that is not replaced stays."""
         if not parts:
             return
-        kept: dict[Part, Any] = {part: getattr(there, part, None) for part in PARTS}
+        kept: dict[Part, Any] = {part: getattr(existing, part, None) for part in PARTS}
         kept |= {each.part: getattr(found, each.part) for each in parts}
         made = found.made
         if made is not None:
@@ -354,7 +357,7 @@ class Improvement:
             made = made.model_copy(update={"held_out": scores})
             for part in PARTS:
                 if part not in scores:
-                    stays = None if kept[part] is None else there
+                    stays = None if kept[part] is None else existing
                     made = made.keeping(part, stays and stays.made)
         artifact = found.model_copy(update={**kept, "made": made})
         files = save_artifacts({cls: artifact}, self.directory, among=self.graph)
@@ -410,16 +413,18 @@ class Improvement:
         return BaeError(what, code="bae-optimize-nothing", fix=fix)
 
 
-def verdict_on(comparison: Comparison | None, there: Interval | None, *, held_out: int) -> Verdict:
-    """The verdict of a comparison on the held-out examples. `there` is the score of the artifact
-    that was there before, if there was one."""
+def verdict_on(
+    comparison: Comparison | None, existing: Interval | None, *, held_out: int
+) -> Verdict:
+    """The verdict of a comparison on the held-out examples. `existing` is the score of the
+    artifact in the directory, if there is one."""
     if not held_out:
         return "nothing held out"
     if comparison is None:
         return "not compared"
     if not comparison.better:
         return "not better"
-    if there is not None and there.mean >= comparison.after.mean:
+    if existing is not None and existing.mean >= comparison.after.mean:
         return "no better than what is there"
     return "better" if comparison.certain else "better, not beyond chance"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, cast
 
 from bae.evals.judge import Judge
-from bae.evals.metrics import Score, fields_metric, node_transition_metric, scored
+from bae.evals.metrics import Score, call_metric, fields_metric, node_transition_metric
 from bae.exceptions import BaeError, NodeError
 from bae.node import Node
 from bae.plan import plan_of
@@ -104,8 +104,8 @@ class ChoiceMetric(PartMetric):
             same = node_transition_metric({"choice": expected}, {"choice": chosen})
             why = "" if same else f"{chosen} was chosen, where {expected} was right"
             return Score(float(same), why)
-        said = {"node_type": self.node.__name__, "next_node_type": expected}
-        shown = _example(example, {n: v for n, v in said.items() if n not in example})
+        names = {"node_type": self.node.__name__, "next_node_type": expected}
+        shown = _example(example, {n: v for n, v in names.items() if n not in example})
         prediction = _prediction({"choice": chosen, "next_node_type": chosen})
         return await _asked(self._function, shown, prediction, trace, place)
 
@@ -149,7 +149,7 @@ class FillMetric(PartMetric):
                 fix=f"make examples with the class {self.node.__name__} as it is now",
             )
         if self._function is None:
-            return await scored(self._by_nodes, expected, given, where=str(place))
+            return await call_metric(self._by_nodes, expected, given, where=str(place))
         # Both sides are the values that the class makes of the JSON, so that they can be compared.
         names = {n: key for n, key in self._keys(example) if n in self._asked}
         shown = _example(example, {key: getattr(expected, n) for n, key in names.items()})
@@ -205,21 +205,21 @@ class _Place:
 
     def __str__(self) -> str:
         part = "the choice after" if self._metric.part == "choice" else "the fields of"
-        said = f"{part} {self._metric.node.__name__}"
+        text = f"{part} {self._metric.node.__name__}"
         if self._index is not None:
-            said += f", example {self._index}"
+            text += f", example {self._index}"
         try:
             run = self._example["bae"]["run_id"]
         except (KeyError, TypeError):
             run = ""
-        return f"{said} (run {run})" if run else said
+        return f"{text} (run {run})" if run else text
 
 
 async def _asked(
     function: Callable[..., Any], example: Any, prediction: Any, trace: Any, place: _Place
 ) -> Score:
     given = (example, prediction, trace, None, None)[: _arity(function)]
-    return await scored(
+    return await call_metric(
         function,
         *given,
         where=str(place),

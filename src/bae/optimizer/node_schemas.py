@@ -134,8 +134,8 @@ def _make(plan: NodePlan) -> NodeSchema:
     for name, cls in offered.items():
         if cls is not NoneType and (description := plan_of(cls).description):
             words[f"description of {name}"] = description
-    said = json.dumps([sorted(fields.items()), sorted(offered), sorted(words.items())])
-    found = hashlib.sha256(said.encode()).hexdigest()[:32]
+    text = json.dumps([sorted(fields.items()), sorted(offered), sorted(words.items())])
+    found = hashlib.sha256(text.encode()).hexdigest()[:32]
     return NodeSchema(hash=found, fields=fields, leads_to=list(offered), words=words)
 
 

@@ -1,21 +1,24 @@
-"""Optimizing a node class: its fill and its choice, each with the examples that there are for it,
-under a budget and with a call log."""
+"""Optimizing a node class: its fill and its choice, each with its examples, under a budget, with a
+call log, and with progress reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, cast
 
 from pydantic_core import to_jsonable_python
 
+from bae.exceptions import describe
 from bae.graph import run_sync
 from bae.lm.signatures import says
 from bae.node import Node
 from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
 from bae.optimizer.optimizers import checked_options
-from bae.optimizer.progress import Part, Progress, ProgressReporter
 from bae.plan import plan_of
 from bae.result import GraphResult
 from bae.threads import in_thread
@@ -28,6 +31,81 @@ if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget
     from bae.optimizer.metrics import Metric
     from bae.optimizer.predictors import NodePredictor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Phase = Literal[
+    "read", "bootstrapping", "proposing", "trying", "comparing", "compared", "done", "skipped"
+]
+Part = Literal["fill", "choice"]
+
+log = logging.getLogger("bae.optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the optimization of one part of a node is.
+
+    `calls` were answered by LMs and `from_log` by the call log, `earlier` of them in another
+    process; `scored` answers have a score, and `best` is the mean score of the best candidate so
+    far, if candidates are tried at all; once it is `compared`, of what was learned, on the examples
+    that were held out. `note` is a remark.
+    """
+
+    node: str
+    part: str
+    phase: Phase
+    calls: int = 0
+    from_log: int = 0
+    earlier: int = 0
+    scored: int = 0
+    best: float | None = None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class ProgressReporter:
+    """Reports the progress of one part to a listener. One that raises is not called again."""
+
+    node: str
+    part: Part
+    calls: CallLog
+    listener: Callable[[Progress], None] | None = None
+    phase: Phase = "bootstrapping"
+    scored: int = 0
+    best: float | None = None
+    notes: list[str] = field(default_factory=list[str])
+
+    def report(self, note: str = "") -> None:
+        """Report the current state."""
+        if self.listener is None:
+            return
+        asked = self.calls.statistics()
+        progress = Progress(
+            self.node,
+            self.part,
+            self.phase,
+            asked.calls,
+            asked.from_log,
+            asked.earlier.calls,
+            self.scored,
+            self.best,
+            note,
+        )
+        try:
+            self.listener(progress)
+        except Exception as error:
+            self.listener = None
+            log.warning("progress raised, and is not called again: %s", describe(error))
+
+    def note(self, text: str) -> None:
+        """Note something worth knowing, once: in the log, and in the artifact."""
+        if text not in self.notes:
+            self.notes.append(text)
+            log.warning("%s, %s: %s", self.node, self.part, text)
+            self.report(text)
+
 
 MINIMUM = 10
 """How many questions a part needs to be optimized, unless `minimum=` says otherwise."""
@@ -164,44 +242,18 @@ async def aoptimize_node(
     return predictor
 
 
-def optimize_node(
-    node_cls: type[Node],
-    trainset: Iterable[Any],
-    metric: Metric | Judge | None = None,
-    *,
-    lm: LM | str | Any = None,
-    teacher: LM | str | Any = None,
-    optimizer: str = "bootstrap",
-    budget: Budget | None = None,
-    seed: int = 0,
-    calls: CallLog | str | Path | None = None,
-    concurrency: int = 4,
-    progress: Callable[[Progress], None] | None = None,
-    minimum: int = MINIMUM,
-    graph: Graph[Any, Any] | None = None,
-    **options: Any,
-) -> NodePredictor:
-    """`aoptimize_node` for sync callers. Inside a running event loop await that one."""
-    return run_sync(
-        lambda: aoptimize_node(
-            node_cls,
-            trainset,
-            metric,
-            lm=lm,
-            teacher=teacher,
-            optimizer=optimizer,
-            budget=budget,
-            seed=seed,
-            calls=calls,
-            concurrency=concurrency,
-            progress=progress,
-            minimum=minimum,
-            graph=graph,
-            **options,
-        ),
-        "optimize_node()",
-        "await aoptimize_node(…)",
-    )
+def _run_synchronously(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    @wraps(work)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_sync(lambda: work(*args, **kwargs), "optimize_node()", "await aoptimize_node(…)")
+
+    call.__name__ = call.__qualname__ = "optimize_node"
+    call.__doc__ = "`aoptimize_node` for sync callers. Inside a running event loop await that one."
+    return call
+
+
+optimize_node = _run_synchronously(aoptimize_node)
+"""`aoptimize_node` for sync callers. Inside a running event loop await that one."""
 
 
 def _check(cls: Any, least_one: Mapping[str, Any], seed: Any) -> None:

@@ -159,7 +159,7 @@ def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return options.model_dump()
 
 
-def validating(training: Training) -> tuple[list[Any], list[Any]]:
+def split_validation(training: Training) -> tuple[list[Any], list[Any]]:
     """The examples to make candidates from, and those to score them on. There are some of each."""
     examples = list(training.examples)
     share = training.options.get("validation")
@@ -173,7 +173,7 @@ def validating(training: Training) -> tuple[list[Any], list[Any]]:
     return [examples[place] for place in made], [examples[place] for place in scored]
 
 
-def optimized(name: str, training: Training, made: list[Any], scored: list[Any]) -> Optimized:
+def run_optimizer(name: str, training: Training, made: list[Any], scored: list[Any]) -> Optimized:
     """Have an optimizer do its work, in this thread and those that it starts."""
     program = _BY_NAME[name](training, made, scored)
     return Optimized(program.signature.instructions, tuple(program.demos))

@@ -11,7 +11,7 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
-from bae.optimizer.examples import BAE, WITHOUT, noted, root_of, source_of
+from bae.optimizer.examples import BAE, WITHOUT, metadata_of, root_of, source_of
 
 
 def questions_of(example: Any) -> dict[str, str]:
@@ -19,7 +19,7 @@ def questions_of(example: Any) -> dict[str, str]:
     An example of one part answers one, under the name ""."""
     if "next_node_type" not in example:
         return {"": question_of(example)}
-    about = noted(example)
+    about = metadata_of(example)
     types = about.get("types") or [example.get("node_type"), example.get("next_node_type")]
     source = source_of(example)
     found = {"choice": _text([types[0], source])}
@@ -66,15 +66,15 @@ def distinct(examples: Sequence[Any]) -> list[Any]:
 
 def is_corrected(example: Any) -> bool:
     """Whether a person corrected the answer in an example of one part."""
-    about = noted(example)
+    about = metadata_of(example)
     # A node may have a field of that name.
     return about.keys() == {"run_id", "root", "corrected"} and bool(about["corrected"])
 
 
 def without(example: Any, parts: Collection[str]) -> Any:
     """A copy of an example that answers nothing for these parts of a node."""
-    left_out = [*(noted(example).get(WITHOUT) or ()), *parts]
-    return _with(example, **{BAE: {**noted(example), WITHOUT: left_out}})
+    left_out = [*(metadata_of(example).get(WITHOUT) or ()), *parts]
+    return _with(example, **{BAE: {**metadata_of(example), WITHOUT: left_out}})
 
 
 def _most_trusted(group: Sequence[Any]) -> Any:
@@ -122,8 +122,8 @@ def _outputs(example: Any) -> dict[str, Any]:
     return {n: v for n, v in example.items() if n not in inputs and n != BAE}
 
 
-def _text(said: Any) -> str:
-    return json.dumps(said, sort_keys=True, default=str)
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 E = TypeVar("E")
@@ -206,9 +206,9 @@ def _by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
     """The places of the examples of each run, in an order that the seed and their words decide."""
     groups: dict[str, list[tuple[str, int]]] = {}
     for place, example in enumerate(examples):
-        said = _said(example)
+        text = _example_text(example)
         # One that comes from no run is a group of its own, with equal ones.
-        groups.setdefault(root_of(example) or said, []).append((said, place))
+        groups.setdefault(root_of(example) or text, []).append((text, place))
     ordered = sorted(groups, key=lambda root: (_number(seed, root), root))
     return [
         [place for _, place in sorted(groups[root], key=lambda each: each[0])] for root in ordered
@@ -228,5 +228,5 @@ def _number(seed: int, root: str) -> str:
     return sha256(f"{seed}:{root}".encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _said(example: Any) -> str:
+def _example_text(example: Any) -> str:
     return json.dumps(dict(example.items()), sort_keys=True, default=str)

@@ -21,8 +21,8 @@ from bae.lm.backend import ask_to_fill
 from bae.lm.extras import load_dspy
 from bae.lm.prompts import text_of_question
 from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
-from bae.optimizer.bridge import QUIET, Bridge, OutOfBudget, quiet
-from bae.optimizer.optimizers import Training, optimized, validating
+from bae.optimizer.bridge import QUIET, Bridge, OutOfBudget, silence_dspy
+from bae.optimizer.optimizers import Training, run_optimizer, split_validation
 from bae.optimizer.questions import Reworded, node_like
 from bae.optimizer.splits import is_corrected
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget
     from bae.optimizer.calls import CallLog
     from bae.optimizer.metrics import PartMetric
-    from bae.optimizer.progress import Phase, ProgressReporter
+    from bae.optimizer.optimization import Phase, ProgressReporter
     from bae.optimizer.questions import PartQuestions
 
 
@@ -105,7 +105,7 @@ class AskingAdapter(_dspy.Adapter):
         demos: list[Any],
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        """Ask, and give the outputs by their names in the signature."""
+        """Ask, and return the outputs by their names in the signature."""
         given = {**lm.kwargs, **lm_kwargs}
         role: Role = getattr(lm, "role", "student")
         backend = self._calls.around(self._backends[role], given.get("rollout_id"))
@@ -243,13 +243,13 @@ class GaveUp(Exception):
 class Teaching:
     """What became of the teacher's answers, from the thread that bootstraps.
 
-    An answer is good with a score of `accept`; after `most_fruitless` that were not, only what was
+    An answer is good with a score of `accept`; after `fruitless_limit` that were not, only what was
     asked before may be asked, which costs nothing.
     """
 
-    def __init__(self, accept: float, most_fruitless: int) -> None:
+    def __init__(self, accept: float, fruitless_limit: int) -> None:
         self.accept = accept
-        self._most = most_fruitless
+        self._most = fruitless_limit
         self._scores: dict[str, float] = {}
         self._good: set[str] = set()
         self._refused = 0
@@ -272,14 +272,14 @@ class Teaching:
             return ""
         best = max(self._scores.values())
         more = "a higher max_fruitless" if fruitless < asked else "a lower accept"
-        said = (
+        outcome = (
             f"{fruitless} of {asked} answers of the teacher were not good enough to be examples"
             if fruitless < asked
             else f"no answer of the teacher, of {asked}, was good enough to be an example"
         )
         ended = ", and it was asked no more" if self._refused else ""
         return (
-            f"{said}{ended}: it takes a score of {self.accept:g}, and the best had {best:.2g}; "
+            f"{outcome}{ended}: it takes a score of {self.accept:g}, and the best had {best:.2g}; "
             f"give another teacher, or {more}"
         )
 
@@ -288,7 +288,7 @@ class Teaching:
         return len(self._scores) - len(self._good)
 
 
-def most_fruitless(options: Mapping[str, Any]) -> int:
+def fruitless_limit(options: Mapping[str, Any]) -> int:
     """How many answers of the teacher may be of no use, by the options of an optimizer."""
     most = options.get("max_fruitless")
     if most is not None:
@@ -335,7 +335,7 @@ class Scoreboard:
 
 
 async def optimize_part(
-    asked: PartQuestions,
+    questions: PartQuestions,
     examples: list[Any],
     metric: PartMetric,
     backends: Mapping[Any, Backend],
@@ -349,20 +349,20 @@ async def optimize_part(
     concurrency: int,
 ) -> float | None:
     """Optimize the predictor of a part, in place, with examples of which no two ask the same.
-    Answers the score of what was found, where it has one: the mean over what candidates are scored
-    on, and not made from."""
+    Returns the score of what was found, if it has one: its mean over the validation examples, which
+    candidates are scored on and not made from."""
     dspy = load_dspy("optimize_node")
     bridge = Bridge(budget)
     accept = options.get("accept")
     accept = metric.accept if accept is None else accept
-    teaching = Teaching(accept, most_fruitless(options))
-    adapter = AskingAdapter(bridge, log, backends, asked, reporter, teaching)
-    plain = [_without_origin(asked, each) for each in examples]
+    teaching = Teaching(accept, fruitless_limit(options))
+    adapter = AskingAdapter(bridge, log, backends, questions, reporter, teaching)
+    plain = [_without_origin(questions, each) for each in examples]
     places = {id(each): index for index, each in enumerate(plain)}
     board = Scoreboard()
 
     def score(example: Any, prediction: Any, trace: Any) -> tuple[float, str]:
-        answer = asked.answer(dict(prediction))
+        answer = questions.answer(dict(prediction))
         candidate, question = adapter.candidate, adapter.question
         place = places[id(example)]
 
@@ -374,7 +374,7 @@ async def optimize_part(
                 best = board.add(candidate, example, value)
                 reporter.best = best if apart else None
             elif trace is not None:
-                if is_corrected(examples[place]) and answer != asked.answer(dict(example)):
+                if is_corrected(examples[place]) and answer != questions.answer(dict(example)):
                     value = _NEVER  # no other answer replaces a person's
                 teaching.judged(question, found.value, value >= accept)
             reporter.report()
@@ -383,7 +383,7 @@ async def optimize_part(
         return bridge.call(judged)
 
     training = Training(
-        predictor=_asked_of(asked),
+        predictor=_without_defaults(questions),
         examples=plain,
         origins=examples,
         score=score,
@@ -397,7 +397,7 @@ async def optimize_part(
         is_over=lambda: bridge.spent is not None or board.best == 1.0,
         options=options,
     )
-    made, scored = validating(training)
+    made, scored = split_validation(training)
     board.expect(scored)
     # With a single question it is both, and a score of it says nothing.
     apart = not {id(each) for each in made} & {id(each) for each in scored}
@@ -417,7 +417,7 @@ async def optimize_part(
             **{QUIET: True},
         ):
             try:
-                return optimized(optimizer, training, made, scored)
+                return run_optimizer(optimizer, training, made, scored)
             except OutOfBudget:
                 return None
             except BaseException as error:
@@ -427,7 +427,7 @@ async def optimize_part(
                 raise
 
     reporter.report()
-    with quiet():
+    with silence_dspy():
         found = await bridge.run(work)
     if bridge.spent is not None:
         reporter.note(
@@ -435,11 +435,11 @@ async def optimize_part(
         )
     best: float | None = None
     if adapter.not_taken and not adapter.taken:
-        # What was found was never asked, and could not be.
+        # What was found was never questions, and could not be.
         reporter.note(_none_taken(adapter))
     elif found is not None:
-        asked.predictor.signature = asked.signature.with_instructions(found.instruction)
-        asked.predictor.demos = [_demo(asked, each) for each in found.demos]
+        questions.predictor.signature = questions.signature.with_instructions(found.instruction)
+        questions.predictor.demos = [_demo(questions, each) for each in found.demos]
         if apart:
             best = board.mean(adapter.candidate_of(found.instruction, found.demos))
         if adapter.not_taken:
@@ -456,43 +456,41 @@ _NEVER: Final = float("-inf")
 
 
 def _none_taken(adapter: AskingAdapter) -> str:
-    count = adapter.not_taken.total()
-    said = "the only question" if count == 1 else f"any of {count} questions"
+    count, why = adapter.not_taken.total(), next(iter(adapter.not_taken))
+    questions = "the only question" if count == 1 else f"any of {count} questions"
     return (
-        f"the LM would not take {said}, so it stays as it is: {next(iter(adapter.not_taken))}; if "
-        "that is because they are too long, show fewer examples: lower max_labeled_demos and "
-        "max_bootstrapped_demos"
+        f"the LM would not take {questions}, so it stays as it is: {why}; if that is because they "
+        "are too long, show fewer examples: lower max_labeled_demos and max_bootstrapped_demos"
     )
 
 
 def _some_not_taken(adapter: AskingAdapter) -> str:
-    count = adapter.not_taken.total()
-    said = "1 question was" if count == 1 else f"{count} questions were"
-    every = count + adapter.taken
-    return f"{said} not taken by the LM, of {every}, and scored 0: {next(iter(adapter.not_taken))}"
+    count, why = adapter.not_taken.total(), next(iter(adapter.not_taken))
+    were = "1 question was" if count == 1 else f"{count} questions were"
+    return f"{were} not taken by the LM, of {count + adapter.taken}, and scored 0: {why}"
 
 
-def _asked_of(asked: PartQuestions) -> Any:
+def _without_defaults(questions: PartQuestions) -> Any:
     """The predictor for DSPy: without defaults, which it would put in where an example has nothing.
     A run does not show the model a field with its default."""
-    fields = {name: copy(field) for name, field in asked.signature.fields.items()}
-    for name in asked.signature.input_fields:
+    fields = {name: copy(field) for name, field in questions.signature.fields.items()}
+    for name in questions.signature.input_fields:
         fields[name].default = PydanticUndefined
-    predictor = asked.predictor.deepcopy()
-    signature = load_dspy("optimize_node").Signature(fields, asked.signature.instructions)
+    predictor = questions.predictor.deepcopy()
+    signature = load_dspy("optimize_node").Signature(fields, questions.signature.instructions)
     predictor.signature = signature
     return predictor
 
 
-def _demo(asked: PartQuestions, demo: Any) -> Any:
+def _demo(questions: PartQuestions, demo: Any) -> Any:
     """A demonstration with the fields of the signature, and nothing that DSPy notes beside them."""
-    inputs = [name for name in asked.signature.input_fields if name in demo]
-    said = {name: demo[name] for name in asked.signature.fields if name in demo}
-    return load_dspy("optimize_node").Example(said).with_inputs(*inputs)
+    inputs = [name for name in questions.signature.input_fields if name in demo]
+    values = {name: demo[name] for name in questions.signature.fields if name in demo}
+    return load_dspy("optimize_node").Example(values).with_inputs(*inputs)
 
 
-def _without_origin(asked: PartQuestions, example: Any) -> Any:
+def _without_origin(questions: PartQuestions, example: Any) -> Any:
     """The example without where it comes from, which is nothing for a model to see."""
     inputs = list(example.inputs().keys())
-    said = {name: value for name, value in example.items() if name in asked.signature.fields}
-    return load_dspy("optimize_node").Example(said).with_inputs(*inputs)
+    values = {name: value for name, value in example.items() if name in questions.signature.fields}
+    return load_dspy("optimize_node").Example(values).with_inputs(*inputs)
