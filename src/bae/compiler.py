@@ -189,20 +189,14 @@ class CompiledGraph(Generic[S, T]):
 
     def _chosen(self, by: str, nodes: Iterable[Any] | None) -> list[type[Node]]:
         """The classes that the parameter `by` names, itself or as the keys of a mapping."""
-        from bae.optimizer.node_schemas import is_node_class
-
         if nodes is None:
             return list(self.predictors)
-        wanted = (nodes,) if isinstance(nodes, str | type) else nodes
-        listed: list[Any] = [*wanted] if isinstance(cast(object, wanted), Iterable) else [wanted]
-        if not all(isinstance(each, str) or is_node_class(each) for each in listed):
-            raise TypeError(f"optimize({by}={nodes!r}): give node classes, or their names")
+        listed: list[Any] = [nodes] if isinstance(nodes, str | type) else [*nodes]
         names = [cls.__name__ for cls in self.predictors]
         for each in listed:
             if each not in self.predictors and each not in names:
-                name = each if isinstance(each, str) else f"{each.__module__}.{each.__qualname__}"
                 raise ValueError(
-                    f"optimize({by}=…): the graph {self.graph.name} has no node {name}; it has "
+                    f"optimize({by}=…): the graph {self.graph.name} has no node {each!r}; it has "
                     f"{', '.join(names)}"
                 )
         return [cls for cls in self.predictors if cls in listed or cls.__name__ in listed]

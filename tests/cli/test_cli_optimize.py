@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,14 +153,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def collect(
-    file: Path, graph: Graph[Any, Any], ticket: type[Node], numbers: range, begins: str = "run-"
+    file: Path,
+    graph: Graph[Any, Any],
+    ticket: type[Node],
+    numbers: Sequence[int],
+    begins: str = "run-",
 ) -> None:
     async with SQLiteJournal(file) as journal:
-        for number in numbers:
+        for place, number in enumerate(numbers, numbers[0]):
             choice, queue = right(number)
             lm = ScriptedLM([choice, {"queue": queue} if choice == "Reply" else {}])
             start = ticket(text=f"number {number}")  # type: ignore[call-arg]
-            await graph.arun(start, lm, journal=journal, run_id=f"{begins}{number}")
+            await graph.arun(start, lm, journal=journal, run_id=f"{begins}{place}")
 
 
 @pytest.fixture
@@ -279,9 +283,7 @@ def test_what_is_not_better_is_not_written_and_the_command_fails(bae: Any, model
     assert files() == KEPT
 
 
-def test_what_is_forced_after_all_or_no_more_to_be_certain_is_written_without_another_call(
-    bae: Any, model: Model
-) -> None:
+def test_what_is_forced_after_all_is_written_without_another_call(bae: Any, model: Model) -> None:
     model.knows = ("fill", "choice")
     done = optimize(bae, model)
     asked = model.asked
@@ -294,14 +296,6 @@ def test_what_is_forced_after_all_or_no_more_to_be_certain_is_written_without_an
     assert forced.data["calls"]["made"] == 0
     assert forced.data["calls"]["earlier"] == model.asked == asked
     assert files() == ["Reply.json", "Ticket.json"]  # and the calls are gone
-    model.knows = ()
-    few = ("--held-out", "0.05", *REPLY)
-    certain = optimize(bae, model, *few, "--certain", out="other")
-    assert "without --certain the same command writes the rest" in certain.err
-    asked = model.asked
-    assert optimize(bae, model, *few, out="other").code == 0
-    assert model.asked == asked
-    assert files("other") == ["Reply.json"]
 
 
 def test_a_part_that_is_better_is_written_without_one_that_is_not(bae: Any, model: Model) -> None:
@@ -311,9 +305,6 @@ def test_a_part_that_is_better_is_written_without_one_that_is_not(bae: Any, mode
     assert files() == [*KEPT, "Reply.json"]
     # As a run asks without it: for the choice and the fields in one call.
     assert "Reply fill: better; it takes 10 calls where 5 did before\n" in done.out
-    forced = optimize(bae, model, "--force")
-    assert forced.code == 0
-    assert files() == ["Reply.json", "Ticket.json"]
 
 
 BOTH = """
@@ -396,9 +387,12 @@ def test_what_may_be_chance_is_written_unless_certainty_is_asked_for(
     assert certain.code == 1
     assert "better, not beyond chance; not written, as --certain asks" in certain.out
     assert files() == KEPT
+    assert "without --certain the same command writes the rest" in certain.err
+    asked = model.asked
     done = optimize(bae, model, *few)
     assert done.code == 0
     assert "better, not beyond chance\n" in done.out
+    assert model.asked == asked
 
 
 def test_a_node_with_too_few_examples_is_left_as_it_is_and_said_to_be(
@@ -479,10 +473,12 @@ def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae: Any, mode
     assert bae(*forked, "-m", "app.py").code == 0
     without = ("--without", "run-1", "--without", "run-12", "--minimum", "99", "--json")
     data = optimize(bae, model, *without).data
-    # The other is in the fork still, where a person has put it right.
+    # The other is still in the fork, where a person corrected it.
     assert data["examples"]["without"] == 1
-    parts = {(each["node"], each["part"]): each["examples"] for each in data["parts"]}
-    assert parts == {("Ticket", "choice"): RUNS - 1, ("Reply", "fill"): RUNS * 3 // 4}
+    parts = {(each["node"], each["part"]): each for each in data["parts"]}
+    choice, fill = parts["Ticket", "choice"], parts["Reply", "fill"]
+    assert (choice["examples"], fill["examples"]) == (RUNS - 1, RUNS * 3 // 4)
+    assert fill["corrected_train"] + fill["corrected_held_out"] == 1
     unknown = optimize(bae, model, "--without", "nobody")
     assert unknown.code == 1
     assert "no run is called nobody, nor begins so" in unknown.err
@@ -493,14 +489,14 @@ def test_what_training_asks_in_the_same_words_is_not_held_out_and_said_to_be(
 ) -> None:
     names: dict[str, Any] = {"__name__": "app"}
     exec(APP, names)
-    again = collect(Path("runs.db"), names["graph"], names["Ticket"], range(RUNS), "again-")
+    again = collect(Path("runs.db"), names["graph"], names["Ticket"], [1] * RUNS, "again-")
     asyncio.run(again)
     done = optimize(bae, model, "--minimum", "99")
+    assert re.search(r"\d+ examples of \d+ questions to learn from", " ".join(done.out.split()))
     found = re.search(r"(\d+) not held out that ask what was asked before", done.err)
     assert found
     data = optimize(bae, model, "--minimum", "99", "--json").data["examples"]
     assert data["repeated"] == int(found[1])
-    assert data["all"] + data["repeated"] >= 2 * RUNS
 
 
 def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(bae: Any, model: Model) -> None:
@@ -514,19 +510,6 @@ def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(bae: Any, mo
     assert "--with-evals" in done.err
     assert not Path("learned").exists()
     assert optimize(bae, model, "-j", "evals.db", "--with-evals", *REPLY).code == 0
-
-
-def test_runs_are_those_of_an_evaluation_by_the_whole_of_their_ids(bae: Any, model: Model) -> None:
-    Path("cases.jsonl").write_text(
-        "\n".join(json.dumps({"input": {"text": f"number {n}"}}) for n in range(3))
-    )
-    model.knows = ("choice", "fill")
-    evaluated = bae("eval", "app.py", "--data", "cases.jsonl", *model.lm, "-j", "some.db", "-q")
-    assert evaluated.code == 0, evaluated.err
-    run = ("run", "app.py", "--set", "text=number 9", *model.lm, "-j", "some.db", "-q")
-    assert bae(*run, "--run-id", "eval-monday").code == 0
-    data = optimize(bae, model, "-j", "some.db", "--json").data["examples"]
-    assert (data["all"], data["from_evals"]) == (1, 3)
 
 
 def test_what_a_person_put_right_does_not_bring_in_evaluations_that_ask_the_same(
@@ -553,41 +536,6 @@ def test_a_journal_without_a_finished_run_is_refused_with_what_to_do(
     assert done.code == 1
     assert "no finished run of Ticket to learn from" in done.err
     assert "bae runs fork RUN --at STEP --set FIELD=VALUE" in done.err
-    assert not Path("learned").exists()
-
-
-def test_what_people_have_put_right_is_counted(bae: Any, model: Model) -> None:
-    forked = ("runs", "fork", "run-1", "--at", "1", "--set", "queue=north", "--no-run")
-    assert bae(*forked, "-m", "app.py").code == 0
-    data = optimize(bae, model, *REPLY, "--json").data
-    fill = next(part for part in data["parts"] if part["part"] == "fill")
-    assert fill["corrected"] == 1
-
-
-def test_what_was_put_right_and_held_out_is_not_said_to_be_learned_from(
-    bae: Any, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(RUNS):
-        forked = ("runs", "fork", f"run-{number}", "--at", "1", "--set", "queue=north", "--no-run")
-        bae(*forked, "-m", "app.py")  # some have no queue, and are refused
-    monkeypatch.setenv("COLUMNS", "200")
-    done = optimize(bae, model, *REPLY, "--force")
-    header = next(line for line in done.out.splitlines() if "LEARNED FROM" in line)
-    row = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
-
-    def under(title: str) -> int:
-        return int(row[: header.index(title) + len(title)].split()[-1])
-
-    assert under("CORRECTED") == under("LEARNED FROM")
-    data = optimize(bae, model, *REPLY, "--json", out="other").data
-    fill = next(part for part in data["parts"] if part["part"] == "fill")
-    assert fill["held_out"] > 0
-    assert (fill["corrected_train"], fill["corrected_held_out"]) == (
-        fill["train"],
-        fill["held_out"],
-    )
-    both = f"{fill['train']} and {fill['held_out']} corrected by people"
-    assert both in done.err
 
 
 # Options of the optimizer
@@ -651,31 +599,6 @@ def test_a_judge_scores_what_is_filled_by_the_rubric(bae: Any, model: Model) -> 
     done = optimize(bae, model, *REPLY, *judge)
     line = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
     assert "0.25 [" in line, done.out
-
-
-def test_a_metric_for_a_class_that_was_imported_twice_is_refused_before_anything_is_asked(
-    bae: Any, model: Model
-) -> None:
-    Path("sub").mkdir()
-    Path("app.py").rename("sub/app.py")
-    Path("scoring.py").write_text("from sub.app import Reply, same\nMETRICS = {Reply: same}\n")
-    words = ("optimize", "sub/app.py", "-o", "learned", *model.lm, "--metric", "scoring.py:METRICS")
-    try:
-        done = bae(*words)
-    finally:
-        for each in ("sub", "sub.app", "scoring"):
-            sys.modules.pop(each, None)
-    assert done.code == 1
-    said = " ".join(done.err.split())
-    assert "there is a metric for <class 'sub.app.Reply'>" in said
-    assert "the nodes of the graph are app.Ticket, app.Reply" in said
-    assert model.asked == 0
-    assert not Path("learned").exists()
-
-
-def test_the_help_says_what_a_budget_is_for(bae: Any) -> None:
-    said = " ".join(bae("optimize", "--help").out.replace("│", " ").split())
-    assert "What the optimization may spend" in said
 
 
 @pytest.mark.parametrize(
@@ -745,7 +668,7 @@ def test_a_graph_whose_lms_are_all_pinned_is_learned_for_without_another(
     config = f"    node_config = NodeConfig(lm={model.lm[1]!r})\n"
     Path("app.py").write_text(pinned.replace("    queue:", f"{config}    queue:"))
     model.knows = ("fill",)
-    for number in range(14):
+    for number in range(12):
         run = ("run", "app.py", "--set", f"text=number {number}", "--journal", "pinned.db")
         assert bae(*run).code == 0
     model.knows = ()
@@ -755,24 +678,6 @@ def test_a_graph_whose_lms_are_all_pinned_is_learned_for_without_another(
     assert done.code == 0, done.err
     assert "Reply fill: better" in done.out
     assert files() == ["Reply.json"]
-
-
-def test_runs_that_all_ask_one_question_are_too_few(bae: Any, model: Model) -> None:
-    model.knows = ("fill", "choice")
-    for _ in range(20):
-        run = ("run", "app.py", "--set", "text=number 1", *model.lm, "--journal", "same.db")
-        assert bae(*run).code == 0
-    asked = model.asked
-
-    done = optimize(bae, model, "--journal", "same.db")
-
-    assert done.code == 1
-    assert model.asked == asked
-    assert re.search(
-        r"Reply fill: too few examples.*\d+ examples of 1 question to learn from, and 8 questions "
-        r"are needed",
-        " ".join(done.out.split()),
-    )
 
 
 def test_what_was_asked_now_is_told_apart_from_what_was_kept_and_what_was_asked_again(
@@ -804,14 +709,7 @@ def test_quiet_says_why_it_did_not_come_to_its_end_and_nothing_of_other_files(
     assert not [each for each in caplog.records if each.name.startswith("bae")]
 
 
-def test_where_nothing_was_answered_nothing_is_said_to_be_kept(bae: Any, model: Model) -> None:
-    done = optimize(bae, model, "--budget", "calls=0")
-    assert done.code == 1
-    assert "calls spent; no answer is kept: the same command starts again" in done.err
-    assert not Path("learned").exists()
-
-
-def test_an_lm_that_cannot_be_known_again_is_not_said_to_be_gone_on_with(bae: Any) -> None:
+def test_where_no_answer_can_be_kept_the_command_starts_again(bae: Any) -> None:
     Path("script.json").write_text(json.dumps(["Reply"] * 99))
     words = ("optimize", "app.py", "-o", "learned", "--lm", "scripted:script.json", *FEW)
     done = bae(*words, "--budget", "calls=3")
@@ -843,13 +741,12 @@ def test_a_narrow_terminal_shows_the_difference_whole(
     bae: Any, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    for width in (60, 40):
-        monkeypatch.setenv("COLUMNS", str(width))
-        done = optimize(bae, model, *REPLY, out=f"out-{width}")
-        lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in done.out.splitlines()]
-        row = next(line for line in lines if line.startswith("Reply fill  "))
-        assert re.search(r"\+1\.00 \[\+0\.\d\d, \+1\.00\]$", row), row
-        assert len(row) <= width
+    monkeypatch.setenv("COLUMNS", "40")
+    done = optimize(bae, model, *REPLY)
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in done.out.splitlines()]
+    row = next(line for line in lines if line.startswith("Reply fill  "))
+    assert re.search(r"\+1\.00 \[\+0\.\d\d, \+1\.00\]$", row), row
+    assert len(row) <= 40
 
 
 def test_an_lm_that_fails_ends_it_with_what_to_do_and_the_calls_are_kept(

@@ -163,11 +163,6 @@ def test_a_misspelt_field_is_no_value_of_the_only_field() -> None:
         cases_of(dataset(Row(inputs="hi", expected_output={"txt": "me"})), replies)
 
 
-def test_a_dataset_without_cases_is_refused() -> None:
-    with pytest.raises(BaeError, match="no cases"):
-        cases_of(dataset(), moods)
-
-
 # --- evaluators -------------------------------------------------------------------------------
 
 

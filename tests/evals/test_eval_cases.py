@@ -129,6 +129,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_line_and_field(tmp_path: 
         {"input": {"text": "a"}, "nodes": {"Bugg": {}}},
         {"input": {"text": "a"}, "nodes": {"Bug": {"severity": 1}}},
         {"input": {"text": "a"}, "nodes": {"Bug": "high"}, "name": 3},
+        {"input": {"text": "a"}, "expected": {"repl": "x"}},
     )
 
     said = refusal(file)
@@ -148,6 +149,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_line_and_field(tmp_path: 
         "line 10: nodes.Bug.severity: Input should be 'low' or 'high'",
         "line 11: name: Input should be a valid string",
         "line 11: nodes.Bug: Input should be a valid dictionary",
+        "line 12: expected.repl: no end has such a field, did you mean reply? ",
     ):
         assert expected in said
 
@@ -193,10 +195,6 @@ def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path: Path) -> None:
     file.write_bytes(b'{"input": {"text": "a"}}\n{"input": "\xff"}')
 
     assert "line 2: is not UTF-8: invalid start byte at byte 12" in refusal(file)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert "none.jsonl cannot be read" in refusal(tmp_path / "none.jsonl")
 
 
 def test_values_are_read_as_json_and_fields_may_go_by_their_alias(tmp_path: Path) -> None:
@@ -250,11 +248,6 @@ async def test_cases_made_in_code_are_checked_before_one_of_them_runs() -> None:
     ):
         assert problem in caught.value.message
     assert lm.asked == []
-
-
-async def test_no_cases_are_no_evaluation() -> None:
-    with pytest.raises(BaeError, match="there are no cases"):
-        await evaluate(tickets, [], {"lm": ScriptedLM()})
 
 
 async def test_inputs_and_expected_fields_may_be_python_values_or_nodes() -> None:

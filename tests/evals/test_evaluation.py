@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,29 +65,6 @@ async def test_a_case_that_fails_scores_0_and_its_run_can_be_looked_at(tmp_path:
     assert rows(found)["Length"].score is not None
     assert rows(found)["Length"].score.n == 3
     assert "lm: 1 case failed, which scores 0." in found.to_markdown()
-
-
-@pytest.mark.once
-async def test_the_command_beside_a_failing_case_shows_its_run(tmp_path: Path) -> None:
-    pytest.importorskip("typer")
-    file = tmp_path / "odd name|.db"
-    async with SQLiteJournal(file) as journal:
-        found = await evaluate(words, lengths("a"), {"lm": ScriptedLM()}, journal=journal)
-
-    row = next(line for line in found.to_markdown().splitlines() if "bae runs show" in line)
-    assert "odd name\\|.db" in row
-    command = row.split("`")[1].replace("\\|", "|")
-    program, *arguments = shlex.split(command)
-    shown = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-    assert shown.returncode == 0, shown.stderr
-    assert found.contenders[0].cases[0].run_id in shown.stdout
 
 
 async def test_a_case_that_takes_too_long_fails_alone() -> None:
@@ -289,26 +263,6 @@ async def test_a_case_that_the_budget_cut_short_has_spent_what_it_spent() -> Non
     assert total(found).calls == 3
 
 
-async def test_a_budget_that_runs_out_in_a_dependency_ends_the_evaluation_too() -> None:
-    async def asked(lm: LM) -> int:
-        return (await lm.make(Word(text="a"), Length)).count  # type: ignore[attr-defined]
-
-    class Depending(Node):
-        count: Annotated[int, Dep(asked)]
-
-        async def __call__(self) -> None: ...
-
-    found = await evaluate(
-        Graph(start=Depending),
-        [Case({}), Case({})],
-        {"lm": counting()},
-        budget=Budget(calls=1),
-        concurrency=1,
-    )
-
-    assert [r.outcome for r in found.contenders[0].cases] == ["ended", "not run"]
-
-
 async def test_a_budget_that_ran_out_may_be_the_cause_of_what_a_body_raises() -> None:
     class Wrapping(Node):
         async def __call__(self, lm: LM) -> None:
@@ -382,13 +336,6 @@ async def test_an_evaluation_that_is_stopped_has_what_was_done_until_then() -> N
         "cancelled",
         "ended",
     ]
-
-
-async def test_an_evaluation_that_may_be_stopped_and_is_not_comes_to_its_end() -> None:
-    found = await evaluate(words, lengths("a"), {"lm": counting()}, stop=asyncio.Event())
-
-    assert found.contenders[0].cases[0].score == 1.0
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_cancelled_evaluation_leaves_nothing_running() -> None:
@@ -632,27 +579,6 @@ async def test_a_metric_of_a_node_that_fails_leaves_a_case_without_a_score_unles
     assert ["Bug" in r.nodes for r in found.contenders[0].cases] == [True, False]
     assert "ZeroDivisionError" in found.contenders[0].cases[1].metric_error
     assert found.metric_errors == 1
-
-
-@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_a_metric_that_raises_what_ends_programs_has_just_failed(
-    error: type[BaseException], is_async: bool
-) -> None:
-    def leaving(case: Case, result: GraphResult[Any]) -> float:
-        if case.name == "b":
-            raise error
-        return 1.0
-
-    async def leaving_async(case: Case, result: GraphResult[Any]) -> float:
-        return leaving(case, result)
-
-    metric: Any = leaving_async if is_async else leaving
-
-    found = await evaluate(words, lengths("a", "b", "c"), {"lm": counting()}, metric=metric)
-
-    assert [r.score for r in found.contenders[0].cases] == [1.0, None, 1.0]
-    assert f"the metric raised {error.__name__}" in results(found)["b"].error
 
 
 async def test_a_judge_whose_lm_is_not_there_is_refused_before_anything_runs(

@@ -10,11 +10,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import (
@@ -28,7 +28,7 @@ from pydantic import (
 
 import bae
 from bae import ArtifactError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
-from bae.lm import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
+from bae.lm import LearnedPrompt, PromptExample, WithPrompts
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.optimizer import (
     Artifact,
@@ -199,14 +199,6 @@ def test_nothing_is_written_where_one_of_them_does_not_fit(tmp_path: Path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
-def test_a_number_that_json_has_not_is_refused_when_it_is_written(tmp_path: Path, number: float):
-    made = Made(optimizer="gepa", seed=0, score=number)
-
-    with pytest.raises(ArtifactError, match=r"cannot be written to .*Outfit\.json as JSON"):
-        save_artifacts({Outfit: outfit(made=made)}, tmp_path)
-
-
 def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
 
@@ -214,14 +206,6 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path):
         save_artifacts({Outfit: outfit()}, tmp_path / "file" / "in it")
     assert caught.value.code == "bae-artifact-invalid"
     assert str(tmp_path / "file" / "in it") in caught.value.message
-
-
-def test_half_a_character_is_replaced(tmp_path: Path):
-    half = LearnedPrompt("half \ud83d a smile")
-    save_artifacts({Waking: waking().model_copy(update={"choice": half})}, tmp_path)
-
-    found = load_artifacts(GRAPH, tmp_path)[Waking].choice
-    assert found == LearnedPrompt("half ? a smile")
 
 
 def test_files_of_no_node_are_passed_over_and_the_log_says_so(
@@ -247,7 +231,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
     assert "is no directory" in refused(tmp_path / "file").message
 
 
-@pytest.mark.parametrize("nodes", [Outfit, 3, [int], "Outfit"])
+@pytest.mark.parametrize("nodes", [Outfit, [int]])
 def test_what_are_no_node_classes_is_refused(tmp_path: Path, nodes: Any):
     with pytest.raises(TypeError, match="load_artifacts takes a Graph, or node classes"):
         load_artifacts(nodes, tmp_path)
@@ -302,19 +286,15 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
     ("change", "said"),
     [
         (lambda d: d.update(surprise=1), "surprise: Extra inputs are not permitted"),
-        (lambda d: d["fill"].update(more=1), "fill.more: Unexpected keyword argument"),
-        (lambda d: d["schema"].update(more=1), "schema.more: Extra inputs are not permitted"),
         (
             lambda d: d["fill"]["examples"][0].update(more=1),
             "fill.examples.0.more: Unexpected keyword argument",
         ),
         (lambda d: d.update(format="bae-artifact-9"), "format: Input should be 'bae-artifact-1'"),
         (lambda d: d["fill"].update(instruction=7), "fill.instruction: Input should be a valid"),
-        (lambda d: d["made"].update(seed="3"), "made.seed: Input should be a valid integer"),
-        (lambda d: d.update(schema_=d.pop("schema")), "schema: Field required"),
         (lambda d: d.update(node="AskBack"), "node: it is for AskBack, and not for Outfit"),
     ],
-    ids=range(9),
+    ids=range(5),
 )
 def test_another_shape_is_refused_with_its_place(tmp_path: Path, change: Any, said: str):
     file = written(tmp_path, change)
@@ -325,26 +305,15 @@ def test_another_shape_is_refused_with_its_place(tmp_path: Path, change: Any, sa
     assert said in error.message
 
 
-def test_what_made_it_may_say_more(tmp_path: Path):
-    written(tmp_path, lambda d: d["made"].update(scores=[0.5, None], by={"hand": True}))
-
-    made = load_artifacts(GRAPH, tmp_path)[Outfit].made
-    assert made is not None
-    assert made.model_extra == {"score": 0.75, "scores": [0.5, None], "by": {"hand": True}}
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         ({"top": "x"}, "answer.top: String should have at least 2 characters"),
         ({"top": "a hat"}, "answer.top: Value error, a hat is no top"),
-        ({"tone": "cold"}, "answer.tone: Input should be 'warm' or 'dry'"),
-        ({"worn_on": "today"}, "answer.worn_on: Input should be a valid date"),
-        ({"price": "dear"}, "answer.price: "),
         ({"shoes": 2}, "answer.shoes: Outfit is asked for top, tone, worn_on, price alone"),
         ({"weather": {}}, "answer.weather: Outfit is asked for"),
     ],
-    ids=range(7),
+    ids=range(4),
 )
 def test_an_example_that_no_longer_fits_is_refused_by_name_and_index(
     tmp_path: Path, answer: dict[str, Any], said: str
@@ -379,12 +348,9 @@ def test_the_validators_of_the_whole_node_judge_examples_too():
     ("answer", "said"),
     [
         ({"choice": "Nap"}, "answer.choice: 'Nap' is not one of Outfit, AskBack, None"),
-        ({"choice": None}, "answer.choice: None is not one of"),
-        ({"choice": ["Outfit"]}, "answer.choice: ['Outfit'] is not one of"),
         ({}, 'answer: it must be {"choice": …}'),
-        ({"choice": "Outfit", "fields": {}}, 'answer: it must be {"choice": …}'),
     ],
-    ids=range(5),
+    ids=range(2),
 )
 def test_a_choice_of_what_is_not_offered_is_refused(
     tmp_path: Path, answer: dict[str, Any], said: str
@@ -507,12 +473,6 @@ def test_a_choice_that_is_now_made_by_code_is_refused(tmp_path: Path):
     error = refused(tmp_path, [cls])
     assert error.code == "bae-artifact-changed"
     assert error.changes == ("the LM no longer chooses its successor",)
-
-
-def test_a_hash_that_was_changed_by_hand_is_refused(tmp_path: Path):
-    written(tmp_path, lambda d: d["schema"].update(hash="0" * 32))
-
-    assert refused(tmp_path).changes == ("its hash is not the one of its fields",)
 
 
 # The nodes that examples come from
@@ -677,10 +637,10 @@ def test_another_type_or_bound_changes_the_hash_and_the_same_does_not():
     assert hash_of(int | str, ...) == hash_of(str | int, ...)
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_what_is_said_about_a_field_does_not_change_the_hash(kind: Any):
+def test_descriptions_and_defaults_do_not_change_the_hash():
     about = Field(None, description="said", title="Top", examples=[1], deprecated=True)
-    assert hash_of(kind, about, doc="a docstring") == hash_of(kind, ...)
+    for kind in TYPES:
+        assert hash_of(kind, about, doc="a docstring") == hash_of(kind, ...)
 
 
 def test_another_name_source_or_successor_changes_the_hash():
@@ -735,48 +695,6 @@ def test_the_order_of_fields_successors_and_values_does_not_change_the_hash():
 
     assert schema_of(one()).hash == schema_of(other()).hash
     assert schema_of(one()).fields["first"] == schema_of(other()).fields["first"]
-
-
-def test_a_change_inside_a_model_changes_the_hash_and_is_said():
-    def of(**fields: Any) -> str:
-        inner = create_model("Inner", **fields)
-        return schema_of(made_class((list[inner], ...))).fields["top"]
-
-    plain = of(a=(int, ...))
-    assert plain == of(a=(int, Field(3, description="a number")))
-    assert len({plain, of(a=(int, ...), b=(str, "")), of(a=(int, Field(gt=1)))}) == 3
-
-
-class Twig(BaseModel):
-    leaves: int = Field(lt=10)
-    twigs: list[Twig] = []
-
-
-class Client:
-    """No data."""
-
-
-def connect() -> Client:
-    return Client()
-
-
-Held = TypeVar("Held")
-
-
-class Kept(Node, Generic[Held]):
-    held: Held
-    client: Annotated[Client, Dep(connect)]
-    twig: Twig
-    tone: Tone
-    when: datetime | None
-    price: Decimal = Field(gt=0, max_digits=4)
-    pairs: tuple[int, str]
-    by_name: dict[Literal["a", "b"], list[float]]
-    anything: Any = None
-
-    model_config = {"arbitrary_types_allowed": True}
-
-    async def __call__(self) -> Kept[int] | None: ...
 
 
 PROCESS = """
@@ -851,25 +769,6 @@ def test_classes_that_share_a_name_have_files_with_their_module(tmp_path: Path):
     assert file.name == mine
 
 
-def test_classes_made_in_one_place_are_numbered(tmp_path: Path):
-    third: Any = other_outfit()
-    files = save_artifacts({Second: learned(Second, "a"), third: learned(third, "b")}, tmp_path)
-
-    place = f"{__name__}.other_outfit.Outfit"
-    assert [file.name for file in files] == [f"{place}.json", f"{place}-2.json"]
-    loaded = load_artifacts([Second, third], tmp_path)
-    assert [each.fill.instruction for each in loaded.values() if each.fill] == ["a", "b"]
-
-
-def test_names_that_no_file_can_have_are_written_otherwise(tmp_path: Path):
-    odd = Kept[Literal["../a/b", "c"]]
-    given = {odd: learned(odd, "odd")}
-    (file,) = save_artifacts(given, tmp_path)
-
-    assert file.parent == tmp_path
-    assert load_artifacts([odd], tmp_path) == given
-
-
 # Graphs
 
 
@@ -920,13 +819,6 @@ class Recorder(Backend):
     async def answer(self, prompt: Prompt) -> Answer:
         self.prompts.append(prompt)
         return Answer(value={"choice": "Outfit"} if prompt.question.types else WORN)
-
-
-def test_an_artifact_is_made_of_lessons():
-    assert outfit().prompts() == NodePrompts(
-        fill=LearnedPrompt("Dress for the day", (PromptExample(KNOWN, WORN),))
-    )
-    assert waking().prompts().fill is None
 
 
 async def test_a_loaded_artifact_teaches_a_backend_in_the_words_of_a_real_question(

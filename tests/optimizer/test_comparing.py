@@ -32,7 +32,6 @@ from bae.optimizer import (
 )
 from bae.testing import ScriptedLM
 from wrong_by_design import (
-    COLOURS,
     HINT,
     Coded,
     answer,
@@ -83,15 +82,6 @@ async def test_every_example_is_asked_once_with_what_was_learned_and_once_withou
     assert len(asked) == len({str(each) for each in asked}) == 16
     assert sum(HINT in str(each) for each in asked) == 8
     assert "on 8 examples: 0.00 [0.00, 0.32] before, 1.00 [0.68, 1.00] after" in str(found)
-
-
-async def test_what_makes_no_difference_is_not_better(student):
-    (found,) = await compare(Coded, told("Say something nice"), fills(8), lm=student)
-
-    assert found.difference.mean == 0
-    assert found.difference.low < 0 < found.difference.high
-    assert not found.better
-    assert not found.certain
 
 
 async def test_what_has_learned_nothing_is_not_asked_about(provider, student):
@@ -244,17 +234,6 @@ async def test_a_budget_that_runs_out_leaves_no_comparison_and_loses_no_call_und
     assert provider.received == 16
 
 
-async def test_progress_counts_up_to_the_last_example(student):
-    heard: list[Progress] = []
-
-    await compare(Coded, told(HINT), fills(4), lm=student, progress=heard.append)
-
-    assert [each.scored for each in heard] == [1, 2, 3, 4, 5, 6, 7, 8, 8]
-    assert [each.phase for each in heard] == ["comparing"] * 8 + ["compared"]
-    assert heard[-1].calls == 8
-    assert heard[-1].best == 1.0
-
-
 async def test_no_more_than_asked_for_are_under_way_and_a_cancellation_ends_them(provider, student):
     with provider.held():
         task = asyncio.create_task(
@@ -266,18 +245,6 @@ async def test_no_more_than_asked_for_are_under_way_and_a_cancellation_ends_them
         with pytest.raises(asyncio.CancelledError):
             await task
         await provider.idle()
-
-
-async def test_a_scripted_lm_is_compared_with_the_node_that_an_example_tells_of():
-    seen: list[str] = []
-
-    def code(asked: Any) -> dict[str, Any]:
-        seen.append(asked.source.colour)
-        return {"code": "K1"}
-
-    await compare(Coded, told(HINT), fills(4), lm=ScriptedLM({Coded: code}))
-
-    assert sorted(seen) == sorted(COLOURS)  # it is asked the same before and after
 
 
 async def test_what_makes_no_sense_is_refused():

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import subprocess
-import sys
 import threading
 from datetime import date
 from decimal import Decimal
@@ -286,10 +284,3 @@ def test_a_function_of_two_that_may_be_meant_for_nodes_is_refused(part: Any) -> 
 async def test_an_example_without_a_choice_is_named() -> None:
     with pytest.raises(BaeError, match="the choice after Waking, example 2: the example has no"):
         await metrics_for(Waking, "choice")({"known": {}}, {"choice": "Outfit"}, index=2)
-
-
-@pytest.mark.once
-def test_metrics_are_imported_without_dspy() -> None:
-    code = "import sys, bae.optimizer.metrics, bae.evals.judge, bae.evals.intervals\n"
-    code += "sys.exit('dspy' in sys.modules or 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,7 @@ pytest.importorskip("optuna")
 pytest.importorskip("anthropic")
 pytest.importorskip("h11")
 
-from bae import BaeError, BaeLMError, BudgetError, Node
+from bae import BaeError, BaeLMError, BudgetError
 from bae.lm import Budget
 from bae.optimizer import (
     OPTIMIZERS,
@@ -32,7 +32,6 @@ from bae.optimizer import (
     compare,
     fresh_predictor,
     optimize_node,
-    trace_to_examples,
 )
 from bae.optimizer.bridge import Bridge, Stopped
 from bae.testing import ScriptedLM, Status
@@ -207,18 +206,6 @@ async def test_too_few_examples_leave_a_part_as_it_is_and_say_so(provider, stude
     assert "there are 9 examples, and it takes 10 or more" in heard[0].note
     assert len(caplog.messages) == len(found.made.notes) == 1
     assert not (await aoptimize_node(Coded, fills(9), lm=student, minimum=9)).is_fresh
-
-
-async def test_no_word_is_lost_on_a_part_that_never_occurs_unless_neither_does(student, caplog):
-    with caplog.at_level(logging.WARNING, "bae.optimizer"):
-        heard: list[Progress] = []
-        await aoptimize_node(Coded, fills(12), lm=student, progress=heard.append)
-        assert (heard[-1].part, heard[-1].phase, heard[-1].note) == ("choice", "skipped", "")
-        assert caplog.messages == []
-
-        found = await aoptimize_node(Coded, [], lm=student)
-    assert all("there are no examples" in each for each in found.made.notes)
-    assert len(found.made.notes) == len(caplog.messages) == 2
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -515,13 +502,6 @@ async def test_cancelling_ends_at_once_and_leaves_no_thread_and_no_request(
     assert capfd.readouterr() == ("", "")
 
 
-async def test_a_bound_on_time_ends_it_as_a_cancellation_does(provider, student):
-    with provider.held(), pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
-            await aoptimize_node(Coded, fills(), lm=student, optimizer="gepa")
-    assert no_thread_is_left()
-
-
 THREADS_BEFORE: list[threading.Thread] = []
 
 
@@ -579,14 +559,3 @@ async def test_an_answer_that_is_no_json_scores_nothing_and_ends_nothing(provide
     )
 
     assert found.made.best == {"fill": 0.0}
-
-
-async def test_a_node_that_has_nothing_to_learn_is_fresh(student):
-    class Done(Node):
-        async def __call__(self) -> None: ...
-
-    found = await aoptimize_node(
-        Done, trace_to_examples([Parcel(colour="dun", weight=1)]), lm=student
-    )
-    assert found.is_fresh
-    assert found.made.examples == {}

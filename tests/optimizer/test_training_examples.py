@@ -151,11 +151,6 @@ async def test_an_end_where_the_lm_could_have_gone_on_is_an_example():
     assert (last.node_type, last.next_node_type, last.next_node) == ("Sorted", "None", None)
 
 
-async def test_an_end_that_is_the_only_way_is_none():
-    examples = trace_to_examples(await ran([{"kind": "bill"}, "Refund", {"amount": 3}]))
-    assert [each.next_node_type for each in examples] == ["Sorted", "Refund"]
-
-
 class Asked(Node):
     text: str
 
@@ -173,14 +168,6 @@ async def test_a_run_that_waits_has_not_ended():
     result = await Graph(start=Asked).arun(Asked(text="?"), ScriptedLM(["Judged"]))
     assert result.waiting
     assert trace_to_examples(result) == []
-
-
-def test_no_trace_has_no_examples():
-    assert trace_to_examples([]) == []
-
-
-def test_a_trace_that_breaks_off_where_no_run_ends_has_no_example_of_an_end():
-    assert trace_to_examples([Pair(text="a")]) == []
 
 
 async def test_traces_without_a_run_have_roots_of_their_own_that_stay_the_same():
@@ -331,18 +318,6 @@ def test_examples_that_somebody_wrote_by_hand_are_taken():
     stop = dspy.Example(kind="bill", node_type="Sorted", next_node_type="None")
     (choice,) = choice_examples(Sorted, [stop, by_hand])
     assert (choice.known, choice.choice) == ({"Sorted": {"kind": "bill"}}, "None")
-
-
-def test_an_answer_without_a_field_that_there_must_be_is_no_example_of_a_fill():
-    by_hand = dspy.Example(
-        node_type="Ticket", next_node_type="Sorted", next_node={"context": {"due": None}}
-    )
-    assert fill_examples(Sorted, [by_hand]) == []
-
-
-def test_a_choice_that_is_offered_no_more_is_left_out():
-    old = dspy.Example(kind="bill", node_type="Sorted", next_node_type="Escalate")
-    assert choice_examples(Sorted, [old]) == []
 
 
 class Thought(Node):
@@ -514,13 +489,6 @@ async def test_a_correction_is_the_answer_to_train_with():
     assert fill["bae"] == {"run_id": "two", "root": "one", "corrected": ["body"]}
     assert choice.choice == "Reply"
     assert choice["bae"] == {"run_id": "two", "root": "one", "corrected": []}
-
-
-async def test_an_example_can_be_made_of_one_transition():
-    async with MemoryJournal() as journal:
-        await ran(journal=journal)
-        found = await transitions_from(journal, tickets)
-        assert [example_of(each) for each in found] == await examples_from(journal, tickets)
 
 
 class Client:
@@ -723,18 +691,6 @@ def test_what_a_person_put_right_is_what_equal_questions_are_held_against():
         assert fills
         assert {each.kind for each in fills} == {"claim"}
     assert every[0].next_node["fields"] == {"kind": "bill"}  # what was given stays as it is
-
-
-def test_examples_of_no_run_are_split_one_by_one():
-    some = [dspy.Example(text=str(n), node_type="A", next_node_type="B") for n in range(10)]
-    training, held = split(some, 0.3)
-    assert (len(training), len(held)) == (7, 3)
-
-
-def test_nothing_is_held_out_where_nothing_is_to_be():
-    some = [{"root": f"run {n}", "next_node_type": "Sorted"} for n in range(5)]
-    assert [len(side) for side in split(some, 0)] == [5, 0]
-    assert split([]) == ([], [])
 
 
 @pytest.mark.parametrize("share", [-0.1, 1, 2.5, float("nan")])

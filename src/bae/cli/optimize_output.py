@@ -27,7 +27,8 @@ from bae.evals.page import (
     format_share,
 )
 from bae.exceptions import BaeError
-from bae.optimizer.improvement import CALLS, PARTS, PartResult
+from bae.optimizer.improvement import CALLS, PartResult
+from bae.optimizer.node_schemas import PARTS
 
 if TYPE_CHECKING:
     from rich.console import Console

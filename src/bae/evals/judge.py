@@ -102,7 +102,7 @@ class Judge:
         self.rubric = rubric.strip() or RUBRIC
         self.threshold = threshold
         self.longest = longest
-        self._excused: Callable[[str], None] | None = None
+        self._note: Callable[[str], None] | None = None
         self._refusals = Refusals()
 
     def ready(self) -> None:
@@ -110,11 +110,11 @@ class Judge:
         for a name that no LM has, or one that cannot be made here. Nothing is asked."""
         _ = self._asked
 
-    def asking(self, lm: LM, excused: Callable[[str], None]) -> Judge:
+    def asking(self, lm: LM, note: Callable[[str], None]) -> Judge:
         """The same judge asking through another LM, for an optimization: an answer without a
-        verdict counts 0, and `excused` gets a note of it."""
+        verdict counts 0, and `note` gets a note of it."""
         made = copy(self)
-        made.lm, made._excused, made._refusals = lm, excused, Refusals()
+        made.lm, made._note, made._refusals = lm, note, Refusals()
         return made
 
     async def __call__(self, expected: Node, given: Node) -> Score:
@@ -133,22 +133,22 @@ class Judge:
         try:
             verdict = await lm.fill(Verdict, {}, INSTRUCTION, source=judged)
         except FillError as error:
-            if self._excused is None:
+            if self._note is None:
                 fix = "give the judge an LM that can give structured answers, or a shorter rubric"
                 raise _failed(given, error, fix) from error
-            self._refusals.taken()
-            self._excused(f"{NO_VERDICT} on some answers, which count 0")
+            self._refusals.reset()
+            self._note(f"{NO_VERDICT} on some answers, which count 0")
             return Score(0.0, NO_VERDICT)
         except BaeLMError as error:
-            if self._excused is None or not self._refusals.is_about_the_question(error):
+            if self._note is None or not self._refusals.is_about_the_question(error):
                 raise
-            self._excused(f"{NOT_JUDGED}, which count 0: {error.message}")
+            self._note(f"{NOT_JUDGED}, which count 0: {error.message}")
             return Score(0.0, NO_VERDICT)
         except BaeError:
             raise
         except Exception as error:  # an LM may be a user's code
             raise _failed(given, error, "fix the LM of the judge, which raised this") from error
-        self._refusals.taken()
+        self._refusals.reset()
         return Score(GRADES[verdict.grade], verdict.reason)
 
     def __repr__(self) -> str:
@@ -196,8 +196,8 @@ class Refusals:
         self._in_a_row += 1
         return self._in_a_row < _MOST_REFUSED
 
-    def taken(self) -> None:
-        """Note that a question was taken."""
+    def reset(self) -> None:
+        """Start counting again, since the LM took a question."""
         self._in_a_row = 0
 
 

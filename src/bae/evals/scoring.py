@@ -3,8 +3,7 @@ run as a whole, for the nodes in it, and for the choices of the LM."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from collections.abc import Set as AbstractSet
 from math import fsum
 from types import NoneType
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bae.evals.measures import measure
 from bae.evals.metrics import Score, call_metric, fields_metric
-from bae.exceptions import BaeError
-from bae.tasks import cancellations
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
@@ -54,7 +51,7 @@ class Scoring:
         metric = self._metric or case.metric
         if metric is None:
             return None
-        return _called(metric, case, result, where=f"the case {case.name!r}")
+        return call_metric(metric, case, result, where=f"the case {case.name!r}")
 
     async def of_end(self, case: Case, result: GraphResult[Any]) -> Score:
         """How good the last node of a run is by what the case expects of it; 1 if that is
@@ -131,7 +128,7 @@ class Scoring:
             whole = node.model_copy(update=self._types.expectation(cls, fields))
         except Exception:  # another end is meant, with fields of the same names
             return Score(0.0, f"{name} cannot be as expected")
-        return await _called(metric, whole, node, where=f"{name} in the case {case.name!r}")
+        return await call_metric(metric, whole, node, where=f"{name} in the case {case.name!r}")
 
 
 async def score_by_expected(types: CaseTypes, case: Case, result: GraphResult[Any]) -> Score:
@@ -141,21 +138,6 @@ async def score_by_expected(types: CaseTypes, case: Case, result: GraphResult[An
     end = await scoring.of_end(case, result)
     nodes = {name: await scoring.of_named(case, name, run) for name in case.nodes}
     return scoring.together(case, result, end, nodes)
-
-
-async def _called(metric: Callable[..., Any], *given: Any, where: str) -> Score:
-    """The score of a metric. One that raises what would end the program has failed like others."""
-    try:
-        return await call_metric(metric, *given, where=where)
-    except (asyncio.CancelledError, SystemExit) as error:
-        if isinstance(error, asyncio.CancelledError) and cancellations():
-            raise
-        raise BaeError(
-            f"{where}: the metric raised {type(error).__name__}",
-            code="bae-metric-failed",
-            cause=error,
-            fix="fix the metric; it may return 0 for what it cannot judge",
-        ) from error
 
 
 class _Choices:

@@ -34,6 +34,7 @@ from bae.optimizer.node_schemas import (
     type_changes,
 )
 from bae.plan import plan_of
+from bae.private_files import put_in_place
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -286,15 +287,12 @@ def _text(artifact: Artifact, file: str, cls: type[Node]) -> str:
 def _replace(file: Path, text: str) -> None:
     beside = file.with_name(f".{file.name}-{os.urandom(8).hex()}")
     try:
-        with open(beside, "x", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, file)
-    except BaseException:
+        with open(beside, "xb") as stream:
+            stream.write(text.encode())
+            put_in_place(stream, file)
+    finally:
         with suppress(OSError):
             beside.unlink()
-        raise
 
 
 # --- whether an artifact fits its class -------------------------------------------------------

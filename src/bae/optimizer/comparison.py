@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.evals.intervals import Interval, interval, paired_difference
 from bae.exceptions import BudgetError
 from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
+from bae.optimizer.node_schemas import PARTS, is_node_class
 from bae.optimizer.optimization import Progress, ProgressReporter
 from bae.tasks import all_or_first_error
 from bae.usage import Usage
@@ -107,10 +108,10 @@ async def compare(
     `lm`, as in a run. A spent budget raises `BudgetError`, once the calls in progress are in the
     log.
     """
-    from bae.optimizer.examples import choice_examples, fill_examples
+    from bae.optimizer.examples import part_examples
     from bae.optimizer.metrics import metrics_for
     from bae.optimizer.predictors import artifact_of, fresh_predictor
-    from bae.optimizer.questions import PARTS, PartQuestions, RunAsker
+    from bae.optimizer.questions import PartQuestions, RunAsker
 
     _check(cls, after, concurrency, graph)
     examples = list(held_out)
@@ -126,7 +127,7 @@ async def compare(
         with budget or nullcontext():
             for part in PARTS:
                 prompt: LearnedPrompt | None = getattr(prompts, part)
-                chosen = (fill_examples if part == "fill" else choice_examples)(cls, examples)
+                chosen = part_examples(cls, part, examples)
                 if prompt is None or not chosen:
                     continue
                 questions = PartQuestions(cls, part, getattr(fresh, part), graph)
@@ -260,7 +261,6 @@ def _side(learned: bool) -> str:
 def _check(cls: Any, after: Any, concurrency: int, graph: Any) -> None:
     from bae.evals.case_types import every_node
     from bae.graph import Graph
-    from bae.optimizer.node_schemas import is_node_class
 
     if not is_node_class(cls) or getattr(after, "node", None) is not cls:
         raise TypeError(

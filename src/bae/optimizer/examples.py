@@ -27,7 +27,7 @@ from bae.lm.prompts import (
 )
 from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
 from bae.node import Node
-from bae.optimizer.node_schemas import chooses, is_filled
+from bae.optimizer.node_schemas import Part, chooses, is_filled
 from bae.optimizer.transitions import (
     Transition,
     corrected_transitions,
@@ -162,6 +162,11 @@ def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
         "by": "body" if plan_of(type(node)).written else "lm",
     }
     return example.with_inputs(*inputs)
+
+
+def part_examples(cls: type[Node], part: Part, examples: Iterable[Any]) -> list[Any]:
+    """The examples to train one part of a node class with."""
+    return (fill_examples if part == "fill" else choice_examples)(cls, examples)
 
 
 def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:

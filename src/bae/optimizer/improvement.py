@@ -29,6 +29,7 @@ from bae.lm.policies.budget import Budget
 from bae.optimizer.artifacts import read_artifacts, save_artifacts
 from bae.optimizer.calls import CallLog, CallStatistics
 from bae.optimizer.comparison import Comparison, compare
+from bae.optimizer.node_schemas import PARTS, Part
 from bae.optimizer.optimization import MINIMUM, Progress, aoptimize_node
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from bae.optimizer.artifacts import Artifact
     from bae.optimizer.metrics import Metric
 
-Part = Literal["fill", "choice"]
-PARTS: Final[tuple[Part, Part]] = ("fill", "choice")
 Verdict = Literal[
     "better",
     "better, not beyond chance",
@@ -226,11 +225,11 @@ class Improvement:
         return found
 
     def _counted(self, cls: type[Node]) -> Iterator[PartResult]:
-        from bae.optimizer.examples import choice_examples, fill_examples
+        from bae.optimizer.examples import part_examples
         from bae.optimizer.splits import distinct
 
-        for part, of in zip(PARTS, (fill_examples, choice_examples), strict=True):
-            train, held = of(cls, self._train), of(cls, self._held_out)
+        for part in PARTS:
+            train, held = (part_examples(cls, part, e) for e in (self._train, self._held_out))
             if train or held:
                 questions = len(distinct(train))
                 corrected = [

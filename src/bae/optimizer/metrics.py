@@ -7,12 +7,13 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from bae.evals.judge import Judge
 from bae.evals.metrics import Score, call_metric, fields_metric, node_transition_metric
 from bae.exceptions import BaeError, NodeError
 from bae.node import Node
+from bae.optimizer.node_schemas import Part, is_node_class
 from bae.plan import plan_of
 
 Metric = Callable[..., Any] | Mapping[type[Node], Callable[..., Any]] | None
@@ -20,9 +21,7 @@ Metric = Callable[..., Any] | Mapping[type[Node], Callable[..., Any]] | None
 from node classes to a `NodeMetric` each, a `Judge`, or None for bae's own."""
 
 
-def metrics_for(
-    cls: type[Node], part: Literal["fill", "choice"], metric: Metric = None
-) -> PartMetric:
+def metrics_for(cls: type[Node], part: Part, metric: Metric = None) -> PartMetric:
     """The metric for one part of a node, of what a user gave for all of them.
 
     Without one, choices are compared by name, and fields by `fields_metric`. A mapping and a judge
@@ -47,7 +46,7 @@ class PartMetric(ABC):
     """How good answers are for one part of a node. Call it with an example and the JSON of an
     answer, or None where the model gave no valid one."""
 
-    part: Literal["fill", "choice"]
+    part: Part
 
     def __init__(self, node: type[Node], metric: Any) -> None:
         self.node = node
@@ -276,7 +275,7 @@ def _prediction(values: Mapping[str, Any]) -> Any:
 
 def _check_keys(metrics: Mapping[Any, Any]) -> None:
     for cls, each in metrics.items():
-        if not (isinstance(cls, type) and issubclass(cls, Node)):
+        if not is_node_class(cls):
             raise TypeError(f"a metric is given for {cls!r}: give metrics by node class")
         if not callable(each):
             raise TypeError(f"the metric for {cls.__name__} is {each!r}: give a function")

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema
@@ -22,6 +22,10 @@ from bae.plan import FieldPlan, NodePlan, plan_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+
+Part = Literal["fill", "choice"]
+"""What a model is asked for about a node: its fields, or its successor."""
+PARTS: Final[tuple[Part, Part]] = ("fill", "choice")
 
 
 class NodeSchema(BaseModel):

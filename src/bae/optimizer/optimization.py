@@ -18,6 +18,7 @@ from bae.graph import run_sync
 from bae.lm.signatures import says
 from bae.node import Node
 from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
+from bae.optimizer.node_schemas import PARTS, Part, is_node_class, is_parsed
 from bae.optimizer.optimizers import checked_options
 from bae.plan import plan_of
 from bae.result import GraphResult
@@ -38,7 +39,6 @@ T = TypeVar("T")
 Phase = Literal[
     "read", "bootstrapping", "proposing", "trying", "comparing", "compared", "done", "skipped"
 ]
-Part = Literal["fill", "choice"]
 
 log = logging.getLogger("bae.optimizer")
 
@@ -159,11 +159,10 @@ async def aoptimize_node(
     yours, which ends when that returns.
     """
     from bae.optimizer.artifacts import Made
-    from bae.optimizer.examples import choice_examples, examples_in, fill_examples
+    from bae.optimizer.examples import examples_in, part_examples
     from bae.optimizer.metrics import metrics_for
-    from bae.optimizer.node_schemas import is_parsed
     from bae.optimizer.predictors import fresh_predictor
-    from bae.optimizer.questions import PARTS, PartQuestions, scene_in
+    from bae.optimizer.questions import PartQuestions, scene_in
     from bae.optimizer.splits import distinct
     from bae.optimizer.training import optimize_part
 
@@ -171,10 +170,7 @@ async def aoptimize_node(
     settings = await in_thread(checked_options, optimizer, options)
     _check(node_cls, {"concurrency": concurrency, "minimum": minimum}, seed)
     examples = await in_thread(examples_in, _listed(trainset))
-    found = {
-        "fill": fill_examples(node_cls, examples),
-        "choice": choice_examples(node_cls, examples),
-    }
+    found = {part: part_examples(node_cls, part, examples) for part in PARTS}
     different = {part: distinct(each) for part, each in found.items()}
     predictor = fresh_predictor(node_cls)
     parts: list[Part] = [part for part in PARTS if getattr(predictor, part) is not None]
@@ -183,10 +179,10 @@ async def aoptimize_node(
     # Where nothing can be learned there may be no LM either, as where all nodes have one pinned.
     if any(len(different[part]) >= minimum for part in parts):
         student = backend_of(student_for(node_cls, lm), f"{node_cls.__name__} is to be optimized")
-        taught_by = student if teacher is None else backend_of(teacher, "it is to teach")
-        backends = {"student": student, "teacher": taught_by}
+        teacher_backend = student if teacher is None else backend_of(teacher, "it is to teach")
+        backends = {"student": student, "teacher": teacher_backend}
         about["model"] = student.model or repr(student)
-        about["teacher"] = taught_by.model or repr(taught_by)
+        about["teacher"] = teacher_backend.model or repr(teacher_backend)
     if (system := scene_in(graph, node_cls).system) is not None:
         about["system"] = system
     log = calls if isinstance(calls, CallLog) else CallLog(calls)
@@ -258,7 +254,7 @@ optimize_node = _run_synchronously(aoptimize_node)
 
 def _check(cls: Any, least_one: Mapping[str, Any], seed: Any) -> None:
     """Refuse what nothing could be done with, before anything is asked."""
-    if not (isinstance(cls, type) and issubclass(cls, Node)):
+    if not is_node_class(cls):
         raise TypeError(f"optimize_node({cls!r:.80}): give a node class")
     for name, value in least_one.items():
         if type(value) is not int or value < 1:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import create_model
 from pydantic_core import from_json
@@ -34,7 +34,7 @@ from bae.lm.prompts import (
 from bae.lm.requests import ask
 from bae.node import Node
 from bae.optimizer.calls import student_for
-from bae.optimizer.node_schemas import chooses
+from bae.optimizer.node_schemas import Part, chooses
 from bae.optimizer.predictors import (
     answer_values,
     known_values,
@@ -47,10 +47,6 @@ from bae.usage import Attempt, Event, metered
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.lm.backend import Backend
-
-
-Part = Literal["fill", "choice"]
-PARTS: tuple[Part, ...] = ("fill", "choice")
 
 
 class PartQuestions:
@@ -277,9 +273,9 @@ class RunAsker:
                             self._of.cls, question.resolved, self._of.instruction, question.source
                         )
                     answer = self._of.answer_in(node)
-                self._refusals.taken()
+                self._refusals.reset()
             except (FillError, RouteError):
-                self._refusals.taken()
+                self._refusals.reset()
             except BaeLMError as error:  # a run that asks this fails, and the next one need not
                 if not self._refusals.is_about_the_question(error):
                     raise

@@ -46,8 +46,8 @@ def asking_lm(role: Role) -> Any:
     return _lm_class()(role)
 
 
-class NotTaken(Exception):
-    """The LM would not take a request of an optimizer's own."""
+class Refused(Exception):
+    """The LM refused a request of an optimizer's own."""
 
 
 class AskingAdapter(_dspy.Adapter):
@@ -55,7 +55,7 @@ class AskingAdapter(_dspy.Adapter):
 
     `backends` are asked through `calls`, in their roles. `candidate` is what this thread has asked
     with last: the instruction and the demonstrations; `question` adds what it has asked. A question
-    that the LM would not take has no answer, and is counted in `not_taken` by what it said.
+    that the LM refused has no answer, and is counted in `refusals` by the message.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class AskingAdapter(_dspy.Adapter):
         backends: Mapping[Role, Backend],
         questions: PartQuestions,
         reporter: ProgressReporter,
-        teaching: Teaching,
+        teacher_answers: TeacherAnswers,
     ) -> None:
         _dspy.Adapter.__init__(self)
         self._bridge = bridge
@@ -73,10 +73,10 @@ class AskingAdapter(_dspy.Adapter):
         self._backends = backends
         self._questions = questions
         self._reporter = reporter
-        self._teaching = teaching
-        self.taken = 0
+        self._teacher_answers = teacher_answers
+        self.answered = 0
         self._refusals = Refusals()
-        self.not_taken: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
         self._here = threading.local()
 
     @property
@@ -140,7 +140,7 @@ class AskingAdapter(_dspy.Adapter):
         phase: Phase = "trying"
         if role == "teacher":
             phase = "bootstrapping"
-            self._teaching.may_ask(self.question)
+            self._teacher_answers.may_ask(self.question)
 
         async def asked() -> dict[str, Any] | None:
             self._reporter.phase = phase
@@ -149,10 +149,10 @@ class AskingAdapter(_dspy.Adapter):
             except BaeLMError as error:
                 if not self._refusals.is_about_the_question(error):
                     raise
-                self.not_taken[error.message] += 1
+                self.refusals[error.message] += 1
                 return None
-            self.taken += 1
-            self._refusals.taken()
+            self.answered += 1
+            self._refusals.reset()
             return answer
 
         return questions.outputs(self._bridge.call(asked))
@@ -171,19 +171,19 @@ class AskingAdapter(_dspy.Adapter):
             except BaeLMError as error:
                 if not self._refusals.is_about_the_question(error):
                     raise
-                raise NotTaken(error.message) from error
+                raise Refused(error.message) from error
             self._reporter.report()
             return made
 
         try:
-            made = self._bridge.call(asked, expected=(FillError, NotTaken))
-        except (FillError, NotTaken, OutOfBudget) as error:
+            made = self._bridge.call(asked, expected=(FillError, Refused))
+        except (FillError, Refused, OutOfBudget) as error:
             kept = _as_it_is(signature, inputs)
             if kept is None:
                 raise
             if isinstance(error, FillError):
                 self._note("the teacher gave no valid instruction, so one was left as it was")
-            elif isinstance(error, NotTaken):
+            elif isinstance(error, Refused):
                 self._note(f"the teacher could not be asked for an instruction: {text_of(error)}")
             return kept
         return {n: getattr(made, model_name(n, f)) for n, f in signature.output_fields.items()}
@@ -235,12 +235,12 @@ class _Nobody:
         )
 
 
-class GaveUp(Exception):
+class TeacherStopped(Exception):
     """The teacher is not asked: its answers have not been good enough, or there is nothing new to
     ask. DSPy continues with the next example."""
 
 
-class Teaching:
+class TeacherAnswers:
     """What became of the teacher's answers, from the thread that bootstraps.
 
     An answer is good with a score of `accept`; after `fruitless_limit` that were not, only what was
@@ -255,12 +255,12 @@ class Teaching:
         self._refused = 0
 
     def may_ask(self, question: str) -> None:
-        """Raise `GaveUp` where the teacher is to be asked no more."""
+        """Raise `TeacherStopped` where the teacher is to be asked no more."""
         if question not in self._scores and self._fruitless >= self._most:
             self._refused += 1
-            raise GaveUp(f"{self._fruitless} answers of the teacher were not good enough")
+            raise TeacherStopped(f"{self._fruitless} answers of the teacher were not good enough")
 
-    def judged(self, question: str, score: float, good: bool) -> None:
+    def record(self, question: str, score: float, good: bool) -> None:
         """Note what an answer was worth, and whether it can be an example."""
         self._scores[question] = score
         self._good.update([question] if good else [])
@@ -355,8 +355,8 @@ async def optimize_part(
     bridge = Bridge(budget)
     accept = options.get("accept")
     accept = metric.accept if accept is None else accept
-    teaching = Teaching(accept, fruitless_limit(options))
-    adapter = AskingAdapter(bridge, log, backends, questions, reporter, teaching)
+    teacher_answers = TeacherAnswers(accept, fruitless_limit(options))
+    adapter = AskingAdapter(bridge, log, backends, questions, reporter, teacher_answers)
     plain = [_without_origin(questions, each) for each in examples]
     places = {id(each): index for index, each in enumerate(plain)}
     board = Scoreboard()
@@ -376,7 +376,7 @@ async def optimize_part(
             elif trace is not None:
                 if is_corrected(examples[place]) and answer != questions.answer(dict(example)):
                     value = _NEVER  # no other answer replaces a person's
-                teaching.judged(question, found.value, value >= accept)
+                teacher_answers.record(question, found.value, value >= accept)
             reporter.report()
             return value, found.why
 
@@ -434,17 +434,17 @@ async def optimize_part(
             f"the budget ran out, and this is the best until then: {bridge.spent.message}"
         )
     best: float | None = None
-    if adapter.not_taken and not adapter.taken:
+    if adapter.refusals and not adapter.answered:
         # What was found was never questions, and could not be.
-        reporter.note(_none_taken(adapter))
+        reporter.note(_all_refused(adapter))
     elif found is not None:
         questions.predictor.signature = questions.signature.with_instructions(found.instruction)
         questions.predictor.demos = [_demo(questions, each) for each in found.demos]
         if apart:
             best = board.mean(adapter.candidate_of(found.instruction, found.demos))
-        if adapter.not_taken:
-            reporter.note(_some_not_taken(adapter))
-        if note := teaching.note():
+        if adapter.refusals:
+            reporter.note(_some_refused(adapter))
+        if note := teacher_answers.note():
             reporter.note(note)
     reporter.phase = "done"
     reporter.report()
@@ -455,19 +455,19 @@ _NEVER: Final = float("-inf")
 """A score that is never good enough."""
 
 
-def _none_taken(adapter: AskingAdapter) -> str:
-    count, why = adapter.not_taken.total(), next(iter(adapter.not_taken))
-    questions = "the only question" if count == 1 else f"any of {count} questions"
+def _all_refused(adapter: AskingAdapter) -> str:
+    count, why = adapter.refusals.total(), next(iter(adapter.refusals))
+    questions = "the only question" if count == 1 else f"all {count} questions"
     return (
-        f"the LM would not take {questions}, so it stays as it is: {why}; if that is because they "
-        "are too long, show fewer examples: lower max_labeled_demos and max_bootstrapped_demos"
+        f"the LM refused {questions}, so it stays as it is: {why}; if that is because they are too "
+        "long, show fewer examples: lower max_labeled_demos and max_bootstrapped_demos"
     )
 
 
-def _some_not_taken(adapter: AskingAdapter) -> str:
-    count, why = adapter.not_taken.total(), next(iter(adapter.not_taken))
-    were = "1 question was" if count == 1 else f"{count} questions were"
-    return f"{were} not taken by the LM, of {count + adapter.taken}, and scored 0: {why}"
+def _some_refused(adapter: AskingAdapter) -> str:
+    count, why = adapter.refusals.total(), next(iter(adapter.refusals))
+    every = count + adapter.answered
+    return f"the LM refused {count} of {every} questions, which score 0: {why}"
 
 
 def _without_defaults(questions: PartQuestions) -> Any:
