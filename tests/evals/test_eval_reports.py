@@ -220,15 +220,15 @@ async def test_halves_of_characters_lose_no_evaluation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (page.score(0.9967), "0.997"),
-        (page.score(0.999999), "0.9999"),
-        (page.score(1.0), "1.00"),
-        (page.score(0.004), "0.004"),
-        (page.score(0.0), "0.00"),
-        (page.share(0.9967), "99 %"),
-        (page.dollars(0.00002), "$2.0e-05"),
-        (page.dollars(0.99999), "$1.00"),
-        (page.seconds(9.999), "10s"),
+        (page.format_score(0.9967), "0.997"),
+        (page.format_score(0.999999), "0.9999"),
+        (page.format_score(1.0), "1.00"),
+        (page.format_score(0.004), "0.004"),
+        (page.format_score(0.0), "0.00"),
+        (page.format_share(0.9967), "99 %"),
+        (page.format_cost(0.00002), "$2.0e-05"),
+        (page.format_cost(0.99999), "$1.00"),
+        (page.format_seconds(9.999), "10s"),
     ],
 )
 def test_no_number_looks_better_than_it_is(number: str, said: str) -> None:

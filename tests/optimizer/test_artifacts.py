@@ -29,7 +29,6 @@ from pydantic import (
 import bae
 from bae import ArtifactError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.lm import LearnedPrompt, PromptExample, WithPrompts
-from bae.lm.backend import Answer, Backend, Prompt
 from bae.optimizer import (
     Artifact,
     Made,
@@ -38,6 +37,7 @@ from bae.optimizer import (
     save_artifacts,
     schema_of,
 )
+from toy_backend import ToyBackend
 
 
 class Weather(BaseModel):
@@ -809,24 +809,12 @@ def test_artifacts_of_graphs_inside_are_loaded_with_the_graph(tmp_path: Path):
 # NodePrompts
 
 
-class Recorder(Backend):
-    """Keeps the prompts, and answers with what fits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.prompts: list[Prompt] = []
-
-    async def answer(self, prompt: Prompt) -> Answer:
-        self.prompts.append(prompt)
-        return Answer(value={"choice": "Outfit"} if prompt.question.types else WORN)
-
-
 async def test_a_loaded_artifact_teaches_a_backend_in_the_words_of_a_real_question(
     tmp_path: Path,
 ):
     save_artifacts({Outfit: outfit(), Waking: waking("None", "AskBack")}, tmp_path)
     prompts = {cls: each.prompts() for cls, each in load_artifacts(GRAPH, tmp_path).items()}
-    model = Recorder()
+    model = ToyBackend(lambda asked: {"choice": "Outfit"} if asked.question.types else WORN)
     result = await GRAPH.arun(Waking(message="früh auf — ☀"), WithPrompts(model, prompts))
 
     assert isinstance(result.result, Outfit)

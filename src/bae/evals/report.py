@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from pydantic_core import to_jsonable_python
 
 from bae.evals.intervals import Interval
+from bae.evals.metrics import short
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ def as_json(value: Any) -> Any:
             value, fallback=str, bytes_mode="base64", inf_nan_mode="strings", by_alias=False
         )
     except Exception:  # circular values, serializers that raise, lone surrogates
-        return _piecewise(value, 20)
+        return short(value, 1000)
 
 
 _COLUMNS: Final = (
@@ -299,18 +300,3 @@ def _printable_json(value: Any) -> Any:
     if isinstance(value, float) and not isfinite(value):  # no number in JSON
         return str(value)
     return value
-
-
-def _piecewise(value: object, deepest: int) -> Any:
-    """Each part as JSON by itself, so that one does not spoil the others."""
-    held: Any = value
-    kind = type(value)
-    try:
-        if deepest and issubclass(kind, Mapping):
-            return {str(key): _piecewise(each, deepest - 1) for key, each in held.items()}
-        if deepest and issubclass(kind, list | tuple):
-            return [_piecewise(each, deepest - 1) for each in held]
-        plain = value is None or issubclass(kind, bool | int | float | str)
-        return held if plain else str(held)
-    except Exception:
-        return f"a {kind.__name__}"
