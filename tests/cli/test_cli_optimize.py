@@ -36,7 +36,7 @@ from default_signals import restore_signals
 
 pytestmark = pytest.mark.once
 
-BOUND = 60.0
+BOUND = 120.0
 SOURCE = Path(__file__).parents[2] / "src"
 APP = """
 from __future__ import annotations
