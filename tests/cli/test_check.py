@@ -8,7 +8,6 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from bae.journal import SQLiteJournal
 from bae.testing import ScriptedLM
 from written_mistakes import BEFORE_3_14, CALLS, DURABLE, FIELDS, IMPORTS, ROUTES, Mistake
 
+pytestmark = pytest.mark.usefixtures("folder")
 PROVED = [*ROUTES, *FIELDS, *CALLS, *DURABLE]
 RAISED = [*IMPORTS, *(BEFORE_3_14 if sys.version_info < (3, 14) else [])]
 
@@ -53,17 +53,6 @@ class Refusal(Node):
 graph = Graph(start=Ask, end=(Answer, Refusal))
 """
 WARNED = FINE.replace("-> Answer | Refusal", "-> Ask").replace("Ask, end=(Answer, Refusal)", "Ask")
-
-
-@pytest.fixture(autouse=True)
-def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    modules, path = dict(sys.modules), list(sys.path)
-    yield
-    sys.path[:] = path
-    for name in sys.modules.keys() - modules.keys():
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def write(text: str, name: str = "app.py") -> Path:

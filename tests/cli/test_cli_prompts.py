@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +13,7 @@ from bae.cli import main
 from bae.lm import LearnedPrompt
 from bae.optimizer import Artifact, save_artifacts, schema_of
 
+pytestmark = pytest.mark.usefixtures("folder")
 APP = """
 from __future__ import annotations
 
@@ -59,15 +57,6 @@ class Filed(Node):
 graph = Graph(start=Letter, system="Be kind.")
 quiet = Graph(start=Filed)
 """
-
-
-@pytest.fixture(autouse=True)
-def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "app.py").write_text(APP)
-    yield
-    sys.modules.pop("app", None)
 
 
 def test_the_prompts_of_a_node_are_printed_to_be_read(capsys):
@@ -137,7 +126,8 @@ def test_a_graph_that_asks_no_model_says_so(capsys):
     assert "Filed asks no language model" in printed.err
 
 
-def test_learned_prompts_are_shown(capsys):
+def test_learned_prompts_are_shown(capsys, folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
     import app  # pyright: ignore[reportMissingImports]
 
     learned = LearnedPrompt(instruction="Name the right person.")

@@ -4,8 +4,6 @@ the words of a command line."""
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ pytest.importorskip("rich")
 
 from bae.cli import main
 
+pytestmark = pytest.mark.usefixtures("folder")
 APP = """
 from __future__ import annotations
 
@@ -72,19 +71,6 @@ class Again(Node):
 
 graph = Graph(start=Ask)
 """
-
-
-@pytest.fixture(autouse=True)
-def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BAE_LM", "none")
-    modules, path = dict(sys.modules), list(sys.path)
-    Path("app.py").write_text(APP, encoding="utf-8")
-    yield
-    sys.path[:] = path
-    for name in sys.modules.keys() - modules.keys():
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def line_of(mark: str) -> int:
@@ -168,7 +154,7 @@ def test_an_unknown_field_is_told_with_something_to_do(capsys: pytest.CaptureFix
     said = failed(capsys, "run", "app.py:Answer", "--set", "zzz=1")
     assert "  try:   give one of its fields: text\n" in said
     said = failed(capsys, "run", "app.py:Answer", "--set", "txt=1")
-    assert "  try:   did you mean text? It has text\n" in said
+    assert "  try:   did you mean text? Its fields are text\n" in said
     said = failed(capsys, "run", "app.py:Last", "--set", "zzz=1")
     assert "  try:   leave it out: it has no fields\n" in said
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import bae
 from bae import BaeError
 from bae.cli.loading import is_configured, load
 
+pytestmark = pytest.mark.usefixtures("folder")
 MAIN = "import sys, bae.cli; sys.exit(bae.cli.main())"
 GRAPH = """
 from __future__ import annotations
@@ -55,17 +55,6 @@ async def make_later():
 def wants(argument):
     return graph
 """
-
-
-@pytest.fixture(autouse=True)
-def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    modules, path = dict(sys.modules), list(sys.path)
-    yield
-    sys.path[:] = path
-    for name in sys.modules.keys() - modules.keys():
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def write(name: str, text: str = GRAPH) -> Path:

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,8 @@ import bae
 from bae.cli import main, new
 from bae.cli.new import FILES, TEMPLATES, Project
 
+pytestmark = pytest.mark.usefixtures("folder")
 SOURCE = Path(bae.__file__).parent.parent
-
-
-@pytest.fixture(autouse=True)
-def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    modules, path = dict(sys.modules), list(sys.path)
-    yield
-    sys.path[:] = path
-    for name in sys.modules.keys() - modules.keys():
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def files_in(folder: str) -> set[str]:

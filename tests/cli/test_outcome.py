@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +16,11 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from bae.cli import main
 from bae.lm.registry import Kind
 
 pytestmark = pytest.mark.once
 
-DESK = """
+APP = """
 from __future__ import annotations
 
 from typing import Annotated
@@ -91,36 +89,10 @@ SCRIPT = {"fills": {"Proposal": [{"euros": 20}], "Letter": [{"text": "Here it is
 LM = ("--lm", "scripted:script.json")
 
 
-class Done:
-    """How a command came out."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = out
-        self.err = err
-
-    def commands(self) -> list[list[str]]:
-        """The words of the commands that were printed to be copied, without `bae`."""
-        found = re.findall(r"\bbae (runs? .*)", self.out + self.err)
-        return [shlex.split(each) for each in found]
-
-
-@pytest.fixture
-def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    (tmp_path / "desk.py").write_text(DESK)
-    (tmp_path / "script.json").write_text(json.dumps(SCRIPT))
-    monkeypatch.chdir(tmp_path)
-    for name in ("BAE_JOURNAL", "BAE_LM"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*arguments: str) -> Done:
-        code = main(arguments)
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
-
-    yield call
-    sys.modules.pop("desk", None)
+@pytest.fixture(autouse=True)
+def _script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("script.json").write_text(json.dumps(SCRIPT))
+    monkeypatch.delenv("BAE_LM", raising=False)
 
 
 @pytest.fixture
@@ -131,8 +103,8 @@ def machine(bae: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bae.lm.registry.candidates", lambda: found)
 
 
-def parked(bae: Any, run_id: str = "g1") -> Done:
-    done = bae("run", "desk.py", "--set", "text=wet", *LM, "--run-id", run_id, "--no-ask")
+def parked(bae: Any, run_id: str = "g1") -> Any:
+    done = bae("run", "app.py", "--set", "text=wet", *LM, "--run-id", run_id, "--no-ask")
     assert done.code == 3
     return done
 
@@ -145,7 +117,7 @@ def test_a_run_that_goes_on_with_another_model_says_so_once(
     bae: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     parked(bae)
-    done = bae("runs", "answer", "g1", "yes", "-m", "desk.py")
+    done = bae("runs", "answer", "g1", "yes", "-m", "app.py")
     assert done.code == 0, done.err
     said = "the LM of this run so far was one without a name, such as a script; continuing with "
     # pytest has set up logging, which is left to show it then; else it is above the run.
@@ -157,14 +129,14 @@ def test_nothing_is_said_of_the_model_where_it_is_named_or_not_needed(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parked(bae)
-    assert "LM of this run" not in bae("runs", "answer", "g1", "yes", "-m", "desk.py", *LM).err
-    assert "LM of this run" not in bae("runs", "resume", "g1", "-m", "desk.py").err
+    assert "LM of this run" not in bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM).err
+    assert "LM of this run" not in bae("runs", "resume", "g1", "-m", "app.py").err
     parked(bae, "g2")
     monkeypatch.setenv("BAE_LM", "scripted:script.json")
-    assert "LM of this run" not in bae("runs", "answer", "g2", "yes", "-m", "desk.py").err
-    bae("run", "desk.py:Alone", "--run-id", "a1", "--no-ask")
+    assert "LM of this run" not in bae("runs", "answer", "g2", "yes", "-m", "app.py").err
+    bae("run", "app.py:Alone", "--run-id", "a1", "--no-ask")
     monkeypatch.delenv("BAE_LM")
-    assert "LM of this run" not in bae("runs", "answer", "a1", "Ann", "-m", "desk.py:Alone").err
+    assert "LM of this run" not in bae("runs", "answer", "a1", "Ann", "-m", "app.py:Alone").err
 
 
 @pytest.mark.parametrize(
@@ -197,31 +169,31 @@ def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_store
 ) -> None:
     monkeypatch.setattr("bae.cli.start.can_ask", lambda: pytest.fail("it looked for somebody"))
     monkeypatch.setenv("BAE_LM", "none")
-    done = bae("run", "desk.py")
+    done = bae("run", "app.py")
     assert done.code == 1
     assert "bae-lm-missing" in done.err
     assert "name one with --lm, as --lm local" in done.err
-    done = bae("run", "desk.py", "--lm", "scripted:gone.json")
+    done = bae("run", "app.py", "--lm", "scripted:gone.json")
     assert "the script gone.json cannot be read" in done.err
     assert not Path(".bae").exists()
 
 
 def test_an_answer_with_a_model_that_cannot_be_had_is_not_stored(bae: Any) -> None:
     parked(bae)
-    done = bae("runs", "answer", "g1", "approved", "yes", "-m", "desk.py", "--lm", "scripted:no")
+    done = bae("runs", "answer", "g1", "approved", "yes", "-m", "app.py", "--lm", "scripted:no")
     assert done.code == 1
     assert "no answer is stored: the run still waits for it" in done.err
     assert "resume with" not in done.err
-    assert bae("runs", "answer", "g1", "approved", "yes", "-m", "desk.py", *LM).code == 0
+    assert bae("runs", "answer", "g1", "approved", "yes", "-m", "app.py", *LM).code == 0
 
 
 def test_an_error_after_an_answer_says_that_it_is_stored(bae: Any) -> None:
     parked(bae)
     Path("short.json").write_text('{"fills": {"Proposal": [{"euros": 20}]}}')
-    done = bae("runs", "answer", "g1", "yes", "-m", "desk.py", "--lm", "scripted:short.json")
+    done = bae("runs", "answer", "g1", "yes", "-m", "app.py", "--lm", "scripted:short.json")
     assert done.code == 1
     assert "the answer is stored, and what is done is kept; once it is fixed" in done.err
-    (again,) = done.commands()
+    (again,) = done.commands
     Path("short.json").write_text(json.dumps(SCRIPT))
     assert bae(*again).code == 0
 
@@ -231,45 +203,45 @@ def test_an_error_after_an_answer_says_that_it_is_stored(bae: Any) -> None:
 
 def test_what_show_suggests_names_the_module_unless_the_project_does(bae: Any) -> None:
     parked(bae)
-    assert bae("runs", "show", "g1").commands() == [["runs", "answer", "g1", "-m", "MODULE"]]
-    Path("pyproject.toml").write_text('[tool.bae]\ngraph = "desk.py"\n')
-    (command,) = bae("runs", "show", "g1").commands()
+    assert bae("runs", "show", "g1").commands == [["runs", "answer", "g1", "-m", "MODULE"]]
+    Path("pyproject.toml").write_text('[tool.bae]\ngraph = "app.py"\n')
+    (command,) = bae("runs", "show", "g1").commands
     assert command == ["runs", "answer", "g1"]
     assert bae(*command, "yes", *LM).code == 0
 
 
 def test_another_graph_is_refused_without_advice_to_try_it_again(bae: Any) -> None:
     parked(bae)
-    done = bae("runs", "resume", "g1", "-m", "desk.py:Alone")
+    done = bae("runs", "resume", "g1", "-m", "app.py:Alone")
     assert "name the module of the graph that it was begun with" in done.err
-    assert done.commands() == [["runs", "resume", "g1", "-m", "MODULE"]]
-    bae("runs", "answer", "g1", "yes", "-m", "desk.py", *LM)
-    done = bae("runs", "resume", "g1", "-m", "desk.py:Alone")
+    assert done.commands == [["runs", "resume", "g1", "-m", "MODULE"]]
+    bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
+    done = bae("runs", "resume", "g1", "-m", "app.py:Alone")
     assert "has ended before" not in done.err
-    done = bae("runs", "resume", "g1", "-m", "desk.py")
+    done = bae("runs", "resume", "g1", "-m", "app.py")
     assert "the run g1 has ended before, and nothing is done again" in done.err
 
 
 def test_an_answer_to_a_run_that_is_over_leads_to_how_it_came_out(bae: Any) -> None:
     parked(bae)
-    bae("runs", "answer", "g1", "yes", "-m", "desk.py", *LM)
+    bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
     for given in (["approved", "yes"], ["yes"]):
-        done = bae("runs", "answer", "g1", *given, "-m", "desk.py")
+        done = bae("runs", "answer", "g1", *given, "-m", "app.py")
         assert done.code == 1
-        assert done.commands() == [["runs", "show", "g1"]]
+        assert done.commands == [["runs", "show", "g1"]]
         assert "graph.resume" not in done.err
 
 
 def test_a_replay_is_given_what_was_redacted(bae: Any) -> None:
     parked(bae)
-    bae("runs", "answer", "g1", "yes", "-m", "desk.py", *LM)
+    bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
     bae("runs", "redact", "g1", "Complaint.text", "-y")
-    done = bae("runs", "replay", "g1", "-m", "desk.py")
+    done = bae("runs", "replay", "g1", "-m", "app.py")
     assert done.code == 1
     assert "give it again with --set Complaint.text=…" in done.err
-    done = bae("runs", "replay", "g1", "-m", "desk.py", "--set", "Complaint.text=wet")
+    done = bae("runs", "replay", "g1", "-m", "app.py", "--set", "Complaint.text=wet")
     assert done.out == "went the same way: Complaint -> Proposal -> Approval -> Letter\n"
-    done = bae("runs", "test", "g1", "-m", "desk.py", "-o", "test_g1.py")
+    done = bae("runs", "test", "g1", "-m", "app.py", "-o", "test_g1.py")
     assert "given=" not in done.err
 
 
@@ -286,22 +258,22 @@ def test_without_a_module_the_option_is_named_that_gives_it(bae: Any, command: s
 
 
 def test_a_word_alone_is_the_answer_to_the_one_gate_that_is_open(bae: Any) -> None:
-    bae("run", "desk.py:Alone", "--run-id", "a1", "--no-ask")
-    done = bae("runs", "answer", "a1", "Alone.nam", "-m", "desk.py:Alone")
+    bae("run", "app.py:Alone", "--run-id", "a1", "--no-ask")
+    done = bae("runs", "answer", "a1", "Alone.nam", "-m", "app.py:Alone")
     assert done.code == 1, "nearly the name of the gate"
-    assert done.commands() == [["runs", "answer", "a1", "Alone.name", "…", "-m", "desk.py:Alone"]]
-    done = bae("runs", "answer", "a1", "Ann Lee", "-m", "desk.py:Alone")
+    assert done.commands == [["runs", "answer", "a1", "Alone.name", "…", "-m", "app.py:Alone"]]
+    done = bae("runs", "answer", "a1", "Ann Lee", "-m", "app.py:Alone")
     assert (done.code, done.out) == (0, "Alone\n  name: Ann Lee\n")
 
 
 def test_a_word_alone_is_no_answer_where_several_gates_are_open(bae: Any) -> None:
-    bae("run", "desk.py:Silence", "--run-id", "s1", "--no-ask")
+    bae("run", "app.py:Silence", "--run-id", "s1", "--no-ask")
     for given in (["yes"], []):
-        done = bae("runs", "answer", "s1", *given, "-m", "desk.py:Silence")
+        done = bae("runs", "answer", "s1", *given, "-m", "app.py:Silence")
         assert done.code == 1
-        first, second = done.commands()
-        assert first == ["runs", "answer", "s1", "Silence.sure", "yes", "-m", "desk.py:Silence"]
-        assert second == ["runs", "answer", "s1", "Silence.name", "…", "-m", "desk.py:Silence"]
+        first, second = done.commands
+        assert first == ["runs", "answer", "s1", "Silence.sure", "yes", "-m", "app.py:Silence"]
+        assert second == ["runs", "answer", "s1", "Silence.name", "…", "-m", "app.py:Silence"]
     assert bae(*first).code == 3
     assert bae(*second).code == 0
 
@@ -314,16 +286,16 @@ def test_a_word_alone_is_no_answer_where_several_gates_are_open(bae: Any) -> Non
     [
         (["run"], "no MODULE was given"),
         (["check"], "no MODULE was given"),
-        (["run", "desk.py", "--set", "text"], "--set text has no FIELD=VALUE"),
-        (["run", "desk.py", "--set", "text=a", "--set", "text=b"], "--set gives text twice"),
-        (["run", "desk.py", "--lm", "nonsense"], "there is no LM named 'nonsense'"),
-        (["runs", "test", "-m", "desk.py", "-o", "x.txt"], "x.txt is no Python file"),
+        (["run", "app.py", "--set", "text"], "--set text has no FIELD=VALUE"),
+        (["run", "app.py", "--set", "text=a", "--set", "text=b"], "--set gives text twice"),
+        (["run", "app.py", "--lm", "nonsense"], "there is no LM named 'nonsense'"),
+        (["runs", "test", "-m", "app.py", "-o", "x.txt"], "x.txt is no Python file"),
     ],
 )
 def test_a_command_line_that_makes_no_sense_has_the_exit_code_2(
     bae: Any, given: list[str], said: str
 ) -> None:
-    done = bae(*given, *(LM if given[:2] == ["run", "desk.py"] and "--lm" not in given else ()))
+    done = bae(*given, *(LM if given[:2] == ["run", "app.py"] and "--lm" not in given else ()))
     assert done.code == 2
     assert f"error {said}" in done.err
     assert "  try:   " in done.err
@@ -332,7 +304,7 @@ def test_a_command_line_that_makes_no_sense_has_the_exit_code_2(
 
 @pytest.mark.parametrize("given", [["--set", "tex=a"], ["-i", "{text: a}"], ["-i", '{"text": 1}']])
 def test_what_does_not_fit_the_graph_has_the_exit_code_1(bae: Any, given: list[str]) -> None:
-    assert bae("run", "desk.py", *LM, *given).code == 1
+    assert bae("run", "app.py", *LM, *given).code == 1
 
 
 # Lines
@@ -340,7 +312,7 @@ def test_what_does_not_fit_the_graph_has_the_exit_code_1(bae: Any, given: list[s
 
 def test_a_long_value_is_cut_and_never_how_long_it_took(bae: Any) -> None:
     slow = "import time; time.sleep(0.02); return"
-    Path("desk.py").write_text(DESK.replace('return "Wet.', f'{slow} "Wet.'))
+    Path("app.py").write_text(APP.replace('return "Wet.', f'{slow} "Wet.'))
     done = parked(bae)
     (line,) = [each for each in done.err.splitlines() if "'Wet." in each]
     assert re.search(r"Wet\..*…  \(0\.\d+ s\)$", line), line
@@ -348,7 +320,7 @@ def test_a_long_value_is_cut_and_never_how_long_it_took(bae: Any) -> None:
 
 
 def test_a_failure_is_told_by_who_failed_and_by_the_error(bae: Any) -> None:
-    done = bae("run", "desk.py:Shaky", "--no-journal")
+    done = bae("run", "app.py:Shaky", "--no-journal")
     assert done.err.count("the service is down") == 2
     assert not re.search(r"s  failed\b", done.err)
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from bae.cli import main, printing
+from bae.cli import printing
 from bae.cli.exits import FAILED, MISUSED
 from bae.cli.printing import print_hanging, tell_error
 from bae.cli.texts import in_json, in_lines, in_one_line
@@ -122,22 +121,9 @@ graph = Graph(start=Begin)
 """
 
 
-@pytest.fixture
-def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Calls a command in a folder with `app.py`; answers its exit code, stdout and stderr."""
-    (tmp_path / "app.py").write_text(APP)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("BAE_JOURNAL", raising=False)
+@pytest.fixture(autouse=True)
+def _no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-
-    def call(*arguments: str) -> SimpleNamespace:
-        sys.modules.pop("app", None)
-        code = main([*arguments])
-        said = capsys.readouterr()
-        return SimpleNamespace(code=code, out=said.out, err=said.err)
-
-    yield call
-    sys.modules.pop("app", None)
 
 
 def test_with_json_nothing_else_is_on_stdout_whatever_modules_and_dependencies_print(bae: Any):

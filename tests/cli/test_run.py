@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import shlex
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ pytest.importorskip("rich")
 from pydantic import BaseModel, Field, SecretStr
 
 from bae import Node
-from bae.cli import main
 
 APP = """
 from __future__ import annotations
@@ -186,42 +183,9 @@ class Live(Node):
 SCRIPT = {"fills": {"Proposal": [{"euros": 20}]}}
 
 
-class Done:
-    """How a command came out."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = out
-        self.err = err
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
-
-    def command(self, begins: str) -> list[str]:
-        """The words of a command that was printed to be copied, without `bae`."""
-        found = next(line for line in self.err.splitlines() if f"bae {begins}" in line)
-        return shlex.split(found.partition("bae ")[2])
-
-
-@pytest.fixture
-def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    (tmp_path / "app.py").write_text(APP)
-    (tmp_path / "script.json").write_text(json.dumps(SCRIPT))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("BAE_JOURNAL", raising=False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*arguments: str, stdin: str | None = None) -> Done:
-        if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        code = main(arguments)
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
-
-    yield call
-    for name in ("app", "app_"):
-        sys.modules.pop(name, None)
+@pytest.fixture(autouse=True)
+def _script(folder: Path) -> None:
+    Path("script.json").write_text(json.dumps(SCRIPT))
 
 
 LM = ("--lm", "scripted:script.json")
