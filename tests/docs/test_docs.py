@@ -70,7 +70,7 @@ def run(*command: str, cwd: Path) -> str:
 
 
 NEEDS = {
-    "coming-from": ("langgraph", "pydantic_graph"),
+    "coming-from": ("langgraph",),
     "evaluate": ("pydantic_evals",),
     "fastapi": ("fastapi", "httpx"),
     "lm": ("httpx", "h11"),
