@@ -297,9 +297,8 @@ def _fault(place: str, *value: Any, why: str, hidden: bool) -> str:
 def _unknown_field(owner: str, said: str, known: list[str]) -> BaeError:
     near = get_close_matches(said, known, n=1, cutoff=0.5)
     meant = f"did you mean {near[0]}? " if near else ""
-    has = (
-        f"give one of its fields: {', '.join(known)}" if known else "leave it out: it has no fields"
-    )
+    has = f"{'Its fields are' if near else 'give one of its fields:'} {', '.join(known)}"
+    has = has if known else "leave it out: it has no fields"
     return _unfit(None, [f"{owner} has no field {said}"], f"{meant}{has}")
 
 
