@@ -247,11 +247,13 @@ class Gate(_Marker):
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """A gate a run has reached: what is asked, for which field, of what type.
+    """A gate that a run has reached: the question, and the field that the answer is for.
 
-    `context` holds the node's values known so far; `problem` says what was wrong with the answer
-    before, when it is asked again. `deadline` is the time, in seconds since 1970, after which the
-    field takes its default.
+    - `type`: the type of the field.
+    - `context`: the values of the node that are known so far.
+    - `problem`: what was wrong with the previous answer, if it is asked again.
+    - `path`, `step`: the subgraph, empty in the run itself, and the step.
+    - `deadline`: in seconds since 1970; after it the field takes its default.
     """
 
     question: str

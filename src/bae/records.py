@@ -129,8 +129,8 @@ class RunStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class StepStarted(Record):
-    """`node` is whole, in the trace, and about to be called. `made` are the fields with a source
-    that have a default instead, where a factory has made that; only runs with a journal say so."""
+    """`node` is complete, in the trace, and about to be called. `made` are the fields with a source
+    that a default factory filled instead; only runs with a journal record them."""
 
     node: Node
     made: tuple[str, ...] = ()
@@ -138,16 +138,16 @@ class StepStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class Returned(Record):
-    """The written body of the node at `step` has returned `node`, which is not whole yet or is one
-    node too many. Only runs with a journal write it: elsewhere the next step says it."""
+    """The written body of the node at `step` has returned `node`, which is not complete yet or is
+    one node too many. Only runs with a journal write it; others have the next `StepStarted`."""
 
     node: Node
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunResumed(Record):
-    """A run that was interrupted goes on, under `owner`; `changes` says what is different about
-    its classes since."""
+    """An interrupted run is resumed by `owner`; `changes` lists what has changed in its classes
+    since."""
 
     owner: str
     changes: tuple[str, ...] = ()
@@ -155,8 +155,8 @@ class RunResumed(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunForked(Record):
-    """From here on the run is one of its own: it shares what was written before with the run
-    `parent`, and goes on at `node`, with `changed` fields that are others than there."""
+    """A fork begins: it shares the records before this one with the run `parent`, and continues at
+    `node`, in which the fields `changed` have new values."""
 
     parent: str
     node: Node
@@ -172,13 +172,13 @@ class SourceStarted(Record):
     source: Literal["dep", "map", "gate"]
     by: str
     parameter: str = ""
-    """Whose value it is where it is not the field's own: that of a parameter of the function behind
-    the field, as `(place)`, or of one further down, as `(place)(client)`."""
+    """The parameter that the value is for, if it is not for the field itself: `(place)` of the
+    field's function, or further down, `(place)(client)`."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class SourceEnded(Record):
-    """A value for a field is there, or `error` says why not."""
+    """A value for a field is there, or `error` has the reason why not."""
 
     node_type: type[Node]
     field: str
@@ -189,8 +189,8 @@ class SourceEnded(Record):
     error: BaseException | None = None
     parameter: str = ""
     called_at: str = ""
-    """The place that the function was called for, where that was another: with equal arguments it
-    is called once."""
+    """The place that the function was called for, if that was another: equal arguments are one
+    call."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -204,7 +204,7 @@ class ItemEnded(Record):
 
 
 class Origin(NamedTuple):
-    """Where in the trace a recalled value stands."""
+    """Where in the trace a recalled value was found."""
 
     path: str
     step: int
@@ -232,7 +232,7 @@ class GateOpened(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ChoiceStarted(Record):
-    """The LM is asked where to go on from `node`."""
+    """The LM is asked to choose the successor of `node`."""
 
     node: Node
     offered: tuple[type[Node] | type[None], ...]

@@ -112,7 +112,7 @@ async def resolve_dep(
     lm: LM | None = None,
     stack: AsyncExitStack | None = None,
 ) -> Any:
-    """Call one dependency, its own dependencies first, and answer its value.
+    """Call one dependency, after its own dependencies, and return its value.
 
     `cache` holds values by function: those that are there are used, those that are made are
     added, and calls at the same time with one cache and one `stack` share what is in progress. What

@@ -38,7 +38,7 @@ of the run is spent; its time is over."""
 
 
 class TeamSummary(BaseModel):
-    """What a run has come to."""
+    """The outcome of a run."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -28,7 +28,7 @@ def _of_inner(name: str) -> Any:
 
 
 class Policy(Backend):
-    """Wraps any LM, or the one that a name such as "local" stands for, and answers as it does.
+    """Wraps any LM, or the name of one, such as "local", and answers as it does.
     Subclass it and write `answer`, which asks the LM inside with `await self.ask(prompt)`.
 
     `model`, `settings`, `attempts` and the like are those of the LM inside: change them there.
