@@ -13,6 +13,7 @@ from bae import (
     Node,
     Problem,
 )
+from end_node import EndNode
 
 T = TypeVar("T")
 
@@ -42,14 +43,6 @@ def get_weather() -> Weather:
     return Weather()
 
 
-def get_storm() -> Storm:
-    return Storm()
-
-
-def get_names() -> list[str]:
-    return ["a", "b"]
-
-
 def problems(start: type[Node], **options: Any) -> list[Problem]:
     return Graph(start=start, **options).validate()
 
@@ -67,12 +60,7 @@ def the_problem(start: type[Node], **options: Any) -> Problem:
 
 def field_of(annotation: Any, fn: Any) -> type[Node]:
     """A node with one Dep field."""
-
-    async def call(self: Node) -> None: ...
-
-    node = create_model("Wears", __base__=Node, x=(Annotated[annotation, Dep(fn)], ...))
-    type.__setattr__(node, "__call__", call)
-    return node
+    return create_model("Wears", __base__=EndNode, x=(Annotated[annotation, Dep(fn)], ...))
 
 
 class Box(BaseModel, Generic[T]):
@@ -99,7 +87,3 @@ def ring(length: int) -> list[Any]:
 
 def len_of(line: str) -> int:
     return len(line)
-
-
-def abs_of(number: int) -> int:
-    return abs(number)

@@ -51,17 +51,8 @@ from proving import (
 
 def mapping(over: Any, fn: Any = len_of, into: Any = list[int]) -> type[Node]:
     """A start node that maps over a field of type `over`."""
-
-    async def call(self: Node) -> None: ...
-
-    node = create_model(
-        "Maps",
-        __base__=Node,
-        items=(over, ...),
-        mapped=(Annotated[into, Map(fn, over="items")], ...),
-    )
-    type.__setattr__(node, "__call__", call)
-    return node
+    mapped = (Annotated[into, Map(fn, over="items")], ...)
+    return create_model("Maps", __base__=EndNode, items=(over, ...), mapped=mapped)
 
 
 Names = NewType("Names", list[str])
@@ -231,10 +222,7 @@ def filled(annotation: Any, default: Any = ...) -> type[Node]:
     class Start(Node):
         async def __call__(self): ...
 
-    async def call(self: Node) -> None: ...
-
-    node = create_model("Filled", __base__=Node, x=(annotation, default))
-    type.__setattr__(node, "__call__", call)
+    node = create_model("Filled", __base__=EndNode, x=(annotation, default))
     Start.__call__.__annotations__["return"] = node
     return Start
 
@@ -347,11 +335,7 @@ def test_only_fields_that_the_lm_fills_need_a_json_schema():
     ids=shown,
 )
 def test_a_source_inside_the_type_is_an_error_since_it_would_not_be_seen(annotation: Any):
-    async def call(self: Node) -> None: ...
-
-    node = create_model("Start", __base__=Node, x=(annotation, ...))
-    type.__setattr__(node, "__call__", call)
-    problem = the_problem(node)
+    problem = the_problem(create_model("Start", __base__=EndNode, x=(annotation, ...)))
 
     assert (problem.severity, problem.code, problem.place) == (
         "error",

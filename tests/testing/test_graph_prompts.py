@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, field_validator
 from bae import LM, Dep, Gate, Graph, Map, Node, NodeConfig, ProofError, Recall
 from bae.lm import LearnedPrompt, NodePrompts, Prompt, WithPrompts
 from bae.testing import ScriptedLM, assert_prompt
-from bae.testing.prompts import Unasked
+from bae.testing.prompts import PromptOnly
 from end_node import EndNode
 
 
@@ -234,7 +234,7 @@ def test_a_pinned_lm_is_not_made_and_fills_in_a_call_of_its_own():
 
 def test_learned_prompts_are_shown_for_the_lm_that_has_them():
     learned = {HandedOver: NodePrompts(fill=LearnedPrompt("Name the right person."))}
-    prompts = GRAPH.prompts(lm=WithPrompts(Unasked(), learned))
+    prompts = GRAPH.prompts(lm=WithPrompts(PromptOnly(), learned))
     assert only(prompts, "Letter -> HandedOver").text.startswith("Name the right person.\n")
 
 

@@ -201,7 +201,7 @@ def test_a_graph_inside_something_is_named_with_dots(journal, capsys):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"-m": "wardrobe:not_a_graph"}, "is an int, and no Graph"),
+        ({"-m": "wardrobe:not_a_graph"}, "is no Graph: its type is int"),
         ({"-m": "wardrobe:nothing"}, "wardrobe has no nothing"),
         ({"-m": "nowhere.at:all"}, "there is no module nowhere.at"),
         ({"-m": "wardrobe:asking"}, "error "),

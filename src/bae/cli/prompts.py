@@ -21,7 +21,7 @@ from bae.cli.texts import in_lines
 from bae.graph import Graph
 from bae.lm import Prompt
 from bae.plan import plan_of
-from bae.testing.prompts import Unasked
+from bae.testing.prompts import PromptOnly
 
 EPILOG: Final = examples(
     "bae prompts app.py",
@@ -57,7 +57,7 @@ def prompts(
     if given is not None or sets:
         example = shlex.join(["bae", "prompts", *([module] if module else [])])
         nodes.append(start_node(graph.start, given, sets or (), ask=False, said=example))
-    lm = with_prompts(Unasked(), artifacts_in(graph, optimized)) if optimized else None
+    lm = with_prompts(PromptOnly(), artifacts_in(graph, optimized)) if optimized else None
     found = _about(graph, graph.prompts(*nodes, lm=lm), node)
     if as_json:
         print_json({"graph": graph.name, "prompts": [_as_json(prompt) for prompt in found]})

@@ -4,16 +4,16 @@ the graph. `picture_of` has what is shown, as data."""
 from __future__ import annotations
 
 from bae.pictures.mermaid import to_mermaid
-from bae.pictures.picture import Arrow, Box, Picture, Shown, picture_of
+from bae.pictures.picture import Arrow, Box, BoxField, Picture, picture_of
 from bae.pictures.svg import to_svg
 from bae.pictures.terminal import Drawing, to_text
 
 __all__ = [
     "Arrow",
     "Box",
+    "BoxField",
     "Drawing",
     "Picture",
-    "Shown",
     "picture_of",
     "to_mermaid",
     "to_svg",

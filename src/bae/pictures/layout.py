@@ -77,7 +77,7 @@ def arrange(
         )
     layer, upward, walk = layers(len(sizes), edges)
     down = [(b, a) if place in upward else (a, b) for place, (a, b) in enumerate(edges)]
-    sizes = [_with_room(box, size, down, spacing) for box, size in enumerate(sizes)]
+    sizes = [_widen(box, size, down, spacing) for box, size in enumerate(sizes)]
     loops = {a for a, b in edges if a == b}
     widths = [size.width + spacing.loop * (box in loops) for box, size in enumerate(sizes)]
     drawn = [size.width for size in sizes]
@@ -87,10 +87,10 @@ def arrange(
     tops: list[int] = []
     lines: list[list[Point]] = [[] for _ in edges]
     top = 0
-    for row, links in zip(rows.rows, _joined(rows, left, drawn, spacing), strict=True):
+    for row, links in zip(rows.rows, _link_rows(rows, left, drawn, spacing), strict=True):
         tops.append(top)
         bottom = top + max(sizes[box].height for box in row if rows.is_box(box))
-        ways, tracks = _tracked([(link.top, link.bottom) for link in links], spacing.joins)
+        ways, tracks = _assign_tracks([(link.top, link.bottom) for link in links], spacing.joins)
         top = bottom + spacing.tail + tracks * spacing.track + spacing.head
         for link, way in zip(links, ways, strict=True):
             points = lines[link.edge]
@@ -116,21 +116,21 @@ def arrange(
     first = min((x for line in lines for x, _ in line), default=0)
     shift = max(0, -first)
     corners = [(x + shift, y) for x, y in corners]
-    moved = [tuple((x + shift, y) for x, y in _without_repeats(line)) for line in lines]
+    moved = [tuple((x + shift, y) for x, y in _drop_repeats(line)) for line in lines]
     ends = [x + width for (x, _), width in zip(corners, widths, strict=True)]
     ends += [x + 1 for line in moved for x, _ in line]
     height = max((y + size.height for (_, y), size in zip(corners, sizes, strict=True)), default=0)
     return Arranged(tuple(corners), tuple(sizes), tuple(moved), max(ends, default=0), height)
 
 
-def _with_room(box: int, size: Size, down: Sequence[Edge], spacing: Spacing) -> Size:
+def _widen(box: int, size: Size, down: Sequence[Edge], spacing: Spacing) -> Size:
     """The size, as wide as the lines at the upper or at the lower side need."""
     most = max(sum(a == box != b for a, b in down), sum(b == box != a for a, b in down))
     needed = 2 * spacing.inset + max(0, most - 1) * spacing.joins + 1
     return Size(max(size.width, needed), size.height)
 
 
-def _without_repeats(points: Iterable[Point]) -> list[Point]:
+def _drop_repeats(points: Iterable[Point]) -> list[Point]:
     """Leave out points that are the one before, or on the way to the next."""
     kept: list[Point] = []
     for point in points:
@@ -315,7 +315,9 @@ class _Placing:
                 pulled += weight * (self.left[each] + (self.drawn[each] - 1) / 2)
             wanted.append(pulled / total - half if total else self.left[vertex])
             weights.append(total or 0.1)
-        for vertex, left in zip(row, settled(wanted, weights, self.steps[place]), strict=True):
+        for vertex, left in zip(
+            row, settle_places(wanted, weights, self.steps[place]), strict=True
+        ):
             self.left[vertex] = left
 
     def _straighten(self, chain: list[int]) -> None:
@@ -342,7 +344,7 @@ class _Placing:
             self.left[vertex] = min(max(middle, low), high)
 
 
-def settled(
+def settle_places(
     wanted: Sequence[float],
     weights: Sequence[float],
     distances: Sequence[int],
@@ -388,7 +390,7 @@ class _Link:
     bottom: int
 
 
-def _joined(
+def _link_rows(
     rows: _Rows, left: Sequence[int], drawn: Sequence[int], spacing: Spacing
 ) -> list[list[_Link]]:
     """The links of all edges, those below each row together: straight where two boxes are above
@@ -417,7 +419,7 @@ def _joined(
             near = min(max((middle + sum(other) / 2) / 2, start), end)
             wanted.append(near if straight else middle)
             weights.append(STRAIGHT if straight else 1.0)
-        places = settled(wanted, weights, [spacing.joins] * (len(links) - 1), low, high)
+        places = settle_places(wanted, weights, [spacing.joins] * (len(links) - 1), low, high)
         for link, place in zip(links, places, strict=True):
             setattr(link, "top" if upper else "bottom", place)
 
@@ -453,12 +455,12 @@ class _Crossbar:
         return max(self.top, self.bottom)
 
 
-def _tracked(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[list[Point]], int]:
+def _assign_tracks(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[list[Point]], int]:
     """For each link of (top, bottom) its ways across, from above to below: the place it goes to and
     the track it goes on. And how many tracks there are. No two links lie on each other: lines that
     are less than `clear` apart count as touching."""
     bars = [_Crossbar(place, *link) for place, link in enumerate(links) if link[0] != link[1]]
-    order = _from_above(bars, {end for link in links for end in link}, clear)
+    order = _order_bars(bars, {end for link in links for end in link}, clear)
     ways: list[list[Point]] = [[] for _ in links]
     for place, bar in enumerate(order):
         over = [
@@ -472,7 +474,7 @@ def _tracked(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[list[Po
     return ways, max((bar.track for bar in order), default=-1) + 1
 
 
-def _from_above(left: list[_Crossbar], taken: set[int], clear: int) -> list[_Crossbar]:
+def _order_bars(left: list[_Crossbar], taken: set[int], clear: int) -> list[_Crossbar]:
     """An order of the bars in which what comes down above a bar is not under it."""
     order: list[_Crossbar] = []
     # Lines cross least where the outermost bar of those that go one way is above.

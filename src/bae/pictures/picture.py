@@ -34,7 +34,7 @@ CHOOSERS: Final[dict[ArrowKind, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class BoxField:
     """A field. `origin` names where its value comes from, where the source alone does not."""
 
     name: str
@@ -63,7 +63,7 @@ class Box:
     ending: Ending
     chooser: ArrowKind
     written: bool
-    fields: tuple[Shown, ...]
+    fields: tuple[BoxField, ...]
     module: str
     doc: str
     lm: str
@@ -235,8 +235,8 @@ class _Reader:
             lm=_plain(lm if isinstance(lm, str) else type(lm).__name__),
         )
 
-    def _field(self, field: FieldPlan, source: FieldSource, origin: str) -> Shown:
-        return Shown(
+    def _field(self, field: FieldPlan, source: FieldSource, origin: str) -> BoxField:
+        return BoxField(
             name=_plain(field.name),
             type=_plain(_type_text(field.annotation)),
             source=source,
@@ -276,7 +276,7 @@ def _source(
 ) -> tuple[FieldSource, str]:
     match field.marker:
         case Recall():
-            return "recall", _recalled(field, cls, trace)
+            return "recall", _recall_origin(field, cls, trace)
         case Gate(question=question):
             return "gate", f"“{question}”"
         case Map(over=over):
@@ -295,7 +295,7 @@ def _source(
             return "dep", _chain(field)
 
 
-def _recalled(field: FieldPlan, cls: type[Node], trace: _Before | None) -> str:
+def _recall_origin(field: FieldPlan, cls: type[Node], trace: _Before | None) -> str:
     """The fields that a Recall may find its value in, where there are no more than two."""
     marker = cast(Recall, field.marker)
     fallback = f"from {marker.node_type.__name__}" if marker.node_type else ""

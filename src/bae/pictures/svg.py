@@ -53,7 +53,7 @@ def to_svg(
         frame, width, height = _frame(each, fields, direction)
         if x and x + width > shelf:
             x, y, low = 0.0, y + low + GAP, 0.0
-        frames += [_moved(MARGIN + x, y), *frame, "</g>"]
+        frames += [_translate(MARGIN + x, y), *frame, "</g>"]
         wide = max(wide, x + width)
         x, low = x + width + GAP, max(low, height)
     bottom = y + low if frames else top + main_height
@@ -69,11 +69,11 @@ def to_svg(
         _rect("paper", 0, 0, across, down, 12),
         _text("title", MARGIN, MARGIN + 14, picture.name),
         _text("note", MARGIN + name_width + 12, MARGIN + 14, nodes),
-        _moved(MARGIN + (wide - main_width) / 2, top),
+        _translate(MARGIN + (wide - main_width) / 2, top),
         *main,
         "</g>",
         *frames,
-        _moved(MARGIN, bottom + GAP),
+        _translate(MARGIN, bottom + GAP),
         *legend,
         "</g>",
         "</svg>",
@@ -203,7 +203,7 @@ def _frame(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
         _rect("frame", 0, 0, wide, high, 10),
         _text("name", FRAME, FRAME + 10, picture.name),
         _text("note", FRAME + after, FRAME + 10, cut(used_by, 80)),
-        _moved((wide - width) / 2, FRAME + 28),
+        _translate((wide - width) / 2, FRAME + 28),
         *graph,
         "</g></g>",
     ]
@@ -265,18 +265,18 @@ def _arrow(points: Sequence[_XY], kind: ArrowKind) -> list[str]:
     """A line with its head, dashed where the LM chooses, and a diamond where anybody does."""
     line = list(points)
     if kind != "certain":
-        line[0] = _beside(points[0], points[1], 10)
-    line[-1] = _beside(points[-1], points[-2], 7)
-    head = [_beside(points[-1], points[-2], along, off) for along, off in ((0, 0), (9, 4), (9, -4))]
+        line[0] = _along(points[0], points[1], 10)
+    line[-1] = _along(points[-1], points[-2], 7)
+    head = [_along(points[-1], points[-2], along, off) for along, off in ((0, 0), (9, 4), (9, -4))]
     found = [_path(f"line line-{kind}", line), _polygon(f"head head-{kind}", head)]
     if kind != "certain":
         corners = ((0, 0), (5.5, 4), (11, 0), (5.5, -4))
-        tail = [_beside(points[0], points[1], along, off) for along, off in corners]
+        tail = [_along(points[0], points[1], along, off) for along, off in corners]
         found.append(_polygon(f"tail tail-{kind}", tail))
     return found
 
 
-def _beside(start: _XY, end: _XY, along: float, off: float = 0) -> _XY:
+def _along(start: _XY, end: _XY, along: float, off: float = 0) -> _XY:
     """A point on the way from one to another, `off` to the side; all ways are level or upright."""
     (x, y), (to_x, to_y) = start, end
     dx, dy = (to_x > x) - (to_x < x), (to_y > y) - (to_y < y)
@@ -292,7 +292,7 @@ def _path(role: str, points: Sequence[_XY]) -> str:
     strokes = [f"M{_point(points[0])}"]
     for before, here, after in zip(points, points[1:], points[2:], strict=False):
         near = min(9, _distance(before, here) / 2, _distance(here, after) / 2)
-        first, last = _beside(here, before, near), _beside(here, after, near)
+        first, last = _along(here, before, near), _along(here, after, near)
         strokes.append(f"L{_point(first)} Q{_point(here)} {_point(last)}")
     strokes.append(f"L{_point(points[-1])}")
     return f'<path class="{role}" d="{" ".join(strokes)}"/>'
@@ -324,7 +324,7 @@ def _group(kind: str, title: str, anchor: str = "") -> str:
     return f'<g class="g-{kind}"{own}><title>{escape(title)}</title>'
 
 
-def _moved(x: float, y: float) -> str:
+def _translate(x: float, y: float) -> str:
     return f'<g transform="translate({_number(x)},{_number(y)})">'
 
 

@@ -71,7 +71,7 @@ def prompts_of(
     return walk.found
 
 
-class Unasked(Backend):
+class PromptOnly(Backend):
     """A backend that prompts are made for, and that is never asked."""
 
     async def answer(self, prompt: Prompt) -> Answer:
@@ -86,7 +86,7 @@ class _Walk:
     def __init__(self, given: Mapping[type[Node], Node], lm: LM | str | None) -> None:
         self.found: list[Prompt] = []
         self._given = given
-        self._lm = Unasked() if lm is None else as_backend(lm)
+        self._lm = PromptOnly() if lm is None else as_backend(lm)
         self._by_name: dict[str, LM] = {}
         self._seen: set[tuple[type[Node], str]] = set()
 
@@ -98,7 +98,7 @@ class _Walk:
         plans = graph.plans
         for plan in plans.values():
             if isinstance(plan.lm, str):  # which may need a key, or a program
-                self._by_name.setdefault(plan.lm, Unasked())
+                self._by_name.setdefault(plan.lm, PromptOnly())
         inside: list[tuple[NodePlan, Run]] = []
         around = Run() if outer is None else outer
 
@@ -143,7 +143,7 @@ class _Walk:
         lm, source = cast("LM", run.lm_for(plan)), run.trace[-1]
         targets, decides = [*plan.successors], len(plan.offered) > 1
         if plan.written:
-            targets, decides = _asked_by_body(plan)
+            targets, decides = _read_body(plan)
         filled: tuple[type[Node], ...] = ()
         if decides:
             backend = as_backend(lm)
@@ -178,7 +178,7 @@ class _Walk:
             if found is not None:
                 values[field.name] = found[1]
             elif field.kind != "recall" or field.required:
-                values |= _sampled(plan.node, field)
+                values |= _sample_field(plan.node, field)
         return values
 
     def _node(self, plan: NodePlan, resolved: Mapping[str, Any]) -> Node:
@@ -189,35 +189,37 @@ class _Walk:
         held: Mapping[str, Any] = {} if given is None else given.__dict__
         late: dict[str, Any] = {}
         for field in plan.after:
-            late |= {field.name: held[field.name]} if field.name in held else _sampled(cls, field)
+            late |= (
+                {field.name: held[field.name]} if field.name in held else _sample_field(cls, field)
+            )
         known = {**resolved, **late}
         if given is not None:
             return with_resolved(given, known) if known else given
         for seed in range(_SEEDS):
             values: dict[str, Any] = {}
             for field in plan.plain:
-                values |= _json_sample(cls, field, seed)
+                values |= _sample_json(cls, field, seed)
             with suppress(Exception):  # of validators, which may raise anything
                 return with_resolved(from_answer(cls, values, frozenset(values)), known)
         # No sample passes its validators, or it has a constructor of its own.
         for field in plan.plain:
-            known |= _sampled(cls, field)
+            known |= _sample_field(cls, field)
         shell = cls.__new__(cls)
         hold(shell, {n: known[n] for n in plan.fields if n in known}, None, set(known))
         return shell
 
 
-def _sampled(cls: type[Node], field: FieldPlan) -> dict[str, Any]:
+def _sample_field(cls: type[Node], field: FieldPlan) -> dict[str, Any]:
     """A value for one field, by its name; nothing where JSON cannot express its type."""
     values: dict[str, Any] = {}
     for seed in range(_SEEDS):
-        values = _json_sample(cls, field, seed)
+        values = _sample_json(cls, field, seed)
         with suppress(Exception):  # of validators, which may raise anything
             return validated(cls, values, frozenset(values))
     return values
 
 
-def _json_sample(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]:
+def _sample_json(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]:
     """The same as JSON, which validators of the user's own may refuse."""
     if not has_schema(field_schema(cls, field.name), "validation"):
         return {}
@@ -225,14 +227,14 @@ def _json_sample(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]
     for title, part in (cls.__name__, schema), *schema.get("$defs", {}).items():
         if "properties" in part:
             own = part.get("title", title)
-            part["properties"] = {n: _named(own, n, r) for n, r in part["properties"].items()}
+            part["properties"] = {n: _name_text(own, n, r) for n, r in part["properties"].items()}
     try:
         return sample(schema, seed)
     except ScriptError:  # a pattern that no text was found for
         return {}
 
 
-def _named(owner: str, name: str, rule: Any) -> Any:
+def _name_text(owner: str, name: str, rule: Any) -> Any:
     """The schema of a field; where any text fits, of one that names the field, so that it can be
     seen where the text is shown again."""
     text = f"sample {owner}.{name}"
@@ -245,7 +247,7 @@ def _named(owner: str, name: str, rule: Any) -> Any:
 _FORMED: Final = {"const", "enum", "format", "pattern", "contentMediaType"}
 
 
-def _asked_by_body(plan: NodePlan) -> tuple[list[type[Node]], bool]:
+def _read_body(plan: NodePlan) -> tuple[list[type[Node]], bool]:
     """The classes that a written body may have an LM make, and whether it may have it decide, as
     far as its code tells. What it asks in words of its own is not known before it runs."""
     body = inspect.unwrap(cast(Any, plan.node).__call__)

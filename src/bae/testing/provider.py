@@ -29,7 +29,7 @@ from bae.testing.faults import (
 )
 from bae.testing.samples import misfit, sample
 from bae.testing.scripted import ScriptError
-from bae.testing.wire import PromptCache, Received, Said, Wire, read
+from bae.testing.wire import PromptCache, Received, Reply, Wire, read
 from bae.testing.wire_anthropic import Messages
 from bae.testing.wire_openai import ChatCompletions, Responses
 
@@ -40,7 +40,7 @@ Answer = Mapping[str, Any] | Sequence[Any] | str | int | float | BaseModel | Fau
 """JSON that the model answers with, text that it answers with as it is, or a fault."""
 Answering = Callable[[Received], Answer | Awaitable[Answer]]
 """A function that answers by what was asked."""
-_Prepared = str | Fault | Answering
+_Checked = str | Fault | Answering
 
 
 class _Provider:
@@ -50,8 +50,8 @@ class _Provider:
         need("h11", extra="testing", by="Provider")
         self._seed = seed
         self._lock = Lock()
-        self._script: deque[_Prepared] = deque()
-        self._fallback: _Prepared | None = None
+        self._script: deque[_Checked] = deque()
+        self._fallback: _Checked | None = None
         self._requests: deque[Received] = deque(maxlen=remember)
         self._received = 0
         self._holds: list[asyncio.Event] = []
@@ -71,13 +71,13 @@ class _Provider:
         A dict or a list is sent as JSON, a text as it is, by whichever channel the client asked
         for. A fault is done. A function is called with the `Received`, and returns one of these.
         """
-        checked = [_prepared(answer) for answer in answers]
+        checked = [_check_answer(answer) for answer in answers]
         with self._lock:
             self._script.extend(checked)
 
     def always(self, answer: Answer | Answering | None = None) -> None:
         """Answer with this whenever the script is used up; without one, with samples again."""
-        self._fallback = None if answer is None else _prepared(answer)
+        self._fallback = None if answer is None else _check_answer(answer)
 
     def assert_complete(self) -> None:
         """Raise AssertionError when part of the script was never asked for."""
@@ -242,24 +242,24 @@ class _Provider:
             self._received += 1
             number = self._received
             self._requests.append(received)
-        said = None
+        reply = None
         try:
             answer = await self._answer(wire, received)
             if not isinstance(answer, Status):
-                said = self._said(wire, received, answer, number)
+                reply = self._make_reply(wire, received, answer, number)
         except Exception as error:
             self._failures.append(error)
             answer = Status(500, message=f"no answer could be made: {describe(error)}")
         if holds := list(self._holds):
-            with self._counted():
+            with self._count_waiting():
                 for hold in holds:
                     await hold.wait()
         if isinstance(answer, Status):
             retry = {} if answer.retry_after is None else {"retry-after": f"{answer.retry_after:g}"}
             message = answer.message or f"this is a fault of status {answer.code}"
             await _refuse(client, wire, answer.code, message, {**answer.headers, **retry})
-        elif said is not None:
-            await self._send(client, wire, said, answer, stream=received.stream)
+        elif reply is not None:
+            await self._send(client, wire, reply, answer, stream=received.stream)
 
     async def _answer(self, wire: Wire, received: Received) -> str | Fault | None:
         if wire.concludes(received.body):
@@ -271,16 +271,16 @@ class _Provider:
         made: Any = answer(received)
         if isawaitable(made):
             made = await made
-        made = _prepared(made)
+        made = _check_answer(made)
         if not isinstance(made, str | Fault):
             raise TypeError(f"{answer!r} returned {made!r}, which is no answer")
         return made
 
-    def _said(
+    def _make_reply(
         self, wire: Wire, received: Received, answer: str | Fault | None, number: int
-    ) -> Said:
+    ) -> Reply:
         """What the model says; made from the schema where no answer is given, or where the fault is
-        not in what is said but in how it is sent."""
+        not in the reply but in how it is sent."""
         tool = None if wire.concludes(received.body) else received.tool
         stop: Literal["end", "cut-off", "refused"] = "end"
         match answer:
@@ -298,7 +298,7 @@ class _Provider:
                     text = json.dumps(sample(received.schema, self._seed), ensure_ascii=False)
                 if isinstance(answer, Overlong):
                     text, stop = text[: max(1, len(text) // 2)], "cut-off"
-        return Said(
+        return Reply(
             number=number,
             model=received.model,
             text=text,
@@ -312,21 +312,21 @@ class _Provider:
         self,
         client: Connection,
         wire: Wire,
-        said: Said,
+        reply: Reply,
         fault: str | Fault | None,
         *,
         stream: bool,
     ) -> None:
-        """Send what is said, whole or streamed, with what goes wrong on the way."""
+        """Send the reply, whole or streamed, with what goes wrong on the way."""
         if stream:
-            parts = wire.events(said)
+            parts = wire.events(reply)
             if isinstance(fault, Malformed):
                 parts[1:] = [wire.malformed]
             await client.start(200, "text/event-stream", {"cache-control": "no-cache"})
         else:
-            payload = json.dumps(wire.whole(said)).encode()
+            payload = json.dumps(wire.whole(reply)).encode()
             if isinstance(fault, Malformed):
-                payload = b"upstream said something that is not JSON"
+                payload = b"upstream reply something that is not JSON"
             half = len(payload) // 2
             parts = [payload[:half], payload[half:]]
             await client.start(200, "application/json", {"content-length": str(len(payload))})
@@ -336,14 +336,14 @@ class _Provider:
         for part in parts:
             await client.send(part)
         if isinstance(fault, Stall):
-            with self._counted():
+            with self._count_waiting():
                 await asyncio.Event().wait()
         # A body without an end is one whose connection is closed.
         if not isinstance(fault, Cut):
             await client.end()
 
     @contextmanager
-    def _counted(self) -> Generator[None]:
+    def _count_waiting(self) -> Generator[None]:
         self._waiting += 1
         self._changed()
         try:
@@ -473,7 +473,7 @@ async def _refuse(
     await client.whole(status, payload, headers=headers)
 
 
-def _prepared(answer: Any) -> _Prepared:
+def _check_answer(answer: Any) -> _Checked:
     """Check an answer when it is given, so that the test fails where it is wrong."""
     if isinstance(answer, str | Fault):
         return answer

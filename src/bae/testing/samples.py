@@ -224,7 +224,7 @@ class _Sampler:
         pattern, make = schema.get("pattern"), _FORMATS.get(schema.get("format", ""))
         for attempt in range(200):
             if pattern is not None:
-                text = _text_for(pattern, self._random, attempt)
+                text = _make_text(pattern, self._random, attempt)
             elif make is not None:
                 text = make(self._random)
             else:
@@ -327,7 +327,7 @@ _FORMATS: Final[dict[str, Callable[[Random], str]]] = {
 }
 
 
-def _text_for(pattern: str, random: Random, spread: int) -> str | None:
+def _make_text(pattern: str, random: Random, spread: int) -> str | None:
     """A text to try for a pattern, repeating its parts up to `spread` times more than they must
     be; None where the text does not match, or the pattern is of another dialect."""
     # How `re` reads a pattern is stable, though it is not documented.

@@ -167,13 +167,13 @@ class ScriptedLM(RoutingLM):
         context: Mapping[str, Any],
         prompt: Callable[[], Prompt],
     ) -> type[Node] | type[None]:
-        asked = _in_scene(prompt)
+        asked = _bind_scene(prompt)
         self.asked.append(
             Asked("choose_type", types=tuple(types), context=dict(context), make_prompt=asked)
         )
         if len(types) == 1:
             return types[0]
-        answer = _reported(lambda: self._next_choice(types))
+        answer = _report_call(lambda: self._next_choice(types))
         name = _name(answer)
         for offered in types:
             if _name(offered) == name:
@@ -199,7 +199,7 @@ class ScriptedLM(RoutingLM):
         errors: tuple[str, ...] = ()
         problem: ValidationError | None = None
         tried: list[Attempt] = []
-        asked = _in_scene(partial(_fill_prompt, target, dict(resolved), instruction, source))
+        asked = _bind_scene(partial(_fill_prompt, target, dict(resolved), instruction, source))
         for number in range(1, self._attempts + 1):
             self.asked.append(
                 Asked(
@@ -214,7 +214,9 @@ class ScriptedLM(RoutingLM):
             )
             if not plan_of(target).plain:
                 return target(**resolved)
-            values = _reported(lambda: self._values(target, self._next_fill(target, tried), tried))
+            values = _report_call(
+                lambda: self._values(target, self._next_fill(target, tried), tried)
+            )
             try:
                 said = (
                     values if isinstance(values, str) else to_json(values, fallback=repr).decode()
@@ -300,7 +302,7 @@ class ScriptedLM(RoutingLM):
     ) -> Scripted:
         if not answers and tried:
             raise ScriptError(
-                f"asked for {wanted} again, but the script has no answer left{_refusals(tried)}",
+                f"asked for {wanted} again, but the script has no answer left{_list_errors(tried)}",
                 fix=_FIX,
             )
         if not answers:
@@ -324,7 +326,7 @@ class ScriptedLM(RoutingLM):
             return answer
         raise ScriptError(
             f"asked for the fields of {target.__name__}{' again' if tried else ''}, but the next "
-            f"answer is {answer!r}{_refusals(tried)}",
+            f"answer is {answer!r}{_list_errors(tried)}",
             code="bae-script-mismatch",
             fix=_FIX
             if tried
@@ -336,13 +338,13 @@ _JUDGED: Final = Usage(calls=1, attempts=1)
 _FIX: Final = "fix the answer; or put the next one after it, where it is meant to be wrong"
 
 
-def _refusals(tried: Sequence[Attempt]) -> str:
+def _list_errors(tried: Sequence[Attempt]) -> str:
     """Why it is asked again: what was wrong with the answers so far."""
     said = [f"; answer {each.number} was refused: {', '.join(each.errors)}" for each in tried]
     return "".join(said)
 
 
-def _reported(ask: Callable[[], T]) -> T:
+def _report_call(ask: Callable[[], T]) -> T:
     """An answer, reported as one call; an exception in its place is a call without an answer."""
     try:
         answer = ask()
@@ -355,7 +357,7 @@ def _reported(ask: Callable[[], T]) -> T:
     return answer
 
 
-def _in_scene(make: Callable[[], Prompt]) -> Callable[[], Prompt]:
+def _bind_scene(make: Callable[[], Prompt]) -> Callable[[], Prompt]:
     """What makes a prompt later as it is asked now."""
     now = scene.get()
 

@@ -61,7 +61,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class TokenCount:
     """The tokens of an exchange. `read` and `written` are the cached ones among `input`."""
 
     input: int
@@ -71,7 +71,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Reply:
     """What the model says: `text`, as the arguments of `tool` where there is one."""
 
     number: int
@@ -79,7 +79,7 @@ class Said:
     text: str
     tool: str | None
     stop: Literal["end", "cut-off", "refused"]
-    counted: Counted
+    counted: TokenCount
     with_usage: bool = True
 
     def chunks(self) -> list[str]:
@@ -137,11 +137,11 @@ class Wire(ABC):
         """How to answer."""
 
     @abstractmethod
-    def whole(self, said: Said) -> Body:
+    def whole(self, reply: Reply) -> Body:
         """The answer as one body."""
 
     @abstractmethod
-    def events(self, said: Said) -> list[bytes]:
+    def events(self, reply: Reply) -> list[bytes]:
         """The answer as the events of a stream."""
 
     @abstractmethod
@@ -187,7 +187,7 @@ class PromptCache:
         self._size = size
         self._seen: dict[bytes, None] = {}
 
-    def count(self, wire: Wire, received: Received, answer: str) -> Counted:
+    def count(self, wire: Wire, received: Received, answer: str) -> TokenCount:
         """Count an exchange. Anthropic caches a prompt up to where the client marks it, OpenAI
         every one of 1024 tokens and more, by 128 at a time."""
         so_far = blake2b(received.model.encode(), digest_size=16)
@@ -202,7 +202,7 @@ class PromptCache:
             elif piece.cached:
                 known = self._has(so_far.digest())
                 read, written = (total, 0) if known else (read, total - read)
-        return Counted(total, tokens_in(answer), read, written)
+        return TokenCount(total, tokens_in(answer), read, written)
 
     def _has(self, digest: bytes) -> bool:
         """Whether it was seen before; it is from now on."""

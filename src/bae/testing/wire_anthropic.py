@@ -11,9 +11,9 @@ from bae.testing.wire import (
     STRUCTURED_OUTPUT,
     Body,
     Channel,
-    Counted,
     Piece,
-    Said,
+    Reply,
+    TokenCount,
     Wire,
     error_type,
     event,
@@ -84,38 +84,38 @@ class Messages(Wire):
             for part in results
         )
 
-    def whole(self, said: Said) -> Body:
+    def whole(self, reply: Reply) -> Body:
         """The answer as one body."""
         content: list[Any] = []
-        if said.text:
-            block = _block(said)
+        if reply.text:
+            block = _block(reply)
             if block["type"] == "text":
-                block["text"] = said.text
+                block["text"] = reply.text
             else:
-                block["input"] = _arguments(said) or {}  # of one that was cut off, nothing
+                block["input"] = _arguments(reply) or {}  # of one that was cut off, nothing
             content.append(block)
-        return {**_message(said, content), **_stop(said), "usage": _usage(said.counted)}
+        return {**_message(reply, content), **_stop(reply), "usage": _usage(reply.counted)}
 
-    def events(self, said: Said) -> list[bytes]:
+    def events(self, reply: Reply) -> list[bytes]:
         """The answer as the events of a stream."""
-        usage = _usage(said.counted)
-        start = {**_message(said, []), "stop_reason": None, "stop_sequence": None}
+        usage = _usage(reply.counted)
+        start = {**_message(reply, []), "stop_reason": None, "stop_sequence": None}
         bodies: list[dict[str, Any]] = [
             {"type": "message_start", "message": {**start, "usage": {**usage, "output_tokens": 1}}},
             {"type": "ping"},
         ]
-        if said.text:
-            block = _block(said)
+        if reply.text:
+            block = _block(reply)
             kind, key = ("text_delta", "text")
             if block["type"] == "tool_use":
                 kind, key = ("input_json_delta", "partial_json")
             bodies.append({"type": "content_block_start", "index": 0, "content_block": block})
             bodies += [
                 {"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: chunk}}
-                for chunk in said.chunks()
+                for chunk in reply.chunks()
             ]
             bodies.append({"type": "content_block_stop", "index": 0})
-        bodies.append({"type": "message_delta", "delta": _stop(said), "usage": usage})
+        bodies.append({"type": "message_delta", "delta": _stop(reply), "usage": usage})
         bodies.append({"type": "message_stop"})
         return [event(body, body["type"]) for body in bodies]
 
@@ -140,49 +140,49 @@ def _last(body: Body) -> list[Body]:
     return _parts(body["messages"][-1])
 
 
-def _arguments(said: Said) -> Any:
+def _arguments(reply: Reply) -> Any:
     """The input of a tool, which is sent parsed; None where the text is no JSON."""
     try:
-        return json.loads(said.text)
+        return json.loads(reply.text)
     except ValueError:
         return None
 
 
-def _block(said: Said) -> dict[str, Any]:
+def _block(reply: Reply) -> dict[str, Any]:
     """The block of content that holds the answer, still empty.
 
     What is not JSON cannot be the input of a tool: a model that says that says it as text.
     """
-    if said.tool is None or (said.stop != "cut-off" and _arguments(said) is None):
+    if reply.tool is None or (reply.stop != "cut-off" and _arguments(reply) is None):
         return {"type": "text", "text": ""}
-    return {"type": "tool_use", "id": f"toolu_{said.number}", "name": said.tool, "input": {}}
+    return {"type": "tool_use", "id": f"toolu_{reply.number}", "name": reply.tool, "input": {}}
 
 
-def _message(said: Said, content: list[Any]) -> dict[str, Any]:
+def _message(reply: Reply, content: list[Any]) -> dict[str, Any]:
     return {
-        "id": f"msg_{said.number}",
+        "id": f"msg_{reply.number}",
         "type": "message",
         "role": "assistant",
-        "model": said.model,
+        "model": reply.model,
         "content": content,
     }
 
 
-def _stop(said: Said) -> dict[str, Any]:
+def _stop(reply: Reply) -> dict[str, Any]:
     details = None
-    if said.stop == "cut-off":
+    if reply.stop == "cut-off":
         reason = "max_tokens"
-    elif said.stop == "refused":
+    elif reply.stop == "refused":
         reason = "refusal"
-        details = {"type": "refusal", "category": None, "explanation": said.text}
-    elif said.text and _block(said)["type"] == "tool_use":
+        details = {"type": "refusal", "category": None, "explanation": reply.text}
+    elif reply.text and _block(reply)["type"] == "tool_use":
         reason = "tool_use"
     else:
         reason = "end_turn"
     return {"stop_reason": reason, "stop_sequence": None, "stop_details": details}
 
 
-def _usage(counted: Counted) -> dict[str, Any]:
+def _usage(counted: TokenCount) -> dict[str, Any]:
     return {
         "input_tokens": counted.input - counted.read - counted.written,
         "cache_creation_input_tokens": counted.written,

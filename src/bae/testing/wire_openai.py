@@ -9,9 +9,9 @@ from typing import Any
 from bae.testing.wire import (
     Body,
     Channel,
-    Counted,
     Piece,
-    Said,
+    Reply,
+    TokenCount,
     Wire,
     error_type,
     event,
@@ -91,37 +91,37 @@ class ChatCompletions(OpenAIWire):
         """Whether a stream is to end with the usage."""
         return bool(mapping(body.get("stream_options")).get("include_usage"))
 
-    def whole(self, said: Said) -> Body:
+    def whole(self, reply: Reply) -> Body:
         """The answer as one body."""
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
-        if said.stop == "refused":
-            message["refusal"] = said.text
-        elif said.tool is None:
-            message["content"] = said.text
+        if reply.stop == "refused":
+            message["refusal"] = reply.text
+        elif reply.tool is None:
+            message["content"] = reply.text
         else:
-            message["tool_calls"] = [_call(said, said.text)]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(said)}
+            message["tool_calls"] = [_call(reply, reply.text)]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
         return {
-            **_frame(said, "chat.completion"),
+            **_frame(reply, "chat.completion"),
             "choices": [choice],
-            "usage": _usage(said.counted),
+            "usage": _usage(reply.counted),
         }
 
-    def events(self, said: Said) -> list[bytes]:
+    def events(self, reply: Reply) -> list[bytes]:
         """The answer as the events of a stream."""
-        frame = _frame(said, "chat.completion.chunk")
+        frame = _frame(reply, "chat.completion.chunk")
         first: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
-        if said.tool is not None:
+        if reply.tool is not None:
             first = {
                 "role": "assistant",
                 "content": None,
-                "tool_calls": [{"index": 0, **_call(said, "")}],
+                "tool_calls": [{"index": 0, **_call(reply, "")}],
             }
         deltas = [first]
-        for chunk in said.chunks():
-            if said.stop == "refused":
+        for chunk in reply.chunks():
+            if reply.stop == "refused":
                 deltas.append({"refusal": chunk})
-            elif said.tool is None:
+            elif reply.tool is None:
                 deltas.append({"content": chunk})
             else:
                 deltas.append({"tool_calls": [{"index": 0, "function": {"arguments": chunk}}]})
@@ -130,39 +130,39 @@ class ChatCompletions(OpenAIWire):
             for delta in deltas
         ]
         bodies.append(
-            {**frame, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(said)}]}
+            {**frame, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(reply)}]}
         )
-        if said.with_usage:
+        if reply.with_usage:
             bodies = [{**body, "usage": None} for body in bodies]
-            bodies.append({**frame, "choices": [], "usage": _usage(said.counted)})
+            bodies.append({**frame, "choices": [], "usage": _usage(reply.counted)})
         return [*map(event, bodies), b"data: [DONE]\n\n"]
 
 
-def _frame(said: Said, kind: str) -> dict[str, Any]:
+def _frame(reply: Reply, kind: str) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{said.number}",
+        "id": f"chatcmpl-{reply.number}",
         "object": kind,
         "created": CREATED,
-        "model": said.model,
+        "model": reply.model,
         "system_fingerprint": None,
     }
 
 
-def _call(said: Said, arguments: str) -> dict[str, Any]:
+def _call(reply: Reply, arguments: str) -> dict[str, Any]:
     return {
-        "id": f"call_{said.number}",
+        "id": f"call_{reply.number}",
         "type": "function",
-        "function": {"name": said.tool, "arguments": arguments},
+        "function": {"name": reply.tool, "arguments": arguments},
     }
 
 
-def _finish(said: Said) -> str:
-    if said.stop == "cut-off":
+def _finish(reply: Reply) -> str:
+    if reply.stop == "cut-off":
         return "length"
-    return "stop" if said.tool is None or said.stop == "refused" else "tool_calls"
+    return "stop" if reply.tool is None or reply.stop == "refused" else "tool_calls"
 
 
-def _usage(counted: Counted) -> dict[str, Any]:
+def _usage(counted: TokenCount) -> dict[str, Any]:
     return {
         "prompt_tokens": counted.input,
         "completion_tokens": counted.output,
@@ -214,96 +214,96 @@ class Responses(OpenAIWire):
             forced=picked.get("mode") == "required",
         )
 
-    def whole(self, said: Said) -> Body:
+    def whole(self, reply: Reply) -> Body:
         """The answer as one body."""
-        return _response(said, [_item(said, said.text)] if said.text else [], done=True)
+        return _response(reply, [_item(reply, reply.text)] if reply.text else [], done=True)
 
-    def events(self, said: Said) -> list[bytes]:
+    def events(self, reply: Reply) -> list[bytes]:
         """The answer as the events of a stream."""
-        started = _response(said, [], done=False)
+        started = _response(reply, [], done=False)
         bodies: list[dict[str, Any]] = [
             {"type": "response.created", "response": started},
             {"type": "response.in_progress", "response": started},
         ]
-        if said.text:
-            bodies += _item_events(said)
-        end = "response.incomplete" if said.stop == "cut-off" else "response.completed"
-        bodies.append({"type": end, "response": self.whole(said)})
+        if reply.text:
+            bodies += _item_events(reply)
+        end = "response.incomplete" if reply.stop == "cut-off" else "response.completed"
+        bodies.append({"type": end, "response": self.whole(reply)})
         return [
             event({**body, "sequence_number": number}, body["type"])
             for number, body in enumerate(bodies)
         ]
 
 
-def _item_events(said: Said) -> list[dict[str, Any]]:
-    place: dict[str, Any] = {"item_id": _id(said), "output_index": 0}
-    empty = {**_item(said, ""), "status": "in_progress"}
-    if said.tool is not None:
+def _item_events(reply: Reply) -> list[dict[str, Any]]:
+    place: dict[str, Any] = {"item_id": _id(reply), "output_index": 0}
+    empty = {**_item(reply, ""), "status": "in_progress"}
+    if reply.tool is not None:
         name = "response.function_call_arguments"
         return [
             {"type": "response.output_item.added", "output_index": 0, "item": empty},
-            *({"type": f"{name}.delta", **place, "delta": chunk} for chunk in said.chunks()),
-            {"type": f"{name}.done", **place, "arguments": said.text, "name": said.tool},
-            _item_done(said),
+            *({"type": f"{name}.delta", **place, "delta": chunk} for chunk in reply.chunks()),
+            {"type": f"{name}.done", **place, "arguments": reply.text, "name": reply.tool},
+            _item_done(reply),
         ]
     place["content_index"] = 0
-    key = "refusal" if said.stop == "refused" else "text"
-    name = "response.refusal" if said.stop == "refused" else "response.output_text"
-    extra: dict[str, Any] = {} if said.stop == "refused" else {"logprobs": []}
+    key = "refusal" if reply.stop == "refused" else "text"
+    name = "response.refusal" if reply.stop == "refused" else "response.output_text"
+    extra: dict[str, Any] = {} if reply.stop == "refused" else {"logprobs": []}
     return [
         {
             "type": "response.output_item.added",
             "output_index": 0,
             "item": {**empty, "content": []},
         },
-        {"type": "response.content_part.added", **place, "part": _part(said, "")},
-        *({"type": f"{name}.delta", **place, "delta": chunk, **extra} for chunk in said.chunks()),
-        {"type": f"{name}.done", **place, key: said.text, **extra},
-        {"type": "response.content_part.done", **place, "part": _part(said, said.text)},
-        _item_done(said),
+        {"type": "response.content_part.added", **place, "part": _part(reply, "")},
+        *({"type": f"{name}.delta", **place, "delta": chunk, **extra} for chunk in reply.chunks()),
+        {"type": f"{name}.done", **place, key: reply.text, **extra},
+        {"type": "response.content_part.done", **place, "part": _part(reply, reply.text)},
+        _item_done(reply),
     ]
 
 
-def _item_done(said: Said) -> dict[str, Any]:
-    item = _item(said, said.text)
+def _item_done(reply: Reply) -> dict[str, Any]:
+    item = _item(reply, reply.text)
     return {"type": "response.output_item.done", "output_index": 0, "item": item}
 
 
-def _id(said: Said) -> str:
-    return f"msg_{said.number}" if said.tool is None else f"fc_{said.number}"
+def _id(reply: Reply) -> str:
+    return f"msg_{reply.number}" if reply.tool is None else f"fc_{reply.number}"
 
 
-def _item(said: Said, text: str) -> dict[str, Any]:
-    status = "incomplete" if said.stop == "cut-off" else "completed"
-    if said.tool is not None:
+def _item(reply: Reply, text: str) -> dict[str, Any]:
+    status = "incomplete" if reply.stop == "cut-off" else "completed"
+    if reply.tool is not None:
         return {
             "type": "function_call",
-            "id": _id(said),
-            "call_id": f"call_{said.number}",
-            "name": said.tool,
+            "id": _id(reply),
+            "call_id": f"call_{reply.number}",
+            "name": reply.tool,
             "arguments": text,
             "status": status,
         }
     return {
         "type": "message",
-        "id": _id(said),
+        "id": _id(reply),
         "role": "assistant",
         "status": status,
-        "content": [_part(said, text)],
+        "content": [_part(reply, text)],
     }
 
 
-def _part(said: Said, text: str) -> dict[str, Any]:
-    if said.stop == "refused":
+def _part(reply: Reply, text: str) -> dict[str, Any]:
+    if reply.stop == "refused":
         return {"type": "refusal", "refusal": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _response(said: Said, output: list[dict[str, Any]], *, done: bool) -> dict[str, Any]:
-    cut = done and said.stop == "cut-off"
+def _response(reply: Reply, output: list[dict[str, Any]], *, done: bool) -> dict[str, Any]:
+    cut = done and reply.stop == "cut-off"
     status = "in_progress" if not done else "incomplete" if cut else "completed"
     return {
-        "id": f"resp_{said.number}",
+        "id": f"resp_{reply.number}",
         "object": "response",
         "created_at": CREATED,
         "status": status,
@@ -311,18 +311,18 @@ def _response(said: Said, output: list[dict[str, Any]], *, done: bool) -> dict[s
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "instructions": None,
         "metadata": {},
-        "model": said.model,
+        "model": reply.model,
         "output": output,
         "parallel_tool_calls": True,
         "temperature": 1.0,
         "tool_choice": "auto",
         "tools": [],
         "top_p": 1.0,
-        "usage": _response_usage(said.counted) if done else None,
+        "usage": _response_usage(reply.counted) if done else None,
     }
 
 
-def _response_usage(counted: Counted) -> dict[str, Any]:
+def _response_usage(counted: TokenCount) -> dict[str, Any]:
     return {
         "input_tokens": counted.input,
         "input_tokens_details": {"cached_tokens": counted.read, "cache_write_tokens": 0},
