@@ -481,7 +481,7 @@ def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae: Any, mode
     assert fill["corrected_train"] + fill["corrected_held_out"] == 1
     unknown = optimize(bae, model, "--without", "nobody")
     assert unknown.code == 1
-    assert "no run is called nobody, nor begins so" in unknown.err
+    assert "no run id is nobody or begins so" in unknown.err
 
 
 def test_what_training_asks_in_the_same_words_is_not_held_out_and_said_to_be(

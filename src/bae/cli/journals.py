@@ -161,7 +161,7 @@ async def run_meant(journal: Journal, said: str | None) -> str:
         )
     if word == NEWEST:
         raise refused("the journal has no runs", fix="run a graph with `bae run`")
-    raise refused(f"no run is called {word}, nor begins so", fix="list them with `bae runs list`")
+    raise refused(f"no run id is {word} or begins so", fix="list them with `bae runs list`")
 
 
 async def _ids(journal: Journal, word: str) -> list[str]:

@@ -162,7 +162,7 @@ def fork(
     info = stored.info
     if not no_run:
         if not quiet:
-            note(f"{info.run_id} is {info.parent} up to step {at}")
+            note(f"{info.run_id} is forked from {info.parent} at step {at}")
         _continue(graph, stored, said, (), max_iters, options)
     elif as_json:
         print_json({"run_id": info.run_id, "parent": info.parent, "at": at})

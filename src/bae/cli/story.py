@@ -4,7 +4,6 @@ it came out."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -30,7 +29,8 @@ _CUT: Final = 100
 """Characters after which a value is cut where there is no terminal to tell how wide it is."""
 _LEAST: Final = 20
 """Characters that a value has in any case."""
-_ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
+_GRAPHS: Final = 8
+"""How many graphs are shown, the run itself among them."""
 
 
 def heading_of(told: RunReport) -> Iterator[Text]:
@@ -68,7 +68,7 @@ def story_of(told: RunReport, *, full: bool, width: int | None) -> Iterator[Text
     if len(shown) < len(told.graphs):
         left_out = len(told.graphs) - len(shown)
         said = f"{left_out} more graph{'' if left_out == 1 else 's'} inside"
-        yield Text(f"\n  … {said}, for other items or nodes: --full shows them", style="dim")
+        yield Text(f"\n  … {said}: --full shows them", style="dim")
 
 
 def outcome_of(told: RunReport) -> Iterator[Text]:
@@ -116,34 +116,10 @@ def _ends(nodes: Sequence[NodeReport]) -> tuple[Sequence[NodeReport], int, Seque
     return nodes[:half], len(nodes) - 2 * half, nodes[-half:]
 
 
-def _shown(graphs: Sequence[GraphReport]) -> list[GraphReport]:
-    """Without the graphs that ran for further items of a map, but for a few that are not done, and
-    without those inside nodes that are left out."""
-    found: list[GraphReport] = []
-    unfinished = 0
-    left_out: dict[str, range] = {}  # the steps that are, by path
-    for graph in graphs:
-        first, _, last = _ends(graph.nodes)
-        if last:
-            left_out[graph.path] = range(first[-1].step + 1, last[0].step)
-        if any(step in left_out.get(path, ()) for path, step in _around(graph.path)):
-            continue
-        late = any(int(index) >= ITEMS for index in _ITEM.findall(graph.path))
-        if late and not all(node.whole for node in graph.nodes):
-            unfinished += 1
-            late = unfinished > ITEMS
-        if not late:
-            found.append(graph)
-    return found
-
-
-def _around(path: str) -> Iterator[tuple[str, int]]:
-    """The paths of the graphs around one, and the step of each that it belongs to."""
-    parts = path.split("/") if path else []
-    for index, part in enumerate(parts):
-        step = part.partition(":")[0]
-        if step.isdecimal():
-            yield "/".join(parts[:index]), int(step)
+def _shown(graphs: Sequence[GraphReport]) -> Sequence[GraphReport]:
+    """The run itself, the first graphs inside it, and a few of the others that are not done."""
+    rest = [graph for graph in graphs[_GRAPHS:] if not all(node.whole for node in graph.nodes)]
+    return [*graphs[:_GRAPHS], *rest[:ITEMS]]
 
 
 def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:

@@ -37,8 +37,6 @@ _STYLES: Final = {
     "body": "green",
 }
 _OUTCOMES: Final = {"failed": "red", "waiting": "yellow", "interrupted": "magenta"}
-_WORST: Final = ("failed", "interrupted", "cancelled", "waiting", "running", "done")
-"""How work comes out, the worst first."""
 
 
 class Pen(NamedTuple):
@@ -105,8 +103,8 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
                 line.append(f"  {text.rjust(room)}", "dim")
         line.rstrip()
         yield line
-    if scale.gaps:
-        yield Text(f"{' ' * label}  {_legend(rows, scale, pen)}", style="dim")
+    for each in _legend(rows, scale, pen) if scale.gaps else ():
+        yield Text(f"{' ' * label}  {each}", style="dim")
 
 
 class _Scale:
@@ -161,15 +159,14 @@ def _bar(row: Row, scale: _Scale, pen: Pen) -> Text:
     return line
 
 
-def _legend(rows: Sequence[Row], scale: _Scale, pen: Pen) -> str:
+def _legend(rows: Sequence[Row], scale: _Scale, pen: Pen) -> Iterator[str]:
     """How long the gaps are, and what a gate has in one."""
     lengths = ", ".join(long(each) for each in scale.gaps)
     if len(scale.gaps) > _GAPS:
         lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
-    said = f"{pen.gap} no process worked on it: {lengths}"
+    yield f"{pen.gap} no process worked on it: {lengths}"
     if any(scale.gap_columns & scale.covered(row.spans) for row in rows if row.kind == "gate"):
-        said += f"   {pen.wait} a person was waited for"
-    return said
+        yield f"{pen.wait} a person was waited for"
 
 
 def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> list[Row]:
@@ -208,15 +205,9 @@ def _shown(every: Sequence[Work]) -> Sequence[Work]:
 
 
 def _summed(works: Sequence[Work], label: str) -> Row:
-    """Several in one row: when any of them was worked on, and the worst outcome of one."""
-    spans: list[Span] = []
-    for span in sorted((span for work in works for span in work.spans), key=lambda s: s.start):
-        if spans and span.start <= spans[-1].end:
-            spans[-1] = Span(spans[-1].start, max(spans[-1].end, span.end))
-        else:
-            spans.append(span)
-    outcome = min((work.outcome for work in works), key=_WORST.index)
-    return Row(works[0].kind, label, tuple(spans), outcome)
+    """Several in one row, from the first that began to the last that ended."""
+    span = Span(min(each.start for each in works), max(each.end for each in works))
+    return Row(works[0].kind, label, (span,), "done")
 
 
 def _is_dull(work: Work, around: Work, quick: float) -> bool:
