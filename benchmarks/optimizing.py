@@ -152,9 +152,11 @@ async def learn(
     nodes: Sequence[str] = (),
     part: float = HELD_OUT,
     force: bool = False,
+    shown: int = SHOWN,
 ) -> None:
     """Learn from the runs of a journal, node by node, and keep what is better on the `part` of the
-    runs that was held out, or all of it by `force`. It is what `bae optimize` does."""
+    runs that was held out, or all of it by `force`. A prompt has `shown` examples at most. It is
+    what `bae optimize` does."""
     graph = load_triage().graph
     train, held_out, left_out = split_apart(await examples_from(journal, graph), part, seed)
     found.examples = len(train), len(held_out), len(left_out)
@@ -166,8 +168,8 @@ async def learn(
             teacher=teacher,
             seed=seed,
             calls=folder / "calls.db",
-            max_bootstrapped_demos=SHOWN,
-            max_labeled_demos=SHOWN,
+            max_bootstrapped_demos=shown,
+            max_labeled_demos=shown,
         )
         compared = await compare(
             cls, learned, held_out, lm=lm, calls=folder / "calls.db", concurrency=1, graph=graph

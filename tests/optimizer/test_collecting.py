@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, SecretStr
 
@@ -25,8 +25,6 @@ from bae.evals import Case, evaluate
 from bae.journal import Journal, Line, MemoryJournal, RunInfo, SQLiteJournal, StoredRun
 from bae.optimizer import Transition, examples_from, transitions_from
 from bae.testing import ScriptedLM
-from bae.usage import meter_in_force
-from made_graphs import Filler, Made, made_graphs
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -946,62 +944,3 @@ def test_of_any_runs_and_forks_each_answer_is_found_once_as_people_left_it(deeds
 
     found, expected = asyncio.run(run())
     assert found == expected
-
-
-# Any graph
-
-
-class Noting(Filler):
-    """An LM that notes what it did for the run itself, and not for a body or a function: from which
-    node to which, with the fields it gave."""
-
-    def __init__(self, made: Made) -> None:
-        super().__init__(made.outside)
-        self.done: Counter[str] = Counter()
-
-    async def choose_type(self, types: Any, context: Any) -> Any:
-        chosen = await super().choose_type(types, context)
-        if chosen is type(None) and self.is_for_run():
-            self.done[f"{dict(context)!r} -> None"] += 1
-        return chosen
-
-    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
-        filled = await super().fill(target, resolved, instruction, source)
-        if self.is_for_run():
-            self.done[f"{dict(source)!r} -> {self.said(filled)}"] += 1
-        return filled
-
-    def is_for_run(self) -> bool:
-        meter: Any = meter_in_force.get()
-        return meter[1].args[0].kind in ("choice", "fill")
-
-    def said(self, node: Any) -> str:
-        plain = {n: v for n, v in dict(node).items() if n in ("value", "items", "left")}
-        return f"{type(node).__name__} {plain}"
-
-
-@settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-@given(made_graphs(gates=False))
-def test_of_any_graph_there_is_one_transition_for_each_step_that_the_lm_took(made: Made):
-    # What a generator yields is in no journal, so nobody could tell what the LM saw.
-    assume("opening" not in made.text)
-    assume(not made.retries)
-    assume("await lm." not in made.text)  # what a body asks is no step of the LM's
-    made.build()
-    lm = Noting(made)
-
-    async def run() -> list[Transition]:
-        async with MemoryJournal() as journal:
-            try:
-                await made.graph.arun(
-                    made.start(), lm, 40, journal=journal, prefetch=False, run_id="one"
-                )
-            except BaeError:
-                lm.done.clear()
-            return await transitions_from(journal, made.graph)
-
-    found = asyncio.run(run())
-    assert lm.done == Counter(
-        f"{dict(each.node)!r} -> {lm.said(each.next_node) if each.next_node else None}"
-        for each in found
-    )

@@ -485,33 +485,6 @@ async def test_a_prompt_that_the_lm_will_not_take_counts_as_zero_and_is_noted():
     assert "with the learned prompt, the LM refused a prompt: the prompt is too long" in note
 
 
-@pytest.mark.parametrize("said", ["This model's maximum context length is 8192 tokens", "not 3"])
-async def test_a_question_that_is_refused_counts_as_zero_and_the_others_are_compared(said):
-    def picky(prompt: Prompt) -> Any:
-        if "pay 3" in prompt.text:
-            raise BaeLMError(said, code="bae-lm-request-refused", status=400)
-        return pays(prompt)
-
-    heard: list[Progress] = []
-    (found,) = await compare(Bill, shown_how("fill"), BILLS, lm=Model(picky), progress=heard.append)
-
-    assert [after for _, after in found.scores] == [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
-    assert sorted(each.note for each in heard if each.note) == [
-        f"asked {side}, the LM refused a prompt: {said}"
-        for side in ("with the learned prompt", "without it")
-    ]
-
-
-async def test_an_lm_that_refuses_everything_ends_a_comparison():
-    def refuses(prompt: Prompt) -> Any:
-        raise BaeLMError("Your credit is too low", code="bae-lm-request-refused", status=400)
-
-    lm = Model(refuses)
-    with pytest.raises(BaeLMError, match="credit"):
-        await compare(Bill, shown_how("fill"), BILLS, lm=lm, concurrency=1)
-    assert len(lm.prompts) == 5
-
-
 async def test_a_judge_that_refuses_one_answer_ends_no_comparison():
     def judges(prompt: Prompt) -> Any:
         if "-1" in prompt.text and '"amount":2' in prompt.text.replace(" ", ""):

@@ -62,7 +62,8 @@ def test_the_local_model_goes_the_whole_way_from_collected_runs_to_a_run_with_wh
     triage = load_triage()
     known, new = refunds[:SEEN], refunds[SEEN : SEEN + 1]
     share = HELD_OUT / SEEN
-    found = asyncio.run(measure(tmp_path, known, new, nodes=["Refund"], part=share, force=True))
+    few = {"nodes": ["Refund"], "part": share, "force": True, "shown": 2}
+    found = asyncio.run(measure(tmp_path, known, new, **few))
 
     assert found.examples == (SEEN - HELD_OUT, HELD_OUT, 0)
     (compared,) = found.comparisons

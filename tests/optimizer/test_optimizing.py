@@ -33,7 +33,6 @@ from bae.optimizer import (
     fresh_predictor,
     optimize_node,
 )
-from bae.optimizer.bridge import Bridge, Stopped
 from bae.testing import ScriptedLM, Status
 from wrong_by_design import (
     CODES,
@@ -264,35 +263,6 @@ async def test_gepa_ends_when_an_instruction_is_right_about_all(provider, studen
     assert max(each.best or 0.0 for each in heard) == 1.0
 
 
-async def test_a_thread_that_takes_its_time_to_stop_is_waited_for():
-    loop = asyncio.get_running_loop()
-    asked, released = asyncio.Event(), threading.Event()
-    threads: list[threading.Thread] = []
-
-    async def forever() -> None:
-        asked.set()
-        loop.call_later(0.1, released.set)
-        await asyncio.Event().wait()
-
-    def slow() -> None:
-        with pytest.raises(Stopped):
-            bridge.call(forever)
-        released.wait()
-
-    def work() -> None:
-        threads.append(threading.Thread(target=slow))
-        threads[0].start()
-        bridge.call(forever)
-
-    bridge = Bridge()
-    task = asyncio.create_task(bridge.run(work))
-    await asked.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not threads[0].is_alive()
-
-
 async def test_the_budget_of_a_caller_that_runs_out_is_an_error(student, teacher):
     with pytest.raises(BudgetError) as caught, Budget(calls=3) as around:
         await aoptimize_node(
@@ -346,26 +316,6 @@ async def test_what_a_metric_says_is_what_gepa_reflects_on(provider, student):
     reflected = [each.text for each in provider.requests if "new_instruction" in str(each.schema)]
     assert reflected
     assert "the book says" in reflected[0]
-
-
-async def test_a_scripted_teacher_serves_for_examples_and_for_instructions(student):
-    scripted = ScriptedLM(
-        {
-            Coded: lambda asked: {"code": CODES[asked.source.colour]},
-            "ProposeInstruction": lambda asked: {
-                "new_instruction": f"{asked.source.current_instruction} {HINT}"
-            },
-        }
-    )
-
-    shown = await aoptimize_node(Coded, fills(), lm=student, teacher=scripted, max_labeled_demos=0)
-    told = await aoptimize_node(
-        Coded, fills(), lm=student, teacher=scripted, optimizer="gepa", max_metric_calls=40
-    )
-
-    assert len(shown.fill.demos) == 4
-    assert HINT in told.fill.signature.instructions
-    assert told.fill.signature.instructions.startswith("Coded")
 
 
 async def test_a_dspy_lm_is_optimized_as_any_other(provider):

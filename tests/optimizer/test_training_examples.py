@@ -23,7 +23,6 @@ from pydantic import (
     computed_field,
     field_serializer,
     field_validator,
-    model_serializer,
 )
 
 pytest.importorskip("dspy")
@@ -274,34 +273,6 @@ async def test_the_choice_to_stop_is_one_to_train_with():
     assert example.inputs().keys() == ["known"]
 
 
-def namesake(value: type) -> type[Node]:
-    class Twin(Node):
-        value: Any
-
-        async def __call__(self) -> None: ...
-
-    Twin.__qualname__ = f"Twin of {value.__name__}"
-    return Twin
-
-
-First, Second = namesake(int), namesake(str)
-
-
-class Pair(Node):
-    text: str
-
-    async def __call__(self) -> First | Second: ...  # type: ignore[valid-type]
-
-
-def test_classes_that_share_a_name_are_told_apart():
-    traces = [[Pair(text="a"), First(value=1)], [Pair(text="b"), Second(value="x")]]
-    examples = [each for trace in traces for each in trace_to_examples(trace)]
-    assert [each.next_node_type for each in examples] == ["Twin", "Twin_2"]
-    assert [each.value for each in fill_examples(First, examples)] == [1]
-    assert [each.value for each in fill_examples(Second, examples)] == ["x"]
-    assert [each.choice for each in choice_examples(Pair, examples)] == ["Twin", "Twin_2"]
-
-
 def test_examples_that_somebody_wrote_by_hand_are_taken():
     by_hand = dspy.Example(
         text="help",
@@ -372,38 +343,6 @@ def test_an_answer_that_is_taken_says_the_same_as_the_node_where_it_can():
         "grams": 2.53,
         "loud": "hey!",
     }
-
-
-class Recording(Node):
-    sound: bytes
-
-    @field_serializer("sound")
-    def _heard(self, sound: bytes) -> str:
-        return f"{len(sound)} bytes"
-
-    async def __call__(self) -> None: ...
-
-
-def test_an_answer_for_which_there_are_no_words_is_none_to_train_with():
-    (whole,) = trace_to_examples([Thought(text="?"), Recording(sound=b"la")])
-    assert (whole.next_node_type, whole.next_node) == ("Recording", None)
-    assert fill_examples(Recording, [whole]) == []
-
-
-class Sketch(Node):
-    lines: int
-
-    @model_serializer
-    def _say(self) -> str:
-        return f"{self.lines} lines"
-
-    async def __call__(self) -> Refund: ...
-
-
-def test_a_node_that_says_itself_in_one_word_is_known_by_that_word():
-    (whole,) = trace_to_examples([Sketch(lines=3), Refund(amount=1)])
-    assert whole.inputs().toDict() == {"node_type": "Sketch"}
-    assert fill_examples(Refund, [whole])[0].source == {"Sketch": "3 lines"}
 
 
 # What is never in one
