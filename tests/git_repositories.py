@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bae.team.git import Repository
@@ -46,11 +48,21 @@ def commit_files(root: Path, files: Mapping[str, str], message: str = "files") -
 
 
 def make_repository(root: Path, files: Mapping[str, str] | None = None) -> Path:
-    """A user's repository with one commit on main."""
-    root.mkdir(parents=True)
-    git(root, "init", "--quiet", "--initial-branch=main")
-    commit_files(root, files or {"readme.txt": "hello\n"}, "first")
+    """A user's repository with one commit on main: a copy of one that was made before, if any."""
+    files = files or {"readme.txt": "hello\n"}
+    key = tuple(sorted(files.items()))
+    if key not in _made:
+        _made[key] = made = Path(_templates.name, str(len(_made)))
+        made.mkdir()
+        git(made, "init", "--quiet", "--initial-branch=main", "--template=")
+        commit_files(made, files, "first")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(_made[key], root, symlinks=True)
     return root
+
+
+_made: dict[tuple[tuple[str, str], ...], Path] = {}
+_templates = TemporaryDirectory(prefix="bae-test-repositories-")
 
 
 async def passing(workspace: Workspace) -> TestReport:

@@ -61,52 +61,65 @@ async def play(
         return await store.tasks(project.id), Path(project.root), lm
 
 
-def some(count: int) -> tuple[Exercise, ...]:
-    """Exercises in both languages, those without a stub among them."""
-    python, javascript = exercises()[:12], exercises()[12:]
-    ours = [*python[4 : 4 + count // 2], *javascript[2 : 2 + count - count // 2]]
-    return tuple(ours)
+def cheating(chosen: Sequence[Exercise]) -> dict[str, list[str]]:
+    """Two answers that cheat for each: each way to cheat is tried by one of twenty."""
+    answers = [list(cheats(each).values()) for each in chosen]
+    return {
+        each.key: [answers[number][(number + n) % len(answers[number])] for n in (0, 12)]
+        for number, each in enumerate(chosen)
+    }
 
 
-SIZES = [pytest.param(3), pytest.param(20, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("count", SIZES)
-async def test_reference_answers_are_all_merged(count: int, tmp_path: Path) -> None:
-    chosen = exercises() if count == 20 else some(count)
-    tasks, root, lm = await play(
-        tmp_path, chosen, {each.key: each.written(each.answer) for each in chosen}
-    )
-    assert {task.status for task in tasks} == {TaskStatus.COMPLETED}
-    assert sorted(lm.asked) == sorted((each.key, 1) for each in chosen)
-    log = git(root, "log", "--format=%s", "--reverse").split("\n")
-    assert sorted(log[1:]) == sorted(each.planned().title for each in chosen)
+async def test_right_answers_are_merged_wrong_ones_corrected_and_cheating_ones_refused(
+    tmp_path: Path,
+) -> None:
+    """With three exercises, in both languages, with and without a stub; twenty are slow."""
+    right, wrong, cheat = exercises()[4], exercises()[15], exercises()[14]
+    script: dict[str, str | list[str]] = {
+        right.key: right.written(right.answer),
+        wrong.key: [wrong.written(wrong.wrong), wrong.written(wrong.answer)],
+        **cheating([cheat]),
+    }
+    tasks, root, lm = await play(tmp_path, [right, wrong, cheat], script, corrections=1)
+    statuses = {task.key: task.status for task in tasks}
+    assert statuses.pop(cheat.key) is TaskStatus.BLOCKED
+    assert set(statuses.values()) == {TaskStatus.COMPLETED}
+    asked = [(right.key, 1), *((each.key, n) for each in (wrong, cheat) for n in (1, 2))]
+    assert sorted(lm.asked) == sorted(asked)
+    for each in (right, wrong):
+        assert (root / each.path).read_text() == each.answer
+    assert git(root, "status", "--porcelain") == ""
     assert left_over(root) == []
-    for each in chosen:
-        assert (root / each.path).read_text() == each.answer
 
 
-@pytest.mark.parametrize("count", SIZES)
-async def test_wrong_answers_are_all_corrected(count: int, tmp_path: Path) -> None:
-    chosen = exercises() if count == 20 else some(count)
-    script = {each.key: [each.written(each.wrong), each.written(each.answer)] for each in chosen}
-    tasks, root, lm = await play(tmp_path, chosen, script)
+@pytest.mark.slow
+async def test_reference_answers_are_all_merged(tmp_path: Path) -> None:
+    script = {each.key: each.written(each.answer) for each in exercises()}
+    tasks, root, lm = await play(tmp_path, exercises(), script)
     assert {task.status for task in tasks} == {TaskStatus.COMPLETED}
-    assert sorted(lm.asked) == sorted((each.key, n) for each in chosen for n in (1, 2))
-    for each in chosen:
+    assert sorted(lm.asked) == sorted((each.key, 1) for each in exercises())
+    log = git(root, "log", "--format=%s", "--reverse").split("\n")
+    assert sorted(log[1:]) == sorted(each.planned().title for each in exercises())
+    assert left_over(root) == []
+    for each in exercises():
         assert (root / each.path).read_text() == each.answer
 
 
-@pytest.mark.parametrize("count", SIZES)
-async def test_cheating_answers_are_never_accepted(count: int, tmp_path: Path) -> None:
-    chosen = exercises() if count == 20 else some(count)
-    corrections = count // 20
-    script: dict[str, list[str]] = {}
-    for number, each in enumerate(chosen):
-        answers = list(cheats(each).values())
-        # Each way to cheat is tried by one of them.
-        script[each.key] = [answers[(number + n) % len(answers)] for n in (0, 12)]
-    tasks, root, _ = await play(tmp_path, chosen, script, corrections=corrections)
+@pytest.mark.slow
+async def test_wrong_answers_are_all_corrected(tmp_path: Path) -> None:
+    script = {
+        each.key: [each.written(each.wrong), each.written(each.answer)] for each in exercises()
+    }
+    tasks, root, lm = await play(tmp_path, exercises(), script)
+    assert {task.status for task in tasks} == {TaskStatus.COMPLETED}
+    assert sorted(lm.asked) == sorted((each.key, n) for each in exercises() for n in (1, 2))
+    for each in exercises():
+        assert (root / each.path).read_text() == each.answer
+
+
+@pytest.mark.slow
+async def test_cheating_answers_are_never_accepted(tmp_path: Path) -> None:
+    tasks, root, _ = await play(tmp_path, exercises(), cheating(exercises()), corrections=1)
     assert {task.status for task in tasks} == {TaskStatus.BLOCKED}
     assert git(root, "log", "--format=%s") == "first"
     assert git(root, "status", "--porcelain") == ""

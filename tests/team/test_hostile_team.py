@@ -149,7 +149,7 @@ async def test_hostile_answers_are_contained_and_reported_and_other_tasks_unharm
         (root / "link").symlink_to(outside)
         git(root, "add", "link")
         git(root, "commit", "--quiet", "-m", "a link")
-        limits = sandbox.Limits(timeout=20, processes=100, memory=512 * sandbox.MIB, output=200_000)
+        limits = sandbox.Limits(timeout=12, processes=100, memory=512 * sandbox.MIB, output=200_000)
         lm = TeamScript(script)
         await run_team(project, store, lm, limits=limits, corrections=0, max_agents=4)
         tasks = {task.key: task for task in await store.tasks(project.id)}

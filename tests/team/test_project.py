@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -121,7 +122,8 @@ def test_what_a_team_cannot_work_with_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node")
 async def test_the_command_that_was_found_runs_the_tests(tmp_path: Path) -> None:
-    write(tmp_path, {"sum.py": "", "test_sum.py": "import sum\ndef test_sum():\n    pass\n"})
+    write(tmp_path, {"sum.test.js": 'require("node:test")("adds", () => {});\n'})
     report = await run_tests(detect(tmp_path).project(), tmp_path, timeout=BOUND)
     assert report.passed, report.problem

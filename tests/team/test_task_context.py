@@ -12,6 +12,7 @@ import pytest
 
 from bae.team.git import Repository
 from bae.team.models import Attempt, Blocker, Project, Task, TaskStatus
+from bae.team.repository import CodeReader
 from bae.team.task_context import gather_context
 from git_repositories import make_repository
 
@@ -61,6 +62,10 @@ class Known:
         return self.questions
 
 
+async def open_reader(root: Path, files: dict[str, str]) -> CodeReader:
+    return CodeReader(await Repository.open(make_repository(root, files)))
+
+
 def make_task(**values: Any) -> Task:
     return Task(**{"id": 2, "project_id": 1, "key": "pay", "title": "Charge a card", **values})
 
@@ -74,7 +79,7 @@ FILES = {
 
 
 async def test_a_context_has_all_that_is_known_and_reads_it_concurrently(tmp_path: Path):
-    repository = await Repository.open(make_repository(tmp_path / "project", FILES))
+    reader = await open_reader(tmp_path / "project", FILES)
     cart = make_task(id=1, key="cart", title="Make a cart", status=TaskStatus.COMPLETED)
     known = Known(
         requirements="People can pay by card.",
@@ -93,7 +98,7 @@ async def test_a_context_has_all_that_is_known_and_reads_it_concurrently(tmp_pat
     task = make_task(criteria=("cards are charged",), notes=("mind cents",), depends_on=("cart",))
 
     async with asyncio.timeout(10):
-        context = await gather_context(task, known, repository)
+        context = await gather_context(task, known, reader)
 
     text = str(context)
     for part in ("Charge a card", "- cards are charged", "People can pay by card.", "mind cents"):
@@ -107,7 +112,7 @@ async def test_a_context_has_all_that_is_known_and_reads_it_concurrently(tmp_pat
     assert "AGENTS.md:\nUse plain words." in text
     assert list(context.files)[:2] == ["shop/cart.py", "shop/payment.py"]
     assert "Do not change, skip or remove tests" in text
-    may_edit = await gather_context(make_task(edits_tests=True), known, repository)
+    may_edit = await gather_context(make_task(edits_tests=True), known, reader)
     assert "Do not change" not in str(may_edit)
 
 
@@ -115,14 +120,14 @@ async def test_a_context_is_never_longer_than_its_bound(tmp_path: Path):
     long = "word " * 20_000
     files = {f"m{n}.py": f"def charge_{n}(card): ...\n" * 200 for n in range(60)}
     files["AGENTS.md"] = long
-    repository = await Repository.open(make_repository(tmp_path / "project", files))
+    reader = await open_reader(tmp_path / "project", files)
     tried = [Attempt(task_id=2, number=n, outcome="failed", failure=long) for n in range(3)]
     questions = [Blocker(id=1, task_id=2, question=long, answer=long)]
     task = make_task(description="x " * 10_000, files=("m7.py",), notes=(long,))
 
     for longest in (10_000, 40_000, 80_000):
         known = Known(requirements=long, tried=tried, questions=questions)
-        context = await gather_context(task, known, repository, longest=longest)
+        context = await gather_context(task, known, reader, longest=longest)
 
         assert len(str(context)) <= longest
         assert next(iter(context.files)) == "m7.py"
@@ -130,11 +135,11 @@ async def test_a_context_is_never_longer_than_its_bound(tmp_path: Path):
 
 
 async def test_a_context_that_cannot_be_read_fails_as_itself_does(tmp_path: Path):
-    repository = await Repository.open(make_repository(tmp_path / "project", FILES))
+    reader = await open_reader(tmp_path / "project", FILES)
 
     class Broken(Known):
         async def project(self, project_id: int, /) -> Project:
             raise LookupError("no such project")
 
     with pytest.raises(LookupError, match="no such project"):
-        await gather_context(make_task(), Broken(), repository)
+        await gather_context(make_task(), Broken(), reader)

@@ -141,43 +141,36 @@ async def test_a_task_may_leave_other_tests_failing_that_failed_before(tmp_path:
 
 
 WRONG = CALC.replace("+", "-")
-PIPE = "import os\nos.unlink('tests/test_calc.py')\nos.mkfifo('tests/test_calc.py')\n"
-CHEATS: dict[str, tuple[dict[str, str | None], str]] = {
-    "edited": ({"tests/test_calc.py": TESTS.replace("== 2", "== 0")}, "was edited (test_add was"),
-    "deleted": ({"tests/test_calc.py": None, "test_a.py": "def test_a(): pass\n"}, "was deleted"),
-    "skipped": (
-        {"tests/test_calc.py": TESTS.replace("add\n\n", "add\npytestmark = pytest.mark.skip\n\n")},
-        "skipped now",
-    ),
+REWRITES = """
+import os
+open("tests/test_calc.py", "w").write("def test_add(): pass")
+os.unlink("tests/test_a.py")
+os.mkfifo("tests/test_a.py")
+"""
+CHEATS: dict[str, tuple[dict[str, str], list[str]]] = {
     "skipped by the code": (
         {"calc.py": "import pytest\n\ndef add(a, b):\n    pytest.skip()\n"},
-        "skipped now",
+        ["skipped now: tests/test_calc.py::test_add"],
     ),
-    "hidden by a setting": ({"pytest.ini": "[pytest]\ntestpaths = other\n"}, "decides how tests"),
     "replaced by conftest": (
         {"conftest.py": "collect_ignore = ['tests']\n", "test_a.py": "def test_a(): pass\n"},
-        "not run any more",
+        ["not run any more: tests/test_calc.py::test_add", "conftest.py decides how tests are run"],
     ),
-    "exit 0 in the code": ({"calc.py": "import os\nos._exit(0)\n"}, "wrote no report"),
-    "exit 0 in a new test": ({"test_a.py": "import os\nos._exit(0)\n"}, "wrote no report"),
-    "tests rewritten while they run": (
-        {"calc.py": WRONG + "open('tests/test_calc.py', 'w').write('def test_add(): pass')\n"},
-        "tests/test_calc.py was written while the tests ran",
+    "exit 0 in a new test": ({"test_a.py": "import os\nos._exit(0)\n"}, ["wrote no report"]),
+    "tests rewritten, or replaced by a pipe, while they run": (
+        {"calc.py": WRONG + REWRITES, "tests/test_a.py": "def test_a(): pass\n"},
+        [f"tests/test_{name}.py was written while the tests ran" for name in ("calc", "a")],
     ),
-    "a pipe in place of the tests while they run": (
-        {"calc.py": WRONG + PIPE},
-        "tests/test_calc.py was written while the tests ran",
-    ),
-    "a false pytest": ({"pytest.py": "print('3 passed')\n"}, "take the place of the test program"),
 }
 
 
 @pytest.mark.parametrize("name", CHEATS)
 async def test_cheating_is_not_accepted(name: str, tmp_path: Path) -> None:
-    edits, reason = CHEATS[name]
+    edits, reasons = CHEATS[name]
     verdict = await work(tmp_path, PYTHON, {"calc.py": WRONG, **edits})
     assert not verdict.accepted
-    assert reason in verdict.text
+    for reason in reasons:
+        assert reason in verdict.text
 
 
 @needs_node
@@ -304,7 +297,10 @@ def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
         ("a.test.js", "test(1);\n", "test(1);\ntest(2);\n", False),
         ("a.test.js", "test(1);\n", "test(0);\ntest(1);\n", True),
         ("tests/__snapshots__/a.snap", "1", "2", True),
+        ("tests/test_a.py", "def test_a(): pass\n", None, True),
         ("src/app.py", "1", "2", False),
+        ("pytest.ini", None, "[pytest]\ntestpaths = other\n", True),
+        ("argparse.py", None, "", True),
         ("tests/test_new.py", None, "pytest_plugins = ['evil']\n", True),
         ("src/evil.py", None, "class A:\n    def pytest_runtest_call(self): pass\n", True),
         ("src/hooks.py", "def pytest_x(): 1\n", "def pytest_x(): 2\n", False),
@@ -312,7 +308,7 @@ def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
     ],
 )
 def test_how_tests_are_run_may_not_be_changed(
-    path: str, before: str | None, after: str, refused: bool
+    path: str, before: str | None, after: str | None, refused: bool
 ) -> None:
     assert bool(problems_of(path, before, after)) == refused
 
