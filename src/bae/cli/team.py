@@ -130,7 +130,7 @@ async def _init(
         async with await Store.open(state) as store:
             before = await _find_project(store, detected.root)
     command = split_command(test) or (before.test_command if before else ())
-    command = command or await _test_command(detected, asks)
+    command = command or await _ask_test_command(detected, asks)
     problems = await asyncio.to_thread(find_command_problems, command, detected.root)
     if problems:
         raise refused("\n".join(problems), fix="name a test command with --test")
@@ -143,10 +143,11 @@ async def _init(
         setup=split_command(setup) if setup is not None else (before and before.setup) or None,
         requirements=before.requirements if before else "",
     )
-    async with await Store.open(state) as store:
-        if before is not None and before.root != project.root:
+    if before is not None:
+        project = project.model_copy(update={"id": before.id})
+        if before.root != project.root:
             note(f"moved here from {before.root}, with its tasks")
-            await store.move_project(before.id, project.root)
+    async with await Store.open(state) as store:
         await print_project(await store.save_project(project), state)
     dirty = (await repository.git("status", "--porcelain")).splitlines()
     if dirty:
@@ -162,7 +163,7 @@ async def _find_project(store: Store, root: Path) -> Project | None:
     return next(iter(here or gone), None)
 
 
-async def _test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
+async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
     if not detected.questions:
         return detected.test_command
     if asks and can_ask():
@@ -226,11 +227,11 @@ async def plan(
     from bae.team.workbench import RUNS
 
     async with SQLiteJournal(team.store.path.with_name(RUNS)) as journal:
-        wanted = await _goal(goal, file, journal)
-        answer = _answers(answers, decide, not no_ask)
+        wanted = await _find_goal(goal, file, journal)
+        answer = _make_answer(answers, decide, not no_ask)
         kinds = load_workers(team, workers)
         model = find_lm(lm)
-        with observing(_tell_step):
+        with observing(_note_step):
             planned = await plan_tasks(
                 wanted,
                 team.project,
@@ -257,7 +258,7 @@ async def plan(
         print_next("bae team requirements", "bae team tasks show KEY", "bae team tasks approve")
 
 
-def _tell_step(run: object, record: Record) -> None:
+def _note_step(run: object, record: Record) -> None:
     """Report what the LLM is asked for, and what is wrong with its answers."""
     from bae.journal import AnswerJudged, FillStarted
 
@@ -275,7 +276,7 @@ _STEPS: Final = {
 }
 
 
-async def _goal(goal: str | None, file: str | None, journal: Journal) -> str:
+async def _find_goal(goal: str | None, file: str | None, journal: Journal) -> str:
     from bae.team.planning import open_goals
 
     if goal is not None and file is not None:
@@ -291,7 +292,7 @@ async def _goal(goal: str | None, file: str | None, journal: Journal) -> str:
     return waiting[0]
 
 
-def _answers(file: str | None, decide: bool, asks: bool) -> Answer | None:
+def _make_answer(file: str | None, decide: bool, asks: bool) -> Answer | None:
     from bae.team.planning import FromAnswers, decide_yourself
 
     if decide:
@@ -330,7 +331,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     from bae.team.team_run import read_paused
 
     tasks = await team.tasks()
-    spent = await read_spent(team.store)
+    spent = await read_spent(team.store, project_id=team.project.id)
     paused = await read_paused(team.store, team.project.id)
     running = await team.is_running()
     blockers = await team.store.blockers(team.project.id, open_only=True)

@@ -30,47 +30,47 @@ group = typer.Typer(
 _TASKS: Final = typer.Argument(metavar="TASK…", help="Tasks: their keys or numbers.")
 
 
-def _option(kind: Any, *names: str, help: str, **more: Any) -> Any:
+def _make_option(kind: Any, *names: str, help: str, **more: Any) -> Any:
     return Annotated[kind, typer.Option(*names, help=help, **more)]
 
 
 _FIELDS: Final = {
-    "description": _option(
+    "description": _make_option(
         str | None,
         "--description",
         "-d",
         help="What is to be done, as the worker reads it; `@FILE` for a file of it.",
     ),
-    "kind": _option(str | None, "--kind", help="The worker: backend, frontend or test."),
-    "criteria": _option(
+    "kind": _make_option(str | None, "--kind", help="The worker: backend, frontend or test."),
+    "criteria": _make_option(
         list[str] | None,
         "--criterion",
         "-c",
         metavar="TEXT",
         help="When it is done; may be given several times.",
     ),
-    "files": _option(
+    "files": _make_option(
         list[str] | None,
         "--file",
         "-f",
         metavar="FILE",
         help="A file that it likely changes; several times.",
     ),
-    "tests": _option(
+    "tests": _make_option(
         list[str] | None,
         "--test",
         metavar="TEST",
         help="A test, file or group of tests that fails now, and that it has to make pass; several "
         "times. Others that fail already may still fail then.",
     ),
-    "depends_on": _option(
+    "depends_on": _make_option(
         list[str] | None,
         "--after",
         metavar="TASK",
         help="A task that must be merged first; several times. An empty text: none.",
     ),
-    "priority": _option(int | None, "--priority", "-p", help="Higher ones are first."),
-    "edits_tests": _option(
+    "priority": _make_option(int | None, "--priority", "-p", help="Higher ones are first."),
+    "edits_tests": _make_option(
         bool | None,
         "--edits-tests/--keeps-tests",
         help="Whether it may change or remove tests that exist.",
@@ -144,8 +144,8 @@ async def add(
     if source is not None:
         planned = _read_tasks(read_file(source), source)
     else:
-        planned = [await _given(team, title=title, key=key, **fields)]
-    added = [_checked(each) for each in planned]
+        planned = [await _read_fields(team, title=title, key=key, **fields)]
+    added = [_check_task(each) for each in planned]
     await team.store.add_tasks(team.project.id, added)
     print_tasks(await team.tasks())
     _note_kinds(*(each.kind for each in added))
@@ -169,8 +169,8 @@ async def edit(
     from bae.team.models import as_planned
 
     found = await team.task(task)
-    given = await _given(team, title=title, key=key, **fields)
-    planned = _checked(as_planned(found).model_dump() | given)
+    given = await _read_fields(team, title=title, key=key, **fields)
+    planned = _check_task(as_planned(found).model_dump() | given)
     print_task(await team.store.edit_task(found.id, planned), (), ())
     _note_kinds(planned.kind)
 
@@ -186,7 +186,7 @@ async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
     note(f"{count(len(found), 'task')} dropped")
 
 
-async def _given(team: Team, **fields: Any) -> dict[str, Any]:
+async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
     """What a command line sets of a task."""
     given = {name: value for name, value in fields.items() if value is not None}
     if "description" in given:
@@ -214,7 +214,7 @@ def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:
         raise refused(f"{source} is no list of tasks", 'write [{"title": …}, …]', error) from error
 
 
-def _checked(values: dict[str, Any]) -> PlannedTask:
+def _check_task(values: dict[str, Any]) -> PlannedTask:
     """A task from what a person wrote; its key is made from its title where there is none."""
     from pydantic import ValidationError
 

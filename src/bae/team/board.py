@@ -107,7 +107,7 @@ async def watch(
                 number = batch[-1].number
     except asyncio.CancelledError:
         with suppress(TeamError, RuntimeError):  # of a store that is closed
-            await finish_despite_cancel(_last(store, project_id, number, show))
+            await finish_despite_cancel(_show_rest(store, project_id, number, show))
         raise
     finally:
         if moves:
@@ -116,7 +116,7 @@ async def watch(
                 console.print(draw())
 
 
-async def _last(store: Store, project_id: int, number: int, show: _Show) -> None:
+async def _show_rest(store: Store, project_id: int, number: int, show: _Show) -> None:
     """Show what happened since, so that what stays on the screen is true."""
     await show(await store.events(project_id, number, most=PAST))
 
@@ -174,13 +174,13 @@ class Board:
     def take(self, events: Sequence[StoredEvent]) -> None:
         """Take in what events tell."""
         for each in events:
-            if text := _words(each.event):
+            if text := _describe(each.event):
                 self.recent.append(each)
                 self._hear(each, text)
 
     def line(self, stored: StoredEvent) -> Text | None:
         """An event in a line. None where it tells nothing that another one does not."""
-        words = _words(stored.event)
+        words = _describe(stored.event)
         if not words:
             return None
         event = stored.event
@@ -202,7 +202,7 @@ class Board:
 
     def _head(self) -> Text:
         counts = Counter(task.status for task in self.tasks)
-        shown = [f"{counts[each]} {_name(each)}" for each in _ORDER if counts[each]]
+        shown = [f"{counts[each]} {_name_status(each)}" for each in _ORDER if counts[each]]
         return self._text((f"{self.project.name}: {', '.join(shown) or 'no tasks yet'}", "bold"))
 
     def _tasks(self, width: int, room: int, now: float) -> Iterable[RenderableType]:
@@ -218,7 +218,7 @@ class Board:
         for task in tasks[: len(tasks) - len(left)]:
             style = _STYLES[task.status]
             cells = [
-                self._text((f"{self._mark(task.status, now)} {_name(task.status)}", style)),
+                self._text((f"{self._mark(task.status, now)} {_name_status(task.status)}", style)),
                 self._text((task.key, "bold")),
                 *([self._text((task.title, ""))] if wide else []),
                 self._text(*self._facts(task, workers.get(task.id, ""), now, style)),
@@ -226,7 +226,7 @@ class Board:
             table.add_row(*cells)
         yield table
         if left:
-            counts = Counter(_name(task.status) for task in left)
+            counts = Counter(_name_status(task.status) for task in left)
             more = ", ".join(f"{n} {name}" for name, n in counts.items())
             yield self._text((f"{self.signs.dots} {len(left)} more: {more}", "dim"))
 
@@ -298,7 +298,7 @@ class Board:
         heard = self.heard.setdefault(task_id, _Heard(stored.at))
         heard.at, heard.text = stored.at, text
         if isinstance(stored.event, TestResult):
-            heard.tests = _tests(stored.event)
+            heard.tests = _describe_tests(stored.event)
 
 
 def spent_text(spending: Spent) -> str:
@@ -307,13 +307,13 @@ def spent_text(spending: Spent) -> str:
     return ", ".join([count(usage.calls, "LM call"), *spent(usage)]) if usage.calls else ""
 
 
-def _words(event: Event) -> str:
+def _describe(event: Event) -> str:
     """What an event tells a person, in one line; nothing where others tell the same."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
-            said = f"{_name(status)}: {reason}" if reason else _name(status)
+            said = f"{_name_status(status)}: {reason}" if reason else _name_status(status)
         case TestResult():
-            said = f"tests {'passed' if event.passed else 'failed'}: {_tests(event)}"
+            said = f"tests {'passed' if event.passed else 'failed'}: {_describe_tests(event)}"
         case CorrectionAttempt(attempt=attempt, failure=failure):
             said = f"correction {attempt}: {failure}"
         case CommitCreated(commit=commit, files=files):
@@ -329,10 +329,10 @@ def _words(event: Event) -> str:
     return in_one_line(said[:_LONGEST]).strip()
 
 
-def _tests(event: TestResult) -> str:
+def _describe_tests(event: TestResult) -> str:
     counts = ", ".join(f"{n} {in_one_line(name)}" for name, n in event.counts.items() if n)
     return "; ".join(filter(None, (counts, in_one_line(event.problem[:_LONGEST])))) or "none found"
 
 
-def _name(status: TaskStatus) -> str:
+def _name_status(status: TaskStatus) -> str:
     return str(status).replace("_", " ")

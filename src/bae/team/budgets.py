@@ -71,7 +71,7 @@ async def read_spent(
 ) -> Spent:
     """What a project, a task, a run, or a task in a run has spent or reserved."""
     which = {"project_id": project_id, "task_id": task_id, "run_id": run}
-    return await store.read(lambda db: _spent(db, **which))
+    return await store.read(lambda db: _sum_spent(db, **which))
 
 
 class Budgets:
@@ -152,10 +152,10 @@ class Budgets:
     def _reserve(
         self, db: sa.Connection, task: Task, needed: Spent
     ) -> int | tuple[Scope, BudgetError]:
-        spent = _spent(db, task_id=task.id)
-        if error := _exceeded(self.per_task, f"task {task.key!r}", spent, needed):
+        spent = _sum_spent(db, task_id=task.id)
+        if error := _find_excess(self.per_task, f"task {task.key!r}", spent, needed):
             return "task", error
-        if error := _exceeded(self.per_run, "the run", _spent(db, run_id=self.run), needed):
+        if error := _find_excess(self.per_run, "the run", _sum_spent(db, run_id=self.run), needed):
             return "run", error
         about = {"project_id": task.project_id, "task_id": task.id, "run_id": self.run}
         return tables.insert(db, tables.spending, **about, tokens=needed.tokens, cost=needed.cost)
@@ -177,7 +177,7 @@ class Reserved(Policy):
         try:
             with metered() as reported:  # requests that failed
                 answer = await self.ask(prompt)
-            used = self._known(prompt, answer, reported)
+            used = self._estimate_usage(prompt, answer, reported)
             return answer
         except BaseException as error:
             # What was reserved counts where a request was cut off. Where it was not even sent,
@@ -189,7 +189,7 @@ class Reserved(Policy):
         finally:
             await self.budgets.settle(reservation, used)
 
-    def _known(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
+    def _estimate_usage(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
         """What a request has used, with an estimate in place of tokens that were not reported."""
         used = Usage.total([*reported, answer.usage])
         if used.calls and not used.tokens:
@@ -197,7 +197,7 @@ class Reserved(Policy):
         return used if used.cost is not None else replace(used, cost=self.least_cost(used))
 
 
-def _exceeded(budget: Budget, name: str, spent: Spent, needed: Spent) -> BudgetError | None:
+def _find_excess(budget: Budget, name: str, spent: Spent, needed: Spent) -> BudgetError | None:
     for limit in ("calls", "tokens", "cost"):
         bound, used, more = getattr(budget, limit), getattr(spent, limit), getattr(needed, limit)
         if bound is None or used + more <= bound:
@@ -217,7 +217,7 @@ def _exceeded(budget: Budget, name: str, spent: Spent, needed: Spent) -> BudgetE
     return None
 
 
-def _spent(db: sa.Connection, **which: int | None) -> Spent:
+def _sum_spent(db: sa.Connection, **which: int | None) -> Spent:
     table = tables.spending.c
     total = sa.select(sa.func.count(), sa.func.sum(table.tokens), sa.func.sum(table.cost))
     total = total.filter_by(**{name: value for name, value in which.items() if value is not None})

@@ -132,7 +132,7 @@ def choose_next(tasks: Sequence[Task], most: int) -> list[Task]:
     """The tasks to start now, so that at most `most` are in progress: those with the highest
     priority first, then those that the longest chain of others waits for."""
     free = most - sum(task.status is _S.IN_PROGRESS for task in tasks)
-    length = _chains(tasks)
+    length = _measure_chains(tasks)
     ready = [task for task in tasks if task.status is _S.READY]
     ready.sort(key=lambda task: (-task.priority, -length[task.key], task.id))
     return ready[: max(0, free)]
@@ -148,7 +148,7 @@ def in_order(tasks: Sequence[Task]) -> list[Task]:
 def find_critical_path(tasks: Sequence[Task]) -> list[Task]:
     """The longest chain of tasks that wait for each other, among those that are not done yet."""
     left = [task for task in tasks if task.status not in DONE]
-    length = _chains(left)
+    length = _measure_chains(left)
     path: list[Task] = []
     while True:
         after = [task for task in left if not path or path[-1].key in task.depends_on]
@@ -209,7 +209,7 @@ def _find_obstacle(task: Task, found: Mapping[str, TaskStatus]) -> str:
     return ""
 
 
-def _chains(tasks: Sequence[Task]) -> dict[str, int]:
+def _measure_chains(tasks: Sequence[Task]) -> dict[str, int]:
     """How many tasks are left to do, one after the other, from each task on, itself included."""
     after = dict.fromkeys((task.key for task in tasks), 0)
     length: dict[str, int] = {}

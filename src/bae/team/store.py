@@ -127,33 +127,30 @@ class Store:
     # Projects
 
     async def save_project(self, project: Project) -> Project:
-        """Store a project, by its root: the id that it has, or gets, is in what is returned."""
-        data = project.model_dump(mode="json", exclude={"id", "root"})
-        root = _storable(project.root)
+        """Store a project, by its id or else by its root, so that one whose repository was moved
+        keeps its tasks: the id that it has, or gets, is in what is returned."""
+        root = _make_storable(project.root)
+        values = {"root": root, "data": project.model_dump(mode="json", exclude={"id", "root"})}
 
         def save(db: sa.Connection) -> int:
-            found = db.scalar(sa.select(tables.projects.c.id).where(tables.projects.c.root == root))
+            same = (tables.projects.c.id == project.id) | (tables.projects.c.root == root)
+            found = db.scalar(sa.select(tables.projects.c.id).where(same))
             if found is None:
-                return _insert(db, tables.projects, root=root, data=data)
-            db.execute(sa.update(tables.projects).filter_by(id=found).values(data=data))
+                return _insert(db, tables.projects, **values)
+            db.execute(sa.update(tables.projects).filter_by(id=found).values(values))
             return found
 
         return project.model_copy(update={"id": await self.write(save)})
 
-    async def move_project(self, project_id: int, root: str) -> None:
-        """Have a project, with its tasks, where its repository was moved to."""
-        change = sa.update(tables.projects).filter_by(id=project_id).values(root=_storable(root))
-        await self.write(lambda db: db.execute(change).rowcount)
-
     async def projects(self) -> list[Project]:
         """All projects of the file."""
         rows = await self.read(lambda db: _rows(db, sa.select(tables.projects)))
-        return [_project(row) for row in rows]
+        return [_read_project(row) for row in rows]
 
     async def project(self, project_id: int) -> Project:
         """A project by its id."""
         found = sa.select(tables.projects).filter_by(id=project_id)
-        return _project(await self.read(lambda db: _one(db, found, "project", project_id)))
+        return _read_project(await self.read(lambda db: _one(db, found, "project", project_id)))
 
     # Tasks
 
@@ -166,16 +163,16 @@ class Store:
 
         def add(db: sa.Connection) -> list[Task]:
             _one(db, sa.select(tables.projects).filter_by(id=project_id), "project", project_id)
-            before = _tasks(db, project_id)
-            _check([*before, *planned])
+            before = _read_project_tasks(db, project_id)
+            _refuse_problems([*before, *planned])
             for task in planned:
                 values: dict[str, Any] = {"key": task.key, "reason": ""}
                 values |= {"status": TaskStatus.PENDING}
                 values |= {"project_id": project_id, "approved": approved}
-                _insert(db, tables.tasks, planned=_plan(task), **values)
+                _insert(db, tables.tasks, planned=_dump_plan(task), **values)
             for task in planned:
                 _set_dependencies(db, project_id, task)
-            return _tasks(db, project_id)[len(before) :]
+            return _read_project_tasks(db, project_id)[len(before) :]
 
         return await self.write(add)
 
@@ -189,7 +186,7 @@ class Store:
         depend on it do so by its new key too."""
 
         def edit(db: sa.Connection) -> Task:
-            task = _changeable(db, task_id, "edited")
+            task = _read_changeable(db, task_id, "edited")
             others = [
                 each.model_copy(
                     update={
@@ -198,14 +195,14 @@ class Store:
                         )
                     }
                 )
-                for each in _tasks(db, task.project_id)
+                for each in _read_project_tasks(db, task.project_id)
                 if each.id != task_id
             ]
-            _check([*others, planned])
-            values = {"key": planned.key, "planned": _plan(planned)}
+            _refuse_problems([*others, planned])
+            values = {"key": planned.key, "planned": _dump_plan(planned)}
             db.execute(sa.update(tables.tasks).filter_by(id=task_id).values(values))
             _set_dependencies(db, task.project_id, planned)
-            return _task(db, task_id)
+            return _read_task(db, task_id)
 
         return await self.write(edit)
 
@@ -214,8 +211,10 @@ class Store:
         Its branch, if it has one, stays."""
 
         def drop(db: sa.Connection) -> None:
-            task = _changeable(db, task_id, "dropped")
-            needed_by = [t.key for t in _tasks(db, task.project_id) if task.key in t.depends_on]
+            task = _read_changeable(db, task_id, "dropped")
+            needed_by = [
+                t.key for t in _read_project_tasks(db, task.project_id) if task.key in t.depends_on
+            ]
             if needed_by:
                 raise TeamError(
                     f"task {task.key!r} cannot be dropped: {', '.join(needed_by)} depends on it",
@@ -228,11 +227,11 @@ class Store:
 
     async def tasks(self, project_id: int) -> list[Task]:
         """The tasks of a project, in the order in which they were added."""
-        return await self.read(lambda db: _tasks(db, project_id))
+        return await self.read(lambda db: _read_project_tasks(db, project_id))
 
     async def task(self, task_id: int) -> Task:
         """A task by its id."""
-        return await self.read(lambda db: _task(db, task_id))
+        return await self.read(lambda db: _read_task(db, task_id))
 
     async def move(
         self,
@@ -258,35 +257,35 @@ class Store:
                 code="bae-team-transition",
                 fix="completed means merged: a task is completed with its merged commit",
             )
-        values: dict[str, Any] = {"status": after, "reason": _storable(reason)}
+        values: dict[str, Any] = {"status": after, "reason": _make_storable(reason)}
         values |= {} if base is None else {"base": base}
         values |= {} if commit is None else {"commit": commit}
         values |= {"failures": tables.tasks.c.failures + 1} if after is TaskStatus.FAILED else {}
         values |= {"failures": 0} if forgive else {}
 
         def move(db: sa.Connection) -> Task | None:
-            task = _task(db, task_id)
+            task = _read_task(db, task_id)
             change = sa.update(tables.tasks).filter_by(id=task_id, status=before).values(values)
             if not db.execute(change).rowcount:
                 return None
             about = task.project_id, task_id
-            _store(db, TaskStatusChanged(*about, after, before, values["reason"]))
+            _add_event(db, TaskStatusChanged(*about, after, before, values["reason"]))
             if before is TaskStatus.BLOCKED:
-                _store(db, TaskUnblocked(*about))
+                _add_event(db, TaskUnblocked(*about))
             if after is TaskStatus.BLOCKED:
-                _store(db, TaskBlocked(*about, values["reason"]))
-            return _task(db, task_id)
+                _add_event(db, TaskBlocked(*about, values["reason"]))
+            return _read_task(db, task_id)
 
         return await self.write(move)
 
     async def add_note(self, task_id: int, text: str) -> None:
         """Keep what a person said, for the next attempt at a task."""
-        await self.write(
-            lambda db: (
-                _task(db, task_id)
-                and _insert(db, tables.notes, task_id=task_id, text=_storable(text))
-            )
-        )
+
+        def add(db: sa.Connection) -> None:
+            _read_task(db, task_id)  # raises where there is none
+            _insert(db, tables.notes, task_id=task_id, text=_make_storable(text))
+
+        await self.write(add)
 
     # Attempts and test reports
 
@@ -296,7 +295,7 @@ class Store:
         which = {"task_id": attempt.task_id, "number": attempt.number}
 
         def add(db: sa.Connection) -> None:
-            _task(db, attempt.task_id)
+            _read_task(db, attempt.task_id)
             db.execute(sa.delete(tables.attempts).filter_by(**which))
             about: dict[str, Any] = {"task_id": attempt.task_id, "attempt": attempt.number}
             db.execute(sa.delete(tables.reports).filter_by(**about))
@@ -343,19 +342,19 @@ class Store:
 
     async def add_blocker(self, task_id: int, question: str) -> Blocker:
         """Store a question that a task waits for."""
-        question = _storable(question)
+        question = _make_storable(question)
 
         def add(db: sa.Connection) -> Blocker:
-            task = _task(db, task_id)
+            task = _read_task(db, task_id)
             number = _insert(db, tables.blockers, task_id=task_id, question=question)
-            _store(db, BlockerCreated(task.project_id, task_id, number, question))
+            _add_event(db, BlockerCreated(task.project_id, task_id, number, question))
             return Blocker(id=number, task_id=task_id, question=question)
 
         return await self.write(add)
 
     async def answer_blocker(self, blocker_id: int, answer: str) -> Blocker:
         """Store a person's answer. A question is answered once."""
-        answer = _storable(answer)
+        answer = _make_storable(answer)
 
         def resolve(db: sa.Connection) -> Blocker:
             which = sa.select(tables.blockers).filter_by(id=blocker_id)
@@ -366,9 +365,9 @@ class Store:
                     code="bae-team-transition",
                     fix="add a note to the task instead",
                 )
-            task = _task(db, found.task_id)
+            task = _read_task(db, found.task_id)
             db.execute(sa.update(tables.blockers).filter_by(id=blocker_id).values(answer=answer))
-            _store(db, BlockerResolved(task.project_id, task.id, blocker_id, answer))
+            _add_event(db, BlockerResolved(task.project_id, task.id, blocker_id, answer))
             return found.model_copy(update={"answer": answer})
 
         return await self.write(resolve)
@@ -394,8 +393,8 @@ class Store:
             db.execute(sa.delete(tables.agents).filter_by(**which))
             data = agent.model_dump(mode="json")
             db.execute(sa.insert(tables.agents).values(**which, data=data))
-            for event in _changes(project_id, before, agent):
-                _store(db, event)
+            for event in _find_agent_events(project_id, before, agent):
+                _add_event(db, event)
 
         await self.write(save)
 
@@ -409,7 +408,7 @@ class Store:
 
     async def add_events(self, events: Sequence[Event]) -> list[StoredEvent]:
         """Store events, in this order, each with the next number."""
-        return await self.write(lambda db: [_store(db, event) for event in events])
+        return await self.write(lambda db: [_add_event(db, event) for event in events])
 
     async def events(
         self, project_id: int, after: int = 0, *, most: int = 1000
@@ -474,7 +473,9 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._thread, transact)
 
 
-def _changes(project_id: int, before: AgentInfo | None, agent: AgentInfo) -> Iterable[Event]:
+def _find_agent_events(
+    project_id: int, before: AgentInfo | None, agent: AgentInfo
+) -> Iterable[Event]:
     if before is None:
         yield AgentCreated(project_id, agent.id, agent.kind)
     if agent.status == "retired":
@@ -488,7 +489,7 @@ def _changes(project_id: int, before: AgentInfo | None, agent: AgentInfo) -> Ite
             yield TaskAssigned(project_id, agent.task_id, agent.id)
 
 
-def _check(tasks: Sequence[PlannedTask]) -> None:
+def _refuse_problems(tasks: Sequence[PlannedTask]) -> None:
     problems = find_problems(tasks)
     if problems:
         first, *others = problems
@@ -501,8 +502,8 @@ def _check(tasks: Sequence[PlannedTask]) -> None:
         )
 
 
-def _changeable(db: sa.Connection, task_id: int, verb: str) -> Task:
-    task = _task(db, task_id)
+def _read_changeable(db: sa.Connection, task_id: int, verb: str) -> Task:
+    task = _read_task(db, task_id)
     if task.status not in _UNSTARTED:
         raise TeamError(
             f"task {task.key!r} cannot be {verb}: it is {task.status}", code="bae-team-transition"
@@ -510,7 +511,7 @@ def _changeable(db: sa.Connection, task_id: int, verb: str) -> Task:
     return task
 
 
-def _plan(task: PlannedTask) -> dict[str, Any]:
+def _dump_plan(task: PlannedTask) -> dict[str, Any]:
     fields = set(PlannedTask.model_fields) - {"key", "depends_on"}
     return task.model_dump(mode="json", include=fields)
 
@@ -524,11 +525,11 @@ def _set_dependencies(db: sa.Connection, project_id: int, task: PlannedTask) -> 
         db.execute(sa.insert(tables.dependencies).values(values))
 
 
-def _tasks(db: sa.Connection, project_id: int) -> list[Task]:
+def _read_project_tasks(db: sa.Connection, project_id: int) -> list[Task]:
     return _read_tasks(db, tables.tasks.c.project_id == project_id)
 
 
-def _task(db: sa.Connection, task_id: int) -> Task:
+def _read_task(db: sa.Connection, task_id: int) -> Task:
     found = _read_tasks(db, tables.tasks.c.id == task_id)
     if not found:
         raise _unknown("task", task_id)
@@ -539,9 +540,9 @@ def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
     task, link, needed = tables.tasks, tables.dependencies, tables.tasks.alias()
     links = sa.select(link.c.task_id, needed.c.key).join(task, link.c.task_id == task.c.id)
     links = links.join(needed, link.c.needs_id == needed.c.id).where(which)
-    needs = _grouped(_rows(db, links.order_by(link.c.task_id, link.c.position)), "key")
+    needs = _group_by_task(_rows(db, links.order_by(link.c.task_id, link.c.position)), "key")
     noted = sa.select(tables.notes).join(task).where(which).order_by(tables.notes.c.id)
-    notes = _grouped(_rows(db, noted), "text")
+    notes = _group_by_task(_rows(db, noted), "text")
     return [
         Task(
             **{name: value for name, value in row.items() if name != "planned"},
@@ -553,32 +554,32 @@ def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
     ]
 
 
-def _grouped(rows: Iterable[Mapping[str, Any]], column: str) -> dict[int, list[str]]:
+def _group_by_task(rows: Iterable[Mapping[str, Any]], column: str) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for row in rows:
         found.setdefault(row["task_id"], []).append(row[column])
     return found
 
 
-def _project(row: Mapping[str, Any]) -> Project:
+def _read_project(row: Mapping[str, Any]) -> Project:
     return Project(id=row["id"], root=row["root"], **row["data"])
 
 
 def _add_report(
     db: sa.Connection, report: TestReport, *, task_id: int, attempt: int | None
 ) -> None:
-    _task(db, task_id)
+    _read_task(db, task_id)
     about: dict[str, Any] = {"task_id": task_id, "attempt": attempt, "passed": report.passed}
     _insert(db, tables.reports, **about, data=report.model_dump(mode="json"))
 
 
-def _store(db: sa.Connection, event: Event) -> StoredEvent:
+def _add_event(db: sa.Connection, event: Event) -> StoredEvent:
     at = time()
     number = _insert(db, tables.events, project_id=event.project_id, at=at, data=event.to_message())
     db.info[_STORED].append(event)
     return StoredEvent(number=number, at=at, event=event)
 
 
-def _storable(text: str) -> str:
+def _make_storable(text: str) -> str:
     """Text as SQLite can keep it: an answer of an LLM may have halves of characters."""
     return text.encode("utf-8", "replace").decode()

@@ -65,7 +65,7 @@ class WorkerAgent:
         self._root = root
         self._ws_manager = ws_manager
         self._lm = lm
-        self._api_key = _checked_key(lm, api_key)
+        self._api_key = _check_key(lm, api_key)
         self._bench = bench
         self.alone = bench is None
         """Whether it works without a team."""
@@ -96,7 +96,9 @@ class WorkerAgent:
                 bench = await self.open()
                 if isinstance(task, Task):
                     return await run_task(self, bench, task)
-                return (await run_task(self, bench, await _stored(bench.store, task))).to_dict()
+                return (
+                    await run_task(self, bench, await _find_stored(bench.store, task))
+                ).to_dict()
             finally:
                 if mine:
                     await finish_despite_cancel(self.close())
@@ -188,7 +190,7 @@ class WorkerAgent:
         if self._api_key is None:
             return await (await self.open()).named_lm(self._lm)
         model = (self._lm or "").partition(":")[2]
-        self._lm = await asyncio.to_thread(_anthropic, model, self._api_key)
+        self._lm = await asyncio.to_thread(_make_anthropic, model, self._api_key)
         return self._lm
 
     async def brief(self, task: Task, context: Context, failure: str = "") -> str:
@@ -325,7 +327,7 @@ def worker_class(kind: str) -> type[WorkerAgent]:
     return _KINDS[kind]
 
 
-def _checked_key(lm: LM | str | None, api_key: str | None) -> str | None:
+def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
     """The key, where the LM is one that takes it. A name that no LM has is refused."""
     if isinstance(lm, str) and (wrong := name_error(lm)):
         raise wrong
@@ -336,7 +338,7 @@ def _checked_key(lm: LM | str | None, api_key: str | None) -> str | None:
     return api_key
 
 
-async def _stored(store: Store, said: Mapping[str, Any]) -> Task:
+async def _find_stored(store: Store, said: Mapping[str, Any]) -> Task:
     """The stored task that a plain dict is about, with what the dict says about it."""
     number = said.get("id")
     if not isinstance(number, int):
@@ -350,7 +352,7 @@ async def _stored(store: Store, said: Mapping[str, Any]) -> Task:
     return Task.model_validate({**stored.model_dump(), **changed})
 
 
-def _anthropic(model: str, api_key: str) -> LM:
+def _make_anthropic(model: str, api_key: str) -> LM:
     from bae.lm import AnthropicBackend  # whose package takes a while to load
 
     return AnthropicBackend(*filter(None, [model]), api_key=api_key)
