@@ -209,7 +209,7 @@ class Board:
         tasks = sorted(self.tasks, key=lambda task: _ORDER.index(task.status))
         left = tasks[room - 1 :] if len(tasks) > room else []
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, min_width=len("? in progress"))  # so that nothing jumps
         table.add_column(no_wrap=True, max_width=width // 4)
         if wide := width >= 120:
             table.add_column(no_wrap=True, width=width // 4)
