@@ -103,7 +103,7 @@ async def _find_rewritten(
     """What the code did to tests while they ran. Other files that tests write are not looked at."""
     known = {each.path: each.after for each in changes}
     problems: list[str] = []
-    for path in await workspace.changed():
+    for path in sorted({*known, *await workspace.changed()}):
         # In folders for tests there may be files that tests write.
         if _TEST_NAME.fullmatch(PurePosixPath(path).name) or path in _reported_files(report):
             now = await asyncio.to_thread(read_file, workspace.path / path, LARGEST_FILE)
