@@ -62,6 +62,7 @@ class Start(Node):
     price: Price | None = None
     secret: SecretStr = SecretStr("")
     strict_day: Annotated[date, Strict()] = date(2000, 1, 1)
+    strict_sure: Annotated[bool | None, Strict()] = None
     renamed: Annotated[Decimal, Field(alias="re.named")] = Decimal(0)
     chosen: int = Field(0, validation_alias=AliasChoices("one", "other"))
 
@@ -85,12 +86,15 @@ TYPED: list[tuple[str, str, Any]] = [
     ("day", "2026-11-17", DAY),
     ("day", '"2026-11-17"', DAY),
     ("strict_day", "2026-11-17", DAY),
+    ("strict_sure", " Yes", True),
+    ("strict_sure", "n", False),
     ("key", str(UUID(int=5)), UUID(int=5)),
     ("size", "small", Size.SMALL),
     ("size", "large", Size.LARGE),
     ("level", "2", Level.HIGH),
     ("level", " high ", Level.HIGH),
     ("level", "null", None),
+    ("color", "RED", "red"),
     ("color", "1", 1),
     ("color", '"1"', "1"),
     ("perhaps", "null", None),

@@ -22,6 +22,7 @@ from bae.node import Node
 from bae.secrets import secret_fields
 
 _TEXT: Final = "…"
+_YES_OR_NO: Final = {"y": True, "yes": True, "n": False, "no": False}
 
 
 class Misfit(Exception):
@@ -73,13 +74,17 @@ def loads(text: str) -> Any:
 
 
 def _readings(text: str, annotation: Any) -> Iterator[Any]:
-    """What a text may mean, the likeliest first."""
+    """What a text may mean, the likeliest first. Words that are offered are taken in any case."""
+    word = text.strip().lower()
+    if is_yes_or_no(annotation) and word in _YES_OR_NO:
+        yield _YES_OR_NO[word]  # a strict field takes no text
     with suppress(ValueError):
         yield loads(text)
     yield text
+    yield from (each for each in choices_of(annotation) if each.lower() == word)
     # The name of a member comes last: it may be the value of another.
     for member in _members(annotation):
-        if member.name.lower() == text.strip().lower():
+        if member.name.lower() == word:
             yield to_jsonable_python(member.value)
     yield text.strip()
 
