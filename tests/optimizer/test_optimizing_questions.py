@@ -404,7 +404,7 @@ async def test_a_teacher_whose_answers_are_of_no_use_is_asked_no_more_and_a_note
 
     assert lm.calls == 3 * OPTIONS["bootstrap"]["max_bootstrapped_demos"] + 4
     (note,) = found.made.notes
-    assert note.startswith("fill: no answer of the teacher, of 16, was good enough")
+    assert note.startswith("fill: none of 16 answers of the teacher were good enough")
     assert "it takes a score of 1, and the best had 0." in note
     assert len(shown(found)) == 8
 
@@ -420,7 +420,7 @@ async def test_a_bound_on_fruitless_answers_leaves_those_that_were_good():
     found = await aoptimize_node(Told, examples, lm=lm, max_fruitless=5)
 
     assert lm.calls == 6
-    assert "5 of 6 answers of the teacher were not good enough" in found.made.notes[0]
+    assert "1 of 6 answers of the teacher were good enough" in found.made.notes[0]
 
 
 async def test_a_further_round_asks_the_teacher_with_its_examples_in_another_order():
