@@ -246,7 +246,7 @@ def test_without_a_name_it_is_written_beside_the_journal_and_a_second_one_beside
     assert json.loads(next(f for f in files if f.suffix == ".json").read_text())["graph"]
 
 
-def test_the_end_of_a_name_says_how_it_is_written(bae: Any) -> None:
+def test_the_suffix_of_an_output_decides_its_format(bae: Any) -> None:
     done = evaluate(bae, "-o", "out/a.md", "-o", "out/a.json", "-o", "out/a.csv")
     assert done.code == 0
     assert "| scripted:good.json |" in Path("out/a.md").read_text()
@@ -256,7 +256,7 @@ def test_the_end_of_a_name_says_how_it_is_written(bae: Any) -> None:
     assert not Path(".bae/evals").exists()
 
 
-def test_a_name_that_says_nothing_is_refused_before_anything_runs(bae: Any) -> None:
+def test_an_output_of_another_format_is_refused_before_anything_runs(bae: Any) -> None:
     done = evaluate(bae, "-o", "report.txt")
     assert done.code == 2
     assert ".md, .json, .csv" in done.err
@@ -290,7 +290,7 @@ def test_what_cannot_be_written_at_the_end_is_printed_all_the_same(
         assert row(done.out, "total")[0] == "1.00"
 
 
-def test_where_nothing_can_be_written_a_note_says_so_and_it_is_printed(bae: Any) -> None:
+def test_where_nothing_can_be_written_it_is_printed_with_a_note(bae: Any) -> None:
     Path(".bae").write_text("no directory")
     done = evaluate(bae)
     assert done.code == 0, done.err
@@ -308,7 +308,7 @@ def test_a_file_that_is_a_link_stays_one_and_nothing_is_left_beside_it(bae: Any)
     assert not [each for each in Path().iterdir() if each.name.endswith("writing")]
 
 
-def test_a_score_says_of_how_many_cases_it_is_and_no_score_is_rounded_up_to_one(
+def test_the_table_counts_scored_cases_and_rounds_no_score_up_to_one(
     bae: Any,
 ) -> None:
     write_cases({"input": "a", "expected": {"score": 1}}, {"input": "b"}, {"input": "c"})
@@ -325,7 +325,7 @@ def test_a_score_says_of_how_many_cases_it_is_and_no_score_is_rounded_up_to_one(
     assert row(near.out, "total")[0] == "0.997"
 
 
-def test_several_stand_below_one_another_with_what_each_differs_by(bae: Any) -> None:
+def test_several_lms_have_a_row_each_and_their_difference(bae: Any) -> None:
     done = evaluate(bae, lms=("poor", "good"))
     assert done.code == 0
     lines = done.out.splitlines()
@@ -414,7 +414,7 @@ def test_a_graph_that_asks_no_model_needs_none(bae: Any) -> None:
 # When it fails
 
 
-def test_a_score_that_is_too_low_fails_it_and_says_by_whom(bae: Any) -> None:
+def test_a_score_below_fail_under_fails_the_command_and_names_the_lm(bae: Any) -> None:
     done = evaluate(bae, "--fail-under", "0.5", lms=("good", "poor"))
     assert done.code == 1
     assert "scripted:poor.json scores 0.3333, which is less than --fail-under 0.5" in done.err
@@ -432,7 +432,7 @@ def test_it_fails_where_every_case_does(bae: Any) -> None:
     assert "of 3 cases, 3 failed" in done.out
 
 
-def test_a_gate_that_nobody_answers_is_a_case_that_failed(bae: Any) -> None:
+def test_a_case_with_an_unanswered_gate_fails(bae: Any) -> None:
     write_cases({"input": "a"})
     Path("good.json").write_text('[{}, {"answer": "x"}]')
     done = evaluate(bae, app="app.py:Parked")
@@ -531,7 +531,7 @@ def test_metrics_by_the_class_of_a_node_score_the_nodes(bae: Any) -> None:
     assert row(evaluate(bae, lms=("poor",)).out, "Reply")[0] == "0.33"
 
 
-def test_what_a_judge_used_stands_below_the_table(bae: Any) -> None:
+def test_judge_usage_is_printed_below_the_table(bae: Any) -> None:
     Path("judge.json").write_text('[{"reason": "no", "grade": "poor"}]')
     Path("app.py").write_text(
         APP + "\nfrom bae.optimizer import Judge\nJUDGE = {Reply: Judge('scripted:judge.json')}\n"
@@ -615,7 +615,7 @@ def learn(directory: str = "learned", answer: str = "dry it", known: Any = None)
     save_artifacts({app.Reply: artifact}, directory)
 
 
-def test_each_lm_is_evaluated_as_it_is_and_as_it_was_taught(bae: Any) -> None:
+def test_each_lm_is_evaluated_with_and_without_learned_prompts(bae: Any) -> None:
     learn()
     learn("more")
     done = evaluate(bae, "--optimized", "learned", "--optimized", "./more", lms=("poor", "good"))
@@ -656,7 +656,9 @@ def test_what_was_learned_for_a_class_that_is_another_by_now_is_refused_by_its_n
         assert "mood" in done.err
 
 
-def test_a_run_says_what_it_is_taught_by_and_how_to_go_on_with_that(bae: Any) -> None:
+def test_a_run_prints_its_learned_prompts_and_the_command_that_continues_with_them(
+    bae: Any,
+) -> None:
     learn(known={"Approval": {"ok": True}})
     lm = ("--lm", "scripted:good.json")
     Path("good.json").write_text('[{}, {"answer": "x"}]')
@@ -681,7 +683,7 @@ def test_a_fork_with_a_directory_that_is_not_there_is_not_made(bae: Any) -> None
 
 
 @pytest.mark.once
-def test_a_taught_run_shows_the_model_what_was_learned(
+def test_a_run_with_learned_prompts_shows_them_to_the_model(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("h11")

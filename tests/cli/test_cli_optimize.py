@@ -395,9 +395,7 @@ def test_what_may_be_chance_is_written_unless_certainty_is_asked_for(
     assert model.asked == asked
 
 
-def test_a_node_with_too_few_examples_is_left_as_it_is_and_said_to_be(
-    bae: Any, model: Model
-) -> None:
+def test_a_node_with_too_few_examples_is_left_as_it_is(bae: Any, model: Model) -> None:
     done = optimize(bae, model, "--minimum", "30")
     assert done.code == 1
     assert "Reply fill: too few examples; " in done.out
@@ -431,9 +429,7 @@ def test_what_is_there_and_as_good_stays_and_that_is_no_failure(bae: Any, model:
     assert Path("learned/Reply.json").read_text() != before
 
 
-def test_what_was_learned_for_a_class_that_is_another_by_now_is_learned_anew(
-    bae: Any, model: Model
-) -> None:
+def test_learned_prompts_of_a_changed_class_are_replaced(bae: Any, model: Model) -> None:
     optimize(bae, model, *REPLY)
     file = Path("learned/Reply.json")
     old = json.loads(file.read_text())
@@ -448,7 +444,7 @@ def test_what_was_learned_for_a_class_that_is_another_by_now_is_learned_anew(
 
 
 @pytest.mark.parametrize("broken", ["{", '{"format": "bae-artifact-1"}'])
-def test_a_file_that_is_no_artifact_is_in_nobodys_way_but_in_its_own(
+def test_a_damaged_artifact_of_one_node_does_not_affect_others(
     bae: Any, model: Model, broken: str
 ) -> None:
     Path("learned").mkdir()
@@ -484,9 +480,7 @@ def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae: Any, mode
     assert "no run id is nobody or begins so" in unknown.err
 
 
-def test_what_training_asks_in_the_same_words_is_not_held_out_and_said_to_be(
-    bae: Any, model: Model
-) -> None:
+def test_repeated_questions_are_not_held_out_and_are_counted(bae: Any, model: Model) -> None:
     names: dict[str, Any] = {"__name__": "app"}
     exec(APP, names)
     again = collect(Path("runs.db"), names["graph"], names["Ticket"], [1] * RUNS, "again-")
@@ -512,7 +506,7 @@ def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(bae: Any, mo
     assert optimize(bae, model, "-j", "evals.db", "--with-evals", *REPLY).code == 0
 
 
-def test_what_a_person_put_right_does_not_bring_in_evaluations_that_ask_the_same(
+def test_a_correction_does_not_include_evaluations_that_ask_the_same(
     bae: Any, model: Model
 ) -> None:
     names: dict[str, Any] = {"__name__": "app"}
@@ -643,9 +637,7 @@ def test_what_makes_no_sense_is_refused_with_what_to_write(
 # What ends it early
 
 
-def test_a_budget_that_runs_out_keeps_the_calls_and_with_more_it_goes_on(
-    bae: Any, model: Model
-) -> None:
+def test_a_spent_budget_keeps_the_calls_and_with_more_it_resumes(bae: Any, model: Model) -> None:
     whole = optimize(bae, model, "--json", out="whole").data["calls"]["made"]
     model.asked = 0
     short = optimize(bae, model, "--budget", "calls=10", "-c", "1")  # so none is cut off
@@ -680,9 +672,7 @@ def test_a_graph_whose_lms_are_all_pinned_is_learned_for_without_another(
     assert files() == ["Reply.json"]
 
 
-def test_what_was_asked_now_is_told_apart_from_what_was_kept_and_what_was_asked_again(
-    bae: Any, model: Model
-) -> None:
+def test_new_kept_and_repeated_calls_are_counted_separately(bae: Any, model: Model) -> None:
     short = optimize(bae, model, "--budget", "calls=1", "-c", "1")
     assert "1 call is kept in learned/.calls: the same command resumes" in short.err
     assert "kept from before" not in short.err
@@ -695,7 +685,7 @@ def test_what_was_asked_now_is_told_apart_from_what_was_kept_and_what_was_asked_
     assert "from the log" not in done.err
 
 
-def test_quiet_says_why_it_did_not_come_to_its_end_and_nothing_of_other_files(
+def test_quiet_prints_only_why_it_did_not_finish(
     bae: Any, model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     Path("learned").mkdir()
@@ -718,9 +708,7 @@ def test_where_no_answer_can_be_kept_the_command_starts_again(bae: Any) -> None:
     assert not Path("learned").exists()
 
 
-def test_calls_are_kept_from_git_whatever_it_is_told_in_the_directory(
-    bae: Any, model: Model
-) -> None:
+def test_git_ignores_the_call_log_whatever_the_directory_ignores(bae: Any, model: Model) -> None:
     Path("learned").mkdir()
     Path("learned/.gitignore").write_text("*.tmp\n")
     optimize(bae, model, "--budget", "calls=1")
@@ -762,7 +750,7 @@ def test_an_lm_that_fails_ends_it_with_what_to_do_and_the_calls_are_kept(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent to another process")
-def test_ctrl_c_keeps_the_calls_and_the_same_command_goes_on_without_paying_twice(
+def test_ctrl_c_keeps_the_calls_and_the_same_command_resumes_without_paying_twice(
     bae: Any, model: Model
 ) -> None:
     whole = optimize(bae, model, "--json", "-c", "1", out="whole").data["calls"]["made"]

@@ -134,7 +134,7 @@ def test_names_and_metadata_are_kept() -> None:
     assert [case.metadata for case in cases] == [{"level": 1}, {"metadata": "hard"}, {}]
 
 
-def test_everything_that_does_not_fit_is_said_at_once_with_its_case() -> None:
+def test_everything_that_does_not_fit_is_reported_at_once_with_its_case() -> None:
     rows = [
         Row(name="no input", inputs={"massage": "hi"}),
         Row(name="bare", inputs="hi", expected_output="calm"),
@@ -260,7 +260,7 @@ async def test_evaluators_of_spans_and_of_reports_are_refused_by_name_before_any
     assert found.contenders[0].cases[0].score == 0.5
 
 
-async def test_an_evaluator_of_ones_own_that_wants_spans_is_told_that_there_are_none() -> None:
+async def test_a_custom_evaluator_that_needs_spans_fails_with_the_reason() -> None:
     @dataclass
     class Spans(Evaluator[Any, Any, Any]):
         def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> bool:
@@ -292,7 +292,7 @@ async def test_an_evaluator_that_has_nothing_to_say_of_a_case_is_no_failure() ->
         ({"wrd": "calm"}, "n: expected.wrd: Mood has no such field, did you mean word?"),
     ],
 )
-def test_expected_outputs_that_no_run_can_come_to_are_refused_with_evaluators_too(
+def test_expected_outputs_that_no_run_can_reach_are_refused_with_evaluators_too(
     expected: Any, said: str
 ) -> None:
     row = Row(name="n", inputs="a", expected_output=expected)

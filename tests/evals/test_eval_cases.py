@@ -115,7 +115,7 @@ def test_the_only_field_of_the_start_can_be_given_by_its_value(tmp_path: Path) -
     assert load_cases(file, tickets)[0].inputs == {"text": "it crashes"}
 
 
-def test_everything_that_is_wrong_is_said_at_once_with_line_and_field(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_reported_at_once_with_line_and_field(tmp_path: Path) -> None:
     file = written(
         tmp_path,
         {"input": {"text": 3}},
@@ -183,7 +183,7 @@ def test_what_is_expected_need_fit_only_one_of_the_ends(tmp_path: Path) -> None:
         ("\n \n", "there is no case in "),
     ],
 )
-def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_file_without_valid_cases_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "cases.jsonl"
     file.write_text(text, encoding="utf-8")
 
@@ -271,7 +271,7 @@ async def test_a_field_that_is_given_by_its_alias_is_there() -> None:
     assert found.contenders[0].cases[0].score == 1.0
 
 
-async def test_node_classes_of_one_name_are_told_apart() -> None:
+async def test_node_classes_of_one_name_have_different_names_in_cases() -> None:
     def inner() -> type[Node]:
         class Reply(Node):
             count: int
@@ -311,7 +311,7 @@ async def test_node_classes_of_one_name_are_told_apart() -> None:
 # What goes wrong in a file, or in code, is said as what it is.
 
 
-def test_what_a_validator_of_the_start_raises_is_said_of_its_line(tmp_path: Path) -> None:
+def test_what_a_validator_of_the_start_raises_is_reported_with_its_line(tmp_path: Path) -> None:
     class Only(Node):
         text: str
 

@@ -119,7 +119,7 @@ class Costly(ScriptedLM):
         return await super().fill(*args, **kwargs)
 
 
-async def test_a_cost_that_nobody_knows_is_not_nothing() -> None:
+async def test_an_unknown_cost_is_not_zero() -> None:
     lm = Costly({Length: lambda _: {"count": 1}})
 
     found = await evaluate(words, lengths("a"), {"dear": lm, "free": counting()})

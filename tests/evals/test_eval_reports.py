@@ -60,7 +60,7 @@ async def test_text_from_elsewhere_means_nothing_to_the_page() -> None:
     assert not any(line.startswith("# c") for line in page.splitlines())
 
 
-async def test_the_page_says_everything_once_and_in_order() -> None:
+async def test_the_page_has_everything_once_and_in_order() -> None:
     cases = [Case({"text": n}, n, {"severity": "high"}) for n in ("a", "b")]
 
     found = await evaluate(tickets, cases, {"low": always_bug("low"), "high": always_bug()})

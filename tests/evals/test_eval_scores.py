@@ -35,7 +35,7 @@ from eval_graphs import (
 # Scores
 
 
-async def test_contenders_stand_side_by_side_and_are_compared_case_by_case() -> None:
+async def test_contenders_are_compared_case_by_case() -> None:
     cases = lengths("a", "bb", "ccc", "dddd")
     wrong = counting(a=9, bb=9, ccc=9, dddd=9)
 

@@ -91,7 +91,7 @@ async def test_a_case_that_takes_too_long_fails_alone() -> None:
     assert [results(found)[name].score for name in "ac"] == [1.0, 1.0]
 
 
-async def test_a_case_that_waits_for_a_person_fails_unless_somebody_answers() -> None:
+async def test_a_case_that_waits_for_a_person_fails_unless_it_is_answered() -> None:
     class Asking(Node):
         go: Annotated[bool, Gate("go on?")]
 
@@ -147,7 +147,7 @@ async def test_arguments_that_make_no_sense_are_refused() -> None:
         await evaluate(words, lengths("a"), {"lm": counting()}, max_iters=-1)
 
 
-async def test_a_metric_that_raises_for_the_first_case_ends_it_there_and_says_for_which() -> None:
+async def test_a_metric_that_raises_for_the_first_case_ends_the_evaluation_and_names_it() -> None:
     def broken(case: Case, result: GraphResult[Any]) -> float:
         raise KeyError(case.name)
 
@@ -188,7 +188,7 @@ async def test_a_judge_that_cannot_be_asked_leaves_its_case_without_a_score() ->
     assert (found.complete, found.metric_errors) == (False, 0)
 
 
-async def test_what_a_judge_used_is_told_apart_in_every_report() -> None:
+async def test_judge_usage_is_separate_in_every_report() -> None:
     class Judging(ScriptedLM):
         async def fill(self, *args: Any, **kwargs: Any) -> Any:
             report(Usage(calls=1, input_tokens=600, output_tokens=17, cost=0.25))
@@ -413,7 +413,7 @@ async def test_values_for_dependencies_go_to_every_run_and_those_made_stay_in_th
     assert list(given) == [weather]
 
 
-async def test_a_script_that_is_named_begins_anew_for_every_case(tmp_path: Path) -> None:
+async def test_a_script_starts_again_for_every_case(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"count": 1}]', encoding="utf-8")
 
@@ -425,7 +425,7 @@ async def test_a_script_that_is_named_begins_anew_for_every_case(tmp_path: Path)
 # Progress
 
 
-async def test_progress_is_told_of_every_case_with_what_it_used() -> None:
+async def test_progress_is_called_for_every_case_with_its_usage() -> None:
     told: list[tuple[int, int, str, str, int]] = []
 
     def progress(done: int, of: int, contender: str, result: CaseResult) -> None:
@@ -447,7 +447,7 @@ async def test_progress_is_told_of_every_case_with_what_it_used() -> None:
     ]
 
 
-async def test_progress_that_raises_is_told_no_more_and_breaks_nothing(
+async def test_progress_that_raises_is_not_called_again_and_breaks_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[int] = []
@@ -519,7 +519,7 @@ async def test_a_run_that_waits_for_a_person_leaves_their_queue(tmp_path: Path) 
 # Metrics that fail
 
 
-async def test_a_metric_that_raises_later_leaves_that_case_without_a_score_and_goes_on() -> None:
+async def test_a_metric_that_raises_later_leaves_that_case_without_a_score_and_continues() -> None:
     def fussy(case: Case, result: GraphResult[Any]) -> float:
         if case.name == "b":
             raise KeyError("b")

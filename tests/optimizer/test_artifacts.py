@@ -208,7 +208,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path):
     assert str(tmp_path / "file" / "in it") in caught.value.message
 
 
-def test_files_of_no_node_are_passed_over_and_the_log_says_so(
+def test_files_of_no_node_are_skipped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     save_artifacts({Outfit: outfit()}, tmp_path)
@@ -379,7 +379,7 @@ def changed_outfit() -> type[Node]:
     return Outfit
 
 
-def test_an_artifact_of_a_changed_class_says_all_that_is_other_and_what_to_do(tmp_path: Path):
+def test_an_artifact_of_a_changed_class_is_refused_with_all_changes(tmp_path: Path):
     (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     now = changed_outfit()
     error = refused(tmp_path, [now])
@@ -575,7 +575,7 @@ def test_an_example_of_a_choice_is_one_made_at_the_class(tmp_path: Path):
         save_artifacts({Waking: wrong}, tmp_path)
 
 
-def test_a_node_that_says_itself_in_its_own_way_may_be_in_examples(tmp_path: Path):
+def test_a_node_with_a_serializer_of_its_own_may_be_in_examples(tmp_path: Path):
     class Gone(Node):
         text: str
 
@@ -809,7 +809,7 @@ def test_artifacts_of_graphs_inside_are_loaded_with_the_graph(tmp_path: Path):
 # NodePrompts
 
 
-async def test_a_loaded_artifact_teaches_a_backend_in_the_words_of_a_real_question(
+async def test_examples_of_a_loaded_artifact_read_like_real_questions(
     tmp_path: Path,
 ):
     save_artifacts({Outfit: outfit(), Waking: waking("None", "AskBack")}, tmp_path)
@@ -830,7 +830,7 @@ async def test_a_loaded_artifact_teaches_a_backend_in_the_words_of_a_real_questi
 
 
 @pytest.mark.once
-def test_artifacts_are_loaded_and_teach_where_dspy_is_not_installed(tmp_path: Path):
+def test_artifacts_are_loaded_and_used_without_dspy(tmp_path: Path):
     program = f"""
 import sys
 class Absent:

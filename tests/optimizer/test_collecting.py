@@ -141,7 +141,7 @@ async def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(
     assert sorted(await collected(journal, evals=True)) == sorted(2 * steps)
 
 
-async def test_what_a_person_has_put_right_in_an_evaluation_counts(journal: Journal):
+async def test_a_correction_in_an_evaluation_counts(journal: Journal):
     await ran(journal, EVAL)
     forked = await tickets.fork(EVAL, at=1, kind="lost", journal=journal)
     await tickets.resume(forked, ScriptedLM(REPLIED[1:]), journal=journal)
@@ -228,7 +228,7 @@ async def test_the_newest_runs_come_first_and_no_more_than_asked_for(journal: Jo
         await transitions_from(journal, tickets, limit=-1)
 
 
-async def test_a_choice_that_was_filled_in_the_same_call_teaches_the_same(journal: Journal):
+async def test_a_choice_and_fill_in_one_call_are_the_same_transitions(journal: Journal):
     answers: list[Any] = [{"kind": "bill", "urgent": False}]
     once = [*answers, {"answer": {"choice": "Refund", "fields": {"amount": 3}}}]
     twice = [*answers, {"choice": "Refund"}, {"amount": 3}]
@@ -305,7 +305,7 @@ async def test_a_corrected_field_is_the_better_answer_and_the_lms_own_is_left_ou
     assert found[0].next_node == Sorted(desk="desk 4", kind="claim", urgent=False)
 
 
-async def test_a_correction_counts_though_the_forked_run_was_not_gone_on_with(journal: Journal):
+async def test_a_correction_counts_though_the_fork_was_not_resumed(journal: Journal):
     await ran(journal, "one")
     await tickets.fork("one", at=2, journal=journal, body="soon")
     assert await collected(journal) == ["Sorted->Reply soon (body)", "Ticket->Sorted bill"]
@@ -425,7 +425,7 @@ async def test_steps_that_runs_share_count_once_and_for_the_run_that_took_them(j
     assert [(each.run_id, each.step) for each in found] == [("one", 0), ("four", 1), ("one", 1)]
 
 
-async def test_a_fork_that_ended_teaches_what_it_shares_with_a_run_that_failed(journal: Journal):
+async def test_steps_that_an_ended_fork_shares_with_a_failed_run_count(journal: Journal):
     with pytest.raises(BaeError):
         await ran(journal, "one", [SORTED, "Refund", ValueError("out")])
     await tickets.fork("one", at=1, journal=journal, new_id="two")
@@ -514,7 +514,7 @@ diaries = Graph(start=Login)
 
 
 @pytest.mark.parametrize("secrets", [False, True])
-async def test_steps_that_need_a_secret_to_be_told_are_left_out(secrets: bool, tmp_path: Path):
+async def test_steps_that_show_a_secret_are_left_out(secrets: bool, tmp_path: Path):
     async with SQLiteJournal(tmp_path / "runs.db", secrets=secrets) as journal:
         start = Login(user="ada", token=SecretStr("t0p"))
         script = [{"entry": "I cried"}, {"mood": "low"}, "Song", {"title": "Blue"}]
@@ -626,7 +626,7 @@ async def test_steps_of_graphs_inside_a_run_count_with_their_place(journal: Jour
     assert gists["0:Paper.gists[1]"] == Gist(words="of b")
 
 
-async def test_a_graph_inside_that_failed_teaches_nothing_though_the_run_ended(journal: Journal):
+async def test_steps_of_a_failed_graph_inside_an_ended_run_are_left_out(journal: Journal):
     await papers.arun(Paper(parts=[]), reader("maybe not"), journal=journal)
     found = await transitions_from(journal, papers)
     assert [each.next_type for each in found] == [Report]
@@ -639,7 +639,7 @@ class Tried(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_of_a_graph_that_was_begun_anew_only_the_last_try_counts(
+async def test_of_a_retried_graph_only_the_last_attempt_counts(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)
@@ -685,7 +685,7 @@ async def called(journal: Journal, graph: Graph[Any, Any], script: Sequence[Any]
     await graph.arun(graph.start(text="hi"), ScriptedLM(script), journal=journal)
 
 
-async def test_runs_that_the_classes_of_today_cannot_read_are_passed_over_with_a_warning(
+async def test_runs_that_todays_classes_cannot_read_are_skipped_with_a_warning(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     old = ticket_graph()
@@ -724,7 +724,7 @@ async def test_a_new_field_with_a_default_and_a_new_way_on_do_no_harm(journal: J
     assert dict(found.next_node) == {"minutes": 4, "tune": "none"}
 
 
-async def test_a_run_with_a_damaged_line_is_passed_over(
+async def test_a_run_with_a_damaged_line_is_skipped(
     memory: MemoryJournal, caplog: pytest.LogCaptureFixture
 ):
     await ran(memory, "one")

@@ -215,7 +215,7 @@ async def test_a_log_answers_what_was_asked_before_and_a_judge_goes_through_it(p
     assert 0 < judged <= 4
 
 
-async def test_a_budget_that_runs_out_leaves_no_comparison_and_loses_no_call_under_way(
+async def test_a_spent_budget_ends_a_comparison_and_loses_no_call_in_progress(
     provider, student, tmp_path
 ):
     calls = tmp_path / "calls.sqlite"
@@ -234,7 +234,7 @@ async def test_a_budget_that_runs_out_leaves_no_comparison_and_loses_no_call_und
     assert provider.received == 16
 
 
-async def test_no_more_than_asked_for_are_under_way_and_a_cancellation_ends_them(provider, student):
+async def test_concurrency_bounds_the_calls_and_a_cancellation_ends_them(provider, student):
     with provider.held():
         task = asyncio.create_task(
             compare(Coded, told(HINT), fills(8), lm=student, concurrency=3, calls=CallLog())
@@ -334,7 +334,7 @@ def shown_how(part: str) -> Any:
 
 
 @pytest.mark.parametrize("part", ["choice", "fill"])
-async def test_before_is_what_an_untaught_run_asks_and_after_what_a_taught_one_does(part):
+async def test_before_and_after_are_asked_as_runs_without_and_with_the_prompt(part):
     lm = Model(pays)
     after = shown_how(part)
     prompts = {after.node: artifact_of(after).prompts()}
@@ -418,7 +418,7 @@ def chooses(at_once: str, alone: str) -> Callable[[Prompt], Any]:
         ("Bill", "Bill", (0.0, 1.0), ""),
     ],
 )
-async def test_a_fill_that_only_one_side_chooses_to_come_to_counts_as_zero_for_the_other(
+async def test_a_fill_that_only_one_side_reaches_counts_as_zero_for_the_other(
     at_once, alone, scores, side
 ):
     lm = Model(chooses(at_once, alone))

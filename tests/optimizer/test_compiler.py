@@ -315,7 +315,7 @@ def test_what_thinks_before_it_answers_is_saved_without_its_thoughts(tmp_path: P
     assert len(load_optimized(GRAPH, tmp_path)[Outfit].fill.demos) == 1
 
 
-def test_an_example_that_the_class_refuses_is_left_out_and_the_log_says_so(
+def test_an_example_that_the_class_refuses_is_left_out_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ):
     predictor = predictor_of(Outfit, dressed())
@@ -647,7 +647,7 @@ async def test_a_metric_for_a_class_of_another_graph_is_refused_before_anything_
     assert model.asked == 0
 
 
-async def test_optimizing_a_compiled_graph_teaches_its_nodes_in_place(tmp_path: Path):
+async def test_optimizing_a_compiled_graph_changes_its_predictors(tmp_path: Path):
     compiled = compile_graph(NUMBERS)
     phases: list[tuple[str, str, str]] = []
     model = Counting()
@@ -729,7 +729,7 @@ class Clerk(Backend):
         return Answer(value={"code": CODES[known["Parcel"]["colour"]]})
 
 
-async def test_a_part_that_was_kept_says_how_it_was_made_itself(tmp_path: Path):
+async def test_a_kept_part_has_the_record_of_how_it_was_made(tmp_path: Path):
     parcels = Graph(start=Parcel)
     compiled = compile_graph(parcels)
     await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4)

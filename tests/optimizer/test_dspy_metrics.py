@@ -136,7 +136,7 @@ async def test_numbers_of_numpy_are_scores() -> None:
     assert (await truth(fill, {"amount": 3})).value == 1
 
 
-async def test_a_function_for_the_other_part_is_told_how_to_be_given() -> None:
+async def test_the_error_of_a_metric_for_the_other_part_has_the_fix() -> None:
     def for_choices(example: Any, prediction: Any, trace: Any = None) -> bool:
         return example.choice == prediction.choice
 

@@ -194,7 +194,7 @@ async def test_an_example_that_does_not_fit_its_class_is_named() -> None:
 
 
 @pytest.mark.parametrize("kind", ["def", "async def", "object"])
-async def test_a_metric_that_raises_is_told_with_node_part_and_example(kind: str) -> None:
+async def test_a_metric_that_raises_is_reported_with_node_part_and_example(kind: str) -> None:
     def failing(expected: Outfit, given: Outfit) -> float:
         raise KeyError("colour")
 

@@ -107,7 +107,7 @@ async def test_each_optimizer_finds_what_makes_a_model_right_that_is_wrong_by_de
         assert HINT in found.fill.signature.instructions
 
 
-async def test_without_a_teacher_the_examples_of_runs_teach_a_model_by_themselves(student):
+async def test_without_a_teacher_the_examples_of_runs_are_enough(student):
     found = await aoptimize_node(Coded, fills(), lm=student, max_labeled_demos=12)
 
     assert {demo.source["Parcel"]["colour"] for demo in found.fill.demos} == set(COLOURS)
@@ -304,7 +304,7 @@ async def test_a_judge_and_its_calls_belong_to_the_optimization(provider, studen
     assert asked == calls.statistics().calls
 
 
-async def test_what_a_metric_says_is_what_gepa_reflects_on(provider, student):
+async def test_gepa_reflects_on_the_reasons_of_a_metric(provider, student):
     def metric(expected: Coded, given: Coded) -> Score:
         right = expected.code == given.code
         return Score(float(right), "" if right else f"the book says {expected.code}, dear")
@@ -353,7 +353,7 @@ async def test_progress_tells_of_every_phase_with_its_counts(student, teacher):
     assert all(threading.current_thread() is threading.main_thread() for _ in told)
 
 
-async def test_a_listener_that_raises_is_told_no_more_and_ends_nothing(student, caplog):
+async def test_a_listener_that_raises_is_not_called_again_and_ends_nothing(student, caplog):
     told: list[Progress] = []
 
     def listen(progress: Progress) -> None:
@@ -413,7 +413,7 @@ async def test_an_lm_that_fails_ends_the_optimization_with_its_error(provider, s
     assert calls.statistics().from_log >= 5
 
 
-async def test_a_metric_that_fails_says_on_which_example(student):
+async def test_the_error_of_a_metric_names_the_example(student):
     def metric(expected: Coded, given: Coded) -> float:
         raise ZeroDivisionError
 

@@ -94,7 +94,7 @@ def coding(right: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("teacher", ["wrong", "right"])
-async def test_what_a_person_put_right_is_taught_for_every_equal_question(teacher):
+async def test_a_correction_is_learned_for_every_equal_question(teacher):
     examples = [told("same", "wrong", f"run {n}") for n in range(11)]
     examples.insert(7, told("same", "right", "fork", corrected=True))
 
@@ -150,7 +150,7 @@ async def test_ten_runs_of_one_question_are_no_ten_questions():
     assert not (await aoptimize_node(Told, more, lm=lm)).is_fresh
 
 
-async def test_what_a_person_put_right_stays_theirs_where_only_an_equal_question_is_trained_with():
+async def test_a_correction_holds_for_equal_questions_of_other_runs_in_training():
     journal, graph = MemoryJournal(), Graph(start=Asked)
     for number in range(16):
         text = f"nr {number}" if number > 1 else "same"
@@ -244,7 +244,7 @@ class Visit(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_field_whose_default_stands_is_asked_about_as_little_as_in_a_run():
+async def test_a_field_with_its_default_is_not_shown_as_in_a_run():
     graph = Graph(start=Start)
     lm = ToyBackend(
         lambda prompt: {"choice": "Visit"} if prompt.name == "Choice" else {"what": "the tower"},
@@ -291,7 +291,7 @@ async def test_a_metric_in_dspys_manner_has_a_trace_while_examples_are_bootstrap
 
 
 @pytest.mark.parametrize("optimizer", ["miprov2", "gepa"])
-async def test_the_best_score_is_that_of_what_was_found_or_is_not_told(optimizer):
+async def test_the_best_score_is_that_of_what_was_found_or_missing(optimizer):
     # Wrong about everything, until an instruction has the hint: then right about everything.
     def lm() -> ToyBackend:
         return ToyBackend(coding(lambda prompt: HINT in prompt.text))
@@ -382,7 +382,7 @@ async def test_an_lm_that_refuses_everything_fails_unless_it_is_all_too_long(sta
         assert said in found.made.notes[0]
 
 
-async def test_a_teacher_that_will_not_take_the_question_for_an_instruction_leaves_it():
+async def test_a_teacher_that_refuses_to_propose_leaves_the_instruction():
     lm = ToyBackend(
         lambda prompt: {"code": "??"} if code(prompt) else too_long(prompt),
     )
@@ -462,13 +462,13 @@ async def test_traces_and_results_are_learned_from_as_they_are():
         (3, "give a list of examples"),
     ],
 )
-def test_a_trainset_that_is_none_is_told(given: Any, said: str):
+def test_a_wrong_trainset_is_refused(given: Any, said: str):
     with pytest.raises(TypeError, match=said):
         optimize_node(Told, given, lm=always("x"))
 
 
 @pytest.mark.parametrize("given", [int, Told(text="x"), "Told"])
-def test_what_is_no_node_class_is_told(given: Any):
+def test_what_is_no_node_class_is_refused(given: Any):
     with pytest.raises(TypeError, match="give a node class"):
         optimize_node(given, [], lm=always("x"))
 
@@ -493,7 +493,7 @@ def test_what_is_no_node_class_is_told(given: Any):
         ({"optimizer": "miprov2", "max_bootstrapped_demos": 0}, "max_bootstrapped_demos=0"),
     ],
 )
-def test_a_value_that_no_optimizer_can_take_is_told_before_anything_is_asked(given: Any, said: str):
+def test_a_wrong_option_is_refused_before_anything_is_asked(given: Any, said: str):
     lm = always("x")
     with pytest.raises(ValueError, match=said):
         optimize_node(Told, [told(f"nr {n}", "x", f"run {n}") for n in range(12)], lm=lm, **given)
@@ -516,7 +516,7 @@ class Rating(Node):
     async def __call__(self) -> Rated: ...
 
 
-async def test_an_instruction_that_is_found_replaces_the_written_one_and_says_so(caplog):
+async def test_an_optimized_instruction_replaces_the_written_one_with_a_note(caplog):
     def say(prompt: Any) -> Any:
         if "code" not in prompt.schema["properties"]:
             return dict.fromkeys(prompt.schema["properties"], f"Write the code {HINT}")

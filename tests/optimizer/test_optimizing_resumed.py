@@ -214,7 +214,7 @@ def question(text: str = "What?") -> Prompt:
     return Prompt("", text, {"type": "object"}, "Coded", Question())
 
 
-async def test_equal_questions_under_way_are_asked_once_and_rollouts_by_themselves(
+async def test_equal_questions_in_progress_are_asked_once_and_rollouts_by_themselves(
     provider, student
 ):
     provider.always({"code": "K1"})
@@ -240,7 +240,7 @@ async def test_an_invalid_answer_is_kept_as_it_was_given_and_paid_for(provider, 
     assert provider.received == 1
 
 
-async def test_an_lm_that_says_nothing_of_itself_is_warned_of_once(tmp_path, caplog):
+async def test_an_lm_without_settings_is_warned_of_once(tmp_path, caplog):
     scripted = ScriptedLM()
     with caplog.at_level(logging.WARNING, "bae.optimizer"):
         async with CallLogs(tmp_path / "calls.sqlite") as log:

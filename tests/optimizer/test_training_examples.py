@@ -145,7 +145,7 @@ async def test_an_example_of_a_forked_run_says_which_run_that_comes_from():
     assert {(each.run_id, each.root) for each in trace_to_examples(result)} == {("two", "one")}
 
 
-async def test_an_end_where_the_lm_could_have_gone_on_is_an_example():
+async def test_an_end_where_the_lm_could_have_continued_is_an_example():
     *_, last = trace_to_examples(await ran([{"kind": "bill"}, None]))
     assert (last.node_type, last.next_node_type, last.next_node) == ("Sorted", "None", None)
 
@@ -223,7 +223,7 @@ class Strange(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_names_that_dspy_has_a_use_for_come_to_no_harm():
+async def test_fields_with_names_that_dspy_reserves_are_renamed():
     said = {"instructions": "go", "lm": "gpt", "inputs": "none"}
     result = await Graph(start=Odd).arun(Odd(base="b"), ScriptedLM([said]))
     (whole,) = trace_to_examples(result)
@@ -273,7 +273,7 @@ async def test_the_choice_to_stop_is_one_to_train_with():
     assert example.inputs().keys() == ["known"]
 
 
-def test_examples_that_somebody_wrote_by_hand_are_taken():
+def test_examples_written_by_hand_are_accepted():
     by_hand = dspy.Example(
         text="help",
         node_type="Ticket",
@@ -310,7 +310,7 @@ class Answer(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_an_answer_is_said_in_words_that_the_class_takes_from_a_model():
+async def test_an_answer_is_in_a_form_that_the_class_accepts_from_a_model():
     said = {"reasoning": "since", "day": "2026-03-01", "pieces": ["a", "bc"]}
     graph = Graph(start=Thought)
     (whole,) = trace_to_examples(await graph.arun(Thought(text="?"), ScriptedLM([said])))
@@ -334,7 +334,7 @@ class Sample(Node):
     async def __call__(self) -> None: ...
 
 
-def test_an_answer_that_is_taken_says_the_same_as_the_node_where_it_can():
+def test_an_answer_reads_back_as_the_same_value_where_it_can():
     (whole,) = trace_to_examples([Thought(text="?"), Sample(raw=b"a b", grams=2.53, loud="hey")])
     # Neither what a serializer makes less of, nor bytes as a journal has them; a set in one order.
     assert whole.next_node["fields"] == {
@@ -408,7 +408,7 @@ async def test_secrets_that_a_journal_keeps_are_in_no_example_either(tmp_path: P
 # Out of journals
 
 
-async def test_a_journal_teaches_what_a_trace_does_less_the_written_bodies():
+async def test_a_journal_has_the_examples_of_a_trace_without_written_bodies():
     async with MemoryJournal() as journal:
         result = await ran(journal=journal, run_id="one")
         found = await examples_from(journal, tickets)
@@ -476,7 +476,7 @@ def said(known: Any) -> str:
     return json.dumps(known, ensure_ascii=False, separators=(",", ":"))
 
 
-async def test_what_a_person_put_right_answers_the_same_question_of_other_runs():
+async def test_a_correction_answers_the_same_question_of_other_runs():
     async with MemoryJournal() as journal:
         for name in ("one", "two", "three"):
             await ran(run_id=name, journal=journal)
@@ -587,7 +587,7 @@ def steps(run: str, *nodes: Node) -> list[Any]:
     return [each.copy(run_id=run, root=run) for each in trace_to_examples(nodes)]
 
 
-def test_where_runs_ask_the_same_again_nothing_is_held_out_and_it_is_said(
+def test_where_runs_repeat_themselves_nothing_is_held_out_and_it_is_logged(
     caplog: pytest.LogCaptureFixture,
 ):
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text="help"), SORTED)]
@@ -619,7 +619,7 @@ def test_an_example_can_be_held_out_for_what_was_filled_and_left_out_for_what_wa
     assert len(fill_examples(Refund, left_out)) == 2
 
 
-def test_what_a_person_put_right_is_what_equal_questions_are_held_against():
+def test_held_out_questions_are_scored_against_corrections():
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text=f"nr {n % 10}"), SORTED)]
     sorted_ = Sorted(due=get_due(), kind=Kind.CLAIM)
     for number in range(10):
@@ -633,6 +633,6 @@ def test_what_a_person_put_right_is_what_equal_questions_are_held_against():
 
 
 @pytest.mark.parametrize("share", [-0.1, 1, 2.5, float("nan")])
-def test_a_share_that_is_none_is_told(share: float):
+def test_a_wrong_share_is_refused(share: float):
     with pytest.raises(ValueError, match="held_out="):
         split([], share)
