@@ -38,7 +38,7 @@ from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
 
-MANY = 40
+MANY = 24
 """Cases of each kind."""
 
 
@@ -477,7 +477,7 @@ async def test_datasets_that_were_changed(damage, ending, tmp_path, outcomes):
     file = tmp_path / f"cases{ending}"
     case = {"name": "one", "inputs": {"words": ["a"]}, "expected_output": {"top": "a shirt"}}
     whole = json.dumps({"name": "n", "cases": [{**case, "metadata": {"a": 1}, "evaluators": []}]})
-    for number in range(MANY // 6):
+    for number in range(MANY // 8):
         file.write_bytes(damage(whole.encode(), random.Random(number)))
         for own_metric in (True, False):
             await outcomes.of(number, load_cases, file, GRAPH, own_metric=own_metric)

@@ -27,7 +27,7 @@ THREADED = ("thread", "thread_generator")
 OPENS = ("async_generator", "inline_generator", "async_context", "thread_generator")
 
 many = settings(
-    max_examples=120,
+    max_examples=80,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

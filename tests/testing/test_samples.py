@@ -28,7 +28,7 @@ from pydantic import (
 from bae.testing import ScriptError, sample
 from bae.testing.samples import misfit
 
-many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Color(enum.Enum):
