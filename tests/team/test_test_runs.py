@@ -6,8 +6,10 @@ import asyncio
 import os
 import shutil
 import sys
+import sysconfig
 import tempfile
 import textwrap
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +253,26 @@ async def test_pythonpath_and_isolation_stay_as_the_command_has_them(
     report = await run_in(tmp_path, (*PYTEST[:at], option, *PYTEST[at:]))
     assert report.passed == (option != "-I"), report
     assert outcomes(report).keys() == {"test_a.py::test_a"}
+
+
+@pytest.mark.parametrize("link", ["shop.pth", "__editable___shop_finder.py"])
+async def test_code_that_is_installed_from_the_checkout_is_tested_as_it_is_in_the_worktree(
+    link: str, tmp_path: Path
+) -> None:
+    root, worktree = tmp_path / "root", tmp_path / "worktree"
+    test = "from shop import price\ndef test_a(): assert price == 2\n"
+    for place, price in ((root, 1), (worktree, 2)):
+        write(place, src___shop__py=f"price = {price}\n", test_a__py=test)
+    venv.create(root / ".venv", symlinks=True)
+    [packages] = (root / ".venv").glob("lib/python*/site-packages")
+    (packages / "pytest.pth").write_text(sysconfig.get_path("purelib"))
+    text = f"{root}/src\n" if link == "shop.pth" else f"MAPPING = {{'shop': '{root}/src/shop'}}\n"
+    (packages / link).write_text(text)
+    python = str(root / ".venv/bin/python")
+    command = tuple(python if word == "python" else word for word in PYTEST)
+    project = Project(id=1, name="x", root=str(root), branch="team", test_command=command)
+    report = await run_tests(project, worktree, timeout=BOUND)
+    assert report.passed, report
 
 
 async def test_a_report_that_is_a_link_or_a_pipe_is_not_read(tmp_path: Path) -> None:

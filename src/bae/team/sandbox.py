@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -230,8 +231,7 @@ class _Program:
         self.cwd = os.path.realpath(self.cwd)
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
-        found = (_active_python(), sys.executable, self._found_command())
-        self.programs = list(dict.fromkeys(each for path in found for each in _prefixes(path)))
+        self.programs = _find_installations(self.command, self.cwd)
         if self.kind is not Protection.BUBBLEWRAP:
             self.folder = TemporaryFolder()
             self.scratch = self.folder.path
@@ -253,12 +253,6 @@ class _Program:
         if self.folder is not None:
             self.folder.remove()
             _restore(self.cwd, self.pointer)
-
-    def _found_command(self) -> str:
-        name = self.command[0]
-        if os.sep in name:
-            return os.path.abspath(os.path.join(self.cwd, name))
-        return shutil.which(name) or name
 
     def environment(self) -> dict[str, str]:
         bins = [os.path.join(prefix, "bin") for prefix in self.programs]
@@ -312,6 +306,29 @@ class _Program:
         return sorted(path for path in shown if not path.startswith(inside))
 
 
+def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[str]:
+    """Where a worktree has the Python code that is installed from the user's checkout `root`, as by
+    `pip install -e`: it is to be imported in place of that."""
+    root = root.resolve()
+    linked = [
+        path.relative_to(root)
+        for prefix in _find_installations(command, str(worktree))
+        for path in _find_linked(prefix)
+        if path.is_relative_to(root)
+    ]
+    found = (worktree / path for path in dict.fromkeys(linked))
+    return [str(path) for path in found if path.is_dir()]
+
+
+def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
+    """Where Python and the programs of a command are installed."""
+    first, *words = command
+    pythons = [word for word in words if os.path.basename(word).startswith("python")]
+    named = [os.path.join(cwd, word) for word in (first, *pythons) if os.sep in word]
+    found = (_active_python(), sys.executable, shutil.which(first) or "", *named)
+    return list(dict.fromkeys(each for path in found for each in _prefixes(path)))
+
+
 def _active_python() -> str:
     """The Python of the virtual environment that is active where bae was started, whether bae is
     installed there or not: it has what the project needs."""
@@ -346,12 +363,23 @@ def _parts(prefix: str) -> list[str]:
     home = Path.home()
     shared = {home, *home.parents, home / ".local"}
     parts = ("bin", "lib") if Path(prefix) in shared else ("",)
-    found = [Path(prefix, part) for part in parts]
-    for file in Path(prefix).glob("lib/python*/site-packages/*.pth"):
-        with contextlib.suppress(OSError, ValueError):
-            lines = map(Path, file.read_text("utf-8").splitlines())
-            found += (path for path in lines if path.is_absolute() and path not in shared)
+    linked = (path for path in _find_linked(prefix) if path not in shared)
+    found = (*(Path(prefix, part) for part in parts), *linked)
     return [str(path) for path in found if path.exists()]
+
+
+def _find_linked(prefix: str) -> list[Path]:
+    """The folders outside of an installation that its Python imports from."""
+    found: list[Path] = []
+    packages = "lib/python*/site-packages"
+    for file in Path(prefix).glob(f"{packages}/*.pth"):
+        with contextlib.suppress(OSError, ValueError):
+            found += map(Path, file.read_text("utf-8").splitlines())
+    for file in Path(prefix).glob(f"{packages}/__editable__*_finder.py"):  # setuptools'
+        with contextlib.suppress(OSError, ValueError):
+            named = re.findall(r"'(/[^'\n]+)'", file.read_text("utf-8"))
+            found += (Path(name).parent for name in named)
+    return [path for path in found if path.is_absolute()]
 
 
 def _bubblewrap() -> str:

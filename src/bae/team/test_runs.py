@@ -39,7 +39,8 @@ async def run_tests(
     limits are those of `sandbox.run`, for each command.
     """
     commands = split_commands(project.test_command)
-    found = [await _run_command(command, worktree, limits) for command in commands]
+    root, place = Path(project.root), Path(worktree)
+    found = [await _run_command(command, root, place, limits) for command in commands]
     return found[0] if len(found) == 1 else _merged(project.test_command, found)
 
 
@@ -63,7 +64,7 @@ AND: Final = "&&"
 
 
 async def _run_command(
-    command: tuple[str, ...], worktree: str | os.PathLike[str], limits: sandbox.Limits
+    command: tuple[str, ...], root: Path, worktree: Path, limits: sandbox.Limits
 ) -> TestReport:
     program = find_test_program(command)
     if program is None:
@@ -75,7 +76,8 @@ async def _run_command(
         report = Path(folder.path, "report")
         words, witness = program.with_report(command, str(report)), None
         if program.name == "pytest" and _takes_plugins(words):
-            witness = await asyncio.to_thread(_Witness, words, report)
+            own = await asyncio.to_thread(sandbox.find_editable, command, root, worktree)
+            witness = await asyncio.to_thread(_Witness, words, report, own)
         ran = await sandbox.run(
             words if witness is None else witness.command,
             worktree,
@@ -97,8 +99,8 @@ async def _run_command(
     cases: tuple[TestCase, ...] = ()
     if not missing:
         try:
-            root = str(await asyncio.to_thread(Path(worktree).resolve))
-            cases = await asyncio.to_thread(program.read, text, root)
+            place = str(await asyncio.to_thread(worktree.resolve))
+            cases = await asyncio.to_thread(program.read, text, place)
         except reports.ReportError as error:
             missing = f"its report cannot be read: {error}"
     return TestReport(
@@ -211,16 +213,16 @@ class _Witness:
     is loaded, and tells what was replaced. It is a guard against shortcuts that an LLM takes, not
     against code that searches the process's memory for the key."""
 
-    def __init__(self, command: Sequence[str], report: Path) -> None:
-        path = "PYTHONPATH="
-        given = any(word.startswith(path) for word in command)
+    def __init__(self, command: Sequence[str], report: Path, paths: Sequence[str]) -> None:
+        """`paths` are those that Python imports from before any others."""
+        name, first = "PYTHONPATH", os.pathsep.join((str(GUARDS), *paths))
+        self.environment = {name: first}
         self.command = [
-            f"{path}{GUARDS}{os.pathsep}{word.removeprefix(path)}"
-            if word.startswith(path)
+            f"{name}={first}{os.pathsep}{word.removeprefix(f'{name}=')}"
+            if word.startswith(f"{name}=")
             else word
             for word in (*command, "-p", "bae_witness")
         ]
-        self.environment = {} if given else {"PYTHONPATH": str(GUARDS)}
         self._signed = report.with_name(f"{report.name}.signed")
         self._key = secrets.token_bytes(32)
         report.with_name("key").write_bytes(self._key)
