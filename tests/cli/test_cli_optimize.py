@@ -708,6 +708,16 @@ def test_where_no_answer_can_be_kept_the_command_starts_again(bae: Any) -> None:
     assert not Path("learned").exists()
 
 
+def test_a_call_log_that_cannot_be_read_is_an_error_and_stays(bae: Any, model: Model) -> None:
+    log = Path("learned/.calls/calls.db")
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"answers that were paid for")
+    done = optimize(bae, model, "--json")
+    assert done.data["error"]["code"] == "bae-calls-unusable"
+    assert log.read_bytes() == b"answers that were paid for"
+    assert model.asked == 0
+
+
 def test_git_ignores_the_call_log_whatever_the_directory_ignores(bae: Any, model: Model) -> None:
     Path("learned").mkdir()
     Path("learned/.gitignore").write_text("*.tmp\n")

@@ -373,15 +373,17 @@ class Improvement:
         made = _make(folder)
         with closing(_lock(folder / "lock", directory)):
             log = CallLog(folder / "calls.db")
+            counted = False
             try:
                 await log.open()
                 yield log
             finally:
                 self.calls = log.statistics()
-                with suppress(BaeError):  # it could not be opened
+                with suppress(BaeError):  # one that cannot be read stays: it may hold answers
                     self.kept = await log.open()
+                    counted = True
                 await log.aclose()
-                if (self.done and not self.unwritten) or not self.kept:
+                if counted and ((self.done and not self.unwritten) or not self.kept):
                     self.kept = 0
                     shutil.rmtree(folder, ignore_errors=True)
                     for each in made:

@@ -211,7 +211,7 @@ async def optimize_part(
         )
     best: float | None = None
     if adapter.refusals and not adapter.answered:
-        # What was found was never questions, and could not be.
+        # What was found was never asked, and could not be.
         reporter.note(_all_refused(adapter))
     elif found is not None:
         questions.predictor.signature = questions.signature.with_instructions(found.instruction)
