@@ -235,8 +235,8 @@ def test_plain_characters_spell_what_they_stand_for():
 
 SPELLED = """\
 /---------------------\\
-| \\u8282\\u70b9  start *....
-|                     |<...
+| \\u8282\\u70b9  start *...+
+|                     |<..+
 \\----------*----------/
            :
            v

@@ -58,13 +58,13 @@ def to_text(
     Boxes and lines that would need more become a list that names every arrow, as they do with
     `compact`."""
     picture = picture_of(graph)
-    writer = _Writer(ASCII if ascii_only else UNICODE, width, fields, direction == "LR")
+    writer = _Writer(width, fields, direction == "LR", ascii_only)
     rows: list[Sequence[Piece]] = []
     boxed: list[Picture] = []
     for each in picture.all:
         if each is not picture:
-            used_by = writer.marks.spell(f"  the graph inside {', '.join(each.used_by)}")
-            rows += [(), [(writer.marks.spell(each.name), "name"), (used_by, "note")], ()]
+            used_by = f"  the graph inside {', '.join(each.used_by)}"
+            rows += [(), [(each.name, "name"), (used_by, "note")], ()]
         drawn = None if compact else writer.boxes(each)
         if drawn is not None:
             boxed.append(each)
@@ -73,9 +73,35 @@ def to_text(
     return Drawing(tuple(tuple(writer.fit(row)) for row in rows))
 
 
-UP, RIGHT, DOWN, LEFT = 1, 2, 4, 8
-STEPS: Final = {UP: (0, -1), RIGHT: (1, 0), DOWN: (0, 1), LEFT: (-1, 0)}
-SPELLED: Final = str.maketrans({"…": "...", "←": "<-", "→": "->", "“": '"', "”": '"'})
+Step = tuple[int, int]
+UP, RIGHT, DOWN, LEFT = (0, -1), (1, 0), (0, 1), (-1, 0)
+HEADS: Final = {UP: "▲", RIGHT: "▶", DOWN: "▼", LEFT: "◀"}
+TAILS: Final = {UP: "┴", RIGHT: "├", DOWN: "┬", LEFT: "┤"}
+TURNS: Final = {
+    frozenset({LEFT, RIGHT}): "─",
+    frozenset({UP, DOWN}): "│",
+    frozenset({RIGHT, DOWN}): "╭",
+    frozenset({LEFT, DOWN}): "╮",
+    frozenset({RIGHT, UP}): "╰",
+    frozenset({LEFT, UP}): "╯",
+}
+GOES_ON, CHOOSES, ENDS, MAY_END = "┌┐└┘─│", "╱╲╲╱─│", "╔╗╚╝═║", "╱╲╲╱═│"
+"""Outlines: the four corners, what is above and below, and what is at the sides."""
+HOLDS: Final = "┃"
+"""The sides of a box with a graph inside."""
+JOINTS: Final = {"│": "├┤", "║": "╟╢", "┃": "┠┨"}
+"""For each side of a box, how the rule under the name joins it at the left and the right."""
+CHOICES: Final[dict[ArrowKind, str]] = {"lm": "◆", "code": "◇"}
+LISTED: Final[dict[ArrowKind, str]] = {"certain": "→", "code": "→", "lm": "⇢"}
+SAMPLES: Final = {"lm": "◆┄┄▶", "code": "◇──▶", "inner": "┃ ┃"}
+DASHED: Final = str.maketrans("─│", "┄┊")
+ASCII: Final = {
+    **str.maketrans("─│┄┊═║┃╱╲▲▶▼◀◆◇", "-|.:=#I/\\^>v<*o"),
+    **str.maketrans(dict.fromkeys("╭╮╰╯┼┌┐└┘├┤┬┴", "+")),
+    **str.maketrans(dict.fromkeys("╔╗╚╝╟╢", "#")),
+    **str.maketrans({"┠": "I", "┨": "I", "…": "...", "←": "<-", "→": "->", "⇢": "..>"}),
+    **str.maketrans("“”", '""'),
+}
 SPACING: Final = Spacing(
     apart=3, beside=2, joins=2, inset=2, tail=1, track=1, head=1, loop=4, loop_at=(1, 2)
 )
@@ -86,95 +112,33 @@ WIDEST, NARROWEST = 64, 28
 """How wide the text in a box may be at most, and how far it is cut before a list is drawn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """The characters to draw with. An outline has four corners, and the sides: above, right, below,
-    left."""
-
-    lines: dict[ArrowKind, str]
-    """Across, down, the corners, and where two lines cross."""
-    tails: dict[ArrowKind, str]
-    """Upward, to the right, downward, to the left: as `heads`."""
-    heads: str
-    goes_on: str
-    chooses: str
-    ends: str
-    may_end: str
-    holds: str
-    """The sides of a box with a graph inside."""
-    joints: dict[str, str]
-    """For each side of a box, how the rule under the name joins it at the left and the right."""
-    listed: dict[ArrowKind, str]
-    """What stands for an arrow in a list."""
-    samples: dict[str, str]
-    """What stands for it in the legend, and for sides of `holds`."""
-    dots: str
-    """Where text was cut."""
-
-    def spell(self, text: str) -> str:
-        """A text in the characters that there are, before it is measured or cut."""
-        if not self.dots.isascii() or text.isascii():
-            return text
-        return text.translate(SPELLED).encode("ascii", "backslashreplace").decode()
-
-
-UNICODE: Final = Marks(
-    lines={"certain": "─│╭╮╰╯┼", "code": "─│╭╮╰╯┼", "lm": "┄┊╭╮╰╯┼"},
-    tails={"certain": "┴├┬┤", "code": "◇◇◇◇", "lm": "◆◆◆◆"},
-    heads="▲▶▼◀",
-    goes_on="┌┐└┘─│─│",
-    chooses="╱╲╲╱─│─│",
-    ends="╔╗╚╝═║═║",
-    may_end="╱╲╲╱═│═│",
-    holds="┃",
-    joints={"│": "├┤", "║": "╟╢", "┃": "┠┨"},
-    listed={"certain": "→", "code": "→", "lm": "⇢"},
-    samples={"lm": "◆┄┄▶", "code": "◇──▶", "inner": "┃ ┃"},
-    dots="…",
-)
-ASCII: Final = Marks(
-    lines={"certain": "-|+++++", "code": "-|+++++", "lm": ".:....+"},
-    tails={"certain": "++++", "code": "oooo", "lm": "****"},
-    heads="^>v<",
-    goes_on="++++-|-|",
-    chooses="/\\\\/-|-|",
-    ends="####=#=#",
-    may_end="/\\\\/=|=|",
-    holds="I",
-    joints={"|": "++", "#": "##", "I": "II"},
-    listed={"certain": "->", "code": "->", "lm": "..>"},
-    samples={"lm": "*..>", "code": "o-->", "inner": "I I"},
-    dots="...",
-)
-CROSSING: Final = UP | RIGHT | DOWN | LEFT
-TURNS: Final = [
-    *(LEFT | RIGHT, UP | DOWN, RIGHT | DOWN, LEFT | DOWN, RIGHT | UP, LEFT | UP),
-    CROSSING,
-]
-"""Which ways the characters of `Marks.lines` go."""
+def to_ascii(text: str) -> str:
+    """A text in plain characters. Names are spelled before they are measured and cut."""
+    return text.translate(ASCII).encode("ascii", "backslashreplace").decode()
 
 
 @dataclass(slots=True)
 class _Writer:
-    """Draws pictures with some characters into some columns."""
+    """Draws pictures into some columns."""
 
-    marks: Marks
     width: int
     fields: bool
     across: bool
+    ascii_only: bool
 
     def fit(self, row: Sequence[Piece]) -> list[Piece]:
         """A row without what is beyond the last column."""
         kept: list[Piece] = []
         left = self.width
         for text, role in row:
+            text = to_ascii(text) if self.ascii_only else text
             if left > 0:
-                kept.append((cut(text, left, self.marks.dots), role))
+                kept.append((cut(text, left, "..." if self.ascii_only else "…"), role))
             left -= cells(text)
         return kept
 
     def rows(self, box: Box, widest: int) -> list[list[Piece]]:
-        return box_rows(box, widest, fields=self.fields, marks=self.marks)
+        return box_rows(box, widest, fields=self.fields, ascii_only=self.ascii_only)
 
     def boxes(self, picture: Picture) -> list[list[Piece]] | None:
         """Boxes and lines, or None where the columns are too few."""
@@ -201,7 +165,7 @@ class _Writer:
             laid = arrange(sizes, picture.edges, spacing, across=self.across)
             if laid.width > self.width:
                 continue
-            canvas = _Canvas(laid.width, laid.height, self.marks)
+            canvas = _Canvas(laid.width, laid.height)
             for box, corner, size, text in zip(
                 picture.boxes, laid.corners, laid.sizes, texts, strict=True
             ):
@@ -213,7 +177,7 @@ class _Writer:
 
     def list(self, picture: Picture) -> list[list[Piece]]:
         """Every box under the one before it, with its fields and its arrows."""
-        names = {box.id: self.marks.spell(box.name) for box in picture.boxes}
+        names = {box.id: box.name for box in picture.boxes}
         back = layers(len(picture.boxes), picture.edges)[1]
         rows: list[list[Piece]] = []
         for box in picture.boxes:
@@ -223,7 +187,7 @@ class _Writer:
             for place, arrow in enumerate(picture.arrows):
                 if arrow.tail != box.id:
                     continue
-                mark = f"  {self.marks.listed[arrow.kind]} "
+                mark = f"  {LISTED[arrow.kind]} "
                 again = "again" if arrow.head == arrow.tail else "back" if place in back else ""
                 who = CHOOSERS[arrow.kind]
                 note = ", ".join(filter(None, [again, who and f"if {who} it"]))
@@ -235,10 +199,7 @@ class _Writer:
         """What the lines and sides that are there mean, in as many rows as it takes."""
         rows: list[list[Piece]] = []
         for sign, meaning in legend_of(pictures):
-            sample, role = (
-                self.marks.samples[sign],
-                f"arrow-{sign}" if sign != "inner" else "outline",
-            )
+            sample, role = SAMPLES[sign], "outline" if sign == "inner" else f"arrow-{sign}"
             if not rows:
                 rows = [[], []]
             elif row_length(rows[-1]) + len(sample) + len(meaning) + 4 > self.width:
@@ -250,25 +211,25 @@ class _Writer:
 
 
 def box_rows(
-    box: Box, widest: int, *, fields: bool = True, marks: Marks = UNICODE
+    box: Box, widest: int, *, fields: bool = True, ascii_only: bool = False
 ) -> list[list[Piece]]:
     """What is in a box: a row with its name, and one for each field."""
     tags: list[Piece] = [(f"  {tag}", "start" if tag == "start" else "end") for tag in box.tags]
     room = widest - row_length(tags)
-    title = [(cut(marks.spell(box.name), room, marks.dots), "name")]
-    rows = [[*title, *tags]]
+    spell, dots = (to_ascii, "...") if ascii_only else (str, "…")
+    rows = [[(cut(spell(box.name), room, dots), "name"), *tags]]
     shown = box.fields if fields else ()
     sources = max((len(field.label) for field in shown), default=0)
     room = widest - sources - 2
-    names = [marks.spell(f"{field.name}: {field.type}") for field in shown]
-    origins = [marks.spell(field.origin) for field in shown]
+    names = [spell(f"{field.name}: {field.type}") for field in shown]
+    origins = [spell(field.origin) for field in shown]
     pairs = list(zip(names, origins, strict=True))
     # Where there is not enough room for both, a third of it is left to the origin.
     most = max(room * 2 // 3, room - max(map(cells, origins), default=0) - 2)
     column = min(most, max((cells(name) for name, origin in pairs if origin), default=0))
     for field, (name, origin) in zip(shown, pairs, strict=True):
-        name = cut(name, column if origin else room, marks.dots)
-        split = len(marks.spell(field.name))
+        name = cut(name, column if origin else room, dots)
+        split = len(spell(field.name))
         row = [
             (field.label, f"source-{field.source}"),
             (" " * (sources - len(field.label) + 2), ""),
@@ -276,7 +237,7 @@ def box_rows(
         row += [(name[:split], "field"), (name[split:], "type")]
         if origin:
             row.append((" " * (column - cells(name) + 2), ""))
-            row.append((cut(origin, room - column - 2, marks.dots), "origin"))
+            row.append((cut(origin, room - column - 2, dots), "origin"))
         rows.append(row)
     return rows
 
@@ -289,8 +250,7 @@ def row_length(row: Sequence[Piece]) -> int:
 class _Canvas:
     """Rows of cells, each a text and its role. A wide character leaves the next cell empty."""
 
-    def __init__(self, width: int, height: int, marks: Marks) -> None:
-        self.marks = marks
+    def __init__(self, width: int, height: int) -> None:
         self.cells: list[list[Piece]] = [[(" ", "")] * width for _ in range(height)]
         self.passed: set[Point] = set()
 
@@ -307,24 +267,23 @@ class _Canvas:
 
     def box(self, box: Box, corner: Point, size: Size, text: list[list[Piece]]) -> None:
         """Draw a box; its shape says how the run continues from it."""
-        (x, y), marks = corner, self.marks
-        shape = marks.goes_on
+        x, y = corner
+        shape = GOES_ON
         if box.ending == "always":
-            shape = marks.ends
+            shape = ENDS
         elif box.chooser != "certain":
-            shape = marks.may_end if box.ending == "may" else marks.chooses
-        upper_left, upper_right, lower_left, lower_right, top, right, bottom, left = shape
-        if box.inner:
-            right = left = marks.holds
+            shape = MAY_END if box.ending == "may" else CHOOSES
+        upper_left, upper_right, lower_left, lower_right, level, side = shape
+        side = HOLDS if box.inner else side
         inside, last = size.width - 2, y + size.height - 1
-        self.put(x, y, upper_left + top * inside + upper_right, "outline")
+        self.put(x, y, upper_left + level * inside + upper_right, "outline")
         for row in range(y + 1, last):
-            self.put(x, row, left, "outline")
-            self.put(x + inside + 1, row, right, "outline")
-        self.put(x, last, lower_left + bottom * inside + lower_right, "outline")
+            self.put(x, row, side, "outline")
+            self.put(x + inside + 1, row, side, "outline")
+        self.put(x, last, lower_left + level * inside + lower_right, "outline")
         if len(text) > 1:
-            before, after = marks.joints[left]
-            self.put(x, y + 2, before + marks.goes_on[4] * inside + after, "outline")
+            before, after = JOINTS[side]
+            self.put(x, y + 2, before + "─" * inside + after, "outline")
         for place, pieces in enumerate(text):
             column, row = x + 2, y + 1 + place + (place > 0)  # under the name is the rule
             for piece, role in pieces:
@@ -336,16 +295,14 @@ class _Canvas:
         passed, first, last = _cells_on(points)
         role = f"arrow-{kind}"
         x, y = passed[0]
-        on_rule = any(self.cells[y][x][0] in pair for pair in self.marks.joints.values())
-        tail = self.marks.tails[kind][first.bit_length() - 1]
-        if on_rule and kind == "certain":
-            tail = self.marks.lines[kind][-1]
-        self.put(x, y, tail, role)
+        on_rule = any(self.cells[y][x][0] in pair for pair in JOINTS.values())
+        self.put(x, y, CHOICES.get(kind) or ("┼" if on_rule else TAILS[first]), role)
         for before, here, after in zip(passed, passed[1:-2], passed[2:], strict=False):
-            ways = CROSSING if here in self.passed else _way(here, before) | _way(here, after)
+            mark = TURNS[frozenset({_step(here, before), _step(here, after)})]
+            mark = "┼" if here in self.passed else mark
             self.passed.add(here)
-            self.put(*here, self.marks.lines[kind][TURNS.index(ways)], role)
-        self.put(*passed[-2], self.marks.heads[last.bit_length() - 1], role)
+            self.put(*here, mark.translate(DASHED) if kind == "lm" else mark, role)
+        self.put(*passed[-2], HEADS[last], role)
 
     def rows(self) -> list[list[Piece]]:
         """What is drawn: each row as pieces of one role, without what is empty at its end."""
@@ -363,7 +320,7 @@ class _Canvas:
         return found
 
 
-def _cells_on(points: Sequence[Point]) -> tuple[list[Point], int, int]:
+def _cells_on(points: Sequence[Point]) -> tuple[list[Point], Step, Step]:
     """Every cell that a line passes, from the outline of one box to that of the other, and the
     directions in which it leaves and arrives.
 
@@ -371,26 +328,18 @@ def _cells_on(points: Sequence[Point]) -> tuple[list[Point], int, int]:
     leaves toward higher numbers starts one cell before its first point, which is on the outline;
     one that leaves toward lower numbers starts at it. The same holds where it arrives.
     """
-    ends = list(points)
-    first, last = _way(points[0], points[1]), _way(points[-2], points[-1])
-    if first in (DOWN, RIGHT):
-        ends[0] = _next(points[0], points[1], -1)
-    if last in (UP, LEFT):
-        ends[-1] = _next(points[-1], points[-2], -1)
-    passed = [ends[0]]
-    for end in ends[1:]:
-        while passed[-1] != end:
-            passed.append(_next(passed[-1], end))
+    first, last = _step(points[0], points[1]), _step(points[-2], points[-1])
+    (x, y), (end_x, end_y) = points[0], points[-1]
+    start = (x - first[0], y - first[1]) if first in (DOWN, RIGHT) else points[0]
+    end = (end_x + last[0], end_y + last[1]) if last in (UP, LEFT) else points[-1]
+    passed = [start]
+    for corner in (*points[1:-1], end):
+        while passed[-1] != corner:
+            (x, y), (dx, dy) = passed[-1], _step(passed[-1], corner)
+            passed.append((x + dx, y + dy))
     return passed, first, last
 
 
-def _way(here: Point, there: Point) -> int:
+def _step(here: Point, there: Point) -> Step:
     (x, y), (to_x, to_y) = here, there
-    if x == to_x:
-        return UP if to_y < y else DOWN
-    return LEFT if to_x < x else RIGHT
-
-
-def _next(here: Point, there: Point, by: int = 1) -> Point:
-    dx, dy = STEPS[_way(here, there)]
-    return here[0] + dx * by, here[1] + dy * by
+    return (to_x > x) - (to_x < x), (to_y > y) - (to_y < y)
