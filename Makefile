@@ -44,10 +44,12 @@ types: .venv/.dev ## Check src with pyright, strict
 docs: .venv/.dev ## Build the docs into site/, as strictly as the tests do
 	.venv/bin/mkdocs build --strict
 
-# A file of tests stays in one process: what its tests share is made once.
+# A file of tests stays in one process: what its tests share is made once. Files that take long come
+# first (tests/conftest.py), so that no process waits for the other at the end.
 .PHONY: pytest
 pytest: .venv/.dev .claude-cli/.made ## Run the tests on the base Python, with every backend
-	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
+		--no-loadscope-reorder
 
 # All at once, and each says what it has to say when it is done.
 .PHONY: pytest-others

@@ -36,8 +36,19 @@ ONCE = ("evals", "optimizer", "otel", "pictures", "team", "testing")
 """Folders of tests that tell little about Python: what they test stands on the rooms below. They
 are left out with those that are marked so."""
 
+FIRST = ("test_typing.py", "team", "docs", "optimizer", "lm", "journal", "cli")
+"""Files and folders of tests that take long, the longest first."""
+
 # Tests of the team cannot be loaded without its extra; they run on the base interpreter only.
 collect_ignore_glob = ["team/test_*.py"] if is_missing("sqlalchemy") else []
+
+
+def turn(item: pytest.Item) -> int:
+    """When the file of a test has its turn."""
+    for name in (item.path.name, item.path.parent.name):
+        if name in FIRST:
+            return FIRST.index(name)
+    return len(FIRST)
 
 
 def pytest_configure(config):
@@ -71,6 +82,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before those that are left out are looked for
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=turn)
     if config.getoption("--run-e2e"):
         return
     skip = pytest.mark.skip(reason="asks a real model: --run-e2e")

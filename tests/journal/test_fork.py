@@ -12,6 +12,7 @@ from bae import Dep, Gate, Graph, JournalError, Node, Recall
 from bae.journal import Journal, MemoryJournal, RunForked, SQLiteJournal, StoredRun
 from bae.testing import ScriptedLM
 from end_node import EndNode
+from journal_parts import refused
 from kept_runs import WORLD, World, get_place
 
 
@@ -107,17 +108,15 @@ async def test_a_fork_without_changes_does_the_step_again(journal: Journal):
 
 async def test_a_step_that_is_not_there_is_told(journal: Journal):
     await recorded(journal)
-    with pytest.raises(JournalError) as caught:
+    with refused("bae-fork-step"):
         await graph.fork("one", at=7, journal=journal)
-    assert caught.value.code == "bae-fork-step"
 
 
 @pytest.mark.parametrize("change", [{"colour": "red"}, {"mood": 3}])
 async def test_a_change_that_the_node_refuses_is_told(journal: Journal, change: dict[str, object]):
     await recorded(journal)
-    with pytest.raises(JournalError) as caught:
+    with refused("bae-fork-field"):
         await graph.fork("one", at=1, journal=journal, **change)
-    assert caught.value.code == "bae-fork-field"
     assert len(await journal.runs()) == 1
 
 

@@ -25,6 +25,7 @@ from bae import Dep, JournalError, Map, Node, Recall
 from bae.journal.codec import same
 from bae.journal.node_codec import node_codec
 from end_node import EndNode
+from journal_parts import refused
 
 
 class Place(BaseModel):
@@ -200,9 +201,8 @@ def test_a_plain_field_that_holds_what_no_journal_can_is_refused_by_name() -> No
         (Loose(place=Place(name="Ulm"), anything=Client()), "Loose.anything"),
         (Loose(place=Place(name="\ud800")), "Loose.place"),
     ):
-        with pytest.raises(JournalError) as raised:
+        with refused("bae-journal-field") as raised:
             node_codec(type(node)).dump(node)
-        assert raised.value.code == "bae-journal-field"
         assert raised.value.message.startswith(name)
         assert raised.value.fix
     # A source is found again, so it is left out instead.
