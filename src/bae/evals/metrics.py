@@ -43,18 +43,19 @@ one."""
 def fields_metric(
     expected: Node | Mapping[str, Any],
     given: Node | Mapping[str, Any],
-    fields: Sequence[str] | None = None,
 ) -> Score:
     """How alike the expected and the given fields are: the mean over the fields, each from 0 to 1.
 
     Of a node, the fields that an LM fills are compared; of a mapping, those that it has; of a DSPy
-    example, those that are not its inputs; or name the `fields`. Text counts by token F1: the words
-    in common, without regard to case and punctuation. A `Literal`, an enum and everything that is
+    example, those that are not its inputs. Text counts by token F1: the words in common, without
+    regard to case and punctuation. A `Literal`, an enum and everything that is
     neither text nor made of parts is right or wrong. Lists count by their items in order, over the
     length of the longer; sets by their items; models and mappings by their fields. Where one side
     is a node, the values of a mapping are read as its class reads them. The score says which fields
     differ.
     """
+    from bae.lm.prompts import asked_fields
+
     expected, given = _holder(expected, "expected"), _holder(given, "given")
     if isinstance(expected, Node) and isinstance(given, Node) and type(expected) is not type(given):
         difference = f"{type(given).__name__}, where {type(expected).__name__} was expected"
@@ -63,7 +64,7 @@ def fields_metric(
     hidden = () if cls is None else secret_fields(cls)
     found: list[float] = []
     different: list[str] = []
-    for name in _compared(expected, given, cls, fields):
+    for name in asked_fields(type(expected)) if isinstance(expected, Node) else expected:
         wanted, got = _field(expected, name, cls), _field(given, name, cls)
         known = cls.__pydantic_fields__.get(name) if cls is not None else None
         found.append(_likeness(wanted, got, Any if known is None else known.annotation))
@@ -303,33 +304,6 @@ def _holder(fields: Any, name: str) -> Node | Mapping[str, Any]:
     except (ValueError, AttributeError):  # no inputs are declared: a prediction
         asked = fields
     return {each: value for each, value in asked.items() if each != "bae"}
-
-
-def _compared(
-    expected: Node | Mapping[str, Any],
-    given: Node | Mapping[str, Any],
-    cls: type[Node] | None,
-    fields: Sequence[str] | None,
-) -> Sequence[str]:
-    if fields is None:
-        if isinstance(expected, Node):
-            from bae.lm.prompts import asked_fields
-
-            return asked_fields(type(expected))
-        return list(expected)
-    if isinstance(fields, str):
-        raise TypeError(f"fields={fields!r}: give a list of names")
-    sides = [each for each in (expected, given) if isinstance(each, Mapping)]
-    held = list(
-        dict.fromkeys(n for side in sides for n in side) if cls is None else cls.__pydantic_fields__
-    )
-    for name in fields:
-        if name not in held:
-            whose = "what is compared" if cls is None else cls.__name__
-            raise ValueError(
-                f"fields={list(fields)!r}: {whose} has no field {name!r}; it has {', '.join(held)}"
-            )
-    return fields
 
 
 def _field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) -> Any:
