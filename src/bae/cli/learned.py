@@ -61,7 +61,7 @@ def lm_with_learned(
         parts = ", ".join(f"{cls.__name__} ({_parts(each)})" for cls, each in artifacts.items())
         note(f"learned prompts from {directory_label(directory)}: {parts}")
     if lm is None or isinstance(lm, str):
-        lm = _lm(graph, lm, quiet=quiet)
+        lm = make_lm(graph, lm, quiet=quiet)
     return with_prompts(lm, artifacts)
 
 
@@ -87,7 +87,7 @@ def contenders(
     for named in lms or [None]:
         name = named if named is not None else _name_of_default(graph)
         is_script = name.strip().startswith("scripted:")
-        found[name] = name if is_script else _lm(graph, named, quiet=quiet)
+        found[name] = name if is_script else make_lm(graph, named, quiet=quiet)
         for directory, artifacts in learned.items():
             made = partial(_with_learned, graph, named, artifacts)
             found[f"{name} + {directory}"] = made if is_script else made()
@@ -104,10 +104,11 @@ def _parts(artifact: Artifact) -> str:
 
 
 def _with_learned(graph: Graph[Any, Any], named: str | None, artifacts: Artifacts) -> LM:
-    return with_prompts(_lm(graph, named, quiet=True), artifacts)
+    return with_prompts(make_lm(graph, named, quiet=True), artifacts)
 
 
-def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool) -> LM:
+def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool) -> LM:
+    """The LM of a name; without one the default, or one that is never asked."""
     if named is None and not graph.needs_lm:
         # Every LM that is asked is pinned to a node; prompts reach it through the run's.
         from bae.lm.registry import LazyLM

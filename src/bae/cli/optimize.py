@@ -273,22 +273,19 @@ def optimize(
 
 def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
     from bae.cli.exits import refused
-    from bae.cli.models import check_lm, made_lm
+    from bae.cli.learned import make_lm
+    from bae.cli.models import check_lm
+    from bae.optimizer import every_node
+    from bae.plan import plan_of
 
     check_lm(graph, named, begins=True)
-    if named is None and not graph.needs_lm:
-        from bae.lm.registry import LazyLM
-        from bae.optimizer import every_node
-        from bae.plan import plan_of
-
-        if any(plan_of(cls).lm is not None for cls in every_node(graph)):
-            # Every LM that is asked is pinned to a node, and learns in the place of this one.
-            return LazyLM(f"the LM of {graph.name} was asked")
+    pinned = any(plan_of(cls).lm is not None for cls in every_node(graph))
+    if named is None and not graph.needs_lm and not pinned:
         raise refused(
             f"the graph {graph.name} asks no language model, so there is nothing to learn",
             fix="name a graph in which a model fills nodes or chooses between them",
         )
-    return made_lm(graph, named, quiet=quiet)
+    return make_lm(graph, named, quiet=quiet)
 
 
 def _options(optimizer: str, texts: Sequence[str]) -> dict[str, Any]:

@@ -379,10 +379,12 @@ class Improvement:
                 yield log
             finally:
                 self.calls = log.statistics()
-                with suppress(BaeError):  # one that cannot be read stays: it may hold answers
-                    self.kept = await log.open()
-                    counted = True
-                await log.aclose()
+                try:
+                    with suppress(BaeError):  # one that cannot be read stays: it may hold answers
+                        self.kept = await log.open()
+                        counted = True
+                finally:
+                    await log.aclose()
                 if counted and ((self.done and not self.unwritten) or not self.kept):
                     self.kept = 0
                     shutil.rmtree(folder, ignore_errors=True)
