@@ -41,7 +41,7 @@ def main() -> NoReturn:
     exit_code, ended_by = _watch(child, wake, spec)
     if os.getpid() != 1:  # the kernel ends everything with pid 1
         _end_all(child)
-    _say(2, exit_code=exit_code, ended_by=ended_by)
+    _report(2, exit_code=exit_code, ended_by=ended_by)
     os._exit(0)
 
 
@@ -56,26 +56,26 @@ def _watch(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str
             return None, "stopped"
         if wake in ready:
             os.read(wake, 4096)
-        for pid, status in _reaped():
+        for pid, status in _reap_children():
             if pid == child:
                 code = os.waitstatus_to_exitcode(status)
                 return (code if code >= 0 else 128 - code), "exit"
-        pids = _running()
-        tasks, memory = _used(pids, spec["processes"])
+        pids = _find_processes()
+        tasks, memory = _measure_use(pids, spec["processes"])
         if tasks >= spec["processes"]:
             return None, "processes"
         # What processes share is counted once only in the slower look.
-        if memory > spec["memory"] and sum(map(_proportional, pids)) > spec["memory"]:
+        if memory > spec["memory"] and sum(map(_measure_memory, pids)) > spec["memory"]:
             return None, "memory"
 
 
-def _reaped() -> Iterable[tuple[int, int]]:
+def _reap_children() -> Iterable[tuple[int, int]]:
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended
 
 
-def _running() -> list[int]:
+def _find_processes() -> list[int]:
     """The processes of the command: all of the namespace, or all descendants of this one."""
     if os.getpid() == 1:
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
@@ -91,7 +91,7 @@ def _running() -> list[int]:
     return found[1:]
 
 
-def _used(pids: list[int], most: int) -> tuple[int, int]:
+def _measure_use(pids: list[int], most: int) -> tuple[int, int]:
     """How many threads the processes have, and how many bytes of memory."""
     if len(pids) >= most:
         return len(pids), 0
@@ -104,7 +104,7 @@ def _used(pids: list[int], most: int) -> tuple[int, int]:
     return tasks, pages * resource.getpagesize()
 
 
-def _proportional(pid: int) -> int:
+def _measure_memory(pid: int) -> int:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
         for line in file:
             if line.startswith(b"Pss:"):
@@ -117,7 +117,7 @@ def _end_all(child: int) -> None:
     with contextlib.suppress(OSError):
         os.killpg(child, signal.SIGKILL)
     stopped: set[int] = set()
-    while new := set(_running()) - stopped:
+    while new := set(_find_processes()) - stopped:
         for pid in new:
             _signal(pid, signal.SIGSTOP)
         stopped |= new
@@ -161,7 +161,7 @@ def _become(spec: dict[str, Any]) -> NoReturn:
         except OSError as error:
             os.write(2, f"cannot start {spec['command'][0]}: {error.strerror}\n".encode())
     except BaseException as error:
-        _say(channel, refused=f"{error}")
+        _report(channel, refused=f"{error}")
     os._exit(127)
 
 
@@ -263,7 +263,7 @@ def _check(answer: int) -> int:
     return answer
 
 
-def _say(channel: int, **values: Any) -> None:
+def _report(channel: int, **values: Any) -> None:
     with contextlib.suppress(OSError):
         os.write(channel, json.dumps(values).encode() + b"\n")
 

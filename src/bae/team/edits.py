@@ -57,7 +57,7 @@ def plan_changes(root: Path, edits: Sequence[Edit]) -> tuple[FileChange, ...]:
         if edit.path in refused:
             continue
         try:
-            path = _checked(root, edit.path)
+            path = _check_path(root, edit.path)
             if path not in files:
                 files[path] = _File(path, _read(root / path, path))
             files[path].apply(edit)
@@ -87,7 +87,7 @@ def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
     try:
         for change in changes:
             path, at = root / change.path, change.path
-            _checked(root, at)
+            _check_path(root, at)
             _make_folders(path.parent, folders)
             mode = stat.S_IMODE(path.stat().st_mode) if change.before is not None else None
             done.append((change, mode))
@@ -123,7 +123,7 @@ class _Miss(_Refused):
     """Lines to replace that are not in the file."""
 
 
-def _checked(root: Path, path: str) -> str:
+def _check_path(root: Path, path: str) -> str:
     """The path of a file that an edit may touch, as git names it."""
     if not path:
         raise _Refused("a block has no path: name the file in its first line")
@@ -236,7 +236,7 @@ class _File:
             raise _Refused(f"there is no file {self.path}: check its path, or write it whole")
         else:
             self._refuse_elision(edit.replace)
-            self.lines = self._replaced(self.lines, edit)
+            self.lines = self._replace_lines(self.lines, edit)
 
     def change(self, problems: list[str]) -> FileChange | None:
         after = None
@@ -263,14 +263,14 @@ class _File:
                     "write all lines, or blocks that replace only what changes"
                 )
 
-    def _replaced(self, lines: list[str], edit: Replacement) -> list[str]:
+    def _replace_lines(self, lines: list[str], edit: Replacement) -> list[str]:
         search, replace = list(edit.search), list(edit.replace)
         found = _find(lines, search)
         if not found:
-            search, replace = _trimmed(search, replace)
-            found = _find(_bare(lines), _bare(search)) if search else []
+            search, replace = _trim_empty_lines(search, replace)
+            found = _find(_strip_whitespace(lines), _strip_whitespace(search)) if search else []
             if len(found) == 1:
-                fitted = _fit(search, lines[found[0] : found[0] + len(search)], replace)
+                fitted = _fit_indents(search, lines[found[0] : found[0] + len(search)], replace)
                 found = [] if fitted is None else found
                 replace = fitted or []
         if len(found) == 1:
@@ -281,7 +281,7 @@ class _File:
                 f"the SEARCH lines of a block are in {self.path} more than once (from lines "
                 f"{places}): add lines above or below that tell the place"
             )
-        raise _Miss(_nearest(self.path, lines, search))
+        raise _Miss(_describe_nearest(self.path, lines, search))
 
 
 def _find(lines: Sequence[str], search: Sequence[str]) -> list[int]:
@@ -297,11 +297,11 @@ def _find(lines: Sequence[str], search: Sequence[str]) -> list[int]:
     return found
 
 
-def _bare(lines: Iterable[str]) -> list[str]:
+def _strip_whitespace(lines: Iterable[str]) -> list[str]:
     return ["".join(line.split()) for line in lines]
 
 
-def _trimmed(search: list[str], replace: list[str]) -> tuple[list[str], list[str]]:
+def _trim_empty_lines(search: list[str], replace: list[str]) -> tuple[list[str], list[str]]:
     """Both without the empty lines at the ends of the first."""
     above = next((n for n, line in enumerate(search) if line.strip()), len(search))
     below = next((n for n, line in enumerate(reversed(search)) if line.strip()), 0)
@@ -313,7 +313,7 @@ def _trimmed(search: list[str], replace: list[str]) -> tuple[list[str], list[str
     return search[above : len(search) - below], replace[start:end]
 
 
-def _fit(search: list[str], found: list[str], replace: list[str]) -> list[str] | None:
+def _fit_indents(search: list[str], found: list[str], replace: list[str]) -> list[str] | None:
     """The replacement of lines that were found without regard to whitespace: lines that stay are
     the file's own, others are indented as the file is. None where that cannot be known."""
     pairs = [(_indent(s), _indent(f)) for s, f in zip(search, found, strict=True) if s.strip()]
@@ -346,7 +346,7 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _nearest(path: str, lines: Sequence[str], search: Sequence[str]) -> str:
+def _describe_nearest(path: str, lines: Sequence[str], search: Sequence[str]) -> str:
     """What is said about lines that are not in a file, with those that are most like them."""
     wanted = sorted({line.strip() for line in search}, key=len)[-_SEARCHED_LINES:]
     words = [frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH])) for line in wanted]

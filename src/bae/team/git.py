@@ -321,11 +321,11 @@ class Repository:
         said = [
             message for message in messages if message.startswith("CONFLICT (") and ":" in message
         ]
-        texts = [await self._marked(tree.decode(), name) for name in files]
+        texts = [await self._show_conflict(tree.decode(), name) for name in files]
         text = "\n\n".join(("\n".join(said), *filter(None, texts)))
         return Conflict(files, bounded(text), tree.decode())
 
-    async def _marked(self, tree: str, name: str) -> str:
+    async def _show_conflict(self, tree: str, name: str) -> str:
         """The parts of a merged file that have conflict markers."""
         code, content, _ = await self.run_git("cat-file", "blob", f"{tree}:{name}")
         if code or b"\0" in content:

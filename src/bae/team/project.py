@@ -164,7 +164,7 @@ def _python(root: Path, files: Sequence[str]) -> Candidate | None:
 def _node(root: Path, files: Sequence[str]) -> Candidate | None:
     package = _package(root)
     language = "typescript" if (root / "tsconfig.json").exists() else "javascript"
-    needed = _needed(package)
+    needed = _list_dependencies(package)
     words = _words(str(as_table(package.get("scripts")).get("test", "")))
     program = find_test_program(words)
     command: tuple[str, ...] | None = None
@@ -222,7 +222,7 @@ def _package(root: Path) -> dict[str, Any]:
 _DEPENDENCIES: Final = ("dependencies", "devDependencies")
 
 
-def _needed(package: dict[str, Any]) -> set[str]:
+def _list_dependencies(package: dict[str, Any]) -> set[str]:
     return {name for key in _DEPENDENCIES for name in as_table(package.get(key))}
 
 

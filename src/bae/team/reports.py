@@ -30,7 +30,7 @@ def read_junit(text: str, root: str) -> tuple[TestCase, ...]:
         tree = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError, RecursionError) as error:
         raise ReportError(f"it is no JUnit XML: {error}") from error
-    return _merged(_junit_case(each) for each in tree.iter("testcase"))
+    return _merge_cases(_junit_case(each) for each in tree.iter("testcase"))
 
 
 def _junit_case(case: ElementTree.Element) -> TestCase:
@@ -75,7 +75,7 @@ def read_node(text: str, root: str) -> tuple[TestCase, ...]:
     if not is_complete:
         raise ReportError("it has no end: the program did not end by itself")
     named = (case.model_copy(update={"id": "::".join([case.id, *n])}) for _, n, case in found)
-    return numbered(list(named))
+    return number_cases(list(named))
 
 
 def _add_node_test(
@@ -116,7 +116,7 @@ def read_jest(text: str, root: str) -> tuple[TestCase, ...]:
                 cases.append(_case(path, "failed", NOT_LOADED + file.get("message", "")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ReportError(f"it is not the JSON of Jest: {error!r}") from error
-    return numbered(cases)
+    return number_cases(cases)
 
 
 _JEST: Final[Mapping[str, Outcome]] = {"passed": "passed", "failed": "failed"}
@@ -175,7 +175,7 @@ def _case(id: str, outcome: Outcome, message: str) -> TestCase:
 _ORDER: Final = ("failed", "passed", "skipped")
 
 
-def _merged(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
+def _merge_cases(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
     """One case a test: pytest writes one more where a test fails and then its fixture too."""
     found: dict[str, TestCase] = {}
     for case in cases:
@@ -185,7 +185,7 @@ def _merged(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
     return tuple(found.values())
 
 
-def numbered(cases: Sequence[TestCase]) -> tuple[TestCase, ...]:
+def number_cases(cases: Sequence[TestCase]) -> tuple[TestCase, ...]:
     """Cases with ids of their own, where several tests have one name."""
     seen: dict[str, int] = {}
     named: list[TestCase] = []

@@ -128,13 +128,13 @@ async def run(
             grace=_GRACE,
         )
     except OSError as error:
-        raise _refused(kind, str(error)) from error
+        raise _refusal(kind, str(error)) from error
     finally:
         await finish_despite_cancel(asyncio.to_thread(program.clean_up))
     status = _status(ended.err)
     if "refused" in status or ("ended_by" not in status and ended.err and ended.bound is None):
         reason = status.get("refused") or ended.err.decode(errors="replace").strip()
-        raise _refused(kind, reason)
+        raise _refusal(kind, reason)
     ended_by: EndedBy = status.get("ended_by", "killed")
     if ended.bound is not None:
         ended_by = "timeout" if ended.bound == "timeout" else "output"
@@ -143,7 +143,7 @@ async def run(
         output=ended.out.decode(errors="replace"),
         seconds=time.monotonic() - began,
         ended_by=ended_by,
-        protection=_described(kind, program.bound),
+        protection=_describe(kind, program.bound),
     )
 
 
@@ -152,7 +152,7 @@ async def protection(*, require: bool = False) -> str:
     anything less than bubblewrap with limits that the kernel enforces raises `SandboxError`, which
     says what does not work."""
     kind, bound, why = await _best()
-    described = _described(kind, bound)
+    described = _describe(kind, bound)
     if require and described != Protection.BUBBLEWRAP:
         why = why or "root is bound by control groups alone, and none can be made here"
         raise SandboxError(
@@ -180,7 +180,7 @@ async def _best() -> tuple[Protection, bool, str]:
     return _found[0]
 
 
-def _described(kind: Protection, bound: bool) -> str:
+def _describe(kind: Protection, bound: bool) -> str:
     return str(kind) if bound else f"{kind} ({WATCHED})"
 
 
@@ -268,7 +268,13 @@ class _Program:
     def _arguments(self, spec: dict[str, Any]) -> list[str]:
         landlock = None
         if self.kind is Protection.LANDLOCK:
-            read = ["/proc", "/sys/devices/system/cpu", *_SYSTEM, *_SETTINGS, *self._shown()]
+            read = [
+                "/proc",
+                "/sys/devices/system/cpu",
+                *_SYSTEM,
+                *_SETTINGS,
+                *self._list_readable(),
+            ]
             write = [self.cwd, self.scratch, *_DEVICES, *self.writable]
             landlock = {"read": read, "write": write, "network": self.network}
         spec = {**spec, "command": self.command, "cwd": self.cwd, "landlock": landlock}
@@ -290,7 +296,7 @@ class _Program:
         arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
         for path in ("/dev/shm", "/tmp"):
             arguments += ["--size", str(size), "--tmpfs", path]
-        for path in (*_SETTINGS, *self._shown(), _CONFINE):
+        for path in (*_SETTINGS, *self._list_readable(), _CONFINE):
             arguments += ["--ro-bind-try", path, path]
         if self.cwd != "/":
             for path in (self.cwd, *self.writable):
@@ -299,7 +305,7 @@ class _Program:
             arguments += ["--ro-bind-try", git, git]
         return [*arguments, "--remount-ro", "/"]
 
-    def _shown(self) -> list[str]:
+    def _list_readable(self) -> list[str]:
         """Paths that can be read, those inside others last."""
         shown = {path for prefix in self.programs for path in _parts(prefix)} | {*self.readable}
         inside = self.cwd + os.sep
@@ -403,7 +409,7 @@ def _status(lines: bytes) -> dict[str, Any]:
     return status
 
 
-def _refused(kind: Protection, reason: str) -> SandboxError:
+def _refusal(kind: Protection, reason: str) -> SandboxError:
     return SandboxError(f"{kind} does not work here: {reason}")
 
 

@@ -41,7 +41,7 @@ async def run_tests(
     commands = split_commands(project.test_command)
     root, place = Path(project.root), Path(worktree)
     found = [await _run_command(command, root, place, limits) for command in commands]
-    return found[0] if len(found) == 1 else _merged(project.test_command, found)
+    return found[0] if len(found) == 1 else _merge_reports(project.test_command, found)
 
 
 def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -68,7 +68,7 @@ async def _run_command(
 ) -> TestReport:
     program = find_test_program(command)
     if program is None:
-        return TestReport(command=command, exit_code=None, problem=_unknown(command))
+        return TestReport(command=command, exit_code=None, problem=_describe_unknown(command))
     made: list[TemporaryFolder] = []
     try:
         making = asyncio.to_thread(TemporaryFolder)
@@ -110,11 +110,11 @@ async def _run_command(
         output=bounded(output),
         seconds=ran.seconds,
         protection=ran.protection,
-        problem=ran.problem or _problem(ran.exit_code, cases, missing),
+        problem=ran.problem or _find_problem(ran.exit_code, cases, missing),
     )
 
 
-def _merged(command: tuple[str, ...], found: Sequence[TestReport]) -> TestReport:
+def _merge_reports(command: tuple[str, ...], found: Sequence[TestReport]) -> TestReport:
     """The report of several commands: each has to end well, and one of them to find tests."""
     # A part of the project may have no tests yet: those that it had are missed by the verdict.
     told = [each for each in found if not each.problem.startswith(_NONE)] or found[:1]
@@ -122,7 +122,7 @@ def _merged(command: tuple[str, ...], found: Sequence[TestReport]) -> TestReport
     return TestReport(
         command=command,
         exit_code=None if None in codes else next(filter(None, codes), 0),
-        cases=reports.numbered([case for each in found for case in each.cases]),
+        cases=reports.number_cases([case for each in found for case in each.cases]),
         output=bounded("\n".join(f"$ {' '.join(each.command)}\n{each.output}" for each in found)),
         seconds=sum(each.seconds for each in found),
         protection=found[0].protection,
@@ -263,7 +263,7 @@ def _read_report(path: Path) -> tuple[bytes, str]:
     return content, ""
 
 
-def _problem(exit_code: int | None, cases: Sequence[TestCase], missing: str) -> str:
+def _find_problem(exit_code: int | None, cases: Sequence[TestCase], missing: str) -> str:
     if missing:
         return f"no verdict (exit code {exit_code}): {missing}"
     if not cases:
@@ -278,7 +278,7 @@ def _problem(exit_code: int | None, cases: Sequence[TestCase], missing: str) -> 
     return ""
 
 
-def _unknown(command: Sequence[str]) -> str:
+def _describe_unknown(command: Sequence[str]) -> str:
     return (
         f"{' '.join(command) or 'an empty command'} is no test command that reports its tests: use "
         "pytest, node --test, vitest, jest or go test by themselves, not a script that runs them"

@@ -145,18 +145,18 @@ def describe_failure(report: TestReport) -> str:
     lines = [report.problem] if report.problem else []
     if failed:
         lines.append(f"{len(failed)} of {len(report.cases)} tests failed:")
-        lines += (f"{case.id}\n{_indented(case.message)}" for case in failed[:_SHOWN])
+        lines += (f"{case.id}\n{_indent_lines(case.message)}" for case in failed[:_SHOWN])
         if len(failed) > _SHOWN:
             lines.append("also: " + ", ".join(case.id for case in failed[_SHOWN:][:100]))
     elif report.output.strip():
-        lines.append(f"output:\n{_indented(report.output[-4000:])}")
+        lines.append(f"output:\n{_indent_lines(report.output[-4000:])}")
     return "\n".join(lines)
 
 
 _SHOWN: Final = 10
 
 
-def _indented(text: str) -> str:
+def _indent_lines(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.strip().splitlines())
 
 
@@ -174,14 +174,14 @@ def _find_lost(before: TestReport, after: TestReport) -> Iterator[str]:
         if case.id not in now and case.id.partition("::")[0] not in files
     ]
     if vanished and after.cases:
-        yield f"tests that existed are not run any more: {_listed(vanished)}; restore them"
+        yield f"tests that existed are not run any more: {_list_names(vanished)}; restore them"
     skipped = [
         case.id
         for case in existed
         if case.outcome != "skipped" and case.id in now and now[case.id].outcome == "skipped"
     ]
     if skipped:
-        yield f"tests that were run before are skipped now: {_listed(skipped)}; run them again"
+        yield f"tests that were run before are skipped now: {_list_names(skipped)}; run them again"
 
 
 def _find_useless(before: TestReport, after: TestReport, on_base: TestReport) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _find_useless(before: TestReport, after: TestReport, on_base: TestReport) ->
     new = [case.id for case in after.of("passed") if case.id not in existed]
     if useless := [id for id in new if id in passing]:
         yield (
-            f"new tests pass without the change too, so they do not test it: {_listed(useless)}; "
+            f"new tests pass without the change too, so they do not test it: {_list_names(useless)}; "
             "have each check something that the change makes true, or remove it"
         )
 
@@ -199,7 +199,7 @@ def _stands_for_file(case: TestCase) -> bool:
     return case.message.startswith(NOT_LOADED)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return ", ".join(names[:20]) + more
 
@@ -357,12 +357,12 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 
 def _of_package(content: bytes | None) -> object:
-    values = _parsed(content, json.loads)
+    values = _parse_table(content, json.loads)
     return [values.get(key) for key in ("scripts", "jest", "vitest", "type", "imports")]
 
 
 def _of_pyproject(content: bytes | None) -> object:
-    values = _parsed(content, tomllib.loads)
+    values = _parse_table(content, tomllib.loads)
     tools, project = as_table(values.get("tool")), as_table(values.get("project"))
     return tools.get("pytest"), as_table(project.get("entry-points")).get("pytest11")
 
@@ -384,7 +384,7 @@ _CONFIGURATIONS: Final = {
 }
 
 
-def _parsed(content: bytes | None, parse: Any) -> Mapping[str, Any]:
+def _parse_table(content: bytes | None, parse: Any) -> Mapping[str, Any]:
     try:
         return as_table(parse((content or b"").decode()))
     except (ValueError, RecursionError):
