@@ -190,8 +190,9 @@ def _find_useless(before: TestReport, after: TestReport, on_base: TestReport) ->
     new = [case.id for case in after.of("passed") if case.id not in existed]
     if useless := [id for id in new if id in passing]:
         yield (
-            f"new tests pass without the change too, so they do not test it: {_list_names(useless)}; "
-            "have each check something that the change makes true, or remove it"
+            "new tests pass without the change too, so they do not test it: "
+            f"{_list_names(useless)}; have each check something that the change makes true, or "
+            "remove it"
         )
 
 
