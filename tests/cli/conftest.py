@@ -25,6 +25,7 @@ def folder(
         monkeypatch.delenv(name, raising=False)
     if hasattr(request.module, "APP"):
         Path("app.py").write_text(request.module.APP, encoding="utf-8")
+    sys.modules.pop("app", None)
     modules, path = dict(sys.modules), list(sys.path)
     yield tmp_path
     sys.path[:] = path

@@ -523,7 +523,7 @@ async def test_a_long_run_shows_its_newest_nodes_and_keeps_a_bounded_number():
     frame = plain(tree.frame())
     assert "n  1999" in frame
     assert frame.count("\n") < 24
-    assert re.match(r"… 1,\d\d\d more\n", frame)
+    assert re.match(r"… [\d,]+ more\n", frame)
     assert re.search(r"… 1,\d\d\d more nodes\n", run.whole)
     assert tree.summary().plain.startswith("2,000 nodes in")
     (view,) = tree.views.values()

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from bae.cli import printing
 from bae.cli.exits import FAILED, MISUSED
-from bae.cli.printing import print_hanging, tell_error
+from bae.cli.printing import print_error, print_hanging
 from bae.cli.texts import in_json, in_lines, in_one_line
 from bae.exceptions import BaeError
 from bounded import BOUND
@@ -316,7 +316,7 @@ def test_a_command_to_copy_is_never_wrapped(columns: int):
 
 
 def test_the_code_of_an_error_stands_on_its_first_line(capsys: pytest.CaptureFixture[str]):
-    tell_error(BaeError("two things are wrong\n  this\n  that", code="bae-error"))
+    print_error(BaeError("two things are wrong\n  this\n  that", code="bae-error"))
     assert capsys.readouterr().err.startswith(
         "error two things are wrong  [bae-error]\n      this\n      that\n"
     )

@@ -611,7 +611,7 @@ class Shown(Node):
 def shown(*, width: int, terminal: bool) -> str:
     from rich.console import Console
 
-    from bae.cli.outcome import show
+    from bae.cli.outcome import print_node
 
     inner = Inner(name="a", parts=["x", "y"])
     node = Shown(
@@ -622,7 +622,7 @@ def shown(*, width: int, terminal: bool) -> str:
         hidden="hunter2",
     )
     file = io.StringIO()
-    show(node, Console(file=file, width=width, force_terminal=terminal, color_system=None))
+    print_node(node, Console(file=file, width=width, force_terminal=terminal, color_system=None))
     return file.getvalue()
 
 

@@ -588,9 +588,9 @@ def test_a_length_of_time_that_is_none_is_refused(text, capsys):
     [("90s", 90), ("30m", 1800), ("12h", 43200), ("30d", 2592000), ("2w", 1209600), ("1.5h", 5400)],
 )
 def test_lengths_of_time_are_read(text, seconds):
-    from bae.cli.runs import seconds_in
+    from bae.cli.runs import parse_duration
 
-    assert seconds_in(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize(

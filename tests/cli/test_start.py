@@ -24,7 +24,7 @@ from pydantic import AliasChoices, BaseModel, Field, SecretStr, Strict
 from bae import BaeError, Gate, Node
 from bae.cli.outcome import CommandLine
 from bae.cli.start import start_node
-from bae.cli.values import example_of, read, wanted
+from bae.cli.values import describe_type, example_of, read
 from bae.markers import OpenGate
 
 
@@ -196,8 +196,8 @@ def test_a_text_that_does_not_fit_is_refused_with_a_set_that_works(said: str) ->
 
 
 def test_the_names_of_enum_members_are_said_where_the_values_do_not_tell_them() -> None:
-    assert wanted(Start.model_fields["level"].annotation) == "1 (LOW) | 2 (HIGH)"
-    assert wanted(Start.model_fields["size"].annotation) == "small | LARGE"
+    assert describe_type(Start.model_fields["level"].annotation) == "1 (LOW) | 2 (HIGH)"
+    assert describe_type(Start.model_fields["size"].annotation) == "small | LARGE"
 
 
 # Examples in commands to copy

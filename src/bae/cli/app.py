@@ -185,9 +185,9 @@ def run_command(arguments: Sequence[str]) -> int:
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]  with >&-
             sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough; Python would fail once more at its end
-        from bae.cli.printing import let_go
+        from bae.cli.printing import discard_output
 
-        let_go(sys.stdout)
+        discard_output(sys.stdout)
         return exits.FAILED
     return code
 
@@ -219,7 +219,7 @@ def _carry_out(asked: list[str], debug: bool) -> int:
     except BrokenPipeError:
         raise
     except BaseException as error:
-        return _tell(error, debug)
+        return _report_error(error, debug)
 
 
 _COMPLETION: Final = ("--install-completion", "--show-completion")
@@ -235,7 +235,7 @@ def _invoke(group: Any, asked: list[str]) -> int:
     return exits.DONE
 
 
-def _tell(error: BaseException, debug: bool) -> int:
+def _report_error(error: BaseException, debug: bool) -> int:
     """Print what went wrong, and answer the exit code."""
     if isinstance(error, typer.Abort):
         print("aborted", file=sys.stderr)
@@ -243,12 +243,12 @@ def _tell(error: BaseException, debug: bool) -> int:
     if isinstance(error, UsageError):
         error.show()
         return exits.MISUSED
-    from bae.cli.printing import tell_error, tell_traceback
+    from bae.cli.printing import print_error, print_traceback
 
     if debug:
-        tell_traceback(error)
+        print_traceback(error)
     else:
-        tell_error(error)
+        print_error(error)
     if isinstance(error, exits.Misuse):
         return exits.MISUSED
     elsewhere = getattr(error, "code", "") in _ELSEWHERE

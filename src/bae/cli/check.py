@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bae.cli import exits
 from bae.cli.journals import use
-from bae.cli.loading import Loaded, load, shown
+from bae.cli.loading import Loaded, load, relative_path
 from bae.cli.options import AsJSON, Module, examples
 from bae.cli.printing import as_data, error_data, note, out, print_hanging, print_json
 from bae.cli.texts import in_lines
@@ -91,7 +91,7 @@ def _check(
     found = [(problem, line_of(loaded.graph, problem.place)) for problem in problems]
     errors = any(problem.severity == "error" for problem in problems)
     warned = any(problem.severity == "warning" for problem in problems)
-    left = _unreached(loaded)
+    left = _find_unreached(loaded)
     if not as_json:
         for problem, line in found:
             _print_problem(problem, line)
@@ -102,7 +102,7 @@ def _check(
     error: BaeError | None = None
     if against and not errors:
         try:
-            broken = _broken(loaded, against, was)
+            broken = _find_broken(loaded, against, was)
         except BaeError as raised:  # what was proved is told all the same
             error = raised
     failed = errors or bool(broken) or (strict and warned) or error is not None
@@ -115,7 +115,7 @@ def _check(
     return failed
 
 
-def _unreached(loaded: Loaded) -> list[str]:
+def _find_unreached(loaded: Loaded) -> list[str]:
     """The node classes that the module defines and that no graph of it, nor a graph inside one,
     leads to: one that was left behind, or that a return type forgets. Base classes are left out,
     and names that begin with an underscore. Empty where it is not known where some node leads."""
@@ -142,7 +142,7 @@ def _unreached(loaded: Loaded) -> list[str]:
     ]
 
 
-def _broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
+def _find_broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
     async def look(journal: Journal) -> list[BrokenRun]:
         return await broken_runs(loaded.graph, journal, was=was)
 
@@ -168,7 +168,7 @@ def _print_problem(problem: Problem, line: SourceLine | None) -> None:
     if problem.fix:
         at = said.plain.index("\n")
         said.stylize("green", at + 1 + _INDENT, at + 1 + _INDENT + len("fix:"))
-    where = f"{shown(Path(line.file))}:{line.line}  " if line is not None else ""
+    where = f"{relative_path(Path(line.file))}:{line.line}  " if line is not None else ""
     said.append(f"\n{' ' * _INDENT}{where}[{problem.code}]", style="dim")
     print_hanging(out(), said, _INDENT)
 

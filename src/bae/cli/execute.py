@@ -21,7 +21,7 @@ from bae.cli.journals import open_to_write
 from bae.cli.live import display_for
 from bae.cli.loading import place_of
 from bae.cli.models import in_words_of_options
-from bae.cli.outcome import CommandLine, Outcome, advise, tell
+from bae.cli.outcome import CommandLine, Outcome, advise, print_outcome
 from bae.cli.printing import err, note
 from bae.cli.questions import AtTerminal, can_ask
 from bae.cli.signals import Signals
@@ -116,7 +116,7 @@ def carry_out(
     if options.ended_before and outcome.error is None and not options.quiet:
         note(f"the run {run_id} has ended before, and nothing is done again")
     summary = display.summary(outcome.usage, outcome.seconds)
-    tell(outcome, said, summary, as_json=options.as_json, quiet=options.quiet)
+    print_outcome(outcome, said, summary, as_json=options.as_json, quiet=options.quiet)
     if outcome.error is not None:
         raise outcome.error
     if outcome.code != exits.DONE:
@@ -203,7 +203,7 @@ def work(
     async def supervise() -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(_UnawaitedThreads())
-        task = loop.create_task(_guarded(begin))
+        task = loop.create_task(_guard(begin))
         worker.append(task)
         explained(task, reason)
         signals.cancels(task, lambda: loop.call_later(_SLOW_STOP, display.say, _STOPPING))
@@ -221,7 +221,7 @@ def work(
                 clock.cancel()
         ended.code = signals.code
 
-    with Signals(last_words) as signals, display, _logged_to(display), asyncio.Runner() as runner:
+    with Signals(last_words) as signals, display, _log_to(display), asyncio.Runner() as runner:
         main = runner.get_loop().create_task(supervise())
         while not main.done():
             try:
@@ -234,7 +234,7 @@ def work(
     return ended
 
 
-async def _guarded(begin: Callable[[], Awaitable[T]]) -> T:
+async def _guard(begin: Callable[[], Awaitable[T]]) -> T:
     """What work comes to; an error where its own code ends the program."""
     try:
         return await begin()
@@ -288,7 +288,7 @@ class _ToDisplay(logging.Handler):
 
 
 @contextmanager
-def _logged_to(display: Saying) -> Generator[None]:
+def _log_to(display: Saying) -> Generator[None]:
     """Have what bae logs shown, unless the program has set up logging itself."""
     log = logging.getLogger("bae")
     if log.hasHandlers():

@@ -45,10 +45,10 @@ def load(said: str | None, option: str = "") -> Loaded:
     what MODULE is given with, where it is no argument."""
     root = Path.cwd()
     if said is None:
-        said, root = _configured(option)
+        said, root = _read_configured(option)
     module, where, name = load_module(said, root)
     said = said if name else where  # of `app.py:` too
-    graph, attribute = _graph_in(module, where, name)
+    graph, attribute = _find_graph(module, where, name)
     return Loaded(graph, said, module.__name__, attribute)
 
 
@@ -56,10 +56,10 @@ def load_module(said: str, root: Path | None = None) -> tuple[ModuleType, str, s
     """The module of `MODULE[:NAME]`, how it is called there, and the name. It is looked for from
     this directory, or from `root`."""
     root = root or Path.cwd()
-    where, name = _parts(said)
+    where, name = _split_name(said)
     if _is_path(where):
-        return _from_file(Path(where).absolute(), where), where, name
-    return _from_name(where, root), where, name
+        return _load_file(Path(where).absolute(), where), where, name
+    return _load_name(where, root), where, name
 
 
 # --- the project --------------------------------------------------------------------------------
@@ -91,8 +91,8 @@ def project_file() -> ProjectFile | None:
         if table is not None and not isinstance(table, dict):
             raise ValueError(f"[tool.bae] is {table!r}, and no table")
     except (AttributeError, ValueError, RecursionError, OSError) as error:
-        raise _unknown(
-            f"{shown(file)} cannot be read", "fix it, or name a MODULE", error
+        raise _unknown_module(
+            f"{relative_path(file)} cannot be read", "fix it, or name a MODULE", error
         ) from error
     return ProjectFile(file, cast("dict[str, Any] | None", table))
 
@@ -100,24 +100,24 @@ def project_file() -> ProjectFile | None:
 def is_configured() -> bool:
     """Whether the project around this directory names a graph, so that no MODULE is needed."""
     try:
-        _configured()
+        _read_configured()
     except (BaeError, OSError):
         return False
     return True
 
 
-def _configured(option: str = "") -> tuple[str, Path]:
+def _read_configured(option: str = "") -> tuple[str, Path]:
     """What the nearest pyproject.toml says, and where it stands."""
     project = project_file()
     said: object = (project.table or {}).get("graph") if project else None
     if project and isinstance(said, str) and said:
-        where, _ = _parts(said)
+        where, _ = _split_name(said)
         if _is_path(where) and project.folder != Path.cwd():
             said = os.path.relpath(project.folder / where) + said[len(where) :]
         return said, project.folder
     if project and said is not None:
-        raise _unknown(
-            f"[tool.bae] graph in {shown(project.file)} is {said!r}, which names nothing",
+        raise _unknown_module(
+            f"[tool.bae] graph in {relative_path(project.file)} is {said!r}, which names nothing",
             'write graph = "app.py", or another file or module',
         )
     example = f" with {option}, as `{option} app.py`" if option else ", as `app.py`"
@@ -129,7 +129,7 @@ def _configured(option: str = "") -> tuple[str, Path]:
     )
 
 
-def _parts(said: str) -> tuple[str, str]:
+def _split_name(said: str) -> tuple[str, str]:
     """The module and the name in it. A drive letter is no module."""
     start = 2 if len(said) > 1 and said[1] == ":" and said[2:3] in ("\\", "/") else 0
     where, _, name = said[start:].partition(":")
@@ -143,7 +143,7 @@ def _is_path(where: str) -> bool:
 # --- the graph in a module ----------------------------------------------------------------------
 
 
-def _graph_in(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, Any], str]:
+def _find_graph(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, Any], str]:
     if not name:
         name = next((each for each in ("graph", "create_graph") if hasattr(module, each)), "")
         if not name:
@@ -158,7 +158,7 @@ def _graph_in(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, Any
     what = f"{where}:{name}"
     if isinstance(found, FunctionType | MethodType | partial):
         what = f"{where}:{name}()"
-        with _explained(what, "called"):
+        with _explain_errors(what, "called"):
             found = cast("Callable[[], object]", found)()
         if isinstance(found, CoroutineType):
             found.close()
@@ -183,15 +183,17 @@ def _no_graph(module: ModuleType, where: str, message: str) -> BaeError:
 # --- modules of user code -----------------------------------------------------------------------
 
 
-def _from_file(path: Path, said: str) -> ModuleType:
+def _load_file(path: Path, said: str) -> ModuleType:
     """The module in a file, imported as its package knows it where it is in one."""
     # Those of `os.path` raise nothing for names that no file can have.
     if os.path.isfile(path / "__init__.py"):
         path /= "__init__.py"
     if os.path.isdir(path):
-        raise _unknown(f"{said} is a directory", "name a Python file in it")
+        raise _unknown_module(f"{said} is a directory", "name a Python file in it")
     if not os.path.isfile(path):
-        raise _unknown(f"there is no file {said}", f"give its path from here{_near_files(path)}")
+        raise _unknown_module(
+            f"there is no file {said}", f"give its path from here{_near_files(path)}"
+        )
     path = path.resolve()
     top = path.parent
     names = [path.stem]
@@ -200,18 +202,18 @@ def _from_file(path: Path, said: str) -> ModuleType:
         top = top.parent
     _put_on_path(top)
     if len(names) > 1 or names == ["__init__"]:
-        return _imported(".".join(names).removesuffix(".__init__"), said)
-    return _executed(path, said)
+        return _import_module(".".join(names).removesuffix(".__init__"), said)
+    return _execute_file(path, said)
 
 
-def _from_name(name: str, root: Path) -> ModuleType:
+def _load_name(name: str, root: Path) -> ModuleType:
     """The module of a name, looked for in a directory first."""
     if not all(part.isidentifier() for part in name.split(".")):
-        raise _unknown(
+        raise _unknown_module(
             f"{name!r} is no module and no file", "write a file as app.py, or a module as a.b.c"
         )
     _put_on_path(root)
-    return _imported(name, name)
+    return _import_module(name, name)
 
 
 def _put_on_path(folder: Path) -> None:
@@ -220,7 +222,7 @@ def _put_on_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _executed(path: Path, said: str) -> ModuleType:
+def _execute_file(path: Path, said: str) -> ModuleType:
     stem = path.stem
     known = sys.modules.get(stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
@@ -229,11 +231,11 @@ def _executed(path: Path, said: str) -> ModuleType:
         stem = f"{stem}_"  # not in the place of another
     spec = spec_from_file_location(stem, path)
     if spec is None or spec.loader is None:
-        raise _unknown(f"{said} is no Python file", "give one that ends in .py")
+        raise _unknown_module(f"{said} is no Python file", "give one that ends in .py")
     module = module_from_spec(spec)
     sys.modules[stem] = module
     try:
-        with _explained(said):
+        with _explain_errors(said):
             spec.loader.exec_module(module)
     except BaseException:
         sys.modules.pop(stem, None)
@@ -241,9 +243,9 @@ def _executed(path: Path, said: str) -> ModuleType:
     return module
 
 
-def _imported(name: str, said: str) -> ModuleType:
+def _import_module(name: str, said: str) -> ModuleType:
     try:
-        with _explained(said):
+        with _explain_errors(said):
             return import_module(name)
     except BaeError as error:
         missing = error.cause
@@ -251,13 +253,13 @@ def _imported(name: str, said: str) -> ModuleType:
             raise
         parent, _, last = name.rpartition(".")
         if missing.name == name and hasattr(sys.modules.get(parent), last):
-            raise _unknown(
+            raise _unknown_module(
                 f"there is no module {said}, and {parent} has the name {last}",
                 f"a name in a module stands after a colon: {parent}:{last}",
                 missing,
             ) from missing
         if f"{name}.".startswith(f"{missing.name}."):
-            raise _unknown(
+            raise _unknown_module(
                 f"there is no module {said}",
                 "run bae where the module is found, or name its file",
                 missing,
@@ -265,13 +267,13 @@ def _imported(name: str, said: str) -> ModuleType:
         raise
 
 
-def _unknown(message: str, fix: str, cause: BaseException | None = None) -> BaeError:
+def _unknown_module(message: str, fix: str, cause: BaseException | None = None) -> BaeError:
     """The error of a module that is not where it was said to be."""
     return BaeError(message, code="bae-module-unknown", fix=fix, cause=cause)
 
 
 @contextmanager
-def _explained(said: str, done: str = "imported") -> Generator[None]:
+def _explain_errors(said: str, done: str = "imported") -> Generator[None]:
     """Say of an error that it came up while user code was imported or called, and where in it."""
     try:
         yield
@@ -284,11 +286,11 @@ def _explained(said: str, done: str = "imported") -> Generator[None]:
             f"{said} {how}{place_of(error)}",
             code="bae-module-failed",
             cause=error,
-            fix=_way_out(error),
+            fix=_suggest_fix(error),
         ) from error
 
 
-def _way_out(error: BaseException) -> str:
+def _suggest_fix(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install what has the module {error.name}, into {sys.executable}"
     if isinstance(error, SystemExit):
@@ -332,16 +334,16 @@ def raised_at(error: BaseException) -> str | None:
     while isinstance(error, BaeError) and error.cause is not None:
         error = error.cause
     line = last_line(error.__traceback__)
-    return f"{shown(Path(line.file))}:{line.number} in {line.function}" if line else None
+    return f"{relative_path(Path(line.file))}:{line.number} in {line.function}" if line else None
 
 
 def place_of(error: BaseException) -> str:
     """The same for the end of a message, as `, desk.py:9`; empty where it is not known. What
     Python cannot read has a place too."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
-        return f", {shown(Path(error.filename))}:{error.lineno}"
+        return f", {relative_path(Path(error.filename))}:{error.lineno}"
     line = last_line(error.__traceback__)
-    return f", {shown(Path(line.file))}:{line.number}" if line is not None else ""
+    return f", {relative_path(Path(line.file))}:{line.number}" if line is not None else ""
 
 
 def last_line(traceback: TracebackType | None) -> Line | None:
@@ -355,7 +357,7 @@ def last_line(traceback: TracebackType | None) -> Line | None:
     return found
 
 
-def shown(path: Path) -> str:
+def relative_path(path: Path) -> str:
     """A path as it is said from this directory, where it is in it."""
     try:
         return str(path.relative_to(Path.cwd()))

@@ -21,9 +21,9 @@ from bae.cli import exits
 from bae.cli.journals import default
 from bae.cli.models import lm_named
 from bae.cli.printing import err, error_data, iso, note, out, print_hanging, print_json
-from bae.cli.questions import until
+from bae.cli.questions import describe_deadline
 from bae.cli.texts import WITHHELD, in_lines, in_one_line
-from bae.cli.values import example_of, is_secret, wanted
+from bae.cli.values import describe_type, example_of, is_secret
 from bae.cli.wording import count
 from bae.exceptions import BaeError, BudgetError, GateError, LimitError, ProofError
 from bae.secrets import without_hidden_parts
@@ -125,7 +125,9 @@ def short_id(run_id: str) -> str:
     return run_id[:8] if re.fullmatch("[0-9a-f]{24}", run_id) else run_id
 
 
-def tell(outcome: Outcome, said: CommandLine, summary: Text, *, as_json: bool, quiet: bool) -> None:
+def print_outcome(
+    outcome: Outcome, said: CommandLine, summary: Text, *, as_json: bool, quiet: bool
+) -> None:
     """Print how a run came out. What it failed with is raised by whoever called this."""
     if as_json:
         print_json(_as_data(outcome))
@@ -133,11 +135,11 @@ def tell(outcome: Outcome, said: CommandLine, summary: Text, *, as_json: bool, q
         err().print()  # between what was shown of the run and how it came out
     match outcome.kind:
         case "ended" if not as_json and outcome.last is not None:
-            show(outcome.last, out())
+            print_node(outcome.last, out())
         case "waiting":
-            _tell_waiting(outcome, said)
+            _print_waiting(outcome, said)
         case "cancelled":
-            _tell_cancelled(outcome, said)
+            _print_cancelled(outcome, said)
         case "running" if outcome.error is None:  # which says so itself
             note(f"another process has the run {outcome.run_id}, and continues it")
         case _:
@@ -175,13 +177,15 @@ def _as_data(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _tell_waiting(outcome: Outcome, said: CommandLine) -> None:
+def _print_waiting(outcome: Outcome, said: CommandLine) -> None:
     console = err()
     console.print(Text(f"the run {outcome.run_id} waits for an answer", style="yellow"))
     places = Counter(gate.place for gate in outcome.waiting)
     for gate in outcome.waiting:
         line = Text("  ").append(in_lines(gate.question, 6), style="bold")
-        line.append(f"  {gate.place}: {wanted(gate.type)}{until(gate)}", style="dim")
+        line.append(
+            f"  {gate.place}: {describe_type(gate.type)}{describe_deadline(gate)}", style="dim"
+        )
         console.print(line, soft_wrap=True)
         if said.journal is not None:
             command = said.answer(outcome.run_id, gate, among=places[gate.place])
@@ -193,7 +197,7 @@ def _tell_waiting(outcome: Outcome, said: CommandLine) -> None:
         )
 
 
-def _tell_cancelled(outcome: Outcome, said: CommandLine) -> None:
+def _print_cancelled(outcome: Outcome, said: CommandLine) -> None:
     console = err()
     codes = {exits.TERMINATED: "terminated", exits.HUNG_UP: "hung up"}
     line = Text(codes.get(outcome.code, "interrupted"), style="bold yellow")
@@ -285,7 +289,7 @@ def advise_gate(error: GateError, run_id: str, said: CommandLine, *, over: bool 
 # --- the result ---------------------------------------------------------------------------------
 
 
-def show(node: Node, console: Console) -> None:
+def print_node(node: Node, console: Console) -> None:
     """Print a node: its class as a title, the fields below. At a terminal they are set out in
     columns and wrapped; elsewhere a line stays a line."""
     fields = fields_of(node)
@@ -340,7 +344,7 @@ def _entry(start: str, value: Any, below: str) -> Iterator[str]:
         for each in cast("list[Any]", value):
             yield from _item(each, below)
     else:
-        lines = f"{start} {in_lines(_said(value), len(below))}".split("\n")
+        lines = f"{start} {in_lines(_plain_value(value), len(below))}".split("\n")
         yield from (line.rstrip() for line in lines)
 
 
@@ -372,10 +376,10 @@ def _cell(value: Any) -> Any:
             listed.add_row(Text("-", style="dim"), _cell(each))
         return listed
     quiet = value is None or value == WITHHELD
-    return Text(in_lines(_said(value)), style="dim" if quiet else "")
+    return Text(in_lines(_plain_value(value)), style="dim" if quiet else "")
 
 
-def _said(value: Any) -> str:
+def _plain_value(value: Any) -> str:
     """A value without parts, as it is read."""
     if isinstance(value, str):
         return value

@@ -35,12 +35,12 @@ _COLORS: Final = Theme({"repr.number": "none", "repr.str": "none"})
 def out() -> Console:
     """The console for results. Give `soft_wrap=True` to print, or use `print_hanging`: a line that
     goes into a file or a pipe must stay a line."""
-    return _usable(_Results(highlight=False, theme=_COLORS))
+    return _with_width(_Results(highlight=False, theme=_COLORS))
 
 
 def err() -> Console:
     """The console for progress, questions, notes and errors."""
-    return _usable(_Progress(stderr=True, highlight=False, theme=_COLORS))
+    return _with_width(_Progress(stderr=True, highlight=False, theme=_COLORS))
 
 
 class _Results(Console):
@@ -61,16 +61,16 @@ class _Progress(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        let_go(self.file)
+        discard_output(self.file)
 
 
-def _usable(console: Console) -> Console:
+def _with_width(console: Console) -> Console:
     if console.width < 1:  # COLUMNS=0, which some tools set where they do not know
         console.width = 80
     return console
 
 
-def let_go(stream: Any) -> None:
+def discard_output(stream: Any) -> None:
     """Have what is still written to a stream go nowhere: its reader is gone."""
     with suppress(AttributeError, OSError, ValueError):
         number = stream.fileno()
@@ -97,18 +97,18 @@ def print_hanging(console: Console, text: Text, indent: int) -> None:
     for line in text.split("\n"):
         command = _COMMAND.search(line.plain) if line.cell_len > console.width else None
         if command is None:
-            lines += _hung(line, console, indent)
+            lines += _wrap_line(line, console, indent)
             continue
         begin, end = command.span()
-        lines += _hung(line[:begin], console, indent) if line.plain[:begin].strip() else []
+        lines += _wrap_line(line[:begin], console, indent) if line.plain[:begin].strip() else []
         lines.append(Text(" " * indent).append_text(line[begin:end]))
         if rest := line.plain[end:].strip():
             after = line[end + line.plain[end:].index(rest) :]
-            lines += _hung(Text(" " * indent).append_text(after), console, indent)
+            lines += _wrap_line(Text(" " * indent).append_text(after), console, indent)
     console.print(Text("\n").join(lines), soft_wrap=True)
 
 
-def _hung(line: Text, console: Console, indent: int) -> list[Text]:
+def _wrap_line(line: Text, console: Console, indent: int) -> list[Text]:
     """A line as several, all but the first one indented."""
     first = line.wrap(console, console.width, tab_size=8)
     if len(first) < 2:
@@ -131,7 +131,7 @@ _COMMAND: Final = re.compile(
 # --- errors -------------------------------------------------------------------------------------
 
 
-def tell_error(error: BaseException) -> None:
+def print_error(error: BaseException) -> None:
     """What failed, where, why and what to do, on stderr."""
     said = Text().append("error", style="bold red")
     if not isinstance(error, BaeError):
@@ -163,7 +163,7 @@ def _append(said: Text, label: str, text: str | None) -> None:
         said.append(in_lines(text, _BELOW))
 
 
-def tell_traceback(error: BaseException) -> None:
+def print_traceback(error: BaseException) -> None:
     """Where an error comes from, as Python tells it."""
     told = readable("".join(format_exception(error)).rstrip("\n"), _LONGEST)
     err().print(Text(in_lines(told, 2)), soft_wrap=True)

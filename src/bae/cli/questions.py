@@ -22,7 +22,7 @@ from bae.cli.live.display import turn_logging
 from bae.cli.printing import err
 from bae.cli.signals import Signals
 from bae.cli.texts import WITHHELD, cut, in_lines, in_one_line
-from bae.cli.values import Misfit, Typed, is_secret, is_yes_or_no, read, spelled, wanted
+from bae.cli.values import Misfit, Typed, describe_type, is_secret, is_yes_or_no, read, spell_value
 from bae.cli.wording import text_of
 from bae.run import Waiting
 
@@ -68,7 +68,7 @@ def ask_field(cls: type[Node], name: str) -> Typed | None:
 def ask_answer(cls: type[Node], name: str) -> Typed:
     """Ask for the answer to a gate in the same way. Enter alone is none, whatever the field takes:
     an answer stands, so that it is given on purpose."""
-    return _asked(_answer(cls, name))
+    return _run_question(_answer(cls, name))
 
 
 class AtTerminal:
@@ -119,10 +119,10 @@ async def _answer(cls: type[Node], name: str) -> Typed:
 
 def line_typed(prompt: str, *, hidden: bool = False) -> str:
     """The next line that is typed, while nothing else is done."""
-    return _asked(typed_line(prompt, hidden=hidden))
+    return _run_question(typed_line(prompt, hidden=hidden))
 
 
-def _asked(asking: Coroutine[Any, Any, T]) -> T:
+def _run_question(asking: Coroutine[Any, Any, T]) -> T:
     """What is answered. A signal leaves the terminal as it was, and ends the command."""
     with Signals(str) as signals:
 
@@ -193,11 +193,11 @@ def _question(gate: OpenGate) -> Text:
         said.append(f"\n    {name}: ", style="dim").append(shown)
     if gate.problem:
         said.append(f"\n  the answer before did not fit: {in_lines(gate.problem, 6)}", style="red")
-    said.append(f"\n{until(gate)}  Ctrl-D leaves the run waiting", style="dim")
+    said.append(f"\n{describe_deadline(gate)}  Ctrl-D leaves the run waiting", style="dim")
     return said
 
 
-def until(gate: OpenGate) -> str:
+def describe_deadline(gate: OpenGate) -> str:
     """How long there is to answer, and what happens then."""
     if gate.deadline is None:
         return ""
@@ -237,7 +237,7 @@ def _prompt_of(cls: type[Node], name: str, *, with_default: bool = False) -> str
 def _kind(annotation: Any) -> str:
     if is_yes_or_no(annotation):
         return "y/n"
-    said = in_one_line(wanted(annotation))
+    said = in_one_line(describe_type(annotation))
     return "str" if said == "text" else said
 
 
@@ -263,5 +263,5 @@ def _default_of(info: FieldInfo) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str) or hasattr(value, "value"):
-        return cut(in_one_line(spelled(value)), 40) or "no text"
+        return cut(in_one_line(spell_value(value)), 40) or "no text"
     return text_of(value, 40)

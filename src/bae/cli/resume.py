@@ -41,7 +41,7 @@ from bae.cli.printing import err, note, out, print_json
 from bae.cli.questions import ask_answer, ask_field, can_ask
 from bae.cli.start import read_sets, read_text, refuse_twice, split_set
 from bae.cli.texts import in_lines
-from bae.cli.values import Misfit, example_of, is_secret, read, wanted
+from bae.cli.values import Misfit, describe_type, example_of, is_secret, read
 from bae.exceptions import BaeError, GateError, JournalError
 from bae.journal.decoder import decode_run, graph_at
 from bae.journal.gates import all_gates, describe_status, find_gate, open_gates
@@ -140,7 +140,7 @@ def fork(
     _check_model(graph, lm, optimized)
     said = CommandLine(module, file_to_read(journal), lm, optimized)
 
-    async def forked(runs: Journal) -> StoredRun:
+    async def make_fork(runs: Journal) -> StoredRun:
         run_id = await run_meant(runs, run)
         changed: dict[str, Any] = {}
         if sets:
@@ -158,7 +158,7 @@ def fork(
             raise
         return await runs.read(made)
 
-    stored = use(journal, forked, write=True)
+    stored = use(journal, make_fork, write=True)
     info = stored.info
     if not no_run:
         if not quiet:
@@ -219,10 +219,10 @@ def answer(
         raise
     stored = stored_run(journal, run, write=True)
     run_id = stored.info.run_id
-    asked, value = _gate_meant(graph, stored, gate, value, said)
-    reply = _reply(graph, run_id, asked, value, said, ask=not no_ask)
+    asked, value = _find_gate(graph, stored, gate, value, said)
+    reply = _read_answer(graph, run_id, asked, value, said, ask=not no_ask)
     if not no_run:
-        model = _model(graph, stored, said, quiet=quiet)
+        model = _choose_lm(graph, stored, said, quiet=quiet)
 
         def go(kept: Any, answerer: Any) -> Any:
             return graph.answer(
@@ -259,8 +259,8 @@ def _continue(
 ) -> None:
     run_id = stored.info.run_id
     over = stored.info.status == "ended"  # what it needs is there, then
-    given = {} if over and not sets else withheld(graph, stored, sets, ask=options.ask)
-    model = _model(graph, stored, said, quiet=options.quiet)
+    given = {} if over and not sets else read_secrets(graph, stored, sets, ask=options.ask)
+    model = _choose_lm(graph, stored, said, quiet=options.quiet)
 
     def go(kept: Any, answerer: Any) -> Any:
         return graph.resume(run_id, model, max_iters, journal=kept, answer=answerer, given=given)
@@ -268,7 +268,7 @@ def _continue(
     carry_out(graph, run_id, go, said, replace(options, ended_before=over))
 
 
-def _model(
+def _choose_lm(
     graph: Graph[Any, Any], stored: StoredRun, said: CommandLine, *, quiet: bool
 ) -> LM | str | None:
     return lm_with_learned(graph, lm_for(graph, stored, said.lm), said.optimized, quiet=quiet)
@@ -277,7 +277,7 @@ def _model(
 # --- secrets ------------------------------------------------------------------------------------
 
 
-def withheld(
+def read_secrets(
     graph: Graph[Any, Any], stored: StoredRun, sets: Sequence[str], *, ask: bool
 ) -> dict[str, Any]:
     """What `Graph.resume` and `Graph.replay` take as `given`: what --set says, and what is asked
@@ -288,7 +288,7 @@ def withheld(
         place, text = split_set(each)
         cls, field = _field_at(graph, place)
         given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
-    while missing := asyncio.run(_missing(graph, stored, given)):
+    while missing := asyncio.run(_find_missing(graph, stored, given)):
         if not (ask and can_ask()):
             raise JournalError(
                 f"the run needs {', '.join(missing)}, which the journal does not have: it is a "
@@ -318,7 +318,9 @@ def _field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
     )
 
 
-async def _missing(graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]) -> list[str]:
+async def _find_missing(
+    graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]
+) -> list[str]:
     """The fields that must be given, as `Login.token`."""
     try:
         await decode_run(graph, stored.lines, given=given)
@@ -331,7 +333,7 @@ async def _missing(graph: Graph[Any, Any], stored: StoredRun, given: dict[str, A
 # --- gates --------------------------------------------------------------------------------------
 
 
-def _gate_meant(
+def _find_gate(
     graph: Graph[Any, Any],
     stored: StoredRun,
     gate: str | None,
@@ -346,13 +348,13 @@ def _gate_meant(
         gate, value = only.address, gate
     if gate is None:
         if only is None:
-            raise _not_one(graph, stored, found, said)
+            raise _ambiguous_gate(graph, stored, found, said)
         gate = only.address
     try:
         return find_gate(stored, gate), value
     except GateError as error:
         if error.code in ("bae-gate-unknown", "bae-gate-ambiguous") and found:
-            raise _not_one(graph, stored, found, said, error) from None
+            raise _ambiguous_gate(graph, stored, found, said, error) from None
         advise_gate(error, stored.info.run_id, said, over=stored.info.status == "ended")
         raise
 
@@ -367,7 +369,7 @@ def _is_name(word: str, stored: StoredRun, only: OpenGate) -> bool:
     return bool(get_close_matches(word.lower(), of_open, n=1, cutoff=0.8))
 
 
-def _not_one(
+def _ambiguous_gate(
     graph: Graph[Any, Any],
     stored: StoredRun,
     found: Sequence[OpenGate],
@@ -406,7 +408,7 @@ def _class_of(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:
     return cls if cls is not None and gate.field_name in cls.__pydantic_fields__ else None
 
 
-def _reply(
+def _read_answer(
     graph: Graph[Any, Any],
     run_id: str,
     gate: OpenGate,
@@ -429,7 +431,7 @@ def _reply(
                 node_type=cls,
                 field_name=name,
                 code="bae-gate-invalid",
-                fix=f"answer with {wanted(cls.__pydantic_fields__[name].annotation)}; "
+                fix=f"answer with {describe_type(cls.__pydantic_fields__[name].annotation)}; "
                 "the run still waits",
             ) from None
     if not (ask and can_ask()):

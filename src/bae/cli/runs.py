@@ -31,11 +31,12 @@ from bae.cli.options import (
 )
 from bae.cli.outcome import CommandLine, short_id
 from bae.cli.printing import as_data, note, out, print_hanging, print_json
-from bae.cli.resume import answer, fork, resume, withheld
-from bae.cli.story import STYLES, heading_of, outcome_of, story_of
+from bae.cli.resume import answer, fork, read_secrets, resume
+from bae.cli.story import STYLES, heading_lines, node_lines, outcome_lines
 from bae.cli.tables import Column, print_table
 from bae.cli.texts import in_one_line
 from bae.cli.timeline import bars_of
+from bae.cli.wording import count
 from bae.exceptions import JournalError, ReplayError
 from bae.graph import Graph
 from bae.journal.export import is_sqlite
@@ -135,7 +136,7 @@ def _print_runs(infos: Sequence[RunInfo]) -> None:
         run_id, began = info.run_id, when(info.started)
         if console.is_terminal:
             run_id, began = short_id(run_id), _ago(info.started, now)
-        cells = [run_id, info.graph, status, began, long(info.lasted(now)), _about(info)]
+        cells = [run_id, info.graph, status, began, long(info.lasted(now)), _describe_run(info)]
         styles = ["", "", STYLES[status], "", "", "dim"]
         rows.append([Text(in_one_line(c), s) for c, s in zip(cells, styles, strict=True)])
     titles = ("RUN", "GRAPH", "STATUS", "STARTED", "LASTED", "")
@@ -150,7 +151,7 @@ def _ago(at: float, now: float) -> str:
     return f"{int(seconds)} s ago"
 
 
-def _about(info: RunInfo) -> str:
+def _describe_run(info: RunInfo) -> str:
     """What a run waits for, why it failed, or where it comes from."""
     if info.waiting and info.status == "waiting":
         return "; ".join(
@@ -189,16 +190,16 @@ def show(
         print_json({**info, **ran, **report, "ended_at": told.ended_at or None})
         return
     console = out()
-    for line in heading_of(told):
+    for line in heading_lines(told):
         print_hanging(console, line, 4)
     if timeline:
         console.print()
         for line in bars_of(told.timeline, console, full=full):
             console.print(line, soft_wrap=True)
-    for line in story_of(told, full=full, width=console.width if console.is_terminal else None):
+    for line in node_lines(told, full=full, width=console.width if console.is_terminal else None):
         print_hanging(console, line, 9)
     console.print()
-    for line in outcome_of(told):
+    for line in outcome_lines(told):
         print_hanging(console, line, 2)
     file, status, info = file_to_read(journal), told.timeline.status, told.info
     if not is_sqlite(file) or status in ("ended", "running"):
@@ -292,7 +293,7 @@ def replay(
     """
     graph = load(module, "-m").graph
     stored = stored_run(journal, run)
-    given = withheld(graph, stored, sets or (), ask=not no_ask)
+    given = read_secrets(graph, stored, sets or (), ask=not no_ask)
     try:
         done = asyncio.run(repeat(graph, stored, given))
     except ReplayError as error:
@@ -442,11 +443,11 @@ def export(
         target = sys.stdout.buffer if to == "-" else to
         return await runs.export(target, chosen, status=status, graph=graph)
 
-    count = use(journal, written)
+    number = use(journal, written)
     if as_json:
-        print_json({"path": to, "count": count})
+        print_json({"path": to, "count": number})
     elif to != "-":
-        note(f"{to}: {_runs(count)}")
+        note(f"{to}: {count(number, 'run')}")
 
 
 @group.command("load", epilog=examples("bae runs load out.jsonl -j other.db"))
@@ -486,7 +487,7 @@ def load_runs(
     if as_json:
         print_json(ids)
         return
-    note(f"{file_to_write(journal)}: {_runs(len(ids))} loaded")
+    note(f"{file_to_write(journal)}: {count(len(ids), 'run')} loaded")
     _print_ids(ids)
 
 
@@ -496,7 +497,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _GONE: Final = "interrupted"
 
 
-def seconds_in(text: str) -> float:
+def parse_duration(text: str) -> float:
     """How many seconds a text such as 90s, 30m, 12h, 30d or 2w says; else it is a wrong usage."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
     if match is None:
@@ -504,7 +505,7 @@ def seconds_in(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _status_in(text: str) -> str:
+def _parse_status(text: str) -> str:
     if text not in get_args(Status):
         raise typer.BadParameter(f"{text!r} is none of {', '.join(get_args(Status))}")
     return text
@@ -517,7 +518,7 @@ def prune(
         typer.Option(
             "--older-than",
             metavar="30d",
-            parser=seconds_in,
+            parser=parse_duration,
             show_default=False,
             help="Runs last written longer ago than this: 90s, 30m, 12h, 30d, 2w.",
         ),
@@ -528,7 +529,7 @@ def prune(
             "--status",
             "-s",
             metavar="STATUS",
-            parser=_status_in,
+            parser=_parse_status,
             show_default=False,
             help=f"Only runs with this status: {', '.join(get_args(Status))}. Repeatable. "
             "Default: ended, failed, cancelled.",
@@ -570,16 +571,16 @@ def prune(
             print_json({"runs": found, "deleted": 0, "dry_run": True})
         elif dry_run:
             _print_ids(found)
-            note(f"{_runs(len(found))} would be deleted")
+            note(f"{count(len(found), 'run')} would be deleted")
         if dry_run:
             return
         if found:
-            _confirm(f"Delete {_runs(len(found))}? It cannot be undone.")
+            _confirm(f"Delete {count(len(found), 'run')}? It cannot be undone.")
     gone = use(journal, deleted, write=True)
     if as_json:
         print_json({"runs": gone, "deleted": len(gone), "dry_run": False})
         return
-    note(f"{_runs(len(gone))} deleted")
+    note(f"{count(len(gone), 'run')} deleted")
 
 
 @group.command("redact", epilog=examples("bae runs redact 3f2a Person.email"))
@@ -627,10 +628,6 @@ def _confirm(question: str) -> None:
 def _print_ids(ids: Sequence[str]) -> None:
     for run_id in ids:
         out().print(in_one_line(run_id), markup=False, soft_wrap=True)
-
-
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
 
 
 # --- files --------------------------------------------------------------------------------------

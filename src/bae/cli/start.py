@@ -22,12 +22,12 @@ from bae.cli.texts import cut, in_one_line
 from bae.cli.values import (
     Misfit,
     Typed,
+    describe_type,
     is_secret,
     loads,
     read,
     read_json,
     set_example,
-    wanted,
 )
 from bae.draft import from_answer, validated
 from bae.exceptions import BaeError
@@ -74,7 +74,7 @@ def read_text(cls: type[Node], name: str, text: str) -> Typed:
         return read(cls, name, text)
     except Misfit as misfit:
         hidden = is_secret(cls, name)
-        fix = f"give {wanted(cls.__pydantic_fields__[name].annotation)}"
+        fix = f"give {describe_type(cls.__pydantic_fields__[name].annotation)}"
         fix += "" if hidden else f"; for example {set_example(cls, name)}"
         raise _unfit(cls, [_fault(name, text, why=str(misfit), hidden=hidden)], fix) from None
 
@@ -308,7 +308,7 @@ def _missing(cls: type[Node], missing: list[str], said: str) -> BaeError:
     for name in missing:
         info = cls.__pydantic_fields__[name]
         about = f" ({info.description})" if info.description else ""
-        listed.append(f"{name}: {wanted(info.annotation)}{about}")
+        listed.append(f"{name}: {describe_type(info.annotation)}{about}")
     secret = [name for name in missing if is_secret(cls, name)]
     fix = " ".join([said, *(set_example(cls, name) for name in missing if name not in secret)])
     if secret:

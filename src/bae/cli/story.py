@@ -11,6 +11,7 @@ from rich.text import Text
 
 from bae.cli.texts import WITHHELD, cut, in_one_line
 from bae.cli.timeline import ITEMS, NODES
+from bae.cli.wording import count, spent
 from bae.journal.node_codec import is_node
 from bae.journal.provenance import JudgedAnswer, Provenance, long, when
 from bae.journal.report import GraphReport, NodeReport, RunReport
@@ -33,7 +34,7 @@ _GRAPHS: Final = 8
 """How many graphs are shown, the run itself among them."""
 
 
-def heading_of(told: RunReport) -> Iterator[Text]:
+def heading_lines(told: RunReport) -> Iterator[Text]:
     """Which run it is, when it ran and what it used."""
     info, status = told.info, told.timeline.status
     head = Text(f"{in_one_line(info.graph)}, run {in_one_line(info.run_id)}: ", style="bold")
@@ -43,22 +44,22 @@ def heading_of(told: RunReport) -> Iterator[Text]:
     if info.parent:
         yield _dim(f"  forked from {info.parent}")
     if told.usage != Usage():
-        yield _dim(f"  {spent(told.usage)}")
+        yield _dim(f"  {describe_usage(told.usage)}")
     for resumed in told.resumed:
         yield _dim(f"  resumed {when(resumed.at)}")
         for change in resumed.changes:
             yield from (_dim(f"    {line}") for line in change.splitlines())
 
 
-def story_of(told: RunReport, *, full: bool, width: int | None) -> Iterator[Text]:
+def node_lines(told: RunReport, *, full: bool, width: int | None) -> Iterator[Text]:
     """The nodes of a run, then those of the graphs inside it; lines are cut to `width` unless
     `full` asks for all of it."""
     room = None if full else width or 0
-    shown = told.graphs if full else _shown(told.graphs)
+    shown = told.graphs if full else _select_graphs(told.graphs)
     for graph in shown:
         yield Text(f"\n  in {in_one_line(graph.path)}" if graph.path else "", style="bold")
         indent = "    " if graph.path else ""
-        first, left_out, last = (graph.nodes, 0, ()) if full else _ends(graph.nodes)
+        first, left_out, last = (graph.nodes, 0, ()) if full else _split_ends(graph.nodes)
         for node in first:
             yield from _node(node, indent, room)
         if left_out:
@@ -71,7 +72,7 @@ def story_of(told: RunReport, *, full: bool, width: int | None) -> Iterator[Text
         yield Text(f"\n  … {said}: --full shows them", style="dim")
 
 
-def outcome_of(told: RunReport) -> Iterator[Text]:
+def outcome_lines(told: RunReport) -> Iterator[Text]:
     """How a run came out."""
     info, status = told.info, told.timeline.status
     match status:
@@ -90,25 +91,20 @@ def outcome_of(told: RunReport) -> Iterator[Text]:
             yield Text(status, style=STYLES[status])
 
 
-def spent(usage: Usage) -> str:
+def describe_usage(usage: Usage) -> str:
     """What LM calls used."""
-    parts = [f"{usage.calls} LM call{'' if usage.calls == 1 else 's'}"]
-    if usage.tokens:
-        parts.append(f"{usage.tokens:,} tokens")
-    if usage.cost is None:
-        parts.append("cost unknown")
-    elif usage.cost:
-        parts.append(f"${usage.cost:.4g}")
-    if usage.models:
-        parts.append(", ".join(usage.models))
-    return ", ".join(parts)
+    parts = [count(usage.calls, "LM call"), *spent(usage)]
+    parts += ["cost unknown"] if usage.cost is None else []
+    return ", ".join([*parts, *usage.models])
 
 
 def _dim(text: str) -> Text:
     return Text(in_one_line(text), style="dim")
 
 
-def _ends(nodes: Sequence[NodeReport]) -> tuple[Sequence[NodeReport], int, Sequence[NodeReport]]:
+def _split_ends(
+    nodes: Sequence[NodeReport],
+) -> tuple[Sequence[NodeReport], int, Sequence[NodeReport]]:
     """The first and the last of many nodes, and how many are between them."""
     if len(nodes) <= NODES:
         return nodes, 0, ()
@@ -116,7 +112,7 @@ def _ends(nodes: Sequence[NodeReport]) -> tuple[Sequence[NodeReport], int, Seque
     return nodes[:half], len(nodes) - 2 * half, nodes[-half:]
 
 
-def _shown(graphs: Sequence[GraphReport]) -> Sequence[GraphReport]:
+def _select_graphs(graphs: Sequence[GraphReport]) -> Sequence[GraphReport]:
     """The run itself, the first graphs inside it, and a few of the others that are not done."""
     rest = [graph for graph in graphs[_GRAPHS:] if not all(node.whole for node in graph.nodes)]
     return [*graphs[:_GRAPHS], *rest[:ITEMS]]
@@ -126,7 +122,7 @@ def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
     head = Text(f"{indent}{node.step:>3}  ").append(node.name, style="bold")
     if not node.whole:
         head.append("  (not whole yet)", style="yellow")
-    if made := _made(node):
+    if made := _describe_making(node):
         head.append(f"   <- {in_one_line(made)}", style="dim")
     yield head
     for call in node.calls:
@@ -137,7 +133,7 @@ def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
         yield _field(field, f"{indent}       {field.field.ljust(longest)}  ", room)
 
 
-def _made(node: NodeReport) -> str:
+def _describe_making(node: NodeReport) -> str:
     """How a node came to be, as far as the LM had a hand in it."""
     parts: list[str] = []
     if node.chosen_among:
@@ -145,7 +141,7 @@ def _made(node: NodeReport) -> str:
     if node.filled_in is not None:
         parts.append(f"filled in {long(node.filled_in)}")
     if node.usage != Usage():
-        parts.append(spent(node.usage))
+        parts.append(describe_usage(node.usage))
     if node.forked_from:
         changed = ", ".join(node.changed) or "nothing"
         parts.append(f"forked from {node.forked_from} with {changed} changed")
@@ -155,7 +151,7 @@ def _made(node: NodeReport) -> str:
 def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
     """What went wrong with an answer, or all of it where all is asked for."""
     if call.verdict == "used":
-        yield _dim(f"{indent}{call.by} asked an LM: {spent(call.usage)}")
+        yield _dim(f"{indent}{call.by} asked an LM: {describe_usage(call.usage)}")
         return
     if call.verdict == "valid" and not full:
         return

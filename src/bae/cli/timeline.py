@@ -172,11 +172,13 @@ def _legend(rows: Sequence[Row], scale: _Scale, pen: Pen) -> Iterator[str]:
 def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> list[Row]:
     """The rows of a timeline; all of them, or a number that can be read. `more` stands before how
     many are left out."""
-    return list(_rows(timeline.work, 0, timeline.seconds / 200, full, more))
+    return list(_list_rows(timeline.work, 0, timeline.seconds / 200, full, more))
 
 
-def _rows(every: Sequence[Work], depth: int, quick: float, full: bool, more: str) -> Iterator[Row]:
-    shown = every if full else _shown(every)
+def _list_rows(
+    every: Sequence[Work], depth: int, quick: float, full: bool, more: str
+) -> Iterator[Row]:
+    shown = every if full else _select_work(every)
     known = {id(each) for each in shown}
     left_out = [each for each in every if id(each) not in known]
     before = None
@@ -187,12 +189,12 @@ def _rows(every: Sequence[Work], depth: int, quick: float, full: bool, more: str
         indent = "  " * depth
         yield Row(each.kind, in_one_line(f"{indent}{_label(each)}"), each.spans, each.outcome)
         inside = [work for work in each.inside if full or not _is_dull(work, each, quick)]
-        yield from _rows(inside, depth + 1, quick, full, more)
+        yield from _list_rows(inside, depth + 1, quick, full, more)
         if each is before:
-            yield _summed(left_out, f"{indent}{more} {len(left_out)} more")
+            yield _sum_work(left_out, f"{indent}{more} {len(left_out)} more")
 
 
-def _shown(every: Sequence[Work]) -> Sequence[Work]:
+def _select_work(every: Sequence[Work]) -> Sequence[Work]:
     """The first few of many, and of those that did not end well."""
     items = [each for each in every if each.kind == "item"]
     if len(items) > ITEMS + 1:
@@ -204,7 +206,7 @@ def _shown(every: Sequence[Work]) -> Sequence[Work]:
     return every
 
 
-def _summed(works: Sequence[Work], label: str) -> Row:
+def _sum_work(works: Sequence[Work], label: str) -> Row:
     """Several in one row, from the first that began to the last that ended."""
     span = Span(min(each.start for each in works), max(each.end for each in works))
     return Row(works[0].kind, label, (span,), "done")

@@ -119,9 +119,9 @@ def choices_of(annotation: Any) -> list[str]:
     found: list[str] = []
     for member in union_members(annotation):
         if get_origin(member) is Literal:
-            found.extend(spelled(value) for value in get_args(member))
+            found.extend(spell_value(value) for value in get_args(member))
         elif isinstance(member, type) and issubclass(member, Enum):
-            found.extend(spelled(each) for each in member)
+            found.extend(spell_value(each) for each in member)
         elif member is not NoneType:
             return []
     return list(dict.fromkeys(found))
@@ -136,11 +136,11 @@ def _members(annotation: Any) -> list[Enum]:
     return found
 
 
-def wanted(annotation: Any) -> str:
+def describe_type(annotation: Any) -> str:
     """What may be typed, in a few words: `yes or no`, `red | blue`, `1 (LOW) | 2 (HIGH)`, `int`."""
     if is_yes_or_no(annotation):
         return "yes or no"
-    names = {spelled(each): each.name for each in _members(annotation)}
+    names = {spell_value(each): each.name for each in _members(annotation)}
     choices = [
         each if names.get(each, each).lower() == each.lower() else f"{each} ({names[each]})"
         for each in choices_of(annotation)
@@ -157,7 +157,7 @@ def wanted(annotation: Any) -> str:
     return type_name(annotation)
 
 
-def spelled(value: Any) -> str:
+def spell_value(value: Any) -> str:
     """A value of a Literal, or a member of an Enum, as it is typed."""
     if isinstance(value, Enum):
         value = value.value
