@@ -9,7 +9,7 @@ import shutil
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -144,9 +144,8 @@ Candidate = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 def _python(root: Path, files: Sequence[str]) -> Candidate | None:
     names = {os.path.basename(name) for name in files}
-    named = names & {"pytest.ini", "conftest.py"} or "pytest" in as_table(
-        _pyproject(root).get("tool")
-    )
+    tools = as_table(_read_table(root / "pyproject.toml", tomllib.loads).get("tool"))
+    named = names & {"pytest.ini", "conftest.py"} or "pytest" in tools
     tests = any(
         name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))
         for name in names
@@ -162,9 +161,9 @@ def _python(root: Path, files: Sequence[str]) -> Candidate | None:
 
 
 def _node(root: Path, files: Sequence[str]) -> Candidate | None:
-    package = _package(root)
+    package = _read_table(root / "package.json", json.loads)
     language = "typescript" if (root / "tsconfig.json").exists() else "javascript"
-    needed = _list_dependencies(package)
+    needed = {*as_table(package.get("dependencies")), *as_table(package.get("devDependencies"))}
     words = _words(str(as_table(package.get("scripts")).get("test", "")))
     program = find_test_program(words)
     command: tuple[str, ...] | None = None
@@ -212,23 +211,9 @@ def _words(script: str) -> list[str]:
     return words if words and "=" not in words[0] else []
 
 
-def _package(root: Path) -> dict[str, Any]:
+def _read_table(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
-        return as_table(json.loads((root / "package.json").read_text("utf-8")))
-    except (OSError, ValueError):
-        return {}
-
-
-_DEPENDENCIES: Final = ("dependencies", "devDependencies")
-
-
-def _list_dependencies(package: dict[str, Any]) -> set[str]:
-    return {name for key in _DEPENDENCIES for name in as_table(package.get(key))}
-
-
-def _pyproject(root: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+        return as_table(parse(path.read_text("utf-8")))
     except (OSError, ValueError):
         return {}
 

@@ -268,13 +268,8 @@ class _Program:
     def _arguments(self, spec: dict[str, Any]) -> list[str]:
         landlock = None
         if self.kind is Protection.LANDLOCK:
-            read = [
-                "/proc",
-                "/sys/devices/system/cpu",
-                *_SYSTEM,
-                *_SETTINGS,
-                *self._list_readable(),
-            ]
+            kernel = ("/proc", "/sys/devices/system/cpu")
+            read = [*kernel, *_SYSTEM, *_SETTINGS, *self._list_readable()]
             write = [self.cwd, self.scratch, *_DEVICES, *self.writable]
             landlock = {"read": read, "write": write, "network": self.network}
         spec = {**spec, "command": self.command, "cwd": self.cwd, "landlock": landlock}
