@@ -326,7 +326,7 @@ class _Provider:
         else:
             payload = json.dumps(wire.whole(reply)).encode()
             if isinstance(fault, Malformed):
-                payload = b"upstream reply something that is not JSON"
+                payload = b"upstream sent something that is not JSON"
             half = len(payload) // 2
             parts = [payload[:half], payload[half:]]
             await client.start(200, "application/json", {"content-length": str(len(payload))})
