@@ -48,75 +48,54 @@ class Worn(EndNode):
 
 GATE = OpenGate("fine?", Worn, "top", int)
 
-# Every class with its default code, the arguments of its own, and what they become.
-CLASSES: list[tuple[type[BaeError], str, dict[str, Any], dict[str, Any]]] = [
-    (BaeError, "bae-error", {"path": "A -> B"}, {"path": "A -> B"}),
-    (HintError, "bae-hint-unresolved", {"path": "looked in x"}, {"path": "looked in x"}),
-    (
-        ProofError,
-        "bae-proof-failed",
-        {"problems": [Problem("error", "bae-x", "A", "is wrong")]},
-        {"problems": (Problem("error", "bae-x", "A", "is wrong"),)},
-    ),
-    (NodeError, "bae-node-failed", {"node_type": Worn}, {"node_type": Worn}),
-    (RouteError, "bae-route-undeclared", {"node_type": Worn}, {"node_type": Worn}),
-    (
-        DepError,
-        "bae-dep-failed",
-        {"node_type": Worn, "field_name": "top", "path": "A.x <- f()"},
-        {"node_type": Worn, "field_name": "top", "path": "A.x <- f()"},
-    ),
-    (
-        RecallError,
-        "bae-recall-missing",
-        {"node_type": Worn, "field_name": "top"},
-        {"node_type": Worn, "field_name": "top"},
-    ),
-    (
-        GateError,
-        "bae-gate-unanswered",
-        {"gates": [GATE], "node_type": Worn, "field_name": "top"},
-        {"gates": (GATE,), "node_type": Worn, "field_name": "top"},
-    ),
-    (
-        LimitError,
-        "bae-limit-reached",
-        {"limit": "max_iters", "bound": 10, "used": 9},
-        {"limit": "max_iters", "bound": 10, "used": 9},
-    ),
+# Every class with its default code and the arguments of its own.
+CLASSES: list[tuple[type[BaeError], str, dict[str, Any]]] = [
+    (BaeError, "bae-error", {"path": "A -> B"}),
+    (HintError, "bae-hint-unresolved", {"path": "looked in x"}),
+    (ProofError, "bae-proof-failed", {"problems": [Problem("error", "bae-x", "A", "is wrong")]}),
+    (NodeError, "bae-node-failed", {"node_type": Worn}),
+    (RouteError, "bae-route-undeclared", {"node_type": Worn}),
+    (DepError, "bae-dep-failed", {"node_type": Worn, "field_name": "top", "path": "A.x <- f()"}),
+    (RecallError, "bae-recall-missing", {"node_type": Worn, "field_name": "top"}),
+    (GateError, "bae-gate-unanswered", {"gates": [GATE], "node_type": Worn, "field_name": "top"}),
+    (LimitError, "bae-limit-reached", {"limit": "max_iters", "bound": 10, "used": 9}),
     (
         BudgetError,
         "bae-budget-spent",
-        {"limit": "calls", "bound": 3, "used": 3, "scope": "day", "usage": Usage(calls=3)},
         {"limit": "calls", "bound": 3, "used": 3, "scope": "day", "usage": Usage(calls=3)},
     ),
     (
         BaeLMError,
         "bae-lm-failed",
         {"retryable": True, "retry_after": 2.0, "status": 429, "usage": Usage(calls=1)},
-        {"retryable": True, "retry_after": 2.0, "status": 429, "usage": Usage(calls=1)},
     ),
-    (BaeParseError, "bae-lm-unparsable", {"sent": False}, {"sent": False, "usage": None}),
+    (BaeParseError, "bae-lm-unparsable", {"sent": False}),
     (
         FillError,
         "bae-fill-invalid",
         {"node_type": Worn, "validation_errors": ({"type": "missing"},), "attempts": 3},
-        {"node_type": Worn, "validation_errors": ({"type": "missing"},), "attempts": 3},
     ),
-    (JournalError, "bae-journal-failed", {"run_id": "an id"}, {"run_id": "an id"}),
-    (ReplayError, "bae-replay-diverged", {"diff": "-a\n+b"}, {"diff": "-a\n+b"}),
+    (JournalError, "bae-journal-failed", {"run_id": "an id"}),
+    (ReplayError, "bae-replay-diverged", {"diff": "-a\n+b"}),
     (
         ArtifactError,
         "bae-artifact-invalid",
-        {"file": "learnt/Worn.json", "node_type": Worn, "changes": ["top: was str, is int"]},
-        {"file": "learnt/Worn.json", "node_type": Worn, "changes": ("top: was str, is int",)},
+        {"file": "learned/Worn.json", "node_type": Worn, "changes": ["top: was str, is int"]},
     ),
-    (ScriptError, "bae-script-exhausted", {}, {}),
+    (ScriptError, "bae-script-exhausted", {}),
 ]
 
 each_class = pytest.mark.parametrize(
-    ("cls", "code", "given", "kept"), CLASSES, ids=[cls.__name__ for cls, *_ in CLASSES]
+    ("cls", "code", "given"), CLASSES, ids=[cls.__name__ for cls, *_ in CLASSES]
 )
+
+
+def has(error: BaeError, given: dict[str, Any]) -> bool:
+    """Whether an error has what it was given, lists as tuples."""
+    return all(
+        getattr(error, name) == (tuple(value) if isinstance(value, list) else value)
+        for name, value in given.items()
+    )
 
 
 def test_every_exception_of_bae_is_listed_here():
@@ -134,7 +113,7 @@ def test_every_exception_of_bae_is_listed_here():
 
 
 @each_class
-def test_a_message_is_enough_to_make_one(cls: type[BaeError], code: str, given: Any, kept: Any):
+def test_a_message_is_enough_to_make_one(cls: type[BaeError], code: str, given: Any):
     error = cls("it broke")
 
     assert str(error) == f"[{code}] it broke"
@@ -146,30 +125,30 @@ def test_a_message_is_enough_to_make_one(cls: type[BaeError], code: str, given: 
 
 @each_class
 def test_everything_given_is_kept_and_the_cause_is_chained(
-    cls: type[BaeError], code: str, given: Any, kept: Any
+    cls: type[BaeError], code: str, given: Any
 ):
     cause = LookupError("gone\nfor good")
-    error = cls("it broke", cause=cause, fix="mend it", **given)
+    error = cls("it broke", cause=cause, fix="fix it", **given)
 
-    assert {name: getattr(error, name) for name in kept} == kept
+    assert has(error, given)
     assert error.code == code
     assert error.cause is cause
     assert error.__cause__ is cause
     lines = str(error).splitlines()
     assert lines[0] == f"[{code}] it broke"
-    assert lines[-2:] == ["  cause: LookupError: gone", "  try:   mend it"]
+    assert lines[-2:] == ["  cause: LookupError: gone", "  try:   fix it"]
 
 
 @each_class
-def test_an_error_survives_pickling(cls: type[BaeError], code: str, given: Any, kept: Any):
-    error = cls("it broke", cause=LookupError("gone"), fix="mend it", **given)
+def test_an_error_survives_pickling(cls: type[BaeError], code: str, given: Any):
+    error = cls("it broke", cause=LookupError("gone"), fix="fix it", **given)
     error.trace, error.run_id = [Worn(top=3)], "an id"
     copy = pickle.loads(pickle.dumps(error))
 
     assert type(copy) is cls
     assert str(copy) == str(error)
-    assert (copy.code, copy.message, copy.fix) == (code, "it broke", "mend it")
-    assert {name: getattr(copy, name) for name in kept} == kept
+    assert (copy.code, copy.message, copy.fix) == (code, "it broke", "fix it")
+    assert has(copy, given)
     assert isinstance(copy.cause, LookupError)
     assert copy.__cause__ is copy.cause
     assert (copy.trace, copy.run_id) == ([Worn(top=3)], "an id")
@@ -313,7 +292,7 @@ def test_every_code_has_a_meaning_something_to_do_and_an_exception_that_exists()
 
 @each_class
 def test_the_page_names_the_exception_of_each_default_code(
-    cls: type[BaeError], code: str, given: Any, kept: Any
+    cls: type[BaeError], code: str, given: Any
 ):
     page = (ROOT / "docs" / "errors.md").read_text("utf-8")
 
