@@ -105,14 +105,12 @@ lm = Model()
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "hostile.py").write_text(APP)
-    monkeypatch.chdir(tmp_path)
+def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    Path("hostile.py").write_text(APP)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("BAE_LM", "none")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    sys.modules.pop("hostile", None)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
 
 
 async def write_runs(file: str) -> None:

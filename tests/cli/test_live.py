@@ -30,7 +30,6 @@ from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.cli.live import Display, LiveTree, PlainLines, display_for
 from bae.cli.live.view import MOST_STEPS
 from bae.cli.wording import summary_of, text_of, took
-from bae.history import History
 from bae.journal import MemoryJournal
 from bae.lm import LM
 from bae.observers import ObservedRun, observing
@@ -744,18 +743,6 @@ which, share, seed = st.integers(0, 6), st.floats(0, 1), st.integers(0, 2**32)
 size = st.tuples(st.integers(1, 200), st.integers(1, 60))
 
 
-def test_there_is_something_to_draw_of_every_run(runs):
-    assert len(runs) == 7
-    assert all(len(records) > 3 for records in runs)
-
-
-@some
-@given(which, share, size)
-def test_any_part_of_a_run_is_drawn_within_the_terminal(runs, which, share, size):
-    records = runs[which]
-    draws(records[: round(share * len(records))], *size)
-
-
 @some
 @given(which, share, size)
 def test_a_run_is_drawn_that_was_cut_off_anywhere_and_resumed(runs, which, share, size):
@@ -783,19 +770,6 @@ def test_records_are_drawn_however_graphs_interleave_and_whichever_are_missing(
         if not by_path[path]:
             del by_path[path]
     draws(mixed, *size)
-
-
-def test_what_records_say_was_used_is_what_the_result_says(runs):
-    async def go() -> None:
-        lm = Speaking({"Day": {"mood": "groggy"}, "Outfit": {"top": "jumper"}})
-        records: list[Record] = []
-        with observing(lambda run, record: records.append(record)):
-            result = await dressing.arun(Wake(message="ugh"), lm=lm)
-        history = History(records, keep=MOST_STEPS)
-        assert history.usage == result.usage
-        assert history.whole_steps == len(result.trace)
-
-    asyncio.run(go())
 
 
 def test_records_may_come_from_several_threads(runs):

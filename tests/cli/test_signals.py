@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +27,7 @@ from bae.journal import SQLiteJournal
 from bae.observers import observing
 from bae.records import RunStarted
 
+pytestmark = pytest.mark.usefixtures("folder")
 BOUND = 30.0
 APP = """
 from __future__ import annotations
@@ -207,15 +207,6 @@ class GivenUp(Node):
 """
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    Path("app.py").write_text(APP)
-    yield tmp_path
-    sys.modules.pop("app", None)
-
-
 def logged() -> list[str]:
     return Path("log").read_text().splitlines() if Path("log").exists() else []
 
@@ -265,9 +256,7 @@ def test_a_run_that_its_own_code_ends_has_failed_and_is_closed(
 def failed_runs(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """The runs that the journal has as failed, and with what."""
     assert main(["runs", "list", "--status", "failed", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    rows = listed["runs"] if isinstance(listed, dict) else listed
-    return {row["run_id"]: row["error"] for row in rows}
+    return {row["run_id"]: row["error"] for row in json.loads(capsys.readouterr().out)}
 
 
 # --- by the clock -------------------------------------------------------------------------------
@@ -275,14 +264,14 @@ def failed_runs(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 
 def test_the_seconds_of_a_budget_end_a_run_that_asks_no_model(capsys: pytest.CaptureFixture[str]):
     words = ["run", "app.py:Waits", "--run-id", "slow", "--json"]
-    assert main([*words, "--budget", "seconds=0.05"]) == 1
+    assert main([*words, "--budget", "seconds=0.5"]) == 1
     told = capsys.readouterr()
     assert json.loads(told.out)["error"]["code"] == "bae-budget-spent"
-    assert "--budget: the 0.05 s are over" in told.err
-    assert "bae runs resume slow --budget seconds=0.1" in told.err
+    assert "--budget: the 0.5 s are over" in told.err
+    assert "bae runs resume slow --budget seconds=1" in told.err
     assert logged() == ["waits", "desk closed"]
     assert json.loads(told.out)["outcome"] == "failed"
-    assert "the 0.05 s are over" in failed_runs(capsys)["slow"]
+    assert "the 0.5 s are over" in failed_runs(capsys)["slow"]
 
 
 def test_the_seconds_before_a_run_was_resumed_count(capsys: pytest.CaptureFixture[str]):

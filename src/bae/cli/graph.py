@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.text import Text
@@ -19,23 +18,8 @@ from bae.pictures import Drawing, Picture, picture_of, to_mermaid, to_svg, to_te
 group = typer.Typer(no_args_is_help=True, help="Draw a graph in the terminal or to a file.")
 
 
-class Way(StrEnum):
-    """Which way a picture goes."""
-
-    TD = "TD"
-    LR = "LR"
-
-
-class Look(StrEnum):
-    """Light, dark, or as the reader has it."""
-
-    AUTO = "auto"
-    LIGHT = "light"
-    DARK = "dark"
-
-
 Direction = Annotated[
-    Way,
+    Literal["TD", "LR"],
     typer.Option(
         "--direction", "-d", help="The direction: top down or left to right.", case_sensitive=False
     ),
@@ -76,7 +60,7 @@ EXPORT_EXAMPLES: Final = examples(
 @group.command("show", epilog=SHOW_EXAMPLES)
 def show(
     module: Module = None,
-    direction: Direction = Way.TD,
+    direction: Direction = "TD",
     no_fields: NoFields = False,
     compact: Annotated[
         bool, typer.Option("--compact", help="Print a list of nodes and arrows, without boxes.")
@@ -99,7 +83,7 @@ def show(
         graph,
         width=console.width,
         fields=not no_fields,
-        direction=direction.value,
+        direction=direction,
         ascii_only=ascii_only or console.options.ascii_only,
         compact=compact,
     )
@@ -131,12 +115,12 @@ def export(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    direction: Direction = Way.TD,
+    direction: Direction = "TD",
     no_fields: NoFields = False,
     theme: Annotated[
-        Look,
+        Literal["auto", "light", "dark"],
         typer.Option("--theme", help="The colors of an SVG; `auto` follows the reader's settings."),
-    ] = Look.AUTO,
+    ] = "auto",
     as_json: AsJSON = False,
 ) -> None:
     """Write a picture of a graph to a file."""
@@ -152,9 +136,9 @@ def export(
         raise refused(f"{output} is there already", fix="name another file, or add --force")
     graph = load(module).graph
     if ending == "svg":
-        picture = to_svg(graph, fields=not no_fields, direction=direction.value, theme=theme.value)
+        picture = to_svg(graph, fields=not no_fields, direction=direction, theme=theme)
     else:
-        picture = to_mermaid(graph, fields=not no_fields, direction=direction.value)
+        picture = to_mermaid(graph, fields=not no_fields, direction=direction)
     _write(path, picture)
     if as_json:
         print_json({"path": output})
@@ -165,12 +149,12 @@ def export(
 @group.command("mermaid", epilog=examples("bae graph mermaid app.py > graph.mmd"))
 def mermaid(
     module: Module = None,
-    direction: Direction = Way.TD,
+    direction: Direction = "TD",
     no_fields: NoFields = False,
 ) -> None:
     """Print a graph as a Mermaid flowchart, for Markdown."""
     graph = load(module).graph
-    sys.stdout.write(to_mermaid(graph, fields=not no_fields, direction=direction.value))
+    sys.stdout.write(to_mermaid(graph, fields=not no_fields, direction=direction))
     sys.stdout.flush()
 
 
