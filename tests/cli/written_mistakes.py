@@ -564,6 +564,12 @@ CALLS = [
 
 
         class Again(Node):
+            '''A node.
+
+            Attributes:
+                more: what is asked for again
+            '''
+
             more: Annotated[Answer, Dep(Ask)]  # here
 
             async def __call__(self) -> Answer: ...

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import dedent
 from typing import Annotated, Any, Final
 
 import typer
@@ -270,7 +271,8 @@ def _has_field(cls: type[Node], name: str) -> bool:
 
 def _line_in(cls: type, member: str) -> SourceLine | None:
     """The line of a class, or of what it or a class above it defines under a name."""
-    sought = rf"\s+(async def |def )?{re.escape(member)}\s*[:(]" if member else r"\s*class\s"
+    # No deeper than the body of the class: its docstring may list the same names.
+    sought = rf"(\t| {{1,4}})(async def |def )?{member}\s*[:(]" if member else r"class\s"
     for owner in cls.__mro__:
         if owner.__module__ in ("builtins", "pydantic.main", "bae.node"):
             continue
@@ -279,7 +281,7 @@ def _line_in(cls: type, member: str) -> SourceLine | None:
             lines, begin = inspect.getsourcelines(owner)
         except (OSError, TypeError):
             return None
-        for number, line in enumerate(lines, begin):
+        for number, line in enumerate(dedent("".join(lines)).splitlines(), begin):
             if file is not None and re.match(sought, line):
                 return SourceLine(file, number)
     return None
