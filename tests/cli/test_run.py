@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,15 @@ def test_json_is_one_object_with_the_result_the_trace_and_what_it_took(bae: Any)
         "waiting": [],
         "error": None,
     }
+
+
+def test_a_terminal_that_stands_still_takes_nothing_from_the_outcome(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = count(step=3600)
+    monkeypatch.setattr("bae.observers.perf_counter", lambda: next(hours))
+    done = bae("run", "app.py:Countdown", "--set", "left=20", "--json")  # it has 10 nodes at most
+    assert done.data["trace"] == ["Countdown"] * 10
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
@@ -40,8 +41,6 @@ T = TypeVar("T")
 Going = Callable[[Any, Any], Awaitable["GraphResult[Any]"]]
 """Begins a run, or continues one: given the journal and what answers gates."""
 
-_PATIENCE: Final = 60.0
-"""Seconds that the display may take for a record before it is dropped."""
 _SLOW_STOP: Final = 1.0
 """Seconds after a signal until it is said that things are still being closed."""
 _STOPPING: Final = "stopping: what is open is being closed; Ctrl-C again ends it at once"
@@ -89,7 +88,8 @@ def carry_out(
     async def begin() -> None:
         async with open_to_write(said.journal) if said.journal else nullcontext() as journal:
             with ExitStack() as around:
-                around.enter_context(observing(display.observe, patience=_PATIENCE))
+                # It is never dropped, however long a terminal is held: the outcome is read from it.
+                around.enter_context(observing(display.observe, patience=inf))
                 if options.budget is not None:
                     around.enter_context(options.budget)
                 asks = options.ask and can_ask()
