@@ -32,7 +32,6 @@ from bae.optimizer import Comparison
 from bae.optimizer.improvement import is_written, verdict_on
 from bae.optimizer.optimizers import OPTIONS
 from bae.testing import Provider, ScriptedLM, Stall, Status
-from default_signals import restore_signals
 
 pytestmark = pytest.mark.once
 
@@ -759,38 +758,26 @@ def test_an_lm_that_fails_ends_it_with_what_to_do_and_the_calls_are_kept(
     assert files() == KEPT
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are sent to another process")
+@pytest.mark.skipif(os.name != "posix", reason="it sends itself a signal")
+@pytest.mark.usefixtures("default_signals")
 def test_ctrl_c_keeps_the_calls_and_the_same_command_resumes_without_paying_twice(
     bae: Any, model: Model
 ) -> None:
     whole = optimize(bae, model, "--json", "-c", "1", out="whole").data["calls"]["made"]
-    words = ["optimize", "app.py", "-o", "learned", *model.lm, *FEW, "-c", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bae", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        preexec_fn=restore_signals,
-    )
 
     def interrupt() -> Any:
-        process.send_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
         return Stall()
 
     model.asked, model.limit, model.beyond = 0, 10, interrupt
-    try:
-        _, err = process.communicate(timeout=BOUND)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 130, err
-    assert "10 calls are kept in learned/.calls: the same command resumes" in err
-    assert "Traceback" not in err
+    stopped = optimize(bae, model, "-c", "1")
+    assert stopped.code == 130, stopped.err
+    assert "10 calls are kept in learned/.calls: the same command resumes" in stopped.err
+    assert "Traceback" not in stopped.err
     model.limit = 10**9
-    done = bae(*words)
+    done = optimize(bae, model, "-c", "1")
     assert done.code == 0, done.err
-    assert model.asked == whole + 1  # the one that nobody had answered
+    assert model.asked == whole + 1  # the one that was not answered
     assert files() == ["Reply.json", "Ticket.json"]
 
 

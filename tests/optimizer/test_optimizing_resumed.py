@@ -53,7 +53,7 @@ class Holding:
         return answer(received)
 
     async def until_held(self, expected: dict[str, int]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while any(self.held[name] < count for name, count in expected.items()):
                 await self.changed.wait()
                 self.changed.clear()
