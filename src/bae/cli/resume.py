@@ -27,13 +27,13 @@ from bae.cli.options import (
     NewestRun,
     NoAsk,
     OfModule,
+    OneRun,
     Optimized,
     Quiet,
     Secrets,
     Sets,
     budget_of,
     id_of_new,
-    run_ids,
 )
 from bae.cli.options import open_gates as gate_names
 from bae.cli.outcome import CommandLine, advise_gate
@@ -93,15 +93,7 @@ def resume(
 
 
 def fork(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            show_default=False,
-            autocompletion=run_ids,
-            help="A run id or the beginning of one; `last` is the newest run.",
-        ),
-    ],
+    run: OneRun,
     at: Annotated[
         int,
         typer.Option(

@@ -29,19 +29,18 @@ from bae.cli.options import (
     examples,
     run_ids,
 )
-from bae.cli.outcome import CommandLine, short_id
+from bae.cli.outcome import CommandLine
 from bae.cli.printing import as_data, note, out, print_hanging, print_json
 from bae.cli.resume import answer, fork, read_secrets, resume
-from bae.cli.story import STYLES, heading_lines, node_lines, outcome_lines
-from bae.cli.tables import Column, print_table
+from bae.cli.story import heading_lines, node_lines, outcome_lines, print_runs
 from bae.cli.texts import in_one_line
 from bae.cli.timeline import bars_of
 from bae.cli.wording import count
-from bae.exceptions import JournalError, ReplayError
+from bae.exceptions import JournalError
 from bae.graph import Graph
 from bae.journal.export import is_sqlite
 from bae.journal.gates import describe_status
-from bae.journal.provenance import Provenance, long, when
+from bae.journal.provenance import Provenance
 from bae.journal.redaction import Redaction
 from bae.journal.replay import repeat
 from bae.journal.report import report_run
@@ -111,7 +110,7 @@ def list_runs(
     if not infos:
         note("no runs")
         return
-    _print_runs(infos[:limit])
+    print_runs(infos[:limit])
     if len(infos) > limit:
         note(f"the newest {limit}: --limit shows more")
 
@@ -124,45 +123,6 @@ async def _runs_that_are(
     async for info in journal.every_run(status=status, graph=graph):
         if status in (None, info.standing()):
             yield info
-
-
-def _print_runs(infos: Sequence[RunInfo]) -> None:
-    """Print a table of runs. Where there is no terminal, ids are whole and times are those of the
-    clock: a script reads it."""
-    console, now = out(), time()
-    rows: list[list[Text]] = []
-    for info in infos:
-        status = info.standing(now)
-        run_id, began = info.run_id, when(info.started)
-        if console.is_terminal:
-            run_id, began = short_id(run_id), _ago(info.started, now)
-        cells = [run_id, info.graph, status, began, long(info.lasted(now)), _describe_run(info)]
-        styles = ["", "", STYLES[status], "", "", "dim"]
-        rows.append([Text(in_one_line(c), s) for c, s in zip(cells, styles, strict=True)])
-    titles = ("RUN", "GRAPH", "STATUS", "STARTED", "LASTED", "")
-    print_table(console, [Column(title, right=False) for title in titles], rows)
-
-
-def _ago(at: float, now: float) -> str:
-    seconds = max(0.0, now - at)
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{int(seconds // length)} {unit} ago"
-    return f"{int(seconds)} s ago"
-
-
-def _describe_run(info: RunInfo) -> str:
-    """What a run waits for, why it failed, or where it comes from."""
-    if info.waiting and info.status == "waiting":
-        return "; ".join(
-            f"{gate.place}: {gate.question}{' (answered)' if gate.answered else ''}"
-            for gate in info.waiting
-        )
-    if info.error and info.status == "failed":
-        return info.error
-    if info.parent:
-        return f"forked from {info.parent}"
-    return f"by {info.owner}" if info.status == "running" and info.owner else ""
 
 
 @group.command("show", epilog=examples("bae runs show", "bae runs show 3f2a --full"))
@@ -294,23 +254,7 @@ def replay(
     graph = load(module, "-m").graph
     stored = stored_run(journal, run)
     given = read_secrets(graph, stored, sets or (), ask=not no_ask)
-    try:
-        done = asyncio.run(repeat(graph, stored, given))
-    except ReplayError as error:
-        if as_json:
-            print_json(
-                {
-                    "run_id": error.run_id,
-                    "outcome": "diverged",
-                    "trace": [type(node).__name__ for node in error.trace],
-                    "waiting": [],
-                    "error": f"[{error.code}] {error.message}",
-                    "path": error.path,
-                    "diff": error.diff,
-                    "fix": error.fix,
-                }
-            )
-        raise
+    done = asyncio.run(repeat(graph, stored, given))
     if as_json:
         print_json(as_data(done))
         return

@@ -1,20 +1,25 @@
-"""What happened in a run, as `bae runs show` prints it: a heading, its nodes with their fields, how
-it came out."""
+"""Runs as `bae runs` prints them: a list of them, or what happened in one, with a heading, its
+nodes with their fields, and how it came out."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from time import time
 from typing import Any, Final
 
 from rich.text import Text
 
+from bae.cli.outcome import short_id
+from bae.cli.printing import out
+from bae.cli.tables import Column, print_table
 from bae.cli.texts import WITHHELD, cut, in_one_line
 from bae.cli.timeline import ITEMS, NODES
 from bae.cli.wording import count, spent
 from bae.journal.node_codec import is_node
 from bae.journal.provenance import JudgedAnswer, Provenance, long, when
 from bae.journal.report import GraphReport, NodeReport, RunReport
+from bae.journal.store import RunInfo
 from bae.usage import Usage
 
 STYLES: Final = {
@@ -32,6 +37,51 @@ _LEAST: Final = 20
 """Characters that a value has in any case."""
 _GRAPHS: Final = 8
 """How many graphs are shown, the run itself among them."""
+
+
+# --- a list of runs -----------------------------------------------------------------------------
+
+
+def print_runs(infos: Sequence[RunInfo]) -> None:
+    """Print a table of runs. Where there is no terminal, ids are whole and times are those of the
+    clock: a script reads it."""
+    console, now = out(), time()
+    rows: list[list[Text]] = []
+    for info in infos:
+        status = info.standing(now)
+        run_id, began = info.run_id, when(info.started)
+        if console.is_terminal:
+            run_id, began = short_id(run_id), _ago(info.started, now)
+        cells = [run_id, info.graph, status, began, long(info.lasted(now)), _describe_run(info)]
+        styles = ["", "", STYLES[status], "", "", "dim"]
+        rows.append([Text(in_one_line(c), s) for c, s in zip(cells, styles, strict=True)])
+    titles = ("RUN", "GRAPH", "STATUS", "STARTED", "LASTED", "")
+    print_table(console, [Column(title, right=False) for title in titles], rows)
+
+
+def _ago(at: float, now: float) -> str:
+    seconds = max(0.0, now - at)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit} ago"
+    return f"{int(seconds)} s ago"
+
+
+def _describe_run(info: RunInfo) -> str:
+    """What a run waits for, why it failed, or where it comes from."""
+    if info.waiting and info.status == "waiting":
+        return "; ".join(
+            f"{gate.place}: {gate.question}{' (answered)' if gate.answered else ''}"
+            for gate in info.waiting
+        )
+    if info.error and info.status == "failed":
+        return info.error
+    if info.parent:
+        return f"forked from {info.parent}"
+    return f"by {info.owner}" if info.status == "running" and info.owner else ""
+
+
+# --- one run ------------------------------------------------------------------------------------
 
 
 def heading_lines(told: RunReport) -> Iterator[Text]:
