@@ -15,7 +15,6 @@ from bae.cli.options import AsJSON, LMName, NoAsk, examples
 from bae.cli.printing import note, out, print_json
 from bae.cli.team_output import (
     as_data,
-    counts_text,
     print_blockers,
     print_fields,
     print_next,
@@ -325,7 +324,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     """Show the tasks, open questions and what was spent."""
     from dataclasses import asdict
 
-    from bae.team.board import spent_text
+    from bae.team.board import counts_text, spent_text
     from bae.team.budgets import read_spent
     from bae.team.models import summary
     from bae.team.team_run import read_paused

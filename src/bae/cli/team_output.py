@@ -16,7 +16,7 @@ from bae.cli.texts import cut, in_lines, in_one_line
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from bae.team.models import Attempt, Blocker, Project, Task, TaskStatus
+    from bae.team.models import Attempt, Blocker, Project, Task
 
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "pending": ("○", "dim"),
@@ -108,7 +108,7 @@ def _line(task: Task, others: Sequence[str]) -> Text:
     said = Text(f"{mark} ", style=style).append(task.key, style="bold")
     said.append(f"  {in_one_line(task.title)}")
     facts = [task.kind]
-    facts += [str(task.status).replace("_", " ")] if task.approved else ["not approved"]
+    facts += [task.status.label] if task.approved else ["not approved"]
     facts += [f"priority {task.priority}"] if task.priority else []
     facts += ["may change tests"] if task.edits_tests else []
     facts += [f"also after {', '.join(others)}"] if others else []
@@ -125,8 +125,7 @@ def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Block
             "task": f"{task.key} (number {task.id})",
             "title": task.title,
             "kind": task.kind,
-            "status": str(task.status).replace("_", " ")
-            + ("" if task.approved else ", not approved"),
+            "status": task.status.label + ("" if task.approved else ", not approved"),
             "reason": task.reason,
             "after": ", ".join(task.depends_on),
             "priority": str(task.priority or ""),
@@ -162,12 +161,6 @@ def print_blockers(blockers: Sequence[Blocker], tasks: Sequence[Task]) -> None:
         if blocker.answer is not None:
             said.append(f"\n    -> {in_lines(blocker.answer, 7)}", style="green")
         print_hanging(out(), said, 4)
-
-
-def counts_text(counts: Mapping[TaskStatus, int]) -> str:
-    """How many tasks are in each status that any is in."""
-    found = [f"{n} {str(status).replace('_', ' ')}" for status, n in counts.items() if n]
-    return ", ".join(found) or "no tasks"
 
 
 def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:

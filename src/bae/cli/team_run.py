@@ -15,7 +15,6 @@ from bae.cli.options import AsJSON, LMName, Quiet, budget_of
 from bae.cli.printing import err, note, out, print_json
 from bae.cli.team_output import (
     as_data,
-    counts_text,
     print_blockers,
     print_fields,
     print_next,
@@ -186,7 +185,7 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
 async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
     """Print what a run has led to, where the board has not `shown` it, and set the exit code."""
-    from bae.team.board import spent_text
+    from bae.team.board import counts_text, spent_text
 
     blockers = await team.store.blockers(team.project.id, open_only=True)
     if as_json:

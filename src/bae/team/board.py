@@ -201,9 +201,8 @@ class Board:
         return Group(self._head(), Text(), *self._tasks(width, max(3, room), now), *below)
 
     def _head(self) -> Text:
-        counts = Counter(task.status for task in self.tasks)
-        shown = [f"{counts[each]} {_name_status(each)}" for each in _ORDER if counts[each]]
-        return self._text((f"{self.project.name}: {', '.join(shown) or 'no tasks yet'}", "bold"))
+        counts = counts_text(Counter(task.status for task in self.tasks))
+        return self._text((f"{self.project.name}: {counts}", "bold"))
 
     def _tasks(self, width: int, room: int, now: float) -> Iterable[RenderableType]:
         tasks = sorted(self.tasks, key=lambda task: _ORDER.index(task.status))
@@ -218,7 +217,7 @@ class Board:
         for task in tasks[: len(tasks) - len(left)]:
             style = _STYLES[task.status]
             cells = [
-                self._text((f"{self._mark(task.status, now)} {_name_status(task.status)}", style)),
+                self._text((f"{self._mark(task.status, now)} {task.status.label}", style)),
                 self._text((task.key, "bold")),
                 *([self._text((task.title, ""))] if wide else []),
                 self._text(*self._facts(task, workers.get(task.id, ""), now, style)),
@@ -226,7 +225,7 @@ class Board:
             table.add_row(*cells)
         yield table
         if left:
-            counts = Counter(_name_status(task.status) for task in left)
+            counts = Counter(task.status.label for task in left)
             more = ", ".join(f"{n} {name}" for name, n in counts.items())
             yield self._text((f"{self.signs.dots} {len(left)} more: {more}", "dim"))
 
@@ -301,6 +300,12 @@ class Board:
             heard.tests = _describe_tests(stored.event)
 
 
+def counts_text(counts: Mapping[TaskStatus, int]) -> str:
+    """How many tasks are in each status that any is in, what matters most first."""
+    shown = [f"{counts[each]} {each.label}" for each in _ORDER if counts.get(each)]
+    return ", ".join(shown) or "no tasks yet"
+
+
 def spent_text(spending: Spent) -> str:
     """What was spent; nothing where no call was made."""
     usage = Usage(spending.calls, spending.tokens, cost=spending.cost)
@@ -311,7 +316,7 @@ def _describe(event: Event) -> str:
     """What an event tells a person, in one line; nothing where others tell the same."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
-            said = f"{_name_status(status)}: {reason}" if reason else _name_status(status)
+            said = f"{status.label}: {reason}" if reason else status.label
         case TestResult():
             said = f"tests {'passed' if event.passed else 'failed'}: {_describe_tests(event)}"
         case CorrectionAttempt(attempt=attempt, failure=failure):
@@ -332,7 +337,3 @@ def _describe(event: Event) -> str:
 def _describe_tests(event: TestResult) -> str:
     counts = ", ".join(f"{n} {in_one_line(name)}" for name, n in event.counts.items() if n)
     return "; ".join(filter(None, (counts, in_one_line(event.problem[:_LONGEST])))) or "none found"
-
-
-def _name_status(status: TaskStatus) -> str:
-    return str(status).replace("_", " ")

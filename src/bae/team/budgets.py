@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import TypeAdapter
-
 from bae.exceptions import BudgetError
 from bae.lm.policies.budget import BYTES_PER_TOKEN, Budget, estimated_tokens
 from bae.lm.policies.policy import Policy, innermost
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 ANSWER_TOKENS: Final = 2000
 """What is reserved for an answer where the LM has no `max_tokens` that bounds it."""
-_USAGE: Final = TypeAdapter(Usage)
 _NOTHING: Final = Budget()
 
 Scope = Literal["task", "run"]
@@ -139,7 +136,6 @@ class Budgets:
                 return
             values: dict[str, Any] = {"tokens": used.tokens}
             values |= {} if used.cost is None else {"cost": used.cost}
-            values["usage"] = _USAGE.dump_python(used, mode="json")
             db.execute(sa.update(tables.spending).filter_by(id=reservation).values(values))
 
         try:

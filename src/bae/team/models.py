@@ -38,6 +38,11 @@ class TaskStatus(StrEnum):
     CANCELLED = "cancelled"
     SKIPPED = "skipped"
 
+    @property
+    def label(self) -> str:
+        """The status in words, as `in progress`."""
+        return self.replace("_", " ")
+
 
 _S = TaskStatus
 TRANSITIONS: Final[Mapping[TaskStatus, frozenset[TaskStatus]]] = {

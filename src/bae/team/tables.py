@@ -51,8 +51,8 @@ def _text(name: str, *, optional: bool = False) -> sa.Column[str]:
     return sa.Column(name, sa.Text, nullable=optional)
 
 
-def _json(name: str, *, optional: bool = False) -> sa.Column[Any]:
-    return sa.Column(name, sa.JSON(none_as_null=True), nullable=optional)
+def _json(name: str) -> sa.Column[Any]:
+    return sa.Column(name, sa.JSON(none_as_null=True), nullable=False)
 
 
 projects = _table(
@@ -124,7 +124,6 @@ spending = _table(
     # What is reserved, until it is known what was used.
     sa.Column("tokens", sa.Integer, nullable=False),
     sa.Column("cost", sa.Float, nullable=False),
-    _json("usage", optional=True),
 )
 requests = _table(
     "requests",
