@@ -22,6 +22,7 @@ OLDEST: Final = (2, 38)
 LARGEST_OUTPUT: Final = 64 * 2**20
 """How many bytes a git command may print."""
 BRANCHES: Final = "refs/heads/"
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 KEPT: Final = "refs/bae/kept/"
 """Where work is kept that is on no branch: what was left in a worktree, and abandoned attempts."""
 _PASSED_ON: Final = ("HOME", "PATH", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM")
@@ -211,8 +212,20 @@ class Repository:
 
     async def resolve(self, name: str) -> str | None:
         """The commit that a name stands for, if there is one."""
+        if _COMMIT.fullmatch(name):
+            return name
+        # Branches are asked for dozens of times in each task: most are read without a process.
+        if name.startswith(BRANCHES) and (read := await asyncio.to_thread(self._read_branch, name)):
+            return read
         args = ("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
         return await self._ask(*args)
+
+    def _read_branch(self, name: str) -> str | None:
+        """The commit of a branch that has a file of its own, as those have that were moved."""
+        with suppress(OSError, ValueError):
+            text = (self.common / name).read_text("ascii").strip()
+            return text if _COMMIT.fullmatch(text) else None
+        return None
 
     async def _ask(self, *args: str) -> str | None:
         """What a git command prints, or None where it fails."""

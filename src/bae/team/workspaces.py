@@ -81,6 +81,8 @@ class Workspace:
 
     async def head(self) -> str:
         """The commit that it is at."""
+        if self.branch is not None:
+            return await self.repository.commit_id(BRANCHES + self.branch)
         return await self.repository.git("rev-parse", "--verify", "HEAD", at=self.checkout)
 
     async def commit(self, paths: Sequence[str], message: str) -> str | None:
