@@ -481,7 +481,7 @@ async def test_what_is_no_http_is_refused_and_the_connection_closed(provider):
     writer.write(b"what is this?\r\n\r\n")
     answer = await reader.read()
     assert answer.startswith(b"HTTP/1.1 400")
-    assert b"this is no HTTP request" in answer
+    assert b"this is not an HTTP request" in answer
     writer.close()
     await writer.wait_closed()
     await provider.disconnected()

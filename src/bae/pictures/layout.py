@@ -112,7 +112,7 @@ def arrange(
             lines[place] = loop
         elif place in upward:
             lines[place].reverse()
-    # A way round may lead out of the picture at the left.
+    # A detour may lead out of the picture at the left.
     first = min((x for line in lines for x, _ in line), default=0)
     shift = max(0, -first)
     corners = [(x + shift, y) for x, y in corners]
@@ -439,7 +439,7 @@ def _link_rows(
 
 @dataclass(slots=True, eq=False)
 class _Crossbar:
-    """A way across, from where it comes down to where it goes on down."""
+    """A horizontal piece of a line, from where the line comes down to where it continues down."""
 
     link: int
     top: int
@@ -479,7 +479,7 @@ def _order_bars(left: list[_Crossbar], taken: set[int], clear: int) -> list[_Cro
     order: list[_Crossbar] = []
     # Lines cross least where the outermost bar of those that go one way is above.
     left.sort(key=lambda bar: -bar.top if bar.top < bar.bottom else bar.top)
-    # A bar waits for those that come down where it goes on down.
+    # A bar waits for those that come down where it continues down.
     waits = {
         bar: {b for b in left if b is not bar and abs(bar.bottom - b.top) < clear} for bar in left
     }
@@ -489,7 +489,7 @@ def _order_bars(left: list[_Crossbar], taken: set[int], clear: int) -> list[_Cro
             left.remove(bar)
             order.append(bar)
         else:
-            # They wait for each other in a circle: one of them goes a way round.
+            # They wait for each other in a circle: one of them makes a detour.
             bar = min(left, key=lambda each: (len(waits[each]), each.high - each.low))
             through = _free_place((bar.top + bar.bottom) // 2, taken, clear)
             taken.add(through)

@@ -122,7 +122,7 @@ def picture_of(graph: Graph[Any, Any]) -> Picture:
 
 
 def legend_of(pictures: Iterable[Picture]) -> list[tuple[ArrowKind | Literal["inner"], str]]:
-    """What the arrows and sides of boxes that are there mean, as far as that has to be said."""
+    """What the kinds of arrows and of boxes in some pictures mean, for their legend."""
     drawn = list(pictures)
     kinds = {arrow.kind for each in drawn for arrow in each.arrows}
     found: list[tuple[ArrowKind | Literal["inner"], str]] = [

@@ -130,7 +130,7 @@ def _graph(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
         sizes.append(Size(ceil(width + 2 * _pad(box)), height))
     laid = arrange(sizes, picture.edges, SPACING, across=direction == "LR")
     lines = ['<g class="g-graph">']
-    # Boxes come first, for who has the file read aloud.
+    # Boxes come first, for screen readers.
     for box, rows, corner, size in zip(picture.boxes, texts, laid.corners, laid.sizes, strict=True):
         lines += _box(box, rows, *corner, size)
     names = {box.id: box.name for box in picture.boxes}
@@ -239,8 +239,8 @@ def _outline(
     corner: int = 6,
     role: str = "box",
 ) -> list[str]:
-    """Corners are rounded where the run goes on, cut off where there is a choice; there is a second
-    outline where a run may end, and bars at the sides where graphs run inside."""
+    """The shape of a box. Its corners are cut off where there is a choice, it has a second outline
+    where a run may end, and bars at the sides where graphs run inside."""
     corner = min(10 if choice else corner, size.height // 3)
     lines: list[str] = []
     for css, inset in (("ring", 0), (role, ring)) if ring else ((role, 0),):
@@ -262,7 +262,8 @@ def _outline(
 
 
 def _arrow(points: Sequence[_XY], kind: ArrowKind) -> list[str]:
-    """A line with its head, dashed where the LM chooses, and a diamond where anybody does."""
+    """A line with its head, and with a diamond at its tail where there is a choice; dashed where
+    the LM makes it."""
     line = list(points)
     if kind != "certain":
         line[0] = _along(points[0], points[1], 10)
@@ -374,7 +375,7 @@ def _colors(dark: bool) -> str:
 
 
 def _description(picture: Picture) -> str:
-    """The picture in words, for who cannot see it."""
+    """The picture in words, for screen readers."""
     sentences: list[str] = []
     for each in picture.all:
         names = {box.id: box.name for box in each.boxes}

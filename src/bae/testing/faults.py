@@ -56,7 +56,7 @@ class WrongSchema(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Overlong(Fault):
-    """Half an answer, cut off by the limit on its length, and said so."""
+    """Half an answer, cut off by the limit on its length, with the stop reason that says so."""
 
 
 @dataclass(frozen=True, slots=True)

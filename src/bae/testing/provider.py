@@ -209,7 +209,7 @@ class _Provider:
         wire = WIRES.get(request.path, WIRES[default])
         where = f"{request.method} {request.path}"
         if request.fault is not None:
-            await _refuse(client, wire, 400, f"this is no HTTP request: {request.fault}")
+            await _refuse(client, wire, 400, f"this is not an HTTP request: {request.fault}")
         elif request.body is None:
             await _refuse(client, wire, 413, "the request is larger than 10 MB")
         elif request.path == "/":
@@ -273,7 +273,7 @@ class _Provider:
             made = await made
         made = _check_answer(made)
         if not isinstance(made, str | Fault):
-            raise TypeError(f"{answer!r} returned {made!r}, which is no answer")
+            raise TypeError(f"{answer!r} returned {made!r}, which cannot be an answer")
         return made
 
     def _make_reply(
@@ -377,7 +377,7 @@ class Provider(_Provider):
         await self._arrived(count, timeout)
 
     async def idle(self, *, timeout: float = 10.0) -> None:
-        """Wait until every request is answered, or its client gone."""
+        """Wait until every request is answered, or its client has disconnected."""
         await self._idle(timeout)
 
     async def disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
@@ -405,7 +405,7 @@ class ThreadedProvider(_Provider):
         self._wait(self._arrived(count, timeout))
 
     def idle(self, *, timeout: float = 10.0) -> None:
-        """Wait until every request is answered, or its client gone."""
+        """Wait until every request is answered, or its client has disconnected."""
         self._wait(self._idle(timeout))
 
     def disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
@@ -483,7 +483,7 @@ def _check_answer(answer: Any) -> _Checked:
         return cast(Answering, answer)
     try:
         if answer is None or isinstance(answer, type):
-            raise TypeError("it is no value")
+            raise TypeError("it is not a value")
         return json.dumps(answer, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ScriptError(

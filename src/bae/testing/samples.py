@@ -109,7 +109,7 @@ class _Sampler:
         return found
 
     def kinds(self, schema: Any) -> set[str]:
-        """Which of the types of JSON a value may have; every one where nothing is said."""
+        """Which of the types of JSON a value may have; all of them if the schema names none."""
         rules = self.resolved(schema)
         options = _options(rules)
         if options is not None:

@@ -218,21 +218,21 @@ class ScriptedLM(RoutingLM):
                 lambda: self._values(target, self._next_fill(target, tried), tried)
             )
             try:
-                said = (
+                text = (
                     values if isinstance(values, str) else to_json(values, fallback=repr).decode()
                 )
             except ValueError:  # half a character, which a node may hold all the same
-                said = "(it cannot be written as JSON)"
+                text = "(it cannot be written as JSON)"
             try:
                 if isinstance(values, str):
                     values = from_text(target, values)
                 node = target(**{**values, **resolved})
-                tell(Attempt(number, said, "valid", (), _JUDGED))
+                tell(Attempt(number, text, "valid", (), _JUDGED))
                 return node
             except ValidationError as error:
                 problem = error
                 errors = tuple(faults(error))
-                tried.append(Attempt(number, said, "invalid", errors, _JUDGED))
+                tried.append(Attempt(number, text, "invalid", errors, _JUDGED))
                 tell(tried[-1])
         raise FillError(
             f"{target.__name__}: {self._attempts} answers in a row were not valid: "
@@ -257,7 +257,7 @@ class ScriptedLM(RoutingLM):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The prompts of the questions so far, those that are no call left out: a single type to
+        """The prompts of the questions so far, without those that need no call: a single type to
         choose, or a node with nothing to fill."""
         prompts = [asked.prompt for asked in self.asked if not asked.errors]
         return [p for p in prompts if len(p.question.types) > 1 or p.question.fields]
@@ -340,8 +340,7 @@ _FIX: Final = "fix the answer; or put the next one after it, where it is meant t
 
 def _list_errors(tried: Sequence[Attempt]) -> str:
     """Why it is asked again: what was wrong with the answers so far."""
-    said = [f"; answer {each.number} was refused: {', '.join(each.errors)}" for each in tried]
-    return "".join(said)
+    return "".join(f"; answer {t.number} was refused: {', '.join(t.errors)}" for t in tried)
 
 
 def _report_call(ask: Callable[[], T]) -> T:

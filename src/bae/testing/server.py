@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone, or was let go."""
+        """The client has disconnected, or the connection was closed."""
         self._server.connections.discard(self)
         if self._task is not None:
             self._task.cancel()

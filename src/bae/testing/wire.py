@@ -53,7 +53,7 @@ def tokens_in(text: str) -> int:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of the prompt. `cached` ends a prefix that the client asks to be cached; `spoken` is
-    false for what is no prompt text, as the description of a tool is."""
+    false for what is not prompt text, such as the description of a tool."""
 
     text: str
     cached: bool = False

@@ -141,7 +141,7 @@ def _last(body: Body) -> list[Body]:
 
 
 def _arguments(reply: Reply) -> Any:
-    """The input of a tool, which is sent parsed; None where the text is no JSON."""
+    """The input of a tool, which is sent parsed; None if the text is not JSON."""
     try:
         return json.loads(reply.text)
     except ValueError:

@@ -149,9 +149,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _snake(name: str) -> str:
-    said = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    said = re.sub(r"\W+", "_", said).strip("_").lower()
-    return said if f"test_{said}".isidentifier() else "run"
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    snake = re.sub(r"\W+", "_", snake).strip("_").lower()
+    return snake if f"test_{snake}".isidentifier() else "run"
 
 
 def _harmless(text: str) -> str:
