@@ -31,6 +31,7 @@ from bae.lm import (
     SQLiteCache,
     Timeout,
     Turn,
+    metered,
     tell,
 )
 from bae.lm.policies.cache import cache_key
@@ -540,3 +541,21 @@ def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can
                 task.exception()
 
     run(play)
+
+
+async def test_what_was_answered_and_not_kept_when_all_were_gone_is_counted():
+    putting = asyncio.Event()
+
+    class Slow(MemoryCache):
+        async def put(self, key: str, text: str) -> None:
+            putting.set()
+            await asyncio.Event().wait()
+
+    lm = Cached(ToyBackend(Answer(REPLY, USED)), Slow())
+    with metered() as used:
+        making = asyncio.create_task(lm.make(Ask(), Reply))
+    async with asyncio.timeout(BOUND):
+        await putting.wait()
+        making.cancel()
+        await asyncio.wait([making])
+    assert replace(Usage.total(used), seconds=0.0, attempts=0) == USED

@@ -441,3 +441,10 @@ async def test_a_backend_in_a_policy_is_asked_for_a_choice_alone_where_it_cannot
 
     result = await Graph(start=Start).arun(Start(), Retry(Plain()))
     assert way(result.trace) == ["Start", "Refusal"]
+
+
+def test_what_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():
+    with pytest.raises(TypeError, match="give a Budget"):
+        Budgeted(ScriptedLM(), 5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="give a store"):
+        Cached(ScriptedLM(), 5)  # type: ignore[arg-type]

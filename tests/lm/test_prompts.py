@@ -17,7 +17,15 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, field_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    computed_field,
+    field_serializer,
+    model_serializer,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 import bae
@@ -495,3 +503,18 @@ def test_prompts_are_the_same_in_processes_that_hash_otherwise():
     assert one[-1] != two[-1]  # or this proves nothing
     assert one[:-1] == two[:-1]
     assert sum("alpha" in line for line in one[:-1]) == one.count("schema:") == 2
+
+
+async def test_a_serializer_of_the_whole_node_is_heeded_where_the_node_is_whole():
+    class Short(EndNode):
+        word: Annotated[str, Dep(lambda: "w")]
+        text: str
+
+        @model_serializer
+        def in_short(self) -> str:
+            return f"{self.word}/{self.text}"
+
+    assert await seen(Short(word="a", text="b")) == "a/b"
+    lm = ToyBackend({"text": "x"})
+    await lm.fill(Short, {"word": "w"}, "Short")
+    assert known(lm.prompts[0]) == {"context": {"word": "w"}}

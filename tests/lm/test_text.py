@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr
 
 from asked_nodes import attempts_of
-from bae import LM, Dep, FillError, Graph, Map, Node, Recall, Text
+from bae import LM, Dep, FillError, Graph, Map, Node, NodeError, Recall, Text
 from bae.journal import AnswerJudged, SQLiteJournal, TextArrived
 from bae.lm import Answer, Cached, LearnedPrompt, NodePrompts, PromptExample, WithPrompts, tell
 from bae.lm.prompts import SYSTEM
@@ -486,3 +486,9 @@ async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
     said = (await run(Topic(word="w9"), taught)).result.body
     assert said in [f"{n}\n" for n in range(6)]
     assert lm.prompts[-1].examples[-1].answer == said
+
+
+async def test_a_class_that_no_graph_has_proved_is_refused_when_it_is_asked_for():
+    with pytest.raises(NodeError, match="can fill no other field with it: title") as caught:
+        await ToyBackend().fill(Twice, {}, "Twice")
+    assert caught.value.code == "bae-text-not-alone"
