@@ -314,7 +314,7 @@ def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[st
     linked = [
         path.relative_to(root)
         for prefix in _find_installations(command, str(worktree))
-        for path in _find_linked(prefix)
+        for path in map(Path.resolve, _find_linked(prefix))
         if path.is_relative_to(root)
     ]
     found = (worktree / path for path in dict.fromkeys(linked))
