@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -15,7 +14,7 @@ from bae.journal import AnswerJudged, MemoryJournal, check
 from bae.language_model import scene
 from bae.lm.prompts import EARLIER, SYSTEM
 from end_node import EndNode
-from toy_backend import ToyBackend, route
+from toy_backend import FourMethods, ToyBackend, route
 
 
 def known(prompt: Any) -> dict[str, Any]:
@@ -228,19 +227,13 @@ async def test_a_graph_inside_shows_its_own_trace_and_the_classes_of_the_run_aro
     assert await run(Graph(start=Inner, context="previous"), context=Asked) == weather
 
 
-class FourMethods:
-    """An LM that is no backend: it sees what there is to show where it makes its own prompts."""
+class Watching(FourMethods):
+    """It sees what there is to show where it makes its own prompts."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Node, ...]] = []
 
-    async def make(self, node: Node, target: type[Any]) -> Any:
-        raise AssertionError("not asked")
-
-    async def decide(self, node: Node) -> Any:
-        raise AssertionError("not asked")
-
-    async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
+    async def choose_type(self, types: Any, context: Any) -> Any:
         self.seen.append(scene.get().shown)
         return types[0]
 
@@ -250,7 +243,7 @@ class FourMethods:
 
 
 async def test_an_lm_that_is_no_backend_finds_the_nodes_in_the_scene():
-    lm = FourMethods()
+    lm = Watching()
     await Graph(start=Ticket, context="start").arun(START, lm)
 
     assert lm.seen == [(), (START,), (START,)]

@@ -16,7 +16,7 @@ from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
 from end_node import EndNode
 from kept_runs import Trouble, World
-from toy_backend import ToyBackend, choose, route
+from toy_backend import FourMethods, ToyBackend, choose, route
 
 WORLD = World()
 
@@ -41,18 +41,12 @@ async def connect() -> Client:
     return Client()
 
 
-class FourMethods:
-    """An LM that is no backend, and fills every field with one word."""
+class OneWord(FourMethods):
+    """An LM that fills every field with one word."""
 
     def __init__(self, word: str = "fine") -> None:
         self.word = word
         self.asked: list[tuple[str, dict[str, Any]]] = []
-
-    async def make(self, node: Node, target: type[Any]) -> Any:
-        return await self.fill(target, {}, target.__name__, node)
-
-    async def decide(self, node: Node) -> Any:
-        raise AssertionError("it would not know what is looked up")
 
     async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
         self.asked.append(("choose", dict(context)))
@@ -110,8 +104,8 @@ async def test_its_records_are_those_of_a_run_that_fills_the_node_itself():
         kinds = (Recalled, SourceStarted, SourceEnded)
         return [(type(r), r.step, r.field) for r in result.journal if isinstance(r, kinds)]
 
-    filled = await Graph(start=Asking).arun(Asking(message="x"), FourMethods())
-    made = await SHOP.arun(LATE, FourMethods())
+    filled = await Graph(start=Asking).arun(Asking(message="x"), OneWord())
+    made = await SHOP.arun(LATE, OneWord())
 
     assert told(made) == told(filled)
     assert len(told(made)) == 3
@@ -134,7 +128,7 @@ async def test_decide_looks_up_what_the_chosen_node_needs_and_nothing_else(how: 
         client: Annotated[Client, Dep(connect)]
         text: str
 
-    backend, other = ToyBackend(choose("Answer"), {"text": "fine"}), FourMethods()
+    backend, other = ToyBackend(choose("Answer"), {"text": "fine"}), OneWord()
     lm: Any = backend if how == "backend" else other
     result = await Graph(start=Question).arun(Question(text="why?"), lm)
 
@@ -176,7 +170,7 @@ async def test_decide_may_end_the_run():
         async def __call__(self, lm: LM) -> Reply | None:
             return await lm.decide(self)
 
-    class Ends(FourMethods):
+    class Ends(OneWord):
         async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
             return NoneType
 
@@ -201,7 +195,7 @@ async def test_what_the_body_gives_to_fill_is_not_looked_up():
         policy: Annotated[str, Dep(find_policy)]
         text: str
 
-    lm = FourMethods()
+    lm = OneWord()
     result = await Graph(start=Asks).arun(Asks(message="x"), lm)
 
     assert lm.asked == [("Be brief.", {"policy": "none", "message": "x"})]
@@ -253,12 +247,12 @@ async def test_a_dependency_function_has_what_it_makes_looked_up_too():
         note: Annotated[Note, Dep(write_note)]
         policy: Annotated[str, Dep(find_policy)]
 
-    result = await Graph(start=Asks).arun(Asks(message="x"), FourMethods())
+    result = await Graph(start=Asks).arun(Asks(message="x"), OneWord())
 
     assert result.result.note == Note(message="x", policy="thirty days", text="fine")
     assert WORLD.done["policy"] == 1
     with pytest.raises(RecallError, match="no str in the trace"):
-        await resolve_dep(write_note, lm=FourMethods())
+        await resolve_dep(write_note, lm=OneWord())
 
 
 async def test_a_gate_is_left_to_the_run_so_that_a_body_is_called_once():
@@ -272,7 +266,7 @@ async def test_a_gate_is_left_to_the_run_so_that_a_body_is_called_once():
         approved: Annotated[bool, Gate("pay?")]
         text: str
 
-    graph, journal, lm = Graph(start=Asks, end=Paid), MemoryJournal(), FourMethods()
+    graph, journal, lm = Graph(start=Asks, end=Paid), MemoryJournal(), OneWord()
     parked = await graph.arun(Asks(), lm, journal=journal, run_id="one")
     assert [gate.place for gate in parked.waiting] == ["Paid.approved"]
     result = await graph.answer("one", "approved", True, lm, journal=journal)
@@ -298,7 +292,7 @@ async def test_a_graph_that_may_ask_a_person_is_left_to_the_run_too():
     async def yes(gate: OpenGate) -> bool:
         return True
 
-    result = await Graph(start=Asks, end=Paid).arun(Asks(), FourMethods(), answer=yes)
+    result = await Graph(start=Asks, end=Paid).arun(Asks(), OneWord(), answer=yes)
 
     assert result.result.inner.approved
     assert WORLD.done["body"] == 1
@@ -319,7 +313,7 @@ async def test_a_field_whose_source_fails_has_its_default_and_its_source_is_call
         policy: Annotated[str, Dep(fail, cache=False)] = "unknown"
         text: str
 
-    lm = FourMethods()
+    lm = OneWord()
     result = await Graph(start=Asks).arun(Asks(), lm)
 
     assert lm.asked == [("Told", {})]
@@ -331,7 +325,7 @@ async def test_a_required_source_that_fails_ends_the_run_before_the_lm_is_asked(
     WORLD.failing.add("policy")
 
     with pytest.raises(DepError, match=r"Reply.policy: find_policy raised Trouble") as failed:
-        await SHOP.arun(LATE, FourMethods())
+        await SHOP.arun(LATE, OneWord())
 
     assert failed.value.trace == [LATE]
     assert not WORLD.done
@@ -350,7 +344,7 @@ async def test_a_function_that_would_wait_for_itself_is_an_error_and_no_hang():
 
     with pytest.raises(DepError) as failed:
         async with asyncio.timeout(10):
-            await Graph(start=Asks).arun(Asks(), FourMethods())
+            await Graph(start=Asks).arun(Asks(), OneWord())
 
     assert isinstance(failed.value.cause, DepError)
     assert failed.value.cause.code == "bae-dep-cycle"
@@ -375,7 +369,7 @@ async def test_a_function_with_the_lm_is_not_started_early_since_it_may_recall()
     class Third(EndNode):
         written: Annotated[str, Dep(write)]
 
-    result = await Graph(start=First).arun(First(), FourMethods("two"))
+    result = await Graph(start=First).arun(First(), OneWord("two"))
 
     assert result.result == Third(written="two")
 
@@ -394,8 +388,8 @@ async def interrupted(graph: Graph[Any, Any], start: Node, lm: Any, what: str) -
 
 
 async def test_a_run_that_failed_at_the_lm_looks_nothing_up_again():
-    journal = await interrupted(SHOP, LATE, FourMethods(), "fill Reply")
-    lm = FourMethods()
+    journal = await interrupted(SHOP, LATE, OneWord(), "fill Reply")
+    lm = OneWord()
     result = await SHOP.resume("one", lm, journal=journal)
 
     assert lm.asked == [("Reply", KNOWN)]
@@ -439,8 +433,8 @@ ORDERS = Graph(start=Order)
 @pytest.mark.parametrize("what", ["send", "fill Sent"])
 async def test_a_resumed_body_has_its_nodes_back_and_what_no_journal_holds_made_again(what: str):
     start = Order(message="hi")
-    journal = await interrupted(ORDERS, start, FourMethods(), what)
-    result = await ORDERS.resume("one", FourMethods(), journal=journal)
+    journal = await interrupted(ORDERS, start, OneWord(), what)
+    result = await ORDERS.resume("one", OneWord(), journal=journal)
 
     assert (result.result.number, result.result.message) == (2, "hi")
     assert isinstance(result.result.client, Client)
@@ -451,10 +445,10 @@ async def test_a_resumed_body_has_its_nodes_back_and_what_no_journal_holds_made_
 
 async def test_a_replay_asks_nothing_and_a_fork_continues_from_what_is_recorded():
     journal = MemoryJournal()
-    whole = await SHOP.arun(LATE, FourMethods(), journal=journal, run_id="one")
+    whole = await SHOP.arun(LATE, OneWord(), journal=journal, run_id="one")
     again = await SHOP.replay("one", journal=journal)
     fork = await SHOP.fork("one", at=1, journal=journal, text="other")
-    forked = await SHOP.resume(fork, FourMethods(), journal=journal)
+    forked = await SHOP.resume(fork, OneWord(), journal=journal)
 
     assert again.trace == whole.trace
     assert forked.result == Reply(**KNOWN, text="other")
@@ -471,21 +465,21 @@ async def test_each_node_that_a_body_has_made_gets_a_value_of_its_own_where_noth
             return made[0].model_copy(update={"text": str([each.number for each in made])})
 
     graph = Graph(start=Many)
-    journal = await interrupted(graph, Many(), FourMethods(), "body")
-    result = await graph.resume("one", FourMethods(), journal=journal)
+    journal = await interrupted(graph, Many(), OneWord(), "body")
+    result = await graph.resume("one", OneWord(), journal=journal)
     assert result.result.text == "[1, 2, 3]"
     assert WORLD.done["count"] == 3
 
     WORLD.__init__()
 
-    class Slow(FourMethods):
+    class Slow(OneWord):
         async def fill(self, *args: Any, **kwargs: Any) -> Any:
             if WORLD.done["fill Order2"] == 2:
                 WORLD.do("third")
             return await super().fill(*args, **kwargs)
 
     journal = await interrupted(graph, Many(), Slow(), "third")
-    result = await graph.resume("one", FourMethods(), journal=journal)
+    result = await graph.resume("one", OneWord(), journal=journal)
     assert result.result.text == "[1, 2, 3]"
     assert WORLD.done["count"] == 3
 
@@ -515,12 +509,12 @@ async def test_a_class_that_is_not_of_the_graph_is_looked_up_and_its_answer_is_k
 
     graph = Graph(start=Asks)
     start = Asks(message="hi")
-    journal = await interrupted(graph, start, FourMethods(), "body")
+    journal = await interrupted(graph, start, OneWord(), "body")
     WORLD.failing.add("fill Last")
     with pytest.raises(Exception, match="fill Last"):
-        await graph.resume("one", FourMethods(), journal=journal)
+        await graph.resume("one", OneWord(), journal=journal)
     WORLD.mend()
-    result = await graph.resume("one", FourMethods(), journal=journal)
+    result = await graph.resume("one", OneWord(), journal=journal)
 
     told = result.trace[1]
     assert told == Told(policy="thirty days", text="hi: thirty days, fine")

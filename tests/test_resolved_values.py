@@ -12,6 +12,7 @@ from bae import Dep, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal
 from bae.lm import Answer, Backend, Budget, Prompt, Retry
 from end_node import EndNode
+from toy_backend import FourMethods
 
 
 class Begin(Node):
@@ -42,30 +43,13 @@ class Close(EndNode):
     word: str
 
 
-class Inventing:
+class Inventing(FourMethods):
     """An LM that makes up all fields, those with a source too."""
 
     def __init__(self, invented: Mapping[type[Node], Mapping[str, Any]]) -> None:
         self.invented = invented
 
-    async def make(self, node: Node, target: type[Any]) -> Any:
-        return target.model_construct(**self.invented[target])
-
-    async def decide(self, node: Node) -> Node | None:
-        return None
-
-    async def choose_type(
-        self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
-    ) -> type[Node] | type[None]:
-        return types[0]
-
-    async def fill(
-        self,
-        target: type[Any],
-        resolved: Mapping[str, Any],
-        instruction: str,
-        source: Node | None = None,
-    ) -> Any:
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
         return target(**self.invented[target])
 
 

@@ -13,6 +13,7 @@ from bae.journal import LMUsed, RunEnded, RunJournal, RunStarted, StepStarted
 from bae.lm import report
 from bae.testing import ScriptedLM
 from end_node import EndNode
+from toy_backend import FourMethods
 
 
 class Start(Node):
@@ -105,7 +106,7 @@ async def test_usage_counts_every_call_to_the_lm():
     assert result.usage == Usage(calls=4, attempts=4)
 
 
-class Metered:
+class Metered(FourMethods):
     """An LM whose every call has a price."""
 
     def __init__(self, cost: float | None = 0.5) -> None:
@@ -115,15 +116,9 @@ class Metered:
         report(self.price)
         return target(**resolved, **{"n": 1} if target is Middle else {"text": "x"})
 
-    async def make(self, node: Node, target: Any) -> Any:
-        return await self.fill(target, {}, target.__name__, node)
-
     async def choose_type(self, types: Any, context: Any) -> Any:
         report(self.price)
         return types[0]
-
-    async def decide(self, node: Node) -> Any:
-        raise NotImplementedError
 
 
 async def test_usage_adds_up_tokens_and_cost():

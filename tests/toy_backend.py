@@ -55,3 +55,19 @@ def choose(name: Any) -> dict[str, Any]:
 def route(name: Any, **fields: Any) -> dict[str, Any]:
     """The answer that chooses where a candidate can be filled at once, with fields or without."""
     return {"answer": {"choice": name, **({"fields": fields} if fields else {})}}
+
+
+class FourMethods:
+    """An LM that is not a backend: a test overrides the methods that it is about."""
+
+    async def make(self, node: Any, target: Any) -> Any:
+        return await self.fill(target, {}, target.__name__, node)
+
+    async def decide(self, node: Any) -> Any:
+        raise AssertionError("not asked")
+
+    async def choose_type(self, types: Any, context: Any) -> Any:
+        return types[0]
+
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        raise AssertionError("not asked")
