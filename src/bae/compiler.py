@@ -265,7 +265,7 @@ def _found(lm: Any, graph: Graph[Any, Any]) -> LM:
 
 
 def _by_name(lm: Any) -> Any:
-    """The LM that a name stands for, the one that runs use too; anything else is what it is."""
+    """The LM of a name, the one that runs use too; anything else as it is."""
     from bae.lm.registry import cached_lm
 
     return cached_lm(lm) if isinstance(lm, str) else lm

@@ -73,7 +73,7 @@ class ProgressLine:
 
 
 class _Line:
-    """The line as Rich draws it, each time anew."""
+    """The line as Rich draws it, again and again."""
 
     def __init__(self, progress: ProgressLine) -> None:
         self._progress = progress

@@ -40,8 +40,8 @@ def interval(scores: Sequence[float], *, level: float = 0.95) -> Interval | None
     Scores of 0 and 1 alone have Wilson's interval. Others have a bootstrap interval: the scores,
     and one more that is the worst possible, get uniformly random weights, and the lower bound is
     the 2.5th percentile (at level 0.95) of the weighted mean; for the upper bound the extra score
-    is the best possible. The extra score stands for cases that were not seen: ten scores of nearly
-    1 still leave room for a mean of 0.69.
+    is the best possible. The extra score accounts for cases that were not seen: ten scores of
+    nearly 1 still leave room for a mean of 0.69.
 
     Cases must be independent of each other. The random weights have a fixed seed, so the same
     scores have the same interval, in any order.

@@ -93,7 +93,7 @@ class Judge:
         longest: int = 8000,
     ) -> None:
         if not isinstance(cast(object, rubric), str):
-            raise TypeError(f"Judge(rubric={rubric!r}): say in words what a good answer is")
+            raise TypeError(f"Judge(rubric={rubric!r}): describe what a good answer is")
         if not 0 <= threshold <= 1:
             raise ValueError(f"Judge(threshold={threshold!r}): give a score from 0 to 1")
         if not longest >= 1:

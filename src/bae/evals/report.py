@@ -94,7 +94,7 @@ class CaseResult:
 
     @property
     def failed(self) -> bool:
-        """Whether the run failed: by an error, by its time, or at a gate that nobody answers."""
+        """Whether the run failed: by an error, by its time, or at an unanswered gate."""
         return self.outcome == "failed"
 
 

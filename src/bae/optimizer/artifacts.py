@@ -250,7 +250,7 @@ def _read(file: Path, cls: type[Node]) -> Artifact:
 
 def _content(file: Path) -> bytes:
     """The bytes of a file that may come from another person's repository: it could lead elsewhere,
-    be a pipe that nobody writes to, or fill the memory."""
+    be a pipe without a writer, or fill the memory."""
     kind = os.lstat(file).st_mode
     if not stat.S_ISREG(kind):
         raise OSError(f"it is {'a symbolic link' if stat.S_ISLNK(kind) else 'not a plain file'}")

@@ -58,10 +58,10 @@ class CallLog:
 
     Give it, or its path, as `calls=`. A question that was answered before is answered from the
     file: an optimization that was killed and is started again with the same arguments ends as if
-    nothing had happened. Questions are told apart by model, settings and everything that the model
-    is shown, so one file may serve many optimizations. The budget of an optimization is charged for
-    the answers that it reads from the file, with the calls, tokens and cost of earlier processes;
-    `seconds` are those of this process.
+    nothing had happened. Questions are distinguished by model, settings and everything that the
+    model is shown, so one file may serve many optimizations. The budget of an optimization is
+    charged for the answers that it reads from the file, with the calls, tokens and cost of earlier
+    processes; `seconds` are those of this process.
 
     The answers of an LM without `settings`, such as a `ScriptedLM`, are known in this process
     alone. Without a path nothing is kept beyond this object.

@@ -1,4 +1,4 @@
-"""How DSPy's programs ask bae's backends: an adapter that asks word for word as a run does, from
+"""How DSPy's programs ask bae's backends: an adapter that asks exactly as a run does, from
 any thread, and `dspy.LM`s that stand for the LMs of an optimization."""
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 BAE: Final = "bae"
-"""What an example says for bae alone: whom it comes from, and what no other key says."""
+"""The key of an example for bae alone: where it comes from, and what no other key has."""
 RESERVED: Final = frozenset(
     {"node_type", "next_node_type", "next_node", "run_id", "root", "corrected", BAE}
 )
@@ -206,7 +206,7 @@ def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
         return []
     names = names_of(plan.offered)
     return [
-        # Who corrects fields lets the choice stand: of that nothing was corrected.
+        # A correction of fields accepts the choice: nothing of that was corrected.
         _example({"known": source_of(each), "choice": choice}, ["known"], each, [])
         for each in examples
         if _comes_from(each, cls) and (choice := each.get("next_node_type")) in names
@@ -310,7 +310,7 @@ def _made(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
 
 
 def _shown_values(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model is told of some fields of a node, word for word."""
+    """Some fields of a node, exactly as a model is shown them."""
     known = {name: value for name, value in values.items() if name in cls.__pydantic_fields__}
     if not known:
         return {}
@@ -318,20 +318,19 @@ def _shown_values(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
-    """The fields of a node in words that the class takes from a model; None where one has none."""
+    """The fields of a node in a form that the class accepts from a model; None if one has none."""
     answer: dict[str, Any] = {}
     for name in asked:
-        words = list(_words(type(node), name, node.__dict__[name]))
-        if not words:
+        forms = list(_json_forms(type(node), name, node.__dict__[name]))
+        if not forms:
             return None
-        answer[name] = words[-1]
+        answer[name] = forms[-1]
     return answer
 
 
-def _words(cls: type[Node], name: str, value: Any) -> Iterator[Any]:
-    """What a model can say for a value of a field: as the field itself says it, and then, unless
-    the field makes the same value of that again, as a journal does, whom no serializer of the
-    class's own can mislead."""
+def _json_forms(cls: type[Node], name: str, value: Any) -> Iterator[Any]:
+    """The JSON of a model for a value of a field: as the field serializes it, and then, unless that
+    reads back as the same value, as a journal does, without serializers of the class."""
     try:
         text = _serializer(cls, name).to_python(value, mode="json", by_alias=False, warnings=False)
         again = _read(cls, name, text)

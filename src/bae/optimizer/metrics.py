@@ -197,7 +197,7 @@ class FillMetric(PartMetric):
 
 
 class _Place:
-    """Which example of which part a metric was asked about, in words."""
+    """Which example of which part a metric was called for, as text."""
 
     def __init__(self, metric: PartMetric, example: Any, index: int | None) -> None:
         self._metric, self._example, self._index = metric, example, index

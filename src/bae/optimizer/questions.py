@@ -1,5 +1,5 @@
-"""The questions of one part of a node, asked from examples instead of from a run, word for word as
-a run asks them, with a learned prompt or without."""
+"""The questions of one part of a node, asked from examples instead of from a run, with exactly the
+prompts of a run, with a learned prompt or without."""
 
 from __future__ import annotations
 

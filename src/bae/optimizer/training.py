@@ -197,8 +197,8 @@ async def optimize_part(
             except OutOfBudget:
                 return None
             except BaseException as error:
-                # Bars that DSPy has left open say so when they are let go of: that is to be here,
-                # where nobody hears it.
+                # Progress bars that DSPy left open print when they are freed: free them here, where
+                # it is silent.
                 clear_frames(error.__traceback__)
                 raise
 
