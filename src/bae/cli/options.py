@@ -283,11 +283,10 @@ def budget_of(said: str | None) -> Budget | None:
 def _number(name: str, amount: str) -> float:
     whole = name in ("calls", "tokens")
     try:
-        number = float(amount.removeprefix("$").replace("_", ""))
-        number = int(number) if whole and number == int(number) else number
-    except (ValueError, OverflowError):
-        number = -1.0
-    if not 0 <= number < float("inf") or (whole and not isinstance(number, int)):
+        number = int(amount) if whole else float(amount.removeprefix("$"))
+    except ValueError:
+        number = -1
+    if not 0 <= number < float("inf"):
         kind = "a whole number" if whole else "a number"
         raise _wrong(f"{name}={amount} is not {kind}, 0 or more")
     return number
