@@ -508,6 +508,25 @@ async def test_a_run_that_a_body_starts_is_shown_below_the_one_it_is_started_in(
     assert run.tree.summary().plain.startswith("1 node in")
 
 
+async def test_runs_that_a_body_starts_at_once_are_all_shown_whole():
+    together = asyncio.Barrier(6)
+
+    class Meets(Node):
+        async def __call__(self) -> Ends:
+            await together.wait()
+            return Ends()
+
+    class Ends(Node):
+        async def __call__(self) -> None: ...
+
+    class Starts(Node):
+        async def __call__(self) -> None:
+            await asyncio.gather(*(Graph(start=Meets).arun(Meets()) for _ in range(6)))
+
+    run = await shown(Graph(start=Starts), Starts())
+    assert run.whole.count("✓ Meets\n✓ Ends") == 6
+
+
 class Count(Node):
     n: int
 

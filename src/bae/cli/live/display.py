@@ -32,7 +32,7 @@ _NARROWEST: Final = 20
 _FRAMES: Final = 10
 """How often a tree is drawn in a second."""
 _RUNS: Final = 4
-"""Runs that are kept: the first one, and the newest of those that its bodies start."""
+"""Runs that are kept when they are over: the first one, and the newest that its bodies start."""
 
 
 def can_redraw(console: Console) -> bool:
@@ -69,8 +69,9 @@ class Display:
         """Take in a record, while the lock is held."""
         view = self.views.get(run)
         if view is None:
-            if len(self.views) == _RUNS:
-                del self.views[[*self.views][1]]
+            over = [run for run in [*self.views][1:] if self.views[run].history.run.outcome]
+            for each in over[: max(0, len(self.views) + 1 - _RUNS)]:
+                del self.views[each]
             view = self.views[run] = RunView(run.past)
         view.add(record)
         return view
