@@ -270,7 +270,8 @@ def test_the_work_that_a_checkout_does_not_get_is_pointed_out(bae: Bae):
     add(bae, "prices")
     said = bae("run", *LM).out
     assert "left where it was, since it is on no branch; `git merge bae/team` takes" in said
-    assert "prices is completed" in bae("kill", "prices", code=1).err
+    for command in (("kill", "prices"), ("note", "prices", "Mind the tax.")):
+        assert "prices is completed" in bae(*command, code=1).err
 
 
 def test_where_all_that_is_left_is_paused_it_is_said_how_to_resume(bae: Bae):

@@ -14,7 +14,7 @@ from bae.cli.team_output import as_data, print_blockers, print_next
 from bae.cli.team_project import OneTask, Team, ask, can_ask, read_text, team_command
 
 if TYPE_CHECKING:
-    from bae.team.models import Action
+    from bae.team.models import Action, Task
 
 group = typer.Typer()
 OneOrAll = Annotated[
@@ -154,7 +154,7 @@ async def add_note(
     ],
 ) -> None:
     """Steer a task: the next attempt at it sees the note."""
-    found = await team.task(task)
+    found = await _find_unmerged(team, task)
     await team.store.add_note(found.id, read_text(text))
     note(f"the next attempt at {found.key} sees the note")
 
@@ -204,12 +204,7 @@ async def skip(team: Team, task: OneTask) -> None:
 async def _request(team: Team, action: Action, named: str | None) -> None:
     from bae.team.team_run import add_request
 
-    task = await team.task(named) if named is not None else None
-    if task is not None and task.status == "completed":
-        raise refused(
-            f"{task.key} is completed: its work is merged",
-            fix="what is to be changed is a task of its own: bae team tasks add",
-        )
+    task = await _find_unmerged(team, named) if named is not None else None
     running = await team.is_running()
     if task is None and action in ("stop", "kill") and not running:
         note("no run is in progress")
@@ -217,3 +212,14 @@ async def _request(team: Team, action: Action, named: str | None) -> None:
     await add_request(team.store, team.project.id, action, task.id if task else None)
     taken = "the run takes it now" if running else "the next run takes it"
     note(f"{action} {task.key if task else 'the run'}: {taken}")
+
+
+async def _find_unmerged(team: Team, named: str) -> Task:
+    """The task that a person names, which there is still something to do for."""
+    task = await team.task(named)
+    if task.status == "completed":
+        raise refused(
+            f"{task.key} is completed: its work is merged",
+            fix="what is to be changed is a task of its own: bae team tasks add",
+        )
+    return task
