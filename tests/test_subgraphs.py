@@ -209,30 +209,6 @@ async def test_a_graph_in_the_cache_is_not_run():
     assert result.nested == {}
 
 
-async def test_a_sibling_and_a_graph_s_own_dependencies_run_at_the_same_time():
-    inside, outside = asyncio.Event(), asyncio.Event()
-
-    async def meets_inside() -> int:
-        inside.set()
-        await outside.wait()
-        return 1
-
-    async def meets_outside() -> int:
-        outside.set()
-        await inside.wait()
-        return 2
-
-    class Inner(EndNode):
-        value: Annotated[int, Dep(meets_inside)]
-
-    class Outer(EndNode):
-        inner: Annotated[Inner, Dep(Inner)]
-        value: Annotated[int, Dep(meets_outside)]
-
-    result = (await run(Outer())).result
-    assert (result.inner.value, result.value) == (1, 2)
-
-
 async def test_nodes_inside_are_not_in_the_trace_outside():
     class Said(EndNode):
         text: str = "inside"
@@ -277,23 +253,6 @@ async def test_a_graph_over_the_timeout_it_is_given_is_a_timeout_of_that_field()
         await value_from(Slow, timeout=0.01)
     assert caught.value.code == "bae-dep-timeout"
     assert "Slow took longer than its bound of 0.01 s" in str(caught.value)
-
-
-async def test_a_graph_that_fails_can_be_tried_again():
-    tries: list[int] = []
-
-    class Shaky(Node):
-        async def __call__(self) -> None:
-            tries.append(1)
-            if len(tries) == 1:
-                raise ConnectionError
-
-    class Outer(EndNode):
-        shaky: Annotated[Shaky, Dep(Shaky, retries=1)]
-
-    result = await run(Outer())
-    assert len(tries) == 2
-    assert [r.outcome for r in result.journal.of(RunEnded)] == ["failed", "ended", "ended"]
 
 
 # Failures
