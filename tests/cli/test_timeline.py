@@ -140,6 +140,12 @@ def test_a_question_that_is_open_is_drawn_until_now():
     assert said == ["╱ no process worked on it: 3 d", "┅ a person was waited for"]
 
 
+def test_what_is_left_out_is_not_said_to_be_done_where_some_of_it_failed():
+    each = [Work("item", f"[{i}]", "Day", (Span(i, i + 1),), "failed") for i in range(9)]
+    rows = rows_of(made_up((0, 9), work=tuple(each)))
+    assert [(row.label, row.outcome) for row in rows][-1] == ("… 3 more", "failed")
+
+
 def test_long_maps_are_drawn_as_a_few_rows_and_how_many_more():
     items = tuple(
         Work("item", f"0:Day.short[{i}]", f"[{i}]", (Span(i, i + 1),), "done") for i in range(50)

@@ -209,7 +209,8 @@ def _select_work(every: Sequence[Work]) -> Sequence[Work]:
 def _sum_work(works: Sequence[Work], label: str) -> Row:
     """Several in one row, from the first that began to the last that ended."""
     span = Span(min(each.start for each in works), max(each.end for each in works))
-    return Row(works[0].kind, label, (span,), "done")
+    outcome = next((each.outcome for each in works if each.outcome != "done"), "done")
+    return Row(works[0].kind, label, (span,), outcome)
 
 
 def _is_dull(work: Work, around: Work, quick: float) -> bool:
