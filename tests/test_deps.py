@@ -957,8 +957,12 @@ async def test_a_failed_function_is_not_called_again_in_the_same_run():
         calls.append(1)
         raise ValueError
 
+    def above(x: Annotated[int, Dep(fails)]) -> int:
+        return x
+
     class Second(EndNode):
         y: Annotated[int, Dep(fails)] = 2
+        z: Annotated[int, Dep(above)] = 3
 
     class First(Node):
         x: Annotated[int, Dep(fails)] = 1
@@ -967,7 +971,7 @@ async def test_a_failed_function_is_not_called_again_in_the_same_run():
             return Second()
 
     result = await run(First())
-    assert (result.trace[0].x, result.trace[1].y) == (1, 2)
+    assert (result.trace[0].x, result.trace[1].y, result.trace[1].z) == (1, 2, 3)
     assert calls == [1]
 
 
