@@ -131,6 +131,7 @@ def test_one_bad_edit_among_many_changes_nothing(files: list[tuple[str, tuple[st
             "/etc/passwd",
             "//x",
             ".git/hooks/pre-commit",
+            "docs/.gitattributes",
             ".worktreeinclude",
             ".WorktreeInclude",
             "sub/.GIT/config",

@@ -289,6 +289,19 @@ async def test_an_update_never_overwrites_what_is_not_committed(root: Path):
         await workspaces.remove(workspace)
 
 
+async def test_attributes_that_git_cannot_apply_do_not_keep_a_worktree_from_being_removed(
+    root: Path,
+):
+    workspaces, _ = await open_team(root)
+    workspace = await workspaces.start(TASK)
+    write(workspace.path, {".gitattributes": "*.txt working-tree-encoding=x\n", "a.txt": "A\n"})
+
+    kept = await workspaces.remove(workspace)
+
+    assert git(root, "show", f"{kept}:a.txt") == "A"
+    assert left_over(root) == []
+
+
 async def test_what_tests_made_unreadable_is_kept_and_removed_too(root: Path):
     workspaces, _ = await open_team(root)
     workspace = await workspaces.start(TASK)

@@ -136,6 +136,8 @@ def _check_path(root: Path, path: str) -> str:
     parts = name.split("/")
     if name.casefold() == INCLUDE:
         raise _Refused(f"{name} says what a worktree gets: only the user changes it")
+    if parts[-1].casefold() in (".gitattributes", ".gitmodules"):
+        raise _Refused(f"{name} says how git treats files: only the user changes it")
     if _ODD_PATH.search(name):
         raise _Refused(f"{path!r} is not a plain path inside the repository")
     if any(len(os.fsencode(part)) > _LONGEST_NAME for part in parts):

@@ -144,30 +144,40 @@ class Workspace:
         return await finish_despite_cancel(self._restore(why))
 
     async def _restore(self, why: str) -> str | None:
-        names = await self.uncommitted()
-        if not names:
+        if not await self.uncommitted():
             return None
         kept = await self._keep(why)
-        await asyncio.to_thread(_unlink, self.path, names)
+        await asyncio.to_thread(_unlink, self.path, await self.uncommitted())
         await self.repository.git("reset", "--hard", "--quiet", "HEAD", at=self.checkout)
         return kept
 
     async def _keep(self, why: str) -> str | None:
         await asyncio.to_thread(make_accessible, self.path)
-        names = await self.uncommitted()
-        own = self.checkout.git_dir / "index"
-        index = own.with_name("bae-index.tmp")
         try:
-            await asyncio.to_thread(shutil.copyfile, own, index)
-            known = await asyncio.to_thread(drop_special_files, self.path, names)
-            tree = await self.repository.write_tree(self.checkout, known, index)
-        finally:
-            await asyncio.to_thread(index.unlink, missing_ok=True)
+            tree = await self._write_tree()
+        except GitError:
+            # Attributes that tests wrote may name an encoding that the files do not have.
+            names = await self.uncommitted()
+            if not await asyncio.to_thread(_set_attributes_aside, self.path, names):
+                raise
+            tree = await self._write_tree()
         head = await self.head()
         if tree == await self.repository.git("rev-parse", f"{head}^{{tree}}"):
             return None
         commit = await self.repository.commit_tree(tree, [head], f"Left in {self.name}: {why}")
         return await keep_commit(self.repository, self.name, commit)
+
+    async def _write_tree(self) -> str:
+        """The tree of all files, as they are."""
+        own = self.checkout.git_dir / "index"
+        index = own.with_name("bae-index.tmp")
+        names = await self.uncommitted()
+        try:
+            await asyncio.to_thread(shutil.copyfile, own, index)
+            known = await asyncio.to_thread(drop_special_files, self.path, names)
+            return await self.repository.write_tree(self.checkout, known, index)
+        finally:
+            await asyncio.to_thread(index.unlink, missing_ok=True)
 
 
 async def keep_commit(repository: Repository, name: str, commit: str) -> str:
@@ -416,6 +426,15 @@ def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
             here = Path(folder).relative_to(root)
             found += [str(here / each) for each in files if each != ".git"]
     return found
+
+
+def _set_attributes_aside(root: Path, names: Sequence[str]) -> bool:
+    """Rename files of git's attributes that were changed. Returns whether there were any."""
+    found = [root / name for name in names if Path(name).name == ".gitattributes"]
+    for path in found:
+        with suppress(OSError):
+            path.rename(path.with_name(".gitattributes.kept"))
+    return bool(found)
 
 
 def _unlink(root: Path, names: Sequence[str]) -> None:
