@@ -137,6 +137,19 @@ async def test_the_same_failure_twice_ends_in_a_question(tmp_path: Path) -> None
         assert "once more" in asked
 
 
+async def test_the_question_tells_of_the_failed_tests_where_the_llm_repeats_its_answer(
+    tmp_path: Path,
+) -> None:
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        lm = ScriptedLM({Answer: [edits({"calc.py": WRONG})] * 7})
+        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+        result = await worker.execute_task(task)
+        assert (result.status, result.attempts) == ("blocked", 3)
+        assert result.question is not None
+        assert "the edits change nothing" in result.question
+        assert "assert 8 == 2" in result.question
+
+
 async def test_there_are_at_most_three_corrections(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         wrong = [CALC + f"\n\ndef sub(a, b):\n    return {n}\n" for n in (10, 20, 30, 40)]

@@ -204,7 +204,10 @@ class Edits(Node):
                 asked = {"asked": attempt.asked + 1}
                 return Draft(attempt=attempt.model_copy(update=again | asked))
             await desk.keep(attempt, "refused", None, error.message)
-            return await desk.try_again(attempt, error.message)
+            failure = attempt.failure  # which is still there, as nothing was changed
+            if error.message not in failure:
+                failure = f"{error.message}\n\n{failure}".rstrip()
+            return await desk.try_again(attempt, failure)
         return Checks(attempt=attempt)
 
 
