@@ -513,14 +513,14 @@ def unexpected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BaseExce
     from bae.cli import app
 
     found: list[BaseException] = []
-    tell = app._tell
+    report_error = app._report_error
 
-    def tell_and_note(error: BaseException, debug: bool) -> int:
+    def report_and_note(error: BaseException, debug: bool) -> int:
         if not isinstance(error, BaeError | app.UsageError | app.typer.Abort):
             found.append(error)
-        return tell(error, debug)
+        return report_error(error, debug)
 
-    monkeypatch.setattr(app, "_tell", tell_and_note)
+    monkeypatch.setattr(app, "_report_error", report_and_note)
     monkeypatch.chdir(tmp_path)
     return found
 
