@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from itertools import islice
 from typing import Any, Final, cast
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
@@ -16,8 +16,8 @@ from bae.usage import Usage
 
 LONGEST: Final = 400
 """Characters after which a value is cut, however wide the terminal is."""
-_MOST: Final = 200
-"""Items of a list that are looked at."""
+_DEEPEST: Final = 5
+"""How deep values inside of others are looked at."""
 _AS_TEXT: Final = ("datetime", "decimal", "pathlib", "uuid", "ipaddress", "pydantic_core")
 """Modules of classes that are shown as their text."""
 
@@ -27,9 +27,9 @@ def text_of(value: Any, longest: int = LONGEST) -> str:
     shown without its name, as its fields."""
     try:
         if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
-            said = " ".join(f"{name}={each!r}" for name, each in value.__repr_args__())
+            said = _join(_write_fields(value, _DEEPEST), " ")
         else:
-            said = _written(value)
+            said = _write(value, _DEEPEST)
     except Exception:  # whatever a class does when it is looked at
         said = f"<{type(value).__name__}>"
     # The end of a URL may be further on, so that it is cut afterwards.
@@ -43,28 +43,50 @@ def inline_text_of(value: Any) -> str:
     return text_of(value)
 
 
-def _written(value: Any) -> str:
-    """A value as Python writes it; of a long one only the beginning."""
+def _write(value: Any, depth: int) -> str:
+    """A value as Python writes it; of a long one only the beginning, so that no run waits for the
+    rest. A class that writes itself in a way of its own may have something to hide."""
     kind = cast("type[Any]", type(value))
-    match value:
-        case Secret() | SecretStr() | SecretBytes():
-            return WITHHELD
-        case Enum():
-            return f"{kind.__name__}.{value.name}"
-        case type():
-            return cast("type[Any]", value).__name__
-        case str() | bytes():
-            return repr(value[: 4 * LONGEST])
-        case list() | tuple():
-            return repr(cast("list[Any]", value)[:_MOST])
-        case dict():
-            return repr(dict(islice(cast("dict[Any, Any]", value).items(), _MOST)))
-        case _ if kind.__module__ in _AS_TEXT:
-            return str(value)
-        case _ if kind.__repr__ is object.__repr__:
-            return f"<{kind.__name__}>"
-        case _:
-            return repr(value)
+    writes = kind.__repr__
+    if isinstance(value, Secret | SecretStr | SecretBytes):
+        return WITHHELD
+    if isinstance(value, Enum):
+        return f"{kind.__name__}.{value.name}"
+    if isinstance(value, type):
+        return cast("type[Any]", value).__name__
+    if writes in (str.__repr__, bytes.__repr__):
+        return repr(value[: 4 * LONGEST])
+    if kind.__module__ in _AS_TEXT:
+        return str(value)
+    if writes is object.__repr__:
+        return f"<{kind.__name__}>"
+    inside = depth - 1
+    if writes is list.__repr__ or writes is tuple.__repr__:
+        text = _join((_write(each, inside) for each in value), ", ") if depth else "…"
+        return f"[{text}]" if writes is list.__repr__ else f"({text})"
+    if writes is dict.__repr__:
+        pairs = (f"{_write(key, inside)}: {_write(each, inside)}" for key, each in value.items())
+        return f"{{{_join(pairs, ', ') if depth else '…'}}}"
+    if writes is BaseModel.__repr__:
+        return f"{kind.__name__}({_join(_write_fields(value, inside), ', ') if depth else '…'})"
+    return repr(value)
+
+
+def _write_fields(model: BaseModel, depth: int) -> Iterator[str]:
+    for name, value in model.__repr_args__():
+        yield f"{name}={_write(value, depth)}"
+
+
+def _join(parts: Iterable[str], between: str) -> str:
+    """As many parts as can be shown: the rest is not even looked at."""
+    found: list[str] = []
+    length = 0
+    for part in parts:
+        found.append(part)
+        length += len(part)
+        if length > 4 * LONGEST:
+            break
+    return between.join(found)
 
 
 def took(seconds: float) -> str:
