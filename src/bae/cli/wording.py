@@ -18,6 +18,10 @@ LONGEST: Final = 400
 """Characters after which a value is cut, however wide the terminal is."""
 _DEEPEST: Final = 5
 """How deep values inside of others are looked at."""
+_CONTAINERS: Final[dict[Any, Any]] = {
+    cast("type[Any]", each).__repr__: each for each in (list, tuple, dict)
+}
+"""The built-in classes by how they write their values."""
 _AS_TEXT: Final = ("datetime", "decimal", "pathlib", "uuid", "ipaddress", "pydantic_core")
 """Modules of classes that are shown as their text."""
 
@@ -60,11 +64,11 @@ def _write(value: Any, depth: int) -> str:
         return str(value)
     if writes is object.__repr__:
         return f"<{kind.__name__}>"
-    inside = depth - 1
-    if writes is list.__repr__ or writes is tuple.__repr__:
+    inside, written_as = depth - 1, _CONTAINERS.get(writes)
+    if written_as in (list, tuple):
         text = _join((_write(each, inside) for each in value), ", ") if depth else "…"
-        return f"[{text}]" if writes is list.__repr__ else f"({text})"
-    if writes is dict.__repr__:
+        return f"[{text}]" if written_as is list else f"({text})"
+    if written_as is dict:
         pairs = (f"{_write(key, inside)}: {_write(each, inside)}" for key, each in value.items())
         return f"{{{_join(pairs, ', ') if depth else '…'}}}"
     if writes is BaseModel.__repr__:
