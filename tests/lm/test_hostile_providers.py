@@ -152,9 +152,9 @@ def is_sound(used: Usage) -> None:
 # --- every field --------------------------------------------------------------------------------
 
 ODD: list[Any] = [
-    *(None, True, -1, 1.5, 10**30, float("inf"), float("nan")),
-    *("", "x", "\n\x1b[2J", "\ud800", "y" * 100_000),
-    *([], {}, [1], [{"type": "text"}], {"type": "nothing"}),
+    *(None, True, -1, 10**30, float("nan")),
+    *("", "\n\x1b[2J\ud800", "y" * 100_000),
+    *({}, [1], [{"type": "text"}]),
 ]
 MISSING = object()
 
@@ -231,11 +231,12 @@ async def test_any_body_of_an_error_is_an_error_of_bae(kind: str, status: int) -
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[" * 100_000, b"\xff", b'"x"', b"1e999"], ids=len)
 async def test_any_body_of_an_answer_is_an_error_of_bae(kind: str, body: bytes) -> None:
-    for content in ("application/json", EVENTS, "", "text/html; charset=none", "\xff"):
-        async with (
-            raw_provider(lambda _, content=content: Raw([body], kind=content)) as server,
-            MAKES[kind](server, attempts=0, retries=0) as backend,
-        ):
+    async with (
+        raw_provider(lambda _: raw({})) as server,
+        MAKES[kind](server, attempts=0, retries=0) as backend,
+    ):
+        for content in ("application/json", EVENTS, "", "text/html; charset=none", "\xff"):
+            server.respond = lambda _, content=content: Raw([body], kind=content)
             assert isinstance(await outcome(backend), BaeLMError | FillError)
 
 
