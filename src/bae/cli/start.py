@@ -49,7 +49,7 @@ def start_node(
     fields = _read_input(cls, given) if given is not None else {}
     placed = [(_place_of(cls, place), text) for place, text in map(split_set, sets)]
     refuse_twice([".".join(place) for place, _ in placed])
-    for (name, *inner), text in placed:
+    for (name, *inner), text in sorted(placed, key=lambda each: len(each[0])):  # objects first
         _set_field(cls, fields, name, inner, text)
     plain = [field for field in plan_of(cls, strict=True).plain if field.name not in fields]
     missing = [field.name for field in plain if field.required]
