@@ -206,7 +206,7 @@ def test_a_graph_inside_something_is_named_with_dots(journal, capsys):
         ({"-m": "nowhere.at:all"}, "there is no module nowhere.at"),
         ({"-m": "wardrobe:asking"}, "error "),
         ({"abc": "bad"}, "a test is made of a run that has ended, not of bad789: it has failed"),
-        ({"abc": "nobody"}, "no run is called nobody"),
+        ({"abc": "nobody"}, "no run id is nobody"),
     ],
 )
 def test_what_cannot_become_a_test_is_refused_and_nothing_is_written(
