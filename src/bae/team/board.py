@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bae import Usage
 from bae.cli.live.display import Redrawn, can_redraw
 from bae.cli.live.drawing import UNICODE, Signs, signs_for
 from bae.cli.texts import in_one_line
@@ -34,7 +35,6 @@ from bae.team.events import (
     TestResult,
 )
 from bae.team.models import AgentInfo, Blocker, Project, Task, TaskStatus, TeamError
-from bae.usage import Usage
 
 if TYPE_CHECKING:
     from rich.console import Console

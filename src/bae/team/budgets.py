@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from bae.exceptions import BudgetError
+from bae import BudgetError
+from bae.lm import Usage, metered
 from bae.lm.policies.budget import BYTES_PER_TOKEN, Budget, estimated_tokens
 from bae.lm.policies.policy import Policy, innermost
 from bae.team import tables
 from bae.team.tables import sa
-from bae.usage import Usage, metered
 
 if TYPE_CHECKING:
-    from bae.language_model import LM
-    from bae.lm.requests import Answer, Prompt
+    from bae import LM
+    from bae.lm import Answer, Prompt
     from bae.team.models import Task
     from bae.team.store import Store
 

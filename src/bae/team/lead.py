@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bae import LM, BaeError
 from bae.exceptions import describe
-from bae.lm.policies.budget import Budget
+from bae.lm import Budget
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
 from bae.team.integration import Moved

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bae.exceptions import BaeError, Problem
-from bae.usage import Usage
+from bae import BaeError, Problem, Usage
 
 LONGEST_OUTPUT: Final = 20_000
 """How many characters of a program's output are kept: its beginning and its end."""

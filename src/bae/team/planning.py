@@ -13,11 +13,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from bae import Dep, Gate, Graph, Map, Node, NodeConfig, Recall, Text
-from bae.exceptions import JournalError
+from bae import LM, Dep, Gate, Graph, JournalError, Map, Node, NodeConfig, OpenGate, Recall, Text
 from bae.journal import Journal
-from bae.language_model import LM
-from bae.markers import OpenGate
 from bae.run import Answer, Waiting
 from bae.team.git import Repository
 from bae.team.models import PlannedTask, Project, Task, TeamError, as_planned

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from bae.exceptions import BaeError
+from bae import BaeError
 from bae.team import tables
 from bae.team.budgets import Budgets
 from bae.team.events import ActivityUpdate, ProgressUpdate

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bae.exceptions import BaeError
+from bae import BaeError
 from bae.tasks import finish_despite_cancel
 from bae.team.files import (
     INCLUDE,
