@@ -312,10 +312,10 @@ async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path
     async with a_team(tmp_path, a_task("a")) as (bench, [a]):
         run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
         await lm.is_asked.wait()
-        request = await add_request(bench.store, 1, "stop", a.id)
+        await add_request(bench.store, 1, "stop", a.id)
 
         async def is_taken() -> bool:
-            return request.id not in [each.id for each in await open_requests(bench.store, 1)]
+            return bench.should_stop(a.id)
 
         await until(is_taken)
         go_on.set()
@@ -323,6 +323,7 @@ async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path
         assert status_of(summary) == {"a": CANCELLED}
         assert lm.asked == ["a"]
         assert len(await bench.store.attempts(a.id)) == 1
+        assert await open_requests(bench.store, 1) == []
 
 
 async def test_a_second_lead_on_the_same_project_is_refused(tmp_path: Path):
@@ -469,6 +470,22 @@ async def test_requests_and_answers_come_from_other_processes(tmp_path: Path):
             ended = await read_until(process, '"ended"')
         assert json.loads(ended)["ended"] == "done"
         assert [task.status for task in await bench.store.tasks(1)] == [SKIPPED, COMPLETED]
+
+
+async def test_a_task_that_was_to_stop_when_the_run_was_killed_is_not_resumed(tmp_path: Path):
+    async with a_team(tmp_path, a_task("a"), a_task("b")) as (bench, [a, _]):
+        async with a_process(bench, "a") as process:
+            await read_until(process, "task_assigned")
+            await add_request(bench.store, 1, "stop", a.id)
+            last = await add_request(bench.store, 1, "resume")
+
+            async def are_taken() -> bool:
+                return last not in await open_requests(bench.store, 1)
+
+            await until(are_taken)
+        summary = await LeadAgent(bench, TeamLM()).run()
+        assert status_of(summary) == {"a": CANCELLED, "b": COMPLETED}
+        assert await open_requests(bench.store, 1) == []
 
 
 async def test_a_request_to_stop_that_no_run_has_taken_does_not_stop_the_next_one(tmp_path: Path):

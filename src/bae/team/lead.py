@@ -195,7 +195,9 @@ class LeadAgent:
         self._wake.clear()
         store, project_id = self.bench.store, self.bench.project.id
         for request in await open_requests(store, project_id):
-            await close_request(store, request, await run.take_request(request))
+            outcome = await run.take_request(request)
+            if outcome is not None:
+                await close_request(store, request, outcome)
         paused = await read_paused(store, project_id)
         held = await read_held(store, project_id)
         tasks = await self._apply_rules(run, held)

@@ -124,8 +124,9 @@ class TeamRun:
 
     # --- what people ask for ---
 
-    async def take_request(self, request: Request) -> str:
-        """Do what a person asks for: what became of it."""
+    async def take_request(self, request: Request) -> str | None:
+        """Do what a person asks for: what became of it. None where the work on a task has to end
+        first: the request stays open until then, so that it holds where the run is killed."""
         if request.task_id is None:
             return await self._take_for_all(request.action)
         task = await self.bench.store.task(request.task_id)
@@ -143,11 +144,12 @@ class TeamRun:
                 return "pauses after its attempt" if work else "paused"
             case "stop" if work:
                 work.asked = work.asked or "stop"
-                return "stops after its attempt"
+                return None
             case "kill" | "skip" if work:
-                work.asked = request.action
-                work.cut_off()
-                return "its work is cut off"
+                if work.asked not in ("kill", "skip"):
+                    work.asked = request.action
+                    work.cut_off()
+                return None
             case _:
                 after = _S.SKIPPED if request.action == "skip" else _S.CANCELLED
                 return await self._put(task, after, f"{_PAST[request.action]} by a person")
