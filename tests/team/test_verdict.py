@@ -112,6 +112,17 @@ async def test_new_tests_that_pass_without_the_work_are_refused(tmp_path: Path) 
     assert "test_sub" not in verdict.text
 
 
+@pytest.mark.parametrize("passes", [False, True])
+async def test_work_whose_new_tests_are_all_skipped_is_refused(
+    tmp_path: Path, passes: bool
+) -> None:
+    skipped = "import pytest\n\n@pytest.mark.xfail\ndef test_mul():\n    from calc import mul\n"
+    new = skipped + (TEST_SUB if passes else "")
+    verdict = await work(tmp_path, PYTHON, {"calc.py": SUB, "tests/test_new.py": new})
+    assert verdict.accepted == passes, verdict.text
+    assert ("all new tests are skipped" in verdict.text) != passes
+
+
 async def test_tests_alone_need_not_fail_on_the_base_where_they_were_asked_for(
     tmp_path: Path,
 ) -> None:

@@ -187,8 +187,11 @@ def _find_lost(before: TestReport, after: TestReport) -> Iterator[str]:
 def _find_useless(before: TestReport, after: TestReport, on_base: TestReport) -> Iterator[str]:
     existed = {case.id for case in before.cases}
     passing = {case.id for case in on_base.of("passed")}
-    new = [case.id for case in after.of("passed") if case.id not in existed]
-    if useless := [id for id in new if id in passing]:
+    new = [case for case in after.cases if case.id not in existed]
+    if new and all(case.outcome == "skipped" for case in new):
+        names = _list_names([case.id for case in new])
+        yield f"all new tests are skipped, so nothing tests the change: {names}; have them run"
+    if useless := [case.id for case in new if case.outcome == "passed" and case.id in passing]:
         yield (
             "new tests pass without the change too, so they do not test it: "
             f"{_list_names(useless)}; have each check something that the change makes true, or "
