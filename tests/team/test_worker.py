@@ -201,6 +201,17 @@ class Meanwhile(ScriptedLM):
 TWO = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
 
 
+async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_one(tmp_path: Path) -> None:
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        add_note = partial(bench.store.add_note, task.id, "Look at the sign.")
+        lm = Meanwhile(add_note, edits({"calc.py": WRONG}), RIGHT)
+        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+        assert (await worker.execute_task(task)).status == "completed"
+    first, second = (prompt.text for prompt in lm.prompts)
+    assert "Look at the sign." not in first
+    assert "Look at the sign." in second
+
+
 async def test_edits_are_asked_for_in_the_form_that_suits_the_model(tmp_path: Path) -> None:
     forms: dict[str, EditFormat] = {"small-*": "whole"}
     async with a_bench(tmp_path, edit_format=forms) as (bench, _):

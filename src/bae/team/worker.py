@@ -115,6 +115,8 @@ class WorkerAgent:
         """All that is known about a task, from the store and its worktree, gathered at once."""
         bench = await self.open()
         workspace = await self.workspace(task)
+        notes = (*task.notes, *(await bench.store.task(task.id)).notes)  # some since it was started
+        task = task.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
         return await gather_context(task, bench.store, bench.code, workspace.checkout)
 
     async def generate_code(
