@@ -9,8 +9,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from bae.team.git import Repository
@@ -52,7 +53,7 @@ def make_repository(root: Path, files: Mapping[str, str] | None = None) -> Path:
     files = files or {"readme.txt": "hello\n"}
     key = tuple(sorted(files.items()))
     if key not in _made:
-        _made[key] = made = Path(_templates.name, str(len(_made)))
+        _made[key] = made = Path(_templates().name, str(len(_made)))
         made.mkdir()
         git(made, "init", "--quiet", "--initial-branch=main", "--template=")
         commit_files(made, files, "first")
@@ -62,7 +63,13 @@ def make_repository(root: Path, files: Mapping[str, str] | None = None) -> Path:
 
 
 _made: dict[tuple[tuple[str, str], ...], Path] = {}
-_templates = TemporaryDirectory(prefix="bae-test-repositories-")
+_TEMPORARY = gettempdir()  # also where a test has its own for what it looks at
+
+
+@cache
+def _templates() -> TemporaryDirectory[str]:
+    """Made when it is first needed: a killed process that makes no repository leaves none."""
+    return TemporaryDirectory(prefix="bae-test-repositories-", dir=_TEMPORARY)
 
 
 async def passing(workspace: Workspace) -> TestReport:
