@@ -48,7 +48,7 @@ docs: .venv/.dev ## Build the docs into site/, as strictly as the tests do
 # first (tests/conftest.py), so that no process waits for the other at the end.
 .PHONY: pytest
 pytest: .venv/.dev .claude-cli/.made ## Run the tests on the base Python, with every backend
-	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
+	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -n 4 --dist loadfile \
 		--no-loadscope-reorder
 
 # All at once, and each says what it has to say when it is done.

@@ -56,6 +56,7 @@ async def test_what_a_person_has_corrected_is_what_is_learned(tmp_path: Path, re
     assert [each.corrected for each in examples].count(["item"]) == 2
 
 
+@pytest.mark.slow
 def test_the_local_model_goes_the_whole_way_from_collected_runs_to_a_run_with_what_it_learned(
     tmp_path: Path, refunds: list[Case]
 ):

@@ -34,6 +34,7 @@ def outcomes(report: TestReport, tests: str) -> set[str]:
     return {case.outcome for case in report.cases if case.id.startswith(f"{tests}::")}
 
 
+@pytest.mark.slow
 async def test_the_tests_of_an_exercise_tell_a_right_answer_from_others(tmp_path: Path) -> None:
     assert [each.is_python for each in exercises()] == [True] * 12 + [False] * 8
     stubs = await report_of(tmp_path / "stubs", all_files())

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are L
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_the_demo_builds_a_program_that_works(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "team" / "demo.py", tmp_path],

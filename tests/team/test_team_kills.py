@@ -133,13 +133,15 @@ async def run_killed(tmp_path: Path, chance: random.Random, kills: int, longest:
     return done
 
 
+@pytest.mark.slow
 async def test_a_team_that_is_killed_again_and_again_ends_as_one_that_was_not(
     tmp_path: Path,
 ) -> None:
     assert await run_killed(tmp_path, random.Random(16), 4, 5)
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [40])
 async def test_a_run_that_is_cancelled_or_timed_out_leaves_nothing_in_progress_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
