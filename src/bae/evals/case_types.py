@@ -266,7 +266,7 @@ def _copied(value: Any) -> Any:
     """A copy that shares nothing; the value itself where it cannot be copied, as a client."""
     try:
         return deepcopy(value)
-    except Exception:
+    except Exception:  # whatever a value raises that cannot be copied
         return value.model_copy() if isinstance(value, Node) else value
 
 

@@ -245,7 +245,7 @@ class _Evaluating:
             return
         try:
             progress(self._over, len(self._jobs), job.contender, self._done[job.run_id].result)
-        except Exception:
+        except Exception:  # a display of the caller's cannot break an evaluation
             self._progress = None
             _log.warning("progress=%r raised, and is not called again", progress, exc_info=True)
 
