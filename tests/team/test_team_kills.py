@@ -93,9 +93,10 @@ async def check_end(root: Path, tmp_path: Path, kills: int) -> None:
     assert left_over(root) == []
     assert os.listdir(tmp_path / "temporary") == []
     await asyncio.to_thread(wait_for_the_end, tmp_path)
-    # An answer that was given is in the journal: what is asked again was under way in a kill.
+    # An answer that was given is in the journal: what is asked again was in progress in a kill.
     asked = Counter((tmp_path / "asked").read_text().splitlines())
-    assert sum(asked.values()) - len(asked) <= kills * AGENTS
+    # Shipping is asked for once more with the answer of a person, as a new attempt.
+    assert sum(asked.values()) - len(asked) <= kills * AGENTS + 1
 
 
 async def answer(tmp_path: Path) -> bool:
