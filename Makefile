@@ -29,7 +29,7 @@ help: ## List the targets
 # --- checks -----------------------------------------------------------------------------------
 
 .PHONY: test
-test: pythons lint types pytest pytest-others ## Run every check, on every Python found
+test: pythons lint types pytest pytest-others ## Run lint, types and tests, on every Python found
 
 .PHONY: lint
 lint: .venv/.dev ## Check style and formatting with ruff
