@@ -11,6 +11,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,8 +39,11 @@ from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
 
-MANY = 24
-"""Cases of each kind."""
+
+@pytest.fixture(params=[8, pytest.param(48, marks=pytest.mark.slow)], ids=["few", "many"])
+def many(request: pytest.FixtureRequest) -> int:
+    """How many cases of each kind there are."""
+    return request.param
 
 
 class Weather(BaseModel):
@@ -275,9 +279,9 @@ async def use_runs(journal: Journal, case: object, outcomes: Outcomes) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_lines, damage_bytes])
-async def test_exported_runs_that_were_changed(damage, runs, tmp_path, outcomes):
+async def test_exported_runs_that_were_changed(many, damage, runs, tmp_path, outcomes):
     whole = (runs / "runs.jsonl").read_bytes()
-    for case in range(MANY):
+    for case in range(many):
         file = tmp_path / "runs.jsonl"
         file.write_bytes(damage(whole, random.Random(case)))
         recorded = await outcomes.of(case, RecordedRuns.of, file)
@@ -288,8 +292,8 @@ async def test_exported_runs_that_were_changed(damage, runs, tmp_path, outcomes)
             await use_runs(journal, case, outcomes)
 
 
-async def test_journals_with_changed_rows(runs, tmp_path, outcomes):
-    for case in range(MANY // 2):
+async def test_journals_with_changed_rows(many, runs, tmp_path, outcomes):
+    for case in range(many // 2):
         file = tmp_path / f"{case}.db"
         file.write_bytes((runs / "runs.db").read_bytes())
         what = damage_rows(file, random.Random(case))
@@ -297,8 +301,8 @@ async def test_journals_with_changed_rows(runs, tmp_path, outcomes):
             await use_runs(journal, f"{case} ({what})", outcomes)
 
 
-async def test_journals_with_changed_bytes(runs, tmp_path, outcomes):
-    for case in range(MANY // 2):
+async def test_journals_with_changed_bytes(many, runs, tmp_path, outcomes):
+    for case in range(many // 2):
         file = tmp_path / f"{case}.db"
         file.write_bytes(damage_bytes((runs / "runs.db").read_bytes(), random.Random(case)))
         async with SQLiteJournal(file, durability="normal") as journal:
@@ -317,7 +321,10 @@ def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(ru
     async def look(column: str, value: str) -> None:
         file = tmp_path / f"{column} {value[:9]}.db"
         file.write_bytes((runs / "runs.db").read_bytes())
-        async with SQLiteJournal(file) as journal, SQLiteJournal(file) as other:
+        async with (
+            SQLiteJournal(file, durability="normal") as journal,
+            SQLiteJournal(file) as other,
+        ):
             await other.runs()
             with closing(sqlite3.connect(file)) as db, suppress(sqlite3.IntegrityError):
                 db.execute(f"update runs set {column} = {value} where id = 'parked'")
@@ -346,8 +353,9 @@ def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(ru
 
     with closing(sqlite3.connect(runs / "runs.db")) as db:
         columns = [row[1] for row in db.execute("pragma table_info(runs)")]
+    values = cycle(["cast(x'ff' as text)", "'[[1]]'", "x'ff'", "9e999", "x'ff'"])
     for column in columns[1:]:
-        for value in ("cast(x'ff' as text)", "x'ff'", "'[[1]]'", "9e999"):
+        for value in (next(values), next(values)):
             asyncio.run(look(column, value))
 
 
@@ -393,7 +401,7 @@ DAMAGES = [damage_text, damage_bytes]
 KNOWN = {"weather": Weather(degrees=7.5)}
 
 
-async def test_caches_and_logs_of_calls_that_were_changed(tmp_path, outcomes):
+async def test_caches_and_logs_of_calls_that_were_changed(many, tmp_path, outcomes):
     backend = ToyBackend(lambda prompt: {"mood": "calm"})
     whole = tmp_path / "whole.db"
     with closing(CallLog(whole)) as log:
@@ -401,7 +409,7 @@ async def test_caches_and_logs_of_calls_that_were_changed(tmp_path, outcomes):
     cached = tmp_path / "cached.db"
     async with aclosing(Cached(backend, SQLiteCache(cached))) as asked:
         await asked.fill(Day, KNOWN, "now")
-    for case in range(MANY):
+    for case in range(many):
         file = tmp_path / f"{case}.db"
         for kind, source in (("calls", whole), ("cache", cached)):
             file.write_bytes(source.read_bytes())
@@ -419,7 +427,7 @@ async def test_caches_and_logs_of_calls_that_were_changed(tmp_path, outcomes):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_artifacts_that_were_changed(damage, tmp_path, outcomes):
+async def test_artifacts_that_were_changed(many, damage, tmp_path, outcomes):
     known = {"Begin": {"words": ["a"]}, "context": {"weather": {"degrees": 3.0}}}
     example = PromptExample(known=known, answer={"mood": "calm"})
     learned = LearnedPrompt(instruction="Look outside", examples=[example])
@@ -427,13 +435,13 @@ async def test_artifacts_that_were_changed(damage, tmp_path, outcomes):
         {Day: Artifact(node="Day", schema=schema_of(Day), fill=learned)}, tmp_path
     )
     whole = file.read_bytes()
-    for case in range(MANY):
+    for case in range(many):
         file.write_bytes(damage(whole, random.Random(case)))
         await outcomes.of(case, load_artifacts, GRAPH, tmp_path)
 
 
 @pytest.mark.parametrize("what", ["bytes", "folder", "pipe"])
-async def test_a_lock_of_an_optimization_that_is_something_else(what, tmp_path):
+async def test_a_lock_of_an_optimization_that_is_something_else(many, what, tmp_path):
     pytest.importorskip("dspy")
     lock = tmp_path / ".calls" / "lock"
     lock.parent.mkdir()
@@ -442,7 +450,7 @@ async def test_a_lock_of_an_optimization_that_is_something_else(what, tmp_path):
     elif what == "pipe":
         os.mkfifo(lock)
     backend = ToyBackend(lambda prompt: {"mood": "calm"})
-    for case in range(MANY if what == "bytes" else 1):
+    for case in range(many if what == "bytes" else 1):
         if what == "bytes":
             whole = b"SQLite format 3\x00" + bytes(5000)
             lock.write_bytes(damage_bytes(whole, random.Random(case)))
@@ -463,32 +471,32 @@ CASE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_cases_that_were_changed(damage, tmp_path, outcomes):
+async def test_cases_that_were_changed(many, damage, tmp_path, outcomes):
     file = tmp_path / "cases.jsonl"
-    for case in range(MANY):
+    for case in range(many):
         file.write_bytes(damage(json.dumps(CASE).encode(), random.Random(case)))
         await outcomes.of(case, load_cases, file, GRAPH)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("ending", [".json", ".yaml"])
-async def test_datasets_that_were_changed(damage, ending, tmp_path, outcomes):
+async def test_datasets_that_were_changed(many, damage, ending, tmp_path, outcomes):
     pytest.importorskip("pydantic_evals")
     file = tmp_path / f"cases{ending}"
     case = {"name": "one", "inputs": {"words": ["a"]}, "expected_output": {"top": "a shirt"}}
     whole = json.dumps({"name": "n", "cases": [{**case, "metadata": {"a": 1}, "evaluators": []}]})
-    for number in range(MANY // 8):
+    for number in range(many // 8):
         file.write_bytes(damage(whole.encode(), random.Random(number)))
         for own_metric in (True, False):
             await outcomes.of(number, load_cases, file, GRAPH, own_metric=own_metric)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_scripts_that_were_changed(damage, tmp_path, outcomes):
+async def test_scripts_that_were_changed(many, damage, tmp_path, outcomes):
     file = tmp_path / "script.json"
     in_order = [{"mood": "calm"}, "Outfit", {"top": "a shirt"}]
     by_name = {"fills": {"Day": [{"mood": "calm"}], "Outfit": in_order[2]}, "choices": ["Outfit"]}
-    for case in range(MANY):
+    for case in range(many):
         whole = json.dumps(in_order if case % 2 else by_name).encode()
         file.write_bytes(damage(whole, random.Random(case)))
         script = await outcomes.of(case, ScriptedLM.from_file, file)
@@ -525,7 +533,7 @@ def unexpected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BaseExce
     return found
 
 
-def test_a_pyproject_that_was_changed(tmp_path, unexpected, capsys):
+def test_a_pyproject_that_was_changed(many, tmp_path, unexpected, capsys):
     from bae.cli import main
 
     hostile = ["[" * 3000, "x = " + "[" * 3000, "n = " + "9" * 5000, "d = 2026-99-99", "\x00"]
@@ -539,7 +547,7 @@ def test_a_pyproject_that_was_changed(tmp_path, unexpected, capsys):
     ):
         hostile.append(f"[tool.bae]\ngraph = {value}")
     texts = [text.encode("utf-8", "surrogatepass") for text in hostile]
-    texts += [damage_bytes(PROJECT.encode(), random.Random(case)) for case in range(MANY)]
+    texts += [damage_bytes(PROJECT.encode(), random.Random(case)) for case in range(many)]
     for text in texts:
         (tmp_path / "pyproject.toml").write_bytes(text)
         main(["check"])
@@ -565,11 +573,11 @@ graph = Graph(start=Start)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_a_run_starts_with_from_files_that_were_changed(damage, unexpected, capsys):
+def test_what_a_run_starts_with_from_files_that_were_changed(many, damage, unexpected, capsys):
     from bae.cli import main
 
     Path("app.py").write_text(APP)
-    for case in range(MANY):
+    for case in range(many):
         Path("start.json").write_bytes(damage(json.dumps(START).encode(), random.Random(case)))
         main(["run", "app.py", "-i", "@start.json", "--no-ask", "-q"])
         assert not unexpected, case
@@ -579,18 +587,18 @@ def test_whatever_a_field_is_set_to(unexpected, capsys):
     from bae.cli import main
 
     Path("app.py").write_text(APP)
-    for field in START:
-        for value in (*VALUES, "[" * 100_000, "\ud800", "\n", "\x1b"):
+    fields = cycle([*START, *(f"{field}.a" for field in START)])
+    for value in (*VALUES, "[" * 100_000, "\ud800", "\n", "\x1b"):
+        for field in (next(fields), next(fields)):
             main(["run", "app.py", "--set", f"{field}={value}", "--no-ask", "-q"])
-            main(["run", "app.py", "--set", f"{field}.a={value}", "--no-ask", "-q"])
             assert not unexpected, (field, value[:80])
 
 
-def test_commands_on_exported_runs_that_were_changed(runs, tmp_path, unexpected, capsys):
+def test_commands_on_exported_runs_that_were_changed(many, runs, tmp_path, unexpected, capsys):
     from bae.cli import main
 
     whole = (runs / "runs.jsonl").read_bytes()
-    for case in range(MANY // 2):
+    for case in range(many // 2):
         Path("runs.jsonl").write_bytes(damage_lines(whole, random.Random(case)))
         main(["runs", "list", "-j", "runs.jsonl"])
         for run_id in ("done", "parked"):
@@ -600,10 +608,10 @@ def test_commands_on_exported_runs_that_were_changed(runs, tmp_path, unexpected,
         assert not unexpected, case
 
 
-def test_commands_on_journals_with_changed_rows(runs, tmp_path, unexpected, capsys):
+def test_commands_on_journals_with_changed_rows(many, runs, tmp_path, unexpected, capsys):
     from bae.cli import main
 
-    for case in range(MANY // 2):
+    for case in range(many // 2):
         file = Path(f"{case}.db")
         file.write_bytes((runs / "runs.db").read_bytes())
         what = damage_rows(file, random.Random(case))

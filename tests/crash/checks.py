@@ -23,7 +23,7 @@ from crash.acknowledged import acknowledged, calls
 from crash.child import Action, Job, Outcome, Report, Task
 from crash.effects import Happened
 from crash.forks import Forks
-from crash.killing import Kill
+from crash.killing import MOMENTS, Kill
 
 DEATH_IS_SEEN = sys.platform == "linux"
 """Whether others see at once that the owner of a run has died; elsewhere its lease must be over."""
@@ -216,13 +216,23 @@ async def all_of(
 
 
 def one_of_each(writes: Sequence[str]) -> Iterator[Kill]:
-    """Kills after the first write of each kind that is waited for, and before every other."""
-    firsts = {kind: number for number, kind in reversed([*enumerate(writes)])}
-    awaited = sorted(number for kind, number in firsts.items() if not kind.startswith("note"))
-    for place, number in enumerate(awaited):
-        yield Kill(number, "after")
-        if place % 2 == 0:
-            yield Kill(number, "before")
+    """Kills after one write of each kind that is waited for, and before one of every other kind."""
+    of_kind: dict[str, list[int]] = {}
+    for number, write in enumerate(writes):
+        if not write.startswith("note"):
+            of_kind.setdefault(" ".join(write.split()[:2]), []).append(number)
+    for place, numbers in enumerate(of_kind.values()):
+        yield Kill(numbers[len(numbers) // 2], "after")
+        if place % 2:
+            yield Kill(numbers[len(numbers) // 4], "before")
+
+
+def every_one(writes: Sequence[str]) -> Iterator[Kill]:
+    """Kills at every moment of every write."""
+    for number, write in enumerate(writes):
+        for moment in MOMENTS:
+            if moment != "handed" or write.startswith("append"):
+                yield Kill(number, moment)
 
 
 def is_sound(journal: Path) -> bool:

@@ -7,12 +7,11 @@ import asyncio
 import os
 import signal
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from random import Random
-from time import time
+from time import perf_counter, time
 from typing import TextIO
 
 import pytest
@@ -21,11 +20,19 @@ import pytest_asyncio
 from bae.journal import SQLiteJournal
 from bounded import BOUND
 from crash import held
-from crash.checks import Reference, Story, all_of, is_sound, one_of_each, uninterrupted
+from crash.checks import (
+    Reference,
+    Story,
+    all_of,
+    every_one,
+    is_sound,
+    one_of_each,
+    uninterrupted,
+)
 from crash.child import Job, Task
 from crash.effects import Happened
 from crash.forks import Forks
-from crash.killing import Kill
+from crash.killing import MOMENTS, Kill
 
 pytestmark = [
     pytest.mark.once,
@@ -45,20 +52,48 @@ async def reference(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> R
     return await uninterrupted(forks, tmp_path_factory.mktemp("uninterrupted"))
 
 
-async def test_a_run_killed_around_any_kind_of_write_ends_as_if_nothing_had_happened(
-    forks: Forks, reference: Reference, tmp_path: Path
+@pytest.fixture(autouse=True)
+def _say_how_many(forks: Forks) -> Iterator[None]:
+    kills, started, since = forks.kills, forks.started, perf_counter()
+    yield
+    seconds = perf_counter() - since
+    print(f"{forks.kills - kills} of {forks.started - started} processes killed, {seconds:.0f} s")
+
+
+@pytest.mark.parametrize("which", [one_of_each, pytest.param(every_one, marks=pytest.mark.slow)])
+async def test_a_run_killed_around_a_write_ends_as_if_nothing_had_happened(
+    which: Callable[[Sequence[str]], Iterator[Kill]],
+    forks: Forks,
+    reference: Reference,
+    tmp_path: Path,
 ):
     async def killed(process: int, kill: Kill) -> None:
         story = Story(forks, tmp_path / f"{process}-{kill.write}-{kill.moment}")
         if process:
             await story.parked_as(reference)
         assert await story.to_the_end(reference.effects, [kill]) == reference.outcome
+        assert is_sound(story.journal)
 
     before, written = forks.kills, enumerate(reference.writes)
-    kills = [(process, kill) for process, writes in written for kill in one_of_each(writes)]
+    kills = [(process, kill) for process, writes in written for kill in which(writes)]
     await all_of(killed, kills)
     # The order of writes is not the same every time: a kill near the end may come too late.
     assert forks.kills - before > 0.95 * len(kills)
+
+
+@pytest.mark.slow
+async def test_a_run_killed_around_any_write_of_the_process_that_resumes_it_ends_too(
+    forks: Forks, reference: Reference, tmp_path: Path
+):
+    async def killed(first: int, second: int) -> None:
+        story = Story(forks, tmp_path / f"{first}-{second}")
+        kills = [Kill(first, "after"), Kill(second, MOMENTS[second % 3])]
+        assert await story.to_the_end(reference.effects, kills) == reference.outcome
+
+    writes = len(reference.writes[0])
+    firsts = writes // 6, writes // 2, writes - 12
+    kills = [(first, second) for first in firsts for second in range(writes - first + 6)]
+    await all_of(killed, kills)
 
 
 async def test_a_run_that_is_killed_over_and_over_ends_too(
@@ -66,14 +101,15 @@ async def test_a_run_that_is_killed_over_and_over_ends_too(
 ):
     async def killed(every: int) -> None:
         story = Story(forks, tmp_path / f"every-{every}")
-        kills = [Kill(every, "after" if n % 2 else "before") for n in range(12)]
+        kills = [Kill(every, "after" if n % 2 else "before") for n in range(8)]
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
-    await all_of(killed, [(9,), (25,), (60,)])
+    await all_of(killed, [(9,), (40,)])
 
 
+@pytest.mark.parametrize("stories", [4, pytest.param(100, marks=pytest.mark.slow)])
 async def test_a_run_killed_at_a_random_instant_ends_as_if_nothing_had_happened(
-    forks: Forks, reference: Reference, tmp_path: Path
+    stories: int, forks: Forks, reference: Reference, tmp_path: Path
 ):
     instants = Random("crash")
 
@@ -81,34 +117,44 @@ async def test_a_run_killed_at_a_random_instant_ends_as_if_nothing_had_happened(
         story = Story(forks, tmp_path / f"random-{number}")
         kills = [seconds * instants.random() for seconds in reference.seconds]
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
+        assert is_sound(story.journal)
 
-    await all_of(killed, ((number,) for number in range(8)))
+    await all_of(killed, ((number,) for number in range(stories)))
 
 
-async def test_runs_of_one_file_survive_when_processes_around_them_are_killed(
+@pytest.mark.slow
+async def test_a_run_that_is_killed_every_few_milliseconds_ends_too(
     forks: Forks, reference: Reference, tmp_path: Path
 ):
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    stories = [Story(forks, tmp_path / name, name, shared) for name in "abcd"]
+    instants = Random("crash after crash")
 
-    async def alone(story: Story, *kills: Kill | None) -> None:
+    async def killed(number: int) -> None:
+        story = Story(forks, tmp_path / f"row-{number}")
+        # The later ones live longer, so that there is an end.
+        kills = [instants.random() * 0.01 * each for each in range(1, 25)]
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
-    async def together(first: Story, second: Story) -> None:
-        both = replace(first.job(Kill(200, "handed")), tasks=[first.task(), second.task()])
-        report = await forks.run(both)
-        assert report is None
-        await first.check(report, reference.effects)
-        await second.check(report, reference.effects)
-        await asyncio.gather(alone(first, Kill(30, "after")), alone(second))
+    await all_of(killed, ((number,) for number in range(20)))
 
-    a, b, c, d = stories
-    kills = Kill(60, "before"), Kill(20, "after"), None, Kill(7, "handed")
-    await asyncio.gather(together(a, b), alone(c, *kills), alone(d))
-    async with SQLiteJournal(a.journal) as journal:
-        assert [info.status for info in await journal.runs()] == ["ended"] * 4
-    assert is_sound(a.journal)
+
+@pytest.mark.parametrize("runs", [3, pytest.param(24, marks=pytest.mark.slow)])
+async def test_runs_of_one_file_survive_when_processes_around_them_are_killed(
+    runs: int, forks: Forks, reference: Reference, tmp_path: Path
+):
+    instants = Random("crash together")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+
+    async def killed(number: int) -> None:
+        story = Story(forks, tmp_path / f"run-{number}", f"run-{number}", shared)
+        kills = [instants.random() * 0.2 for _ in range(4)]
+        assert await story.to_the_end(reference.effects, kills) == reference.outcome
+
+    with forks.at_most(6):
+        await all_of(killed, ((number,) for number in range(runs)))
+    async with SQLiteJournal(shared / "runs.db") as journal:
+        assert [info.status for info in await journal.runs()] == ["ended"] * runs
+    assert is_sound(shared / "runs.db")
 
 
 @pytest.fixture

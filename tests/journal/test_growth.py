@@ -14,7 +14,6 @@ from bae.journal import MemoryJournal, StoredRun
 from bae.journal.compatibility import changes_for
 from bae.journal.decoder import decode, read_history
 from bae.journal.export import read_runs, write_run
-from bae.journal.gates import all_gates
 from bae.journal.report import report_run
 from bae.journal.why import why
 from end_node import EndNode
@@ -131,10 +130,6 @@ async def mapped_functions(n: int) -> Made:
     return await _ran(Functions(items=[*range(n)]))
 
 
-async def mapped_graphs(n: int) -> Made:
-    return await _ran(Graphs(items=[*range(n)]))
-
-
 async def graphs_tried_twice(n: int) -> Made:
     FAILING.update(range(n))
     return await _ran(Graphs(items=[*range(n)]))
@@ -209,7 +204,6 @@ async def many_forks(n: int) -> Made:
 
 MAKERS = (
     mapped_functions,
-    mapped_graphs,
     graphs_tried_twice,
     a_failed_map_resumed,
     gates_in_a_map,
@@ -237,13 +231,10 @@ def other_shape(stored: StoredRun) -> StoredRun:
 
 READERS: dict[str, Reader] = {
     "read": lambda _, journal: journal.read("run"),
-    "decode": of_stored(lambda graph, stored: decode(graph, stored.lines)),
     "fold": of_stored(lambda graph, stored: History(decode(graph, stored.lines)).usage),
-    "history": of_stored(lambda _, stored: read_history(stored)),
     "changes": of_stored(lambda graph, stored: changes_for(other_shape(stored), graph)),
     "report": of_stored(lambda _, stored: report_run(stored)),
     "why": of_stored(lambda _, stored: why(stored, str(read_history(stored).run.steps[0].place))),
-    "gates": of_stored(lambda _, stored: all_gates(stored)),
     "export": of_stored(lambda _, stored: [*read_runs([*write_run(stored)], "run")]),
     "resume": lambda graph, journal: graph.resume("run", journal=journal),
     "replay": lambda graph, journal: graph.replay("run", journal=journal),
@@ -257,7 +248,7 @@ async def test_reading_a_run_back_takes_work_in_proportion_to_its_length(make: M
     made = await make(2)
     for read in READERS.values():
         await read(*made)  # what is worked out once is known after that
-    for n in (5, 10, 15):
+    for n in (4, 8, 12):
         graph, journal = await make(n)
         for name, read in READERS.items():
             with Lines() as lines:

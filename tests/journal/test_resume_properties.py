@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -25,12 +25,29 @@ from made_graphs import Made, made_graphs, number
 
 pytestmark = pytest.mark.once
 
-many = settings(
-    max_examples=40,
-    derandomize=True,  # a rare graph is for whoever looks for one, not for whoever tests a change
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+few_or_many = pytest.mark.parametrize(
+    "examples", [12, pytest.param(150, marks=pytest.mark.slow)], ids=["few", "many"]
 )
+
+
+def check(
+    examples: int, promise: Callable[..., Coroutine[Any, Any, None]], *of: st.SearchStrategy[Any]
+) -> None:
+    """Check a promise with so many examples."""
+
+    # A rare graph is for whoever looks for one, not for whoever tests a change.
+    @settings(max_examples=examples, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(st.tuples(*of))
+    def in_time(drawn: tuple[Any, ...]) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(BOUND):
+                await promise(*drawn)
+
+        asyncio.run(main())
+
+    in_time()
+
+
 LIMIT = 40
 stops = st.lists(
     st.tuples(st.sampled_from(["fail", "cancel"]), st.integers(0, 30)), min_size=1, max_size=4
@@ -160,14 +177,6 @@ def is_alike(now: object, was: object) -> bool:
     return now == was
 
 
-def bounded(work: Coroutine[Any, Any, None]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(BOUND):
-            await work
-
-    asyncio.run(main())
-
-
 def without_people(done: Counter[str]) -> Counter[str]:
     """Effects, but for those of whoever answers gates."""
     return Counter({what: times for what, times in done.items() if not what.startswith("gate")})
@@ -199,12 +208,9 @@ async def in_one_go(made: Made) -> tuple[Came, Counter[str]]:
 # The promises
 
 
-@many
-@given(made_graphs(), stops)
-def test_a_run_interrupted_anywhere_comes_to_the_same_and_does_nothing_twice(
-    made: Made, stops: list[tuple[str, int]]
-):
-    async def work() -> None:
+@few_or_many
+def test_a_run_interrupted_anywhere_comes_to_the_same_and_does_nothing_twice(examples: int):
+    async def promise(made: Made, stops: list[tuple[str, int]]) -> None:
         wanted, effects = await in_one_go(made.build())
         journal = MemoryJournal()
         watch(made, journal, "one")
@@ -230,19 +236,7 @@ def test_a_run_interrupted_anywhere_comes_to_the_same_and_does_nothing_twice(
         assert_once(made, effects, stopped)
         await assert_replays(made, journal, "one", wanted)
 
-    bounded(work())
-
-
-@many
-@given(made_graphs())
-def test_a_replay_comes_to_the_same_with_nothing_called_but_bodies(made: Made):
-    async def work() -> None:
-        made.build()
-        journal = MemoryJournal()
-        wanted = await whole(made, journal, "one")
-        await assert_replays(made, journal, "one", wanted)
-
-    bounded(work())
+    check(examples, promise, made_graphs(), stops)
 
 
 async def assert_replays(made: Made, journal: Journal, run_id: str, wanted: Came) -> None:
@@ -258,16 +252,16 @@ async def assert_replays(made: Made, journal: Journal, run_id: str, wanted: Came
     assert [what for what in made.outside.done if not what.startswith(bodies)] == []
 
 
-@many
-@given(made_graphs(), st.lists(st.integers(0, 10_000), min_size=1, max_size=3))
+@few_or_many
 def test_a_run_killed_after_any_line_comes_to_the_same_and_does_nothing_recorded_twice(
-    made: Made, cuts: list[int]
+    examples: int,
 ):
-    async def work() -> None:
+    async def promise(made: Made, cuts: list[int]) -> None:
         made.build()
         journal = MemoryJournal()
         wanted = await whole(made, journal, "one")
         before = made.outside.when
+        await assert_replays(made, journal, "one", wanted)
         for cut in cuts:
             stored = await journal.read("one")
             kept = 1 + cut % len(stored.lines)
@@ -283,7 +277,9 @@ def test_a_run_killed_after_any_line_comes_to_the_same_and_does_nothing_recorded
             before = [*still_done(before, again, kept), *made.outside.when]
         await assert_replays(made, journal, "one", wanted)
 
-    bounded(work())
+    check(
+        examples, promise, made_graphs(), st.lists(st.integers(0, 10_000), min_size=1, max_size=3)
+    )
 
 
 def stored_with_the_one_before(lines: Sequence[Line], n: int) -> bool:
@@ -330,12 +326,9 @@ def still_done(
     return found[::-1]
 
 
-@many
-@given(made_graphs(gates=False), st.integers(0, 100))
-def test_a_fork_without_changes_comes_to_the_same_and_does_what_was_after_the_step(
-    made: Made, at: int
-):
-    async def work() -> None:
+@few_or_many
+def test_a_fork_without_changes_comes_to_the_same_and_does_what_was_after_the_step(examples: int):
+    async def promise(made: Made, at: int) -> None:
         made.build()
         journal = MemoryJournal()
         wanted = await whole(made, journal, "one")
@@ -348,4 +341,4 @@ def test_a_fork_without_changes_comes_to_the_same_and_does_what_was_after_the_st
             assert made.outside.done[what] == after[what] or what.startswith(PARTS), what
         await assert_replays(made, journal, "two", wanted)
 
-    bounded(work())
+    check(examples, promise, made_graphs(gates=False), st.integers(0, 100))
