@@ -30,7 +30,6 @@ from bae.evals import interval, paired_difference
 from bae.journal import SQLiteJournal
 from bae.optimizer import Comparison
 from bae.optimizer.improvement import is_written, verdict_on
-from bae.optimizer.optimizers import OPTIONS
 from bae.testing import Provider, ScriptedLM, Stall, Status
 
 pytestmark = pytest.mark.once
@@ -540,22 +539,6 @@ def test_options_go_to_the_optimizer(bae: Any, model: Model) -> None:
     assert data["options"] == {"max_labeled_demos": 3, "max_bootstrapped_demos": 0}
     learned = json.loads(Path("learned/Reply.json").read_text())
     assert len(learned["fill"]["examples"]) == 3
-
-
-def test_the_page_names_every_option_of_every_optimizer_with_its_default() -> None:
-    page = (SOURCE.parent / "docs" / "cli.md").read_text("utf-8")
-    told: dict[str, dict[str, Any]] = {name: {} for name in OPTIONS}
-    for name, *defaults in re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|", page, re.M):
-        for optimizer, default in zip(("bootstrap", "miprov2", "gepa"), defaults, strict=True):
-            if default != "–":
-                told[optimizer][name] = default.strip("`")
-    assert told == {
-        optimizer: {
-            name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in options.items()
-        }
-        for optimizer, options in OPTIONS.items()
-    }
 
 
 def test_a_directory_whose_files_do_not_fit_is_refused_with_all_of_them(
