@@ -1,9 +1,12 @@
-"""The page of every command on the docs site: a mkdocs hook that writes the help of `bae`,
-and of each command, where a page has the line `<!-- every command -->`."""
+"""Pages of the docs site that are made from the code: a mkdocs hook. It writes the help of `bae`
+and of each command where a page has the line `<!-- every command -->`, and what mkdocstrings needs
+to describe each public name of a module where it has `<!-- every name of MODULE -->`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from importlib import import_module
 from textwrap import dedent
 from typing import Any
 
@@ -11,12 +14,32 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
-MARK = "<!-- every command -->"
+COMMANDS = "<!-- every command -->"
+NAMES = re.compile(r"<!-- every name of (bae[.\w]*) -->")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put the commands where they belong."""
-    return markdown.replace(MARK, every_command()) if MARK in markdown else markdown
+    """Put commands and names where they belong."""
+    if COMMANDS in markdown:
+        markdown = markdown.replace(COMMANDS, every_command())
+    return NAMES.sub(lambda mark: every_name(mark[1]), markdown)
+
+
+def every_name(module: str) -> str:
+    """What a module exports, by its kind, for mkdocstrings to describe."""
+    exported = import_module(module)
+    kinds: dict[str, list[str]] = {"Classes": [], "Errors": [], "Functions": []}
+    for name in exported.__all__:
+        if name != "__version__":
+            kinds[_kind(getattr(exported, name))].append(f"::: {module}.{name}")
+    parts = ([f"## {kind}", *names] for kind, names in kinds.items() if names)
+    return "\n\n".join(line for part in parts for line in part)
+
+
+def _kind(value: object) -> str:
+    if not isinstance(value, type):
+        return "Functions"
+    return "Errors" if issubclass(value, BaseException) else "Classes"
 
 
 def every_command() -> str:
