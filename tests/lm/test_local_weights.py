@@ -72,19 +72,15 @@ def test_weights_are_found_beside_a_package_that_is_never_imported(
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_file_by_path_gives_its_name_to_the_model(tmp_path: Path):
+def test_a_file_by_path_gives_its_name_to_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
     path = tmp_path / "mine.Q4.gguf"
     path.write_bytes(b"GGUF and so on")
     assert LocalBackend(path).model == "mine.Q4"
-    assert LocalBackend(str(path)).loading.path == path
-
-
-@pytest.mark.usefixtures("engine")
-def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    (tmp_path / "mine.gguf").write_bytes(b"GGUF and so on")
-    assert LocalBackend("~/mine.gguf").loading.path == tmp_path / "mine.gguf"
+    assert LocalBackend("~/mine.Q4.gguf").loading.path == path
 
 
 @pytest.mark.usefixtures("engine")
@@ -119,10 +115,9 @@ def test_a_folder_is_no_model(tmp_path: Path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"context": 0},
-        {"slots": 1.5},
-        {"threads": 0},
-        {"max_tokens": -1},
+        *({"context": 0}, {"context": 2**40}, {"slots": 1.5}, {"slots": 257}),
+        *({"threads": 0}, {"threads": 513}, {"max_tokens": -1}, {"max_tokens": 2**40}),
+        *({"seed": -5}, {"seed": 2**40}, {"seed": 1.5}, {"seed": "x"}, {"seed": True}),
         {"longest_text": True},
         {"longest_list": 0},
         {"deepest": 0},

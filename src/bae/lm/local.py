@@ -21,7 +21,7 @@ from bae.lm.extras import is_there
 from bae.lm.json_schemas import outline
 from bae.lm.local_engine import ENGINE, INSTALL, Call, Loading, cores
 from bae.lm.local_model import LocalModel, hold, release
-from bae.lm.local_schema import DEEPEST, LONGEST_LIST, LONGEST_TEXT, Bounded, fit
+from bae.lm.local_schema import DEEPEST, LONGEST_LIST, LONGEST_TEXT, bounded
 from bae.threads import in_thread_to_the_end
 from bae.usage import Usage, tell
 
@@ -47,7 +47,8 @@ class LocalBackend(Backend):
       get the same answers again at temperatures above 0.
     - `sampling`: further sampling options of llama.cpp's, `{"top_p": 0.9}` say. By default SmolLM2
       is kept from repeating itself, and other models are left as they are.
-    - `max_tokens`: the longest answer. By default it is as long as the bounded schema permits.
+    - `max_tokens`: the longest answer. By default it is as long as the bounded schema and the
+      context permit; a free text has half of the context.
     - `context`: tokens of prompt and answer together. A prompt that leaves no room is refused.
     - `slots`: answers at the same time; further questions queue. Each has its own context, and
       memory for it.
@@ -55,8 +56,7 @@ class LocalBackend(Backend):
     - `timeout`: seconds for an answer, from when it has a slot.
     - `longest_text`, `longest_list`, `deepest`: the characters of a text, the items of a list or
       dict, and how often a type may be nested in itself, unless the schema has tighter bounds or
-      asks for more. Where the longest answer would take more than half of the context, they are
-      reduced further.
+      asks for more. A list inside a list has half as many items.
     """
 
     free = True  # it runs on this machine
@@ -158,18 +158,15 @@ class LocalBackend(Backend):
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the model once, in a slot of its own."""
         context = self.loading.context
-        most = self.max_tokens or context // 2
-        text, forms = "", tuple[Bounded, ...]()
+        schema, form = None, ""
         if prompt.schema is not None:
-            text = json.dumps(prompt.schema, ensure_ascii=False)
             bounds = self.longest_text, self.longest_list, self.deepest
-            forms = fit(text, *bounds, _CHARACTERS * most)
-            most = self.max_tokens or min(forms[0].longest, context)
+            schema, form = _forms(json.dumps(prompt.schema, ensure_ascii=False), *bounds)
         request: dict[str, Any] = {
             **self.sampling,
-            "messages": self._messages(prompt, text),
+            "messages": _messages(prompt, form),
             "temperature": self.temperature,
-            "max_tokens": most,
+            "max_tokens": self.max_tokens or (context if schema else context // 2),
             "chat_template_kwargs": {"enable_thinking": False},
         }
         if self.seed is not None:
@@ -178,12 +175,10 @@ class LocalBackend(Backend):
         call = Call(
             who=f"LocalBackend({self.model!r})",
             request=request,
-            schemas=[form.schema for form in forms],
-            context=context,
-            shortest=forms[0].shortest // _MOST_CHARACTERS + 1 if forms else 1,
+            schema=schema,
             timeout=self.timeout,
-            examples=len(prompt.examples),
             hear=lambda piece: loop.call_soon_threadsafe(tell, piece, context=here),
+            examples=len(prompt.examples),
         )
         heard = await self.shared.answer(call)
         return Answer(
@@ -199,23 +194,31 @@ class LocalBackend(Backend):
             stop="cut-off" if heard.end == "length" else "end",
         )
 
-    def _messages(self, prompt: Prompt, schema: str) -> list[dict[str, str]]:
-        system = prompt.system
-        first, *rest = prompt.messages()
-        form = schema and (
-            f"Answer with JSON of this form, with at most {self.longest_text} characters in a "
-            f"text and {self.longest_list} items in a list:\n{_outline(schema)}"
-        )
-        if not form:
-            pass  # the answer is plain text
-        elif prompt.examples:
-            # Before the examples, which are of that form: a small model follows what it has read
-            # last, and what comes before the question need not be read again for the next one.
-            system = f"{system}\n\n{form}"
-        else:
-            first = {**first, "content": f"{first['content']}\n\n{form}"}
-        messages = [{"role": "system", "content": system}, first, *rest]
-        return [{**each, "content": without_control_tokens(each["content"])} for each in messages]
+
+@lru_cache(maxsize=256)
+def _forms(
+    schema: str, longest_text: int, longest_list: int, deepest: int
+) -> tuple[Mapping[str, Any], str]:
+    """What the answer is held to, and what the model is told of it."""
+    given = json.loads(schema)
+    held = bounded(given, longest_text=longest_text, longest_list=longest_list, deepest=deepest)
+    return held, (
+        f"Answer with JSON of this form, with at most {longest_text} characters in a text and "
+        f"{longest_list} items in a list:\n{outline(given)}"
+    )
+
+
+def _messages(prompt: Prompt, form: str) -> list[dict[str, str]]:
+    system = prompt.system
+    first, *rest = prompt.messages()
+    if form and prompt.examples:
+        # Before the examples, which are of that form: a small model follows what it has read last,
+        # and what comes before the question need not be read again for the next one.
+        system = f"{system}\n\n{form}"
+    elif form:
+        first = {**first, "content": f"{first['content']}\n\n{form}"}
+    messages = [{"role": "system", "content": system}, first, *rest]
+    return [{**each, "content": without_control_tokens(each["content"])} for each in messages]
 
 
 def without_control_tokens(text: str) -> str:
@@ -263,22 +266,11 @@ def _checked(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-@lru_cache(maxsize=256)
-def _outline(schema: str) -> str:
-    return outline(json.loads(schema))
-
-
 _CONTROL: Final = re.compile(
     r"<(?=[|｜][^<>]{1,40}[|｜]>|/?s>|unk>|pad>|[be]os>|(start|end)_of_turn>)|\[(?=/?INST\])"
 )
 """The control tokens of the usual chat templates: `<|…|>` of ChatML, Llama 3, Phi and Qwen, and
 those of Llama 2, Mistral and Gemma."""
-
-_CHARACTERS: Final = 2
-"""Of a token at least, in most of what a model writes."""
-
-_MOST_CHARACTERS: Final = 8
-"""Of a token, in what is longest."""
 
 _MOST: Final = 2**31 - 1
 """What the engine can count to."""

@@ -6,10 +6,9 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -136,61 +135,50 @@ def grammar_of(schema: Mapping[str, Any]) -> str:
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A request, and the schemas to hold the answer to, of which the first is used that the engine
-    takes; without any, the answer is free text. Set `stopped` from any thread to end it at the next
-    token."""
+    """A request, and the schema to hold the answer to; without one the answer is free text. Set
+    `stopped` from any thread to end it at the next token. `hear` is called with each piece."""
 
     who: str
     request: Mapping[str, Any]
-    schemas: Sequence[Mapping[str, Any]]
-    context: int
-    shortest: int
+    schema: Mapping[str, Any] | None
     timeout: float
     hear: Callable[[str], object]
     examples: int = 0
     stopped: bool = False
-    future: Future[Any] = field(default_factory=Future[Any])
 
     def run(self, server: Any, known: set[str]) -> Heard:
         """Get the answer from the model. `known` are grammars that the engine is known to take."""
         until = monotonic() + self.timeout
-        if not self.schemas:
+        if self.schema is None:
             return self._listen(server, {}, until, self.hear)
-        grammar, trial = self._grammar(server, known, until)
+        grammar = self._grammar(self.schema)
+        trial = None
+        if grammar not in known:
+            # The engine drops a grammar that it cannot take without an error, so a new one is
+            # tried: for one token, which has to open an object although the model is biased
+            # against that.
+            more = {"grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
+            trial = self._listen(server, more, until, None)
+            if not self.stopped and not trial.text.startswith("{"):
+                raise self._refused(None)
+            known.add(grammar)
         heard = self._listen(server, {"grammar": grammar}, until, self.hear)
         if trial is not None:
             heard.cached_tokens = trial.cached_tokens
             heard.output_tokens += trial.output_tokens
         return heard
 
-    def _grammar(self, server: Any, known: set[str], until: float) -> tuple[str, Heard | None]:
-        """The first grammar that the engine takes. It drops one that it cannot take without an
-        error, so a new one is tried: for one token, which has to open an object although the model
-        is biased against that."""
-        trial: Heard | None = None
-        refused: Exception | None = None
-        for schema in self.schemas:
-            try:
-                grammar = grammar_of(schema)
-            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-                refused = error
-                continue
-            if grammar in known:
-                return grammar, trial
-            more = {"grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
-            heard = self._listen(server, more, until, None)
-            trial = trial or heard
-            if self.stopped:
-                return grammar, trial
-            if heard.text.startswith("{"):
-                if len(known) >= _MOST_KNOWN:
-                    known.clear()
-                known.add(grammar)
-                return grammar, trial
-        raise BaeLMError(
+    def _grammar(self, schema: Mapping[str, Any]) -> str:
+        try:
+            return grammar_of(schema)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise self._refused(error) from error
+
+    def _refused(self, cause: Exception | None) -> BaeLMError:
+        return BaeLMError(
             f"{self.who} cannot be held to the schema: the grammar made from it was not taken",
             code="bae-lm-schema-refused",
-            cause=refused,
+            cause=cause,
             fix="make the node smaller, or its patterns simpler, and its numbers no longer than 18 "
             "digits",
         )
@@ -241,16 +229,8 @@ class Heard:
         return self.error is not None or self.call.stopped or monotonic() > self.until
 
     def _take(self, chunk: dict[str, Any]) -> None:
-        call = self.call
         if "error" in chunk:
-            error = chunk["error"]
-            if error.get("type") == "exceed_context_size_error":
-                raise self._too_long(error["n_prompt_tokens"], error["n_ctx"])
-            raise status_error(call.who, int(error.get("code", 500)), str(error.get("message")))
-        if "prompt_progress" in chunk:
-            tokens = chunk["prompt_progress"]["total"]
-            if tokens + call.shortest > call.context:
-                raise self._too_long(tokens, call.context)
+            raise self._failure(chunk["error"])
         for choice in chunk.get("choices", ()):
             piece = choice.get("delta", {}).get("content")
             if piece:
@@ -264,12 +244,14 @@ class Heard:
             self.cached_tokens = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
             self.output_tokens = usage["completion_tokens"]
 
-    def _too_long(self, tokens: int, context: int) -> BaeLMError:
-        least, shown = self.call.shortest, self.call.examples
+    def _failure(self, error: dict[str, Any]) -> BaeLMError:
+        who, shown = self.call.who, self.call.examples
+        if error.get("type") != "exceed_context_size_error":
+            return status_error(who, int(error.get("code", 500)), str(error.get("message")))
         beginning = f"with its {shown} example{'s' * (shown > 1)} " if shown else ""
         return BaeLMError(
-            f"{self.call.who}: the prompt {beginning}has {tokens} tokens and the shortest answer "
-            f"about {least}, which is more than the {context} of the context",
+            f"{who}: the prompt {beginning}has {error['n_prompt_tokens']} tokens, which leaves no "
+            f"room for an answer in the {error['n_ctx']} of the context",
             code="bae-lm-context-exceeded",
             fix=f"{'show fewer or shorter examples, ' if shown else ''}let the node see less, ask "
             "for less, or give more room with LocalBackend(context=…), as far as the model was "
@@ -280,7 +262,6 @@ class Heard:
 _STREAMED: Final = {
     "stream": True,
     "stream_options": {"include_usage": True},
-    "return_progress": True,
+    "return_progress": True,  # so that a call can be stopped while its prompt is read
 }
 _AVOIDED: Final = [[text, -50] for text in ("{", '{"', "{\n", "{}", "{ ")]
-_MOST_KNOWN: Final = 1000

@@ -1,6 +1,5 @@
-"""Models that are loaded once and shared by all runs of a process. A model has slots, each with a
-thread; calls queue for a slot, and a cancelled call gives its slot back before the cancellation is
-raised."""
+"""Models that are loaded once and shared by all runs of a process. A model has slots; calls queue
+for one, and a cancelled call gives its slot back before the cancellation is raised."""
 
 from __future__ import annotations
 
@@ -10,14 +9,14 @@ import ctypes
 import os
 import sys
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakSet
 
-from bae.exceptions import BaeLMError
 from bae.lm.local_engine import ENGINE, Call, Heard, Loading, load
+from bae.lm.policies.limits import Slots
 from bae.threads import in_thread
 
 
@@ -32,21 +31,19 @@ class Statistics:
 
 
 class LocalModel:
-    """A model and its slots. Get one with `hold`; it is loaded at the first call."""
+    """A model and its slots. Get one with `hold`; it is loaded at the first call, and unloaded when
+    `close` was called and no call uses it."""
 
     def __init__(self, loading: Loading) -> None:
         self.loading = loading
         self.holders: WeakSet[Any] = WeakSet()
-        self._lock = threading.Lock()
+        self._slots = Slots(loading.slots)
         self._loading = threading.Lock()
-        self._queue: SimpleQueue[Call | None] = SimpleQueue()
-        self._waiting: set[Call] = set()
-        self._running: set[Call] = set()
-        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._running: dict[Call, threading.Thread] = {}
         self._known_grammars: set[str] = set()
         self._server: Any = None
-        self._closed = False
-        self._stopping = False
+        self._ended = False
 
     async def answer(self, call: Call) -> Heard:
         """Wait for a slot, and in it for the answer.
@@ -54,52 +51,46 @@ class LocalModel:
         A call that is cancelled in the queue leaves it; in a slot, generation is stopped first,
         which takes one token, or one batch of the prompt.
         """
-        future = asyncio.wrap_future(call.future)
-        self._put(call)
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
-                if call.future.cancel():
-                    raise
-                call.stopped = True
-                cancelled = error
-        if cancelled is not None:
-            future.exception()  # retrieved, so that asyncio does not report it
-            raise cancelled
-        return future.result()
+        await self.load()
+        async with self._slots:
+            answer = Future[Heard]()
+            # A daemon, because `end` stops it: the interpreter is not to wait for it.
+            threading.Thread(target=self._serve, args=(call, answer), daemon=True).start()
+            heard = asyncio.wrap_future(answer)
+            cancelled: asyncio.CancelledError | None = None
+            while not heard.done():
+                try:
+                    await asyncio.wait([heard])
+                except asyncio.CancelledError as error:
+                    call.stopped = True
+                    cancelled = error
+            if cancelled is not None:
+                heard.exception()  # retrieved, so that asyncio does not report it
+                raise cancelled
+            return heard.result()
 
     async def load(self) -> None:
         """Load the model, where it is not loaded yet."""
-        await in_thread(self._load)
+        if self._server is None:
+            await in_thread(self._load)
 
     def statistics(self) -> Statistics:
         """The slots, and the calls in them and in the queue."""
-        with self._lock:
-            waiting = sum(not call.future.cancelled() for call in self._waiting)
-            loaded = self._server is not None
-            return Statistics(self.loading.slots, len(self._running), waiting, loaded)
+        slots = self._slots
+        return Statistics(slots.limit, slots.taken, slots.waiting, self._server is not None)
 
-    def close(self, *, at_once: bool = False) -> None:
-        """End the threads and unload the model, when the calls in slots and in the queue are done;
-        or at once, where nothing waits for those any more."""
+    def close(self) -> None:
+        """Unload the model, when the calls in progress are done: they hold it."""
+        self._server = None
+
+    def end(self) -> None:
+        """Stop all calls, where nothing waits for them any more, and unload the model."""
         with self._lock:
-            self._closed = True
-            self._stopping = at_once
-            threads = list(self._threads)
-            for call in self._running if at_once else ():
-                call.stopped = True
-            if at_once:
-                with suppress(Empty):
-                    while True:
-                        self._queue.get_nowait()
-            for _ in threads:
-                self._queue.put(None)
-        for thread in threads:
+            self._ended = True
+            running = dict(self._running)
+        for call, thread in running.items():
+            call.stopped = True
             thread.join()
-        if _inherited:
-            self.abandon()
         self._server = None
 
     def abandon(self) -> None:
@@ -108,58 +99,31 @@ class LocalModel:
         if self._server is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
-    def _put(self, call: Call) -> None:
+    def _serve(self, call: Call, answer: Future[Heard]) -> None:
         with self._lock:
-            if self._closed:
-                raise BaeLMError(
-                    f"{call.who} was closed while it was asked",
-                    sent=False,
-                    fix="close a backend when its last call is done",
-                )
-            self._waiting.add(call)
-            self._queue.put(call)
-            if len(self._threads) < self.loading.slots:
-                name = f"bae {self.loading.path.stem} {len(self._threads)}"
-                # A daemon, because `_close_all` ends it: the interpreter is not to wait for it.
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
-
-    def _work(self) -> None:
-        while (call := self._queue.get()) is not None:
-            self._serve(call)
-
-    def _serve(self, call: Call) -> None:
-        server, failure, heard = None, None, None
+            if self._ended:
+                return
+            self._running[call] = threading.current_thread()
+        heard, failure = None, None
         try:
-            server = self._load()
+            heard = call.run(self._load(), self._known_grammars)
         except BaseException as error:
             failure = error
         with self._lock:
-            self._waiting.discard(call)
-            # From here on the call cannot leave by itself, and has to be stopped.
-            if not call.future.set_running_or_notify_cancel():
+            del self._running[call]
+            if self._ended:
                 return
-            self._running.add(call)
-            call.stopped = call.stopped or self._stopping
-        if failure is None:
-            try:
-                heard = call.run(server, self._known_grammars)
-            except BaseException as error:
-                failure = error
-        with self._lock:
-            self._running.discard(call)
-        if self._stopping:
-            return
         if heard is not None:
-            call.future.set_result(heard)
+            answer.set_result(heard)
         else:
-            call.future.set_exception(failure or RuntimeError("no answer"))
+            answer.set_exception(failure)
 
     def _load(self) -> Any:
         with self._loading:
             if self._server is None:
                 self._server = load(self.loading)
+                if _inherited:
+                    self.abandon()
             return self._server
 
 
@@ -186,13 +150,13 @@ def release(loading: Loading, holder: object) -> LocalModel | None:
         return None if model.holders else _models.pop(loading)
 
 
-def _close_all() -> None:
+def _end_all() -> None:
     """Threads that are in the engine when the interpreter ends would crash the process."""
     with _registry:
         models = list(_models.values())
         _models.clear()
     for model in models:
-        model.close(at_once=True)
+        model.end()
 
 
 def _begin_as_child() -> None:
@@ -215,6 +179,6 @@ _registry = threading.Lock()
 _inherited = False
 """Whether this process was forked from one in which the engine was running."""
 
-atexit.register(_close_all)
+atexit.register(_end_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_as_child)
