@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.text import Text
 
 from bae.cli import main
-from bae.cli.execute import work
+from bae.cli.printing import Column, table_lines
 from bae.cli.progress_line import ProgressLine
-from bae.cli.tables import Column, table_lines
+from bae.cli.signals import work
 from bae.evals.page import format_cost, format_count, format_share
 from bae.journal import SQLiteJournal
 from default_signals import restore_signals

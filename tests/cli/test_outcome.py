@@ -153,15 +153,9 @@ def test_nothing_is_said_of_the_model_where_it_is_named_or_not_needed(
 def test_a_model_is_known_again_by_what_it_is_asked_for_by(
     model: str, models: tuple[str, ...], same: bool
 ) -> None:
-    from bae.cli.models import has_answered
+    from bae.cli.lm import has_answered
 
     assert has_answered(model, models) is same
-
-
-def test_what_the_library_says_of_lm_is_said_in_words_of_options() -> None:
-    from bae.cli.models import in_words_of_options
-
-    assert in_words_of_options('say lm="local" to have this') == "say --lm local to have this"
 
 
 def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_stored(

@@ -24,7 +24,7 @@ from rich.text import Text
 from bae.cli import printing
 from bae.cli.exits import FAILED, MISUSED
 from bae.cli.printing import print_error, print_hanging
-from bae.cli.texts import in_json, in_lines, in_one_line
+from bae.cli.wording import in_json, in_lines, in_one_line
 from bae.exceptions import BaeError
 from bounded import BOUND
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -21,7 +22,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 import bae
-from bae.cli import execute, journals, main
+from bae.cli import journals, main, signals
 from bae.cli.options import open_gates, run_ids
 from bae.journal import SQLiteJournal
 from bae.observers import observing
@@ -143,7 +144,7 @@ class HangsUp(Node):
 
 class Warns(Node):
     async def __call__(self) -> End:
-        logging.getLogger("bae").warning("careful")
+        logging.getLogger("bae").warning('pass lm="local"')
         return End()
 
 
@@ -341,7 +342,7 @@ def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
             await super().close()
 
     heard = asyncio.Event()
-    monkeypatch.setattr(execute, "_SLOW_STOP", 0.0)
+    monkeypatch.setattr(signals, "_SLOW_STOP", 0.0)
     monkeypatch.setattr("bae.cli.live.Display.say", lambda display, text: heard.set())
     monkeypatch.setattr("bae.cli.live.PlainLines.say", lambda display, text: heard.set())
     monkeypatch.setattr(journals, "_sqlite", SlowToClose)
@@ -423,6 +424,14 @@ def test_threads_that_nobody_can_stop_do_not_keep_the_program(node: str, code: i
 def test_a_thread_has_a_second_to_finish_after_a_failure():
     assert program("run", "app.py:Finishes", "--no-journal").returncode == 1
     assert logged() == ["thread done"]
+
+
+def test_what_bae_logs_is_shown_in_words_of_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(logging.getLogger("bae"), "hasHandlers", lambda: False)  # pytest has some
+    assert main(["run", "app.py:Warns", "--no-journal"]) == 0
+    assert "note: pass --lm local\n" in capsys.readouterr().err
 
 
 # --- nobody reads -------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ from bae.cli.journals import use
 from bae.cli.loading import Loaded, load, relative_path
 from bae.cli.options import AsJSON, Module, examples
 from bae.cli.printing import as_data, error_data, note, out, print_hanging, print_json
-from bae.cli.texts import in_lines
-from bae.cli.wording import count
+from bae.cli.wording import count, in_lines
 from bae.exceptions import BaeError, Problem
 from bae.graph import Graph
 from bae.journal.compatibility import BrokenRun

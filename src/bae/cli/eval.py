@@ -178,15 +178,15 @@ def evaluate(
         report_files,
         write_evaluation,
     )
-    from bae.cli.execute import work
     from bae.cli.journals import journal_for
     from bae.cli.learned import contenders
+    from bae.cli.lm import prove
     from bae.cli.loading import load
     from bae.cli.metric_option import case_metric
-    from bae.cli.models import prove
     from bae.cli.outcome import CommandLine
     from bae.cli.printing import err, note, out, print_json
     from bae.cli.progress_line import ProgressLine
+    from bae.cli.signals import work
 
     check_files(output or ())
     graph = load(module).graph

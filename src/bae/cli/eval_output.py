@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.tables import Column, print_table
-from bae.cli.texts import cut, in_one_line
+from bae.cli.printing import Column, print_table
+from bae.cli.wording import cut, in_one_line
 from bae.evals.page import (
     format_cost,
     format_count,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.models import check_lm, made_lm
+from bae.cli.lm import check_lm, made_lm
 
 if TYPE_CHECKING:
     from bae.evals.case_runs import Contending

@@ -212,13 +212,13 @@ def optimize(
     if force and certain:
         raise typer.BadParameter("give --force or --certain, not both", param_hint="--certain")
     from bae.cli import optimize_output as result
-    from bae.cli.execute import work
     from bae.cli.journals import file_to_read, open_to_read, run_meant
+    from bae.cli.lm import prove
     from bae.cli.loading import load
     from bae.cli.metric_option import training_metric
-    from bae.cli.models import prove
     from bae.cli.printing import err
     from bae.cli.progress_line import ProgressLine
+    from bae.cli.signals import work
     from bae.lm.extras import load_dspy
     from bae.lm.policies.budget import Budget
     from bae.optimizer import Improvement, Judge
@@ -274,7 +274,7 @@ def optimize(
 def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
     from bae.cli.exits import refused
     from bae.cli.learned import make_lm
-    from bae.cli.models import check_lm
+    from bae.cli.lm import check_lm
     from bae.optimizer import every_node
     from bae.plan import plan_of
 

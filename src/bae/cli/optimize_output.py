@@ -16,8 +16,17 @@ from typer import Exit
 
 from bae.cli import exits
 from bae.cli.eval_output import difference_style
-from bae.cli.printing import err, error_data, note, out, print_hanging, print_json
-from bae.cli.tables import GAP, Column, print_table
+from bae.cli.printing import (
+    GAP,
+    Column,
+    err,
+    error_data,
+    note,
+    out,
+    print_hanging,
+    print_json,
+    print_table,
+)
 from bae.cli.wording import cost, count
 from bae.evals.page import (
     format_count,
@@ -33,7 +42,7 @@ from bae.optimizer.node_schemas import PARTS
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bae.cli.execute import Ended
+    from bae.cli.signals import Ended
     from bae.optimizer.improvement import Improvement
 
 AS_GOOD: Final = ("there already", "no better than what is there")

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bae.cli.texts import in_one_line
-
 if TYPE_CHECKING:
     from bae.journal.store import RunInfo
     from bae.lm.policies.budget import Budget
@@ -75,6 +73,8 @@ def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
 def _offered(found: Iterable[tuple[str, str]], incomplete: str) -> list[tuple[str, str]]:
     """Words that begin as what is typed, each with what it is. What a shell would make something
     else of is left out: a run may be another person's."""
+    from bae.cli.wording import in_one_line
+
     return [
         (word, in_one_line(about))
         for word, about in found

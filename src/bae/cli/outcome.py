@@ -19,12 +19,11 @@ from rich.text import Text
 from bae.assignable import type_name
 from bae.cli import exits
 from bae.cli.journals import default
-from bae.cli.models import lm_named
+from bae.cli.lm import lm_named
 from bae.cli.printing import err, error_data, iso, note, out, print_hanging, print_json
 from bae.cli.questions import describe_deadline
-from bae.cli.texts import WITHHELD, in_lines, in_one_line
 from bae.cli.values import describe_type, example_of, is_secret
-from bae.cli.wording import count
+from bae.cli.wording import WITHHELD, count, in_lines, in_one_line
 from bae.exceptions import BaeError, BudgetError, GateError, LimitError, ProofError
 from bae.secrets import without_hidden_parts
 from bae.usage import Usage

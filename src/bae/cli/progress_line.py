@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from rich.text import Text
 
-from bae.cli.texts import in_lines, in_one_line
-from bae.cli.wording import took
+from bae.cli.wording import in_lines, in_one_line, took
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from bae.cli.exits import refused
 from bae.cli.learned import artifacts_in, with_prompts
+from bae.cli.lm import prove
 from bae.cli.loading import load
-from bae.cli.models import prove
 from bae.cli.options import AsJSON, Input, Module, Optimized, Sets, examples
 from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.start import start_node
-from bae.cli.texts import in_lines
+from bae.cli.wording import in_lines
 from bae.graph import Graph
 from bae.lm import Prompt
 from bae.plan import plan_of

@@ -21,9 +21,8 @@ from bae.cli import exits
 from bae.cli.live.display import turn_logging
 from bae.cli.printing import err
 from bae.cli.signals import Signals
-from bae.cli.texts import WITHHELD, cut, in_lines, in_one_line
 from bae.cli.values import Misfit, Typed, describe_type, is_secret, is_yes_or_no, read, spell_value
-from bae.cli.wording import text_of
+from bae.cli.wording import WITHHELD, cut, in_lines, in_one_line, text_of
 from bae.run import Waiting
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from bae.cli.execute import RunOptions, carry_out
 from bae.cli.exits import refused
 from bae.cli.journals import file_to_read, run_meant, stored_run, use
 from bae.cli.learned import check_optimized, lm_with_learned
+from bae.cli.lm import check_lm, lm_for
 from bae.cli.loading import load
-from bae.cli.models import check_lm, lm_for
 from bae.cli.options import (
     AsJSON,
     BudgetLimits,
@@ -40,8 +40,8 @@ from bae.cli.outcome import CommandLine, advise_gate
 from bae.cli.printing import err, note, out, print_json
 from bae.cli.questions import ask_answer, ask_field, can_ask
 from bae.cli.start import read_sets, read_text, refuse_twice, split_set
-from bae.cli.texts import in_lines
 from bae.cli.values import Misfit, describe_type, example_of, is_secret, read
+from bae.cli.wording import in_lines
 from bae.exceptions import BaeError, GateError, JournalError
 from bae.journal.decoder import decode_run, graph_at
 from bae.journal.gates import all_gates, describe_status, find_gate, open_gates

@@ -11,8 +11,8 @@ import typer
 from bae.cli.execute import RunOptions, carry_out
 from bae.cli.journals import journal_for
 from bae.cli.learned import lm_with_learned
+from bae.cli.lm import check_lm, prove
 from bae.cli.loading import load
-from bae.cli.models import check_lm, prove
 from bae.cli.options import (
     AsJSON,
     BudgetLimits,

@@ -33,9 +33,8 @@ from bae.cli.outcome import CommandLine
 from bae.cli.printing import as_data, note, out, print_hanging, print_json
 from bae.cli.resume import answer, fork, read_secrets, resume
 from bae.cli.story import heading_lines, node_lines, outcome_lines, print_runs
-from bae.cli.texts import in_one_line
 from bae.cli.timeline import bars_of
-from bae.cli.wording import count
+from bae.cli.wording import count, in_one_line
 from bae.exceptions import JournalError
 from bae.graph import Graph
 from bae.journal.export import is_sqlite

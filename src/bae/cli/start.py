@@ -18,7 +18,6 @@ from bae.assignable import union_members
 from bae.cli.exits import Misuse
 from bae.cli.printing import err
 from bae.cli.questions import ask_field, can_ask
-from bae.cli.texts import cut, in_one_line
 from bae.cli.values import (
     Misfit,
     Typed,
@@ -29,6 +28,7 @@ from bae.cli.values import (
     read_json,
     set_example,
 )
+from bae.cli.wording import cut, in_one_line
 from bae.draft import from_answer, validated
 from bae.exceptions import BaeError
 from bae.node import Node

@@ -11,11 +11,9 @@ from typing import Any, Final
 from rich.text import Text
 
 from bae.cli.outcome import short_id
-from bae.cli.printing import out
-from bae.cli.tables import Column, print_table
-from bae.cli.texts import WITHHELD, cut, in_one_line
+from bae.cli.printing import Column, out, print_table
 from bae.cli.timeline import ITEMS, NODES
-from bae.cli.wording import count, spent
+from bae.cli.wording import WITHHELD, count, cut, in_one_line, spent
 from bae.journal.node_codec import is_node
 from bae.journal.provenance import JudgedAnswer, Provenance, long, when
 from bae.journal.report import GraphReport, NodeReport, RunReport

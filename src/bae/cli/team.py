@@ -35,8 +35,7 @@ from bae.cli.team_project import (
     split_command,
     team_command,
 )
-from bae.cli.texts import in_lines
-from bae.cli.wording import count
+from bae.cli.wording import count, in_lines
 
 if TYPE_CHECKING:
     from bae.journal import Journal, Record

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from bae.cli.printing import err, out, print_hanging
-from bae.cli.texts import cut, in_lines, in_one_line
+from bae.cli.wording import cut, in_lines, in_one_line
 
 if TYPE_CHECKING:
     from rich.tree import Tree

@@ -21,7 +21,7 @@ from bae.cli import exits
 from bae.cli.exits import refused
 from bae.cli.options import examples
 from bae.cli.printing import err, note
-from bae.cli.texts import in_lines
+from bae.cli.wording import in_lines
 from bae.exceptions import BaeError
 
 if TYPE_CHECKING:

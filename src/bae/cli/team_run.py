@@ -28,8 +28,7 @@ from bae.cli.team_project import (
     load_workers,
     team_command,
 )
-from bae.cli.texts import in_one_line
-from bae.cli.wording import count
+from bae.cli.wording import count, in_one_line
 
 if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from bae.cli.texts import in_one_line
+from bae.cli.wording import in_one_line
 from bae.journal.provenance import long
 from bae.journal.report import Span, Timeline, Work, WorkKind
 

@@ -20,8 +20,7 @@ from rich.text import Text
 from bae.cli.live.drawing import Row, draw_rows, fitted, signs_for
 from bae.cli.live.rows import graph_rows, squeeze_rows, step_rows
 from bae.cli.live.view import RunView
-from bae.cli.texts import in_lines
-from bae.cli.wording import summary_of
+from bae.cli.wording import in_lines, summary_of
 from bae.history import History
 from bae.observers import ObservedRun
 from bae.records import Record

@@ -12,8 +12,7 @@ from bae.cli.live.display import Display
 from bae.cli.live.drawing import fitted
 from bae.cli.live.rows import name_of
 from bae.cli.live.view import RunView
-from bae.cli.texts import in_lines, in_one_line
-from bae.cli.wording import count, line_of, spent, took
+from bae.cli.wording import count, in_lines, in_one_line, line_of, spent, took
 from bae.observers import ObservedRun
 from bae.plan import plan_of
 from bae.records import Record

@@ -9,8 +9,7 @@ from typing import Final
 
 from bae.cli.live.drawing import Guides, Row, State
 from bae.cli.live.view import RunView
-from bae.cli.texts import in_one_line
-from bae.cli.wording import count, line_of, spent, took
+from bae.cli.wording import count, in_one_line, line_of, spent, took
 from bae.plan import FieldPlan, plan_of
 from bae.run_tree import ITEMS_KEPT
 from bae.secrets import may_show

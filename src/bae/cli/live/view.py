@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.cli.live.drawing import State
-from bae.cli.texts import WITHHELD
-from bae.cli.wording import inline_text_of, line_of, text_of
+from bae.cli.wording import WITHHELD, inline_text_of, line_of, text_of
 from bae.history import History
 from bae.markers import Map
 from bae.plan import plan_of
