@@ -273,13 +273,10 @@ def _by_name(lm: Any) -> Any:
 
 def _kept(before: NodePredictor, learned: NodePredictor) -> NodePredictor:
     """What was learned now, and what was learned before where that is nothing."""
-    from bae.optimizer.predictors import has_learned
+    from bae.optimizer.node_schemas import PARTS, Part
+    from bae.optimizer.predictors import artifact_of, has_learned, predictor_of
 
-    if learned.is_fresh and not before.is_fresh:
-        return before
-    for part in ("fill", "choice"):
-        if has_learned(before, part) and not has_learned(learned, part):
-            setattr(learned, part, getattr(before, part))
-            learned.made = learned.made and learned.made.keeping(part, before.made)
-            learned.sources |= before.sources
-    return learned
+    kept: list[Part] = [p for p in PARTS if has_learned(before, p) and not has_learned(learned, p)]
+    if not kept or learned.is_fresh:
+        return before if kept else learned
+    return predictor_of(learned.node, artifact_of(learned).keeping(artifact_of(before), kept))

@@ -180,6 +180,36 @@ def test_what_was_saved_is_loaded_for_the_classes_that_have_a_file(tmp_path: Pat
     assert outfit().made.score == 0.75  # pyright: ignore
 
 
+def test_a_file_of_an_earlier_version_is_loaded(tmp_path: Path):
+    either = '{"anyOf": [{"type": "number"}, {"type": "string"}]}'
+    day = '{"anyOf": [{"format": "date", "type": "string"}, {"type": "null"}]}'
+    fields = {
+        "weather": f"{WEATHER} from get_weather",
+        "top": '{"minLength": 2, "type": "string"}',
+        "tone": '{"enum": ["dry", "warm"], "type": "string"}',
+        "worn_on": day,
+        "price": either,
+    }
+    made = {"optimizer": "bootstrap", "seed": 3, "examples": {"fill": 20}, "score": 0.75}
+    data = {
+        "format": "bae-artifact-1",
+        "node": "Outfit",
+        "schema": {
+            "hash": "43116c20bdcee351335baaac55b6e4f6",
+            "fields": fields,
+            "leads_to": ["None"],
+        },
+        "sources": {"Waking": {"message": "string"}},
+        "fill": {
+            "instruction": "Dress for the day",
+            "examples": [{"known": KNOWN, "answer": WORN}],
+        },
+        "made": {**made, "model": "", "teacher": "", "notes": []},
+    }
+    (tmp_path / "Outfit.json").write_text(json.dumps(data), "utf-8")
+    assert load_artifacts(GRAPH, tmp_path) == {Outfit: outfit(sources=data["sources"])}
+
+
 def test_a_file_is_replaced_as_a_whole_and_may_be_read_by_others(tmp_path: Path):
     (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     plain = tmp_path / "plain"
@@ -327,14 +357,6 @@ def test_an_example_that_no_longer_fits_is_refused_by_name_and_index(
     assert error.message.startswith(f"{file} does not fit Outfit: fill.examples[1].{said}")
 
 
-def test_a_context_that_the_class_does_not_look_up_is_refused(tmp_path: Path):
-    written(tmp_path, lambda d: d["fill"]["examples"][0]["known"]["context"].update(moon="full"))
-    assert "fill.examples[0].known.context.moon: Outfit looks" in refused(tmp_path).message
-
-    written(tmp_path, lambda d: d["fill"]["examples"][0]["known"].update(context=[]))
-    assert "fill.examples[0].known.context: it is no object" in refused(tmp_path).message
-
-
 def test_the_validators_of_the_whole_node_judge_examples_too():
     def learned(question: str) -> dict[type[Node], Artifact]:
         fill = LearnedPrompt(instruction="x", examples=[example({}, {"question": question})])
@@ -344,23 +366,15 @@ def test_the_validators_of_the_whole_node_judge_examples_too():
         save_artifacts(learned("why"), "unused")
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ({"choice": "Nap"}, "answer.choice: 'Nap' is not one of Outfit, AskBack, None"),
-        ({}, 'answer: it must be {"choice": …}'),
-    ],
-    ids=range(2),
-)
-def test_a_choice_of_what_is_not_offered_is_refused(
-    tmp_path: Path, answer: dict[str, Any], said: str
-):
+@pytest.mark.parametrize("answer", [{"choice": "Nap"}, {}])
+def test_a_choice_of_what_is_not_offered_is_refused(tmp_path: Path, answer: dict[str, Any]):
     (file,) = save_artifacts({Waking: waking("Outfit", "None")}, tmp_path)
     data = json.loads(file.read_text("utf-8"))
     data["choice"]["examples"][1]["answer"] = answer
     file.write_text(json.dumps(data))
 
-    assert f"choice.examples[1].{said}" in refused(tmp_path).message
+    said = 'choice.examples[1].answer: it must be {"choice": …}, with one of Outfit, AskBack, None'
+    assert said in refused(tmp_path).message
 
 
 # Classes that have changed
@@ -543,9 +557,6 @@ def test_an_artifact_whose_examples_come_from_a_node_that_leads_elsewhere_is_ref
 @pytest.mark.parametrize(
     ("known", "said"),
     [
-        ({"Zzz": 5, "Q": [1]}, "known: it has Zzz and Q, where a run comes from one node"),
-        ({"Zzz": {"name": "Ada"}}, "known.Zzz: no Zzz leads to Second"),
-        ({"First": 5}, "known.First: it is no object"),
         ({"First": {"old": 1}}, "known.First.old: First has no such field that a model sees"),
         ({"First": {"secret": 1}}, "known.First.secret: First has no such field"),
     ],
@@ -566,13 +577,6 @@ def test_an_example_that_no_run_can_ask_is_refused_when_it_is_written_and_when_i
     error = refused(tmp_path, graph)
     assert error.code == "bae-artifact-invalid"
     assert f"fill.examples[0].{said}" in error.message
-
-
-def test_an_example_of_a_choice_is_one_made_at_the_class(tmp_path: Path):
-    elsewhere = PromptExample({"Outfit": {"top": "a shirt"}}, {"choice": "Outfit"})
-    wrong = waking().model_copy(update={"choice": LearnedPrompt("x", (elsewhere,))})
-    with pytest.raises(ArtifactError, match=r"choice\.examples\[0\]\.known\.Outfit: the choice is"):
-        save_artifacts({Waking: wrong}, tmp_path)
 
 
 def test_a_node_with_a_serializer_of_its_own_may_be_in_examples(tmp_path: Path):
@@ -695,33 +699,6 @@ def test_the_order_of_fields_successors_and_values_does_not_change_the_hash():
 
     assert schema_of(one()).hash == schema_of(other()).hash
     assert schema_of(one()).fields["first"] == schema_of(other()).fields["first"]
-
-
-PROCESS = """
-from __future__ import annotations
-from enum import Enum
-from typing import Literal
-from pydantic import BaseModel
-from bae import Node
-from bae.optimizer import schema_of
-class Tone(Enum):
-    warm = "warm"
-    dry = "dry"
-class Inner(BaseModel):
-    of: set[Literal["a", "b", "c", "d"]]
-    more: dict[str, Inner] = {}
-class Said(Node):
-    tone: Tone
-    inner: Inner | list[int] | str | None
-    async def __call__(self) -> Said | Other | None: ...
-class Other(Said): ...
-print(schema_of(Said).hash)
-"""
-
-
-@pytest.mark.once
-def test_the_hash_is_the_same_in_every_process():
-    assert len({python(PROCESS, PYTHONHASHSEED=seed) for seed in ("1", "77")}) == 1
 
 
 def python(program: str, **environment: str) -> str:

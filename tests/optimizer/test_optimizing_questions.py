@@ -451,19 +451,9 @@ async def test_traces_and_results_are_learned_from_as_they_are():
     assert shown(found) == [("what", "that")]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["a"], "'a' in the place of an example: give what examples_from"),
-        ([Told(text="x")], "a node, Told, in the place of an example"),
-        ([{"text": "x"}], "no next_node_type"),
-        ("abc", "give a list of examples"),
-        (Told(text="x"), "give a list of examples"),
-        (3, "give a list of examples"),
-    ],
-)
-def test_a_wrong_trainset_is_refused(given: Any, said: str):
-    with pytest.raises(TypeError, match=said):
+@pytest.mark.parametrize("given", [["a"], [Told(text="x")], [{"text": "x"}], "abc", 3])
+def test_a_wrong_trainset_is_refused(given: Any):
+    with pytest.raises(TypeError, match="in the place of an example: give what examples_from"):
         optimize_node(Told, given, lm=always("x"))
 
 

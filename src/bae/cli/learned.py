@@ -26,10 +26,10 @@ Artifacts = dict["type[Node]", "Artifact"]
 def artifacts_in(graph: Graph[Any, Any], directory: str) -> Artifacts:
     """The artifacts of a directory for the nodes of a graph. Raises if there is none, or if some no
     longer fit their nodes."""
-    from bae.optimizer.artifacts import misfits_error, read_artifacts
+    from bae.optimizer.artifacts import load_artifacts, misfits_error
 
     misfits: dict[type[Node], ArtifactError] = {}
-    found = read_artifacts(graph, directory, misfits)
+    found = load_artifacts(graph, directory, misfits=misfits)
     if misfits:
         raise misfits_error(directory, tuple(misfits.values()))
     if not found:

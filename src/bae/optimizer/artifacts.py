@@ -11,7 +11,6 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -19,12 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from bae.draft import validated
-from bae.exceptions import ArtifactError, BaeError, describe, faults
+from bae.exceptions import ArtifactError, describe, faults
 from bae.lm.answers import Wrong, build
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample
 from bae.lm.prompts import asked_fields, names_of
 from bae.optimizer.node_schemas import (
+    PARTS,
     NodeSchema,
+    Part,
     chooses,
     is_filled,
     nodes_among,
@@ -44,8 +45,6 @@ _log = logging.getLogger("bae.optimizer")
 _ENDING: Final = ".json"
 _LARGEST: Final = 32 * 1024 * 1024
 """How many bytes a file may have."""
-_CONTEXT: Final = "context"
-"""What examples call the values that were looked up, beside the node that the run comes from."""
 
 
 class Made(BaseModel):
@@ -63,14 +62,6 @@ class Made(BaseModel):
     examples: dict[str, int] = {}
     notes: list[str] = []
     kept: dict[str, Made] = {}
-
-    def keeping(self, part: str, before: Made | None) -> Made:
-        """The same, for an artifact with a part that was made `before`."""
-        if before is None:
-            return self
-        return self.model_copy(
-            update={"kept": {**self.kept, part: before.kept.get(part, before)}}, deep=True
-        )
 
 
 class Artifact(BaseModel):
@@ -91,6 +82,18 @@ class Artifact(BaseModel):
     def prompts(self) -> NodePrompts:
         """The same for `bae.lm.WithPrompts`, which asks any backend with it."""
         return NodePrompts(self.fill, self.choice)
+
+    def keeping(self, before: Artifact | None, parts: Iterable[Part]) -> Artifact:
+        """The same, with these parts as they were `before`, and how those were made."""
+        made, found = self.made, self.model_copy()
+        for part in parts:
+            setattr(found, part, getattr(before, part, None))
+            if before is not None and getattr(found, part) and made and before.made:
+                kept = {**made.kept, part: before.made.kept.get(part, before.made)}
+                made = made.model_copy(update={"kept": kept})
+                found.sources = {**before.sources, **found.sources}
+        found.made = made
+        return found
 
 
 def save_artifacts(
@@ -114,10 +117,9 @@ def save_artifacts(
     texts: dict[Path, str] = {}
     for cls, artifact in artifacts.items():
         file = Path(directory) / files[cls]
-        sources = _Sources.of(cls, every, among)
-        kept = artifact.model_copy(update={"sources": sources.recorded(artifact)})
-        _check(cls, kept, str(file), sources)
-        texts[file] = _text(kept, str(file), cls)
+        kept = artifact.model_copy(update={"sources": _sources(cls, artifact, every)})
+        _check(cls, kept, file, every, among)
+        texts[file] = _text(kept, file, cls)
     file = Path(directory)
     try:
         file.mkdir(parents=True, exist_ok=True)
@@ -147,28 +149,8 @@ def load_artifacts(
     there is no such directory. One error names all files that do not fit. Give a dict as `misfits`
     to get the first two there, by class, and load the rest. Files that belong to none of the
     classes are skipped, with a warning in the log; a directory with nothing for any of them is
-    warned of too.
+    warned of too, unless `misfits` is given.
     """
-    found: dict[type[Node], ArtifactError] = {} if misfits is None else misfits
-    classes = nodes_among(nodes, "load_artifacts")
-    loaded = read_artifacts(nodes, directory, found)
-    if found and misfits is None:
-        raise misfits_error(directory, tuple(found.values()))
-    if not loaded and not found:
-        _log.warning(
-            "%s has no artifact for any of the node classes %s: nothing is learned for them there",
-            directory,
-            ", ".join(cls.__name__ for cls in classes),
-        )
-    return loaded
-
-
-def read_artifacts(
-    nodes: Graph[Any, Any] | Iterable[type[Node]],
-    directory: str | Path,
-    misfits: dict[type[Node], ArtifactError],
-) -> dict[type[Node], Artifact]:
-    """`load_artifacts` without the warning if there is none."""
     classes = nodes_among(nodes, "load_artifacts")
     folder = Path(directory)
     if not folder.is_dir():
@@ -179,21 +161,46 @@ def read_artifacts(
             file=str(folder),
             fix="give the directory that artifacts were saved to, as with `bae optimize … -o DIR`",
         )
+    wrong: dict[type[Node], ArtifactError] = {} if misfits is None else misfits
     loaded: dict[type[Node], Artifact] = {}
     for cls, file in _found_files(classes, folder).items():
         try:
             artifact = _read(file, cls)
-            _check(cls, artifact, str(file), _Sources.of(cls, classes, nodes))
+            _check(cls, artifact, file, classes, nodes)
         except ArtifactError as error:
-            misfits[cls] = error
+            wrong[cls] = error
         else:
             loaded[cls] = artifact
+    if misfits is None and wrong:
+        raise misfits_error(directory, tuple(wrong.values()))
+    if misfits is None and not loaded:
+        _log.warning(
+            "%s has no artifact for any of the node classes %s: nothing is learned for them there",
+            directory,
+            ", ".join(cls.__name__ for cls in classes),
+        )
     return loaded
 
 
-def misfit(cls: type[Node], part: str, example: PromptExample) -> str:
-    """What is wrong with an example for the class, with its place in it; empty if nothing is."""
-    return _wrong_answer(cls, part, example) or _Sources(cls, (), False).wrong(part, example)
+def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> ArtifactError:
+    """One error for all files of a directory that do not fit."""
+    if len(errors) == 1:
+        return errors[0]
+    listed = "".join(f"\n- {each.message}" for each in errors)
+    invalid = any(each.code != "bae-artifact-changed" for each in errors)
+    changes = [
+        f"{each.node_type.__name__}: {change}"
+        for each in errors
+        if each.node_type is not None
+        for change in each.changes
+    ]
+    return ArtifactError(
+        f"{len(errors)} artifacts in {directory} do not fit:{listed}",
+        code="bae-artifact-invalid" if invalid else "bae-artifact-changed",
+        file=str(directory),
+        changes=changes,
+        fix="optimize these classes again, or delete the files to go without",
+    )
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -261,26 +268,16 @@ def _content(file: Path) -> bytes:
     return found
 
 
-def _text(artifact: Artifact, file: str, cls: type[Node]) -> str:
+def _text(artifact: Artifact, file: Path, cls: type[Node]) -> str:
     """JSON as it is written: readable in review, and the same every time. The order inside examples
     is the one that the model sees, and so is theirs."""
     data = artifact.model_dump(by_alias=True)
-    if data["made"] is not None and not data["made"]["kept"]:
-        del data["made"]["kept"]
-    if not data["schema"]["words"]:
-        del data["schema"]["words"]
     data["made"] = to_jsonable_python(data["made"], inf_nan_mode="constants", fallback=str)
     data = {key: value for key, value in data.items() if value is not None and value != {}}
     try:
         text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise ArtifactError(
-            f"what was learned for {cls.__name__} cannot be written to {file} as JSON",
-            file=file,
-            node_type=cls,
-            cause=error,
-            fix="leave out numbers that are not finite, and values that contain themselves",
-        ) from error
+        raise _invalid(cls, file, f"it cannot be written as JSON: {describe(error)}") from error
     return text.encode("utf-8", "replace").decode() + "\n"  # lone surrogates are no text
 
 
@@ -298,9 +295,11 @@ def _replace(file: Path, text: str) -> None:
 # --- whether an artifact fits its class -------------------------------------------------------
 
 
-def _check(cls: type[Node], artifact: Artifact, file: str, sources: _Sources) -> None:
+def _check(
+    cls: type[Node], artifact: Artifact, file: Path, among: Iterable[type[Node]], given: object
+) -> None:
     """Raise `ArtifactError` if the artifact in a file is not for this class as it is now, or has
-    examples from a class that has changed."""
+    examples from a class that has changed. `given` may be the graph that `among` comes from."""
     if artifact.node != cls.__name__:
         raise _invalid(cls, file, f"node: it is for {artifact.node}, and not for {cls.__name__}")
     changes = schema_changes(artifact.schema_, schema_of(cls))
@@ -308,154 +307,101 @@ def _check(cls: type[Node], artifact: Artifact, file: str, sources: _Sources) ->
         changes = ["the LM no longer chooses its successor"]
     if not changes and artifact.fill is not None and not is_filled(cls):
         changes = ["the LM has no field to fill"]
-    changes = changes or [*sources.changes(artifact)]
+    changes = changes or [*_source_changes(cls, artifact, among, given)]
     if changes:
         raise ArtifactError(
             f"{file} was made for another {cls.__name__} than there is now: {'; '.join(changes)}",
             code="bae-artifact-changed",
-            file=file,
+            file=str(file),
             node_type=cls,
             changes=changes,
             fix=f"optimize {cls.__name__} again, or delete the file to go without",
         )
-    for part, learned in (("fill", artifact.fill), ("choice", artifact.choice)):
-        for number, example in enumerate(learned.examples if learned is not None else ()):
-            wrong = _wrong_answer(cls, part, example) or sources.wrong(part, example)
+    for part in PARTS:
+        prompt: LearnedPrompt | None = getattr(artifact, part)
+        for number, example in enumerate(prompt.examples if prompt is not None else ()):
+            wrong = misfit(cls, part, example, among)
             if wrong:
                 raise _invalid(cls, file, f"{part}.examples[{number}].{wrong}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """The node classes that lead to a class, as far as they are known. `whole` if these are all, as
-    with a graph."""
-
-    target: type[Node]
-    classes: tuple[type[Node], ...]
-    whole: bool
-
-    @classmethod
-    def of(cls, target: type[Node], among: Iterable[type[Node]], given: object) -> _Sources:
-        from bae.graph import Graph
-
-        leading = tuple(each for each in among if target in plan_of(each, strict=True).offered)
-        return cls(target, leading, isinstance(given, Graph))
-
-    def recorded(self, artifact: Artifact) -> dict[str, dict[str, str]]:
-        """The classes that the examples of a fill come from, with what a model sees of each."""
-        examples = artifact.fill.examples if artifact.fill else ()
-        names = {name for each in examples for name in each.known if name != _CONTEXT}
-        found = dict(artifact.sources)
-        for name in names:
-            known = self._named(name)
-            if len(known) == 1:
-                found[name] = seen_fields(known[0])
-        return {name: found[name] for name in sorted(names & found.keys())}
-
-    def changes(self, artifact: Artifact) -> Iterator[str]:
-        """What has changed about the classes that examples come from."""
-        for name, then in artifact.sources.items():
-            known = self._named(name)
-            if not known and self.whole:
-                yield f"its examples come from {name}, which leads no more to it"
-            elif known and all(seen_fields(cls) != then for cls in known):
-                for each in type_changes(then, seen_fields(known[0])):
-                    yield f"its examples come from {name}, where {each}"
-
-    def wrong(self, part: str, example: PromptExample) -> str:
-        """What is wrong with the node that an example comes from, with its place; empty if nothing
-        is, as far as that can be known."""
-        names = [name for name in example.known if part == "choice" or name != _CONTEXT]
-        if len(names) > 1:
-            return f"known: it has {' and '.join(names)}, where a run comes from one node"
-        for name in names:
-            if part == "choice" and name != self.target.__name__:
-                return f"known.{name}: the choice is made at {self.target.__name__}"
-            known = [self.target] if part == "choice" else self._named(name)
-            if not known and self.whole:
-                return f"known.{name}: no {name} leads to {self.target.__name__}"
-            wrong = [_unseen(cls, example.known[name]) for cls in known]
-            if wrong and all(wrong):
-                return f"known.{name}{wrong[0]}"
-        return ""
-
-    def _named(self, name: str) -> list[type[Node]]:
-        return [cls for cls in self.classes if cls.__name__ == name]
+def _leading(target: type[Node], name: str, among: Iterable[type[Node]]) -> list[type[Node]]:
+    """The classes of this name that lead to a class."""
+    named = (each for each in among if each.__name__ == name)
+    return [each for each in named if target in plan_of(each, strict=True).offered]
 
 
-def _unseen(cls: type[Node], fields: Any) -> str:
-    """Why a model cannot have seen these fields of a node; empty if it can."""
-    if cls.__pydantic_decorators__.model_serializers:
-        return ""  # it has a form of its own
-    if not isinstance(fields, dict):
-        return ": it is no object"
-    unknown = [field for field in cast(dict[str, Any], fields) if field not in seen_fields(cls)]
-    return f".{unknown[0]}: {cls.__name__} has no such field that a model sees" if unknown else ""
+def _sources(
+    cls: type[Node], artifact: Artifact, among: Iterable[type[Node]]
+) -> dict[str, dict[str, str]]:
+    """The classes that the examples of a fill come from, with what a model sees of each."""
+    examples = artifact.fill.examples if artifact.fill else ()
+    names = {name for each in examples for name in each.known}
+    found = {name: seen for name, seen in artifact.sources.items() if name in names}
+    for name in names:
+        known = _leading(cls, name, among)
+        if len(known) == 1:
+            found[name] = seen_fields(known[0])
+    return dict(sorted(found.items()))
 
 
-def _wrong_answer(cls: type[Node], part: str, example: PromptExample) -> str:
-    plan = plan_of(cls, strict=True)
+def _source_changes(
+    cls: type[Node], artifact: Artifact, among: Iterable[type[Node]], given: object
+) -> Iterator[str]:
+    """What has changed about the classes that examples come from."""
+    from bae.graph import Graph
+
+    for name, then in artifact.sources.items():
+        known = _leading(cls, name, among)
+        if not known and isinstance(given, Graph):
+            yield f"its examples come from {name}, which leads no more to it"
+        elif known and all(seen_fields(each) != then for each in known):
+            for each in type_changes(then, seen_fields(known[0])):
+                yield f"its examples come from {name}, where {each}"
+
+
+def misfit(
+    cls: type[Node], part: Part, example: PromptExample, among: Iterable[type[Node]] = ()
+) -> str:
+    """What is wrong with an example for the class, with its place in it; empty if nothing is: with
+    its answer, or with fields that no model sees of the node that it comes from."""
+    for name, fields in example.known.items():
+        known = [cls] if part == "choice" else _leading(cls, name, among)
+        # One with a serializer has a form of its own.
+        seen = [seen_fields(e) for e in known if not e.__pydantic_decorators__.model_serializers]
+        for field in cast("dict[str, Any]", fields) if seen and isinstance(fields, dict) else ():
+            if not any(field in each for each in seen):
+                return f"known.{name}.{field}: {name} has no such field that a model sees"
+    answer, plan = dict(example.answer), plan_of(cls, strict=True)
     if part == "choice":
         names = list(names_of(plan.offered))
-        if set(example.answer) != {"choice"}:
-            return 'answer: it must be {"choice": …} and nothing else'
-        chosen = example.answer["choice"]
-        known = chosen in names
-        return "" if known else f"answer.choice: {chosen!r} is not one of {', '.join(names)}"
+        if [*answer] == ["choice"] and answer["choice"] in names:
+            return ""
+        return f'answer: it must be {{"choice": …}}, with one of {", ".join(names)}'
     asked = asked_fields(cls)
-    unknown = [name for name in example.answer if name not in asked]
-    if unknown:
-        return f"answer.{unknown[0]}: {cls.__name__} is asked for {', '.join(asked)} alone"
-    missing = [n for n in asked if n not in example.answer and plan.fields[n].required]
-    if missing:
-        return f"answer.{missing[0]}: it is missing"
-    context: Any = example.known.get(_CONTEXT, {})
-    if not isinstance(context, dict):
-        return "known.context: it is no object"
-    sourced = {field.name for field in plan.sourced}
-    strange = [name for name in cast(dict[str, Any], context) if name not in sourced]
-    if strange:
-        return f"known.context.{strange[0]}: {cls.__name__} looks up no such value"
+    for name in answer:
+        if name not in asked:
+            return f"answer.{name}: {cls.__name__} is asked for {', '.join(asked)} alone"
+    for name in asked:
+        if name not in answer and plan.fields[name].required:
+            return f"answer.{name}: it is missing"
     try:
         if plan.sourced:
             # Values that the model was not shown are not in the example, so there is no whole node.
-            validated(cls, dict(example.answer), frozenset(example.answer))
-            return ""
-        built = build(cls, asked, dict(example.answer), {})
-        errors = built.errors if isinstance(built, Wrong) else ()
+            validated(cls, answer, frozenset(answer))
+        elif isinstance(built := build(cls, asked, answer, {}), Wrong):
+            return f"answer.{'; '.join(built.errors)}"
     except ValidationError as error:
-        errors = tuple(faults(error))
+        return f"answer.{'; '.join(faults(error))}"
     except Exception as error:  # validators are the node's own code
-        cause = error.cause if isinstance(error, BaeError) else None
-        errors = (describe(cause or error),)
-    return f"answer.{'; '.join(errors)}" if errors else ""
+        return f"answer.{describe(error)}"
+    return ""
 
 
-def _invalid(cls: type[Node], file: str, why: str) -> ArtifactError:
+def _invalid(cls: type[Node], file: Path, why: str) -> ArtifactError:
     return ArtifactError(
         f"{file} does not fit {cls.__name__}: {why}",
-        file=file,
+        file=str(file),
         node_type=cls,
         fix="fix that place or remove the example, or optimize again",
-    )
-
-
-def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> ArtifactError:
-    """One error for all files of a directory that do not fit."""
-    if len(errors) == 1:
-        return errors[0]
-    listed = "".join(f"\n- {each.message}" for each in errors)
-    invalid = any(each.code != "bae-artifact-changed" for each in errors)
-    changes = [
-        f"{each.node_type.__name__}: {change}"
-        for each in errors
-        if each.node_type is not None
-        for change in each.changes
-    ]
-    return ArtifactError(
-        f"{len(errors)} artifacts in {directory} do not fit:{listed}",
-        code="bae-artifact-invalid" if invalid else "bae-artifact-changed",
-        file=str(directory),
-        changes=changes,
-        fix="optimize these classes again, or delete the files to go without",
     )

@@ -4,7 +4,7 @@ with: JSON alone, as the model sees it, without secrets."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -30,9 +30,9 @@ from bae.node import Node
 from bae.optimizer.node_schemas import Part, chooses, is_filled
 from bae.optimizer.transitions import (
     Transition,
-    corrected_transitions,
     count_steps,
     log,
+    transitions_from,
     transitions_of,
 )
 from bae.plan import plan_of
@@ -102,7 +102,9 @@ async def examples_from(
     """
     from bae.optimizer.splits import with_corrections
 
-    found, corrected_at = await corrected_transitions(journal, graph, limit, was, evals, without)
+    found = await transitions_from(
+        journal, graph, limit=limit, was=was, evals=evals, without=without
+    )
     secrets = Secrets(every_node(graph))
 
     def convert() -> list[Any]:
@@ -113,7 +115,7 @@ async def examples_from(
                 examples.append(example_of(each, secrets))
             except BaeLMError:  # a serializer, or a computed field, that needs what is missing
                 continue
-            times.append(corrected_at.get(id(each), 0.0))
+            times.append(each.corrected_at)
         if len(examples) < len(found):
             log.warning(
                 "%s of %s left out: what an LM saw there cannot be shown without what no journal "
@@ -183,7 +185,7 @@ def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     found: list[Any] = []
     for example in examples:
         made = example.get("next_node")
-        if not isinstance(made, Mapping) or not _leads_to(example, cls):
+        if not isinstance(made, Mapping) or not _is_about(example, "fill", cls):
             continue
         parts = cast(Mapping[str, Any], made)
         fields: Mapping[str, Any] = parts.get("fields") or {}
@@ -209,7 +211,7 @@ def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
         # A correction of fields accepts the choice: nothing of that was corrected.
         _example({"known": source_of(each), "choice": choice}, ["known"], each, [])
         for each in examples
-        if _comes_from(each, cls) and (choice := each.get("next_node_type")) in names
+        if _is_about(each, "choice", cls) and (choice := each.get("next_node_type")) in names
     ]
 
 
@@ -240,24 +242,16 @@ def source_of(example: Any) -> Any:
     return {str(example.get("node_type")): fields}
 
 
-def _leads_to(example: Any, cls: type[Node]) -> bool:
+def _is_about(example: Any, part: Part, cls: type[Node]) -> bool:
+    """Whether an example is one for a part of a class, and not to be left out of it."""
     about = metadata_of(example)
-    if about.get("by", "lm") != "lm" or "fill" in (about.get(WITHOUT) or ()):
+    if part in (about.get(WITHOUT) or ()) or (part == "fill" and about.get("by", "lm") != "lm"):
         return False
+    at = 1 if part == "fill" else 0
     types = about.get("types")
     if types:
-        return types[1] == _address(cls)
-    return example.get("next_node_type") == cls.__name__
-
-
-def _comes_from(example: Any, cls: type[Node]) -> bool:
-    about = metadata_of(example)
-    if "choice" in (about.get(WITHOUT) or ()):
-        return False
-    types = about.get("types")
-    if types:
-        return types[0] == _address(cls)
-    return example.get("node_type") == cls.__name__
+        return types[at] == _address(cls)
+    return example.get(("node_type", "next_node_type")[at]) == cls.__name__
 
 
 def metadata_of(example: Any) -> dict[str, Any]:
@@ -324,50 +318,50 @@ def _answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
         forms = list(_json_forms(type(node), name, node.__dict__[name]))
         if not forms:
             return None
-        answer[name] = forms[-1]
+        answer[name] = next((form for form, is_same in forms if is_same), forms[0][0])
     return answer
 
 
-def _json_forms(cls: type[Node], name: str, value: Any) -> Iterator[Any]:
-    """The JSON of a model for a value of a field: as the field serializes it, and then, unless that
-    reads back as the same value, as a journal does, without serializers of the class."""
-    try:
-        text = _serializer(cls, name).to_python(value, mode="json", by_alias=False, warnings=False)
-        again = _read(cls, name, text)
-        yield in_order(text, value)
-        if again == value:
-            return
-    except Exception:  # serializers and validators are code of the node's own
-        pass
-    try:
-        text = from_json(node_codec(cls).dump_field(name, value)[0])
-        if _read(cls, name, text) == value:
-            yield in_order(text, value)
-    except Exception:  # the same, and a value that no journal keeps
-        return
+def _json_forms(cls: type[Node], name: str, value: Any) -> Iterator[tuple[Any, bool]]:
+    """The JSON forms of a value of a field that the class accepts: as the field serializes it, and
+    as a journal does, without serializers of the class; each with whether it reads back the
+    same."""
 
-
-def _read(cls: type[Node], name: str, value: Any) -> Any:
-    return validated(cls, {name: value}, frozenset({name}))[name]
-
-
-def _serializer(cls: type[Node], name: str) -> SchemaSerializer:
-    def make() -> SchemaSerializer:
+    def serializer() -> SchemaSerializer:
         return SchemaSerializer(field_schema(cls, name), cast(Any, model_config_of(cls)))
 
-    return once(cls, (SchemaSerializer, name), make)
+    writers: list[Callable[[], Any]] = [
+        lambda: once(cls, (SchemaSerializer, name), serializer).to_python(
+            value, mode="json", by_alias=False, warnings=False
+        ),
+        lambda: from_json(node_codec(cls).dump_field(name, value)[0]),
+    ]
+    for write in writers:
+        try:
+            form = write()
+            same = validated(cls, {name: form}, frozenset({name}))[name] == value
+            yield in_order(form, value), same
+        except Exception:  # serializers and validators are code of the node's own
+            continue
 
 
-def examples_in(trainset: Iterable[Any]) -> list[Any]:
+def examples_in(trainset: Any) -> list[Any]:
     """The examples to learn from. Traces and results among them are made examples of."""
     found: list[Any] = []
-    for each in trainset:
+    single = (GraphResult, str, bytes, Mapping, Node)
+    is_list = isinstance(trainset, Iterable) and not isinstance(trainset, single)
+    each: Any
+    for each in cast("Iterable[Any]", trainset if is_list else [trainset]):
         if isinstance(each, GraphResult) or _is_trace(each):
             found += trace_to_examples(cast(Any, each))
-        elif hasattr(each, "items") and "next_node_type" in each:
+        elif is_list and hasattr(each, "items") and "next_node_type" in each:
             found.append(each)
         else:
-            raise TypeError(_no_example(each))
+            raise TypeError(
+                f"the trainset has {each!r:.80} in the place of an example: give what "
+                "examples_from(journal, graph) or trace_to_examples(trace) returns, or a list of "
+                "traces or of results"
+            )
     return found
 
 
@@ -375,16 +369,3 @@ def _is_trace(given: Any) -> bool:
     if not isinstance(given, list | tuple):
         return False
     return all(isinstance(each, Node) for each in cast(Sequence[Any], given))
-
-
-def _no_example(given: Any) -> str:
-    if isinstance(given, Node):
-        what = f"the trainset has a node, {type(given).__name__}, in the place of an example"
-    elif hasattr(given, "items"):
-        what = "an example of the trainset has no next_node_type"
-    else:
-        what = f"the trainset has {given!r:.80} in the place of an example"
-    return (
-        f"{what}: give what examples_from(journal, graph) or trace_to_examples(trace) returns, or "
-        "a list of traces or of results"
-    )

@@ -26,7 +26,7 @@ from bae.evals.intervals import Interval
 from bae.evals.judge import Judge
 from bae.exceptions import ArtifactError, BaeError, BudgetError
 from bae.lm.policies.budget import Budget
-from bae.optimizer.artifacts import read_artifacts, save_artifacts
+from bae.optimizer.artifacts import load_artifacts, save_artifacts
 from bae.optimizer.calls import CallLog, CallStatistics
 from bae.optimizer.comparison import Comparison, compare
 from bae.optimizer.node_schemas import PARTS, Part
@@ -250,7 +250,7 @@ class Improvement:
     def _existing(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
         """The artifacts that the directory has. One that does not fit counts as none."""
         misfits: dict[type[Node], ArtifactError] = {}
-        existing = read_artifacts(self.graph, self.directory, misfits)
+        existing = load_artifacts(self.graph, self.directory, misfits=misfits)
         for cls, error in misfits.items():
             self.misfits.append(Misfit(Path(error.file), error.message))
             becomes = (
@@ -270,7 +270,7 @@ class Improvement:
     async def _improve(
         self, cls: type[Node], parts: list[PartResult], existing: Artifact | None, log: CallLog
     ) -> None:
-        from bae.optimizer.predictors import artifact_of
+        from bae.optimizer.predictors import artifact_of, predictor_of
 
         predictor = await aoptimize_node(
             cls,
@@ -289,13 +289,19 @@ class Improvement:
         )
         found = artifact_of(predictor)
         compared = await self._compare(cls, predictor, log)
-        before = await self._existing_scores(cls, found, existing, log)
+        before: dict[str, Comparison] = {}
+        if existing is not None:
+            same = [part for part in PARTS if getattr(existing, part) == getattr(found, part)]
+            other = existing.model_copy(update=dict.fromkeys(same))
+            before = await self._compare(cls, predictor_of(cls, other), log)
         for part in parts:
             if part.verdict == "too few examples":
                 continue
             notes = found.made.notes if found.made is not None else []
             part.notes += [each for each in notes if each.startswith(f"{part.part}: ")]
-            part.comparison, part.existing = compared.get(part.part), before.get(part.part)
+            part.comparison = compared.get(part.part)
+            if part.part in before:
+                part.existing = before[part.part].after
             learned = getattr(found, part.part)
             if learned is None:
                 part.verdict = "nothing learned"
@@ -323,21 +329,6 @@ class Improvement:
         )
         return {each.part: each for each in found}
 
-    async def _existing_scores(
-        self, cls: type[Node], found: Artifact, existing: Artifact | None, log: CallLog
-    ) -> dict[str, Interval]:
-        """The scores of the existing artifact, where it differs from what was found."""
-        from bae.optimizer.predictors import predictor_of
-
-        if existing is None:
-            return {}
-        same = {part: None for part in PARTS if getattr(existing, part) == getattr(found, part)}
-        other = existing.model_copy(update=same)
-        if other.fill is None and other.choice is None:
-            return {}
-        compared = await self._compare(cls, predictor_of(cls, other), log)
-        return {part: each.after for part, each in compared.items()}
-
     def _write(
         self,
         cls: type[Node],
@@ -348,17 +339,10 @@ class Improvement:
         """Write what is better. An existing part that is not replaced stays."""
         if not parts:
             return
-        kept: dict[Part, Any] = {part: getattr(existing, part, None) for part in PARTS}
-        kept |= {each.part: getattr(found, each.part) for each in parts}
-        made = found.made
-        if made is not None:
-            scores: dict[Part, Any] = {part.part: scores_of(part) for part in parts}
-            made = made.model_copy(update={"held_out": scores})
-            for part in PARTS:
-                if part not in scores:
-                    stays = None if kept[part] is None else existing
-                    made = made.keeping(part, stays and stays.made)
-        artifact = found.model_copy(update={**kept, "made": made})
+        scores: dict[Part, Any] = {part.part: scores_of(part) for part in parts}
+        made = found.made and found.made.model_copy(update={"held_out": scores})
+        found = found.model_copy(update={"made": made})
+        artifact = found.keeping(existing, [part for part in PARTS if part not in scores])
         files = save_artifacts({cls: artifact}, self.directory, among=self.graph)
         self.files += files
         for each in self.misfits:

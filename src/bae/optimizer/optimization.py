@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -21,7 +21,6 @@ from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
 from bae.optimizer.node_schemas import PARTS, Part, is_node_class, is_parsed
 from bae.optimizer.optimizers import checked_options
 from bae.plan import plan_of
-from bae.result import GraphResult
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ async def aoptimize_node(
     # In a thread, since it may have to import the packages of the optimizer.
     settings = await in_thread(checked_options, optimizer, options)
     _check(node_cls, {"concurrency": concurrency, "minimum": minimum}, seed)
-    examples = await in_thread(examples_in, _listed(trainset))
+    examples = await in_thread(examples_in, trainset)
     found = {part: part_examples(node_cls, part, examples) for part in PARTS}
     different = {part: distinct(each) for part, each in found.items()}
     predictor = fresh_predictor(node_cls)
@@ -267,17 +266,6 @@ def _replaces_written(cls: type[Node], predictor: NodePredictor) -> bool:
     plan = plan_of(cls)
     is_written = plan.instruction != plan.name
     return is_written and not says(predictor.fill.signature, plan.instruction)
-
-
-def _listed(trainset: Any) -> list[Any]:
-    if isinstance(trainset, GraphResult):
-        return [trainset]
-    if isinstance(trainset, str | bytes | Mapping | Node) or not isinstance(trainset, Iterable):
-        raise TypeError(
-            f"optimize_node(trainset={trainset!r:.80}): give a list of examples, as "
-            "examples_from(journal, graph) and trace_to_examples(trace) return them"
-        )
-    return list(cast("Iterable[Any]", trainset))
 
 
 _PARSED: Final = (

@@ -31,7 +31,7 @@ from bae.optimizer.artifacts import (
     misfit,
     save_artifacts,
 )
-from bae.optimizer.node_schemas import chooses, is_filled, nodes_among, schema_of
+from bae.optimizer.node_schemas import Part, chooses, is_filled, nodes_among, schema_of
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def fresh_predictor(cls: type[Node]) -> NodePredictor:
     return NodePredictor(cls, fill, choice)
 
 
-def has_learned(predictor: NodePredictor, part: str) -> bool:
+def has_learned(predictor: NodePredictor, part: Part) -> bool:
     """Whether the `fill` or the `choice` of a predictor has examples, or another instruction than
     the prompt has by itself."""
     found = getattr(predictor, part)
@@ -188,13 +188,13 @@ def _choice_signature(cls: type[Node]) -> Any:
     return signature.with_instructions(_own_instruction(cls, "choice"))
 
 
-def _own_instruction(cls: type[Node], part: str) -> str:
+def _own_instruction(cls: type[Node], part: Part) -> str:
     """What the prompt of a part begins with where nothing was learned."""
     plan = plan_of(cls, strict=True)
     return plan.instruction if part == "fill" else choice_instruction(plan.offered)
 
 
-def _learned(whole: NodePredictor, part: str) -> LearnedPrompt | None:
+def _learned(whole: NodePredictor, part: Part) -> LearnedPrompt | None:
     if not has_learned(whole, part):
         return None
     cls, predictor = whole.node, getattr(whole, part)

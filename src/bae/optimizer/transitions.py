@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import pairwise
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import SecretBytes, SecretStr
 
@@ -46,7 +46,7 @@ class Transition:
     `next_type` is NoneType, and `next_node` None, if the run ended though it could have continued.
     `step` is that of `node`, `path` the place of a graph that ran inside another. `root` is the run
     that this one was forked from in the first place, or its own `run_id`. `corrected` names the
-    fields of `next_node` that a person corrected.
+    fields of `next_node` that a person corrected, at the time `corrected_at`.
     """
 
     node: Node
@@ -57,6 +57,7 @@ class Transition:
     step: int = 0
     root: str = ""
     corrected: tuple[str, ...] = ()
+    corrected_at: float = 0.0
 
 
 def transitions_of(trace: Sequence[Node] | GraphResult[Any]) -> list[Transition]:
@@ -104,20 +105,11 @@ class Key(NamedTuple):
     """Identifies an answer of an LM in every run that has it: a fork shares the records of its
     parent, to the very instant."""
 
-    root: str
     path: str
     step: int
     at: float
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """An answer that a person corrected, at the time `at`, in a fork of the run `parent`."""
-
-    at: float
-    parent: str
-    transition: Transition
+    root: str
 
 
 @dataclass(slots=True)
@@ -125,7 +117,7 @@ class Steps:
     """The transitions that the LM made in a run, and those of its answers that were corrected."""
 
     taken: dict[Key, Transition] = field(default_factory=dict[Key, Transition])
-    corrected: dict[Key, Correction] = field(default_factory=dict[Key, Correction])
+    corrected: dict[Key, Transition] = field(default_factory=dict[Key, Transition])
 
 
 def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
@@ -145,7 +137,7 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
         for step in graph.trace:
             path, number, choice, filled = graph.path, step.number, step.choice, step.filled
             if choice is not None and choice.chosen is NoneType and step.node is not None:
-                key = Key(root, path, number + 1, choice.ended or 0.0, choice.took)
+                key = Key(path, number + 1, choice.ended or 0.0, choice.took, root)
                 by = owner(key.at)
                 found.taken[key] = Transition(step.node, NoneType, None, by, path, number, root)
             if filled is None or step.before is None or step.before.node is None:
@@ -154,7 +146,7 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             chosen = step.before.choice is not None and step.before.choice.chosen is cls
             if not chosen and not asked:
                 continue  # with nothing to choose and nothing to fill, no LM was asked
-            key = Key(root, path, number, filled.at, filled.seconds)
+            key = Key(path, number, filled.at, filled.seconds, root)
             whole = step.node if step.forked is None else step.replaced
             following = whole if type(whole) is cls else filled.node
             made = Transition(
@@ -162,12 +154,19 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             )
             found.taken[key] = made
             fork = step.forked
-            if fork is not None and type(fork.node) is cls:
-                corrected = tuple(name for name in asked if name in fork.changed)
-                if corrected:
-                    by = owners[forks.index(fork) + 1]
-                    better = replace(made, next_node=fork.node, run_id=by, corrected=corrected)
-                    found.corrected[key] = Correction(fork.at, fork.parent, better)
+            changed = () if fork is None else [name for name in asked if name in fork.changed]
+            if fork is not None and changed and type(fork.node) is cls:
+                # An earlier fork may have corrected other fields.
+                before, after = following.__dict__, fork.node.__dict__
+                differ = (name for name in asked if before.get(name) != after.get(name))
+                names = {*changed, *differ}
+                found.corrected[key] = replace(
+                    made,
+                    next_node=fork.node,
+                    run_id=owners[forks.index(fork) + 1],
+                    corrected=tuple(name for name in asked if name in names),
+                    corrected_at=fork.at,
+                )
     found.taken = dict(sorted(found.taken.items(), key=lambda each: each[0].at))
     return found
 
@@ -196,20 +195,6 @@ async def transitions_from(
 ) -> list[Transition]:
     """The same as `examples_from` has, as nodes, and without DSPy: each with the answer of its own
     run, or its correction by a person."""
-    found, _ = await corrected_transitions(journal, graph, limit, was, evals, without)
-    return found
-
-
-async def corrected_transitions(
-    journal: Journal,
-    graph: Graph[Any, Any],
-    limit: int | None,
-    was: str | Iterable[str],
-    evals: bool,
-    without: Iterable[str],
-) -> tuple[list[Transition], dict[int, float]]:
-    """The transitions of all runs of a graph, and the times of corrections by the `id` of their
-    transition."""
     checked_store(journal)
     if limit is not None and limit < 0:
         raise ValueError(f"limit={limit}: give how many are wanted at most, or None for all")
@@ -219,7 +204,7 @@ async def corrected_transitions(
     reader = _JournalReader(journal, graph, tuple(names), evals, left_out)
     found = await reader.read_all(limit)
     reader.log_skipped(found)
-    return found, reader.corrected_at
+    return found
 
 
 class _JournalReader:
@@ -239,52 +224,44 @@ class _JournalReader:
         self._evals = evals
         self._without = without
         self._secrets = Secrets(every_node(graph))
-        self._newest: dict[Key, Correction] = {}
-        self._by_run: dict[tuple[str, Key], Correction] = {}
         self._read_count = 0
         self._unreadable: dict[str, str] = {}
         """Why runs could not be read, by their ids."""
         self._unusable: Counter[str] = Counter()
         self._from_evals = 0
-        self.corrected_at: dict[int, float] = {}
 
     async def read_all(self, limit: int | None) -> list[Transition]:
         """All transitions, or so many, those of the newest runs first."""
-        runs = await self._runs()
-        # A fork may be listed before or after its parent, so corrections are read first.
-        forks = {run.run_id: await self._steps(run) for run in runs if run.parent is not None}
-        for run_id, steps in forks.items():
-            for key, correction in steps.corrected.items():
-                self._by_run[run_id, key] = correction
-                if correction.at > self._newest.setdefault(key, correction).at:
-                    self._newest[key] = correction
-        found: list[Transition] = []
-        seen: set[Key] = set()
-        for run in runs:
-            steps = forks[run.run_id] if run.run_id in forks else await self._steps(run)
-            answers = {key: each.transition for key, each in steps.corrected.items()}
-            if run.status == "ended":
-                answers = {**steps.taken, **answers}
-            for key, transition in answers.items():
-                if len(found) == limit:
-                    return found
-                if key in seen:
-                    continue
-                seen.add(key)
-                best = self._correction(key) or transition
-                if self._is_wanted(best) and self._is_usable(best):
-                    found.append(best)
-        return found
-
-    async def _runs(self) -> list[RunInfo]:
-        """The runs that have ended or are forks, the newest first."""
-        found = [
+        runs = [
             run
             for name in self._names
             async for run in self._journal.every_run(graph=name)
             if (run.status == "ended" or run.parent is not None) and run.run_id not in self._without
         ]
-        return found if len(self._names) == 1 else sorted(found, key=lambda run: -run.started)
+        if len(self._names) > 1:
+            runs.sort(key=lambda run: -run.started)
+        # A fork may be listed before or after its parent, so corrections are read first.
+        forks = {run.run_id: await self._steps(run) for run in runs if run.parent is not None}
+        newest: dict[Key, Transition] = {}
+        for steps in forks.values():
+            for key, correction in steps.corrected.items():
+                if correction.corrected_at > newest.setdefault(key, correction).corrected_at:
+                    newest[key] = correction
+        found: list[Transition] = []
+        seen: set[Key] = set()
+        for run in runs:
+            steps = forks[run.run_id] if run.run_id in forks else await self._steps(run)
+            answers = steps.corrected
+            if run.status == "ended":
+                answers = {**steps.taken, **answers}
+            for key, transition in answers.items():
+                if len(found) == limit:
+                    return found
+                best = newest.get(key, transition)
+                if key not in seen and self._is_wanted(best) and self._is_usable(best):
+                    found.append(best)
+                seen.add(key)
+        return found
 
     async def _steps(self, run: RunInfo) -> Steps:
         try:
@@ -307,25 +284,6 @@ class _JournalReader:
             message = error.message if isinstance(error, BaeError) else describe(error)
             self._unreadable[run_id] = message
             return Steps()
-
-    def _correction(self, key: Key) -> Transition | None:
-        """The answer that a person gave instead of the LM, if one did. A correction of a correction
-        counts for the fields of both."""
-        newest = self._newest.get(key)
-        if newest is None:
-            return None
-        names = set(newest.transition.corrected)
-        parents = {newest.parent}
-        before = self._by_run.get((newest.parent, key))
-        while before is not None:
-            names.update(before.transition.corrected)
-            again = before.parent in parents  # a file can say that a run is its own parent
-            parents.add(before.parent)
-            before = None if again else self._by_run.get((before.parent, key))
-        asked = asked_fields(cast("type[Node]", newest.transition.next_type))
-        corrected = replace(newest.transition, corrected=tuple(n for n in asked if n in names))
-        self.corrected_at[id(corrected)] = newest.at
-        return corrected
 
     def _is_wanted(self, found: Transition) -> bool:
         """Whether it is in no run to be left out, whose steps forks have as well, and in no
@@ -350,19 +308,14 @@ class _JournalReader:
             run_id, why = next(iter(self._unreadable.items()))
             log.warning(
                 "%d of %d runs of %s are skipped: today's classes cannot read them, such as %s: %s",
-                len(self._unreadable),
-                self._read_count,
-                name,
-                run_id,
-                why,
+                *(len(self._unreadable), self._read_count, name, run_id, why),
             )
         level = logging.INFO if found else logging.WARNING
         if self._from_evals:
             log.log(
                 level,
                 "%s in evaluations of %s left out: give evals=True to learn from their cases too",
-                count_steps(self._from_evals),
-                name,
+                *(count_steps(self._from_evals), name),
             )
         if self._unusable:
             reasons = "; ".join(f"{count} because {why}" for why, count in self._unusable.items())
