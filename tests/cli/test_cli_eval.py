@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bae.cli import main
+from bae.cli.live.screen import ProgressLine
 from bae.cli.printing import Column, table_lines
-from bae.cli.progress_line import ProgressLine
 from bae.cli.signals import work
 from bae.evals.page import format_cost, format_count, format_share
 from bae.journal import SQLiteJournal

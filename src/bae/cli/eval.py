@@ -22,7 +22,7 @@ from bae.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from bae.cli.progress_line import ProgressLine
+    from bae.cli.live.screen import ProgressLine
     from bae.evals.cases import Case
     from bae.evals.report import CaseResult, Evaluation
     from bae.graph import Graph
@@ -180,12 +180,12 @@ def evaluate(
     )
     from bae.cli.journals import journal_for
     from bae.cli.learned import contenders
+    from bae.cli.live.screen import ProgressLine
     from bae.cli.lm import prove
     from bae.cli.loading import load
     from bae.cli.metric_option import case_metric
     from bae.cli.outcome import CommandLine
     from bae.cli.printing import err, note, out, print_json
-    from bae.cli.progress_line import ProgressLine
     from bae.cli.signals import work
 
     check_files(output or ())

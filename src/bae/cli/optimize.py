@@ -22,7 +22,7 @@ from bae.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from bae.cli.progress_line import ProgressLine
+    from bae.cli.live.screen import ProgressLine
     from bae.graph import Graph
     from bae.lm import LM
     from bae.node import Node
@@ -213,11 +213,11 @@ def optimize(
         raise typer.BadParameter("give --force or --certain, not both", param_hint="--certain")
     from bae.cli import optimize_output as result
     from bae.cli.journals import file_to_read, open_to_read, run_meant
+    from bae.cli.live.screen import ProgressLine
     from bae.cli.lm import prove
     from bae.cli.loading import load
     from bae.cli.metric_option import training_metric
     from bae.cli.printing import err
-    from bae.cli.progress_line import ProgressLine
     from bae.cli.signals import work
     from bae.lm.extras import load_dspy
     from bae.lm.policies.budget import Budget

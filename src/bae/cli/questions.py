@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from rich.text import Text
 
 from bae.cli import exits
-from bae.cli.live.display import turn_logging
+from bae.cli.live.screen import turn_logging
 from bae.cli.printing import err
 from bae.cli.signals import Signals
 from bae.cli.values import Misfit, Typed, describe_type, is_secret, is_yes_or_no, read, spell_value

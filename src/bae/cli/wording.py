@@ -77,6 +77,9 @@ _CONTAINERS: Final[dict[Any, Any]] = {
 _AS_TEXT: Final = ("datetime", "decimal", "pathlib", "uuid", "ipaddress", "pydantic_core")
 """Modules of classes that are shown as their text."""
 
+_JOINER: Final = re.compile(r"\\\\|\\u(200[cd])")
+"""A backslash as `repr` spells it, or a joiner: parts of an emoji stay together, as elsewhere."""
+
 
 def text_of(value: Any, longest: int = LONGEST) -> str:
     """A value in one line of at most so many characters, safe to put on a terminal. A model is
@@ -111,7 +114,7 @@ def _write(value: Any, depth: int) -> str:
     if isinstance(value, type):
         return cast("type[Any]", value).__name__
     if writes in (str.__repr__, bytes.__repr__):
-        return repr(value[: 4 * LONGEST])
+        return _JOINER.sub(_joiner, repr(value[: 4 * LONGEST]))
     if kind.__module__ in _AS_TEXT:
         return str(value)
     if writes is object.__repr__:
@@ -126,6 +129,10 @@ def _write(value: Any, depth: int) -> str:
     if writes is BaseModel.__repr__:
         return f"{kind.__name__}({_join(_write_fields(value, inside), ', ') if depth else '…'})"
     return repr(value)
+
+
+def _joiner(spelled: re.Match[str]) -> str:
+    return chr(int(spelled[1], 16)) if spelled[1] else spelled[0]
 
 
 def _write_fields(model: BaseModel, depth: int) -> Iterator[str]:

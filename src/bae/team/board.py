@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bae import Usage
-from bae.cli.live.display import Redrawn, can_redraw
 from bae.cli.live.drawing import UNICODE, Signs, signs_for
+from bae.cli.live.screen import Redrawn, can_redraw
 from bae.cli.wording import count, in_one_line, spent, took
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent

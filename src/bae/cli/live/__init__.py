@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from bae.cli.live.display import Display, LiveTree, can_redraw
+from bae.cli.live.display import Display
 from bae.cli.live.lines import PlainLines
+from bae.cli.live.screen import LiveTree, can_redraw
 
 __all__ = ["Display", "LiveTree", "PlainLines", "display_for"]
 

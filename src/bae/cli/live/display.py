@@ -1,49 +1,42 @@
-"""Displays: they are given the records of runs and know their sum. The plain one shows nothing;
-`LiveTree` draws a tree that changes while the run is in progress, at a terminal that can move its
-cursor. Nodes that are done are printed, and stay."""
+"""What displays have in common: they are given the records of runs, know how far each part of a run
+is and the texts of its values, and have the sum of it. The plain one shows nothing."""
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from threading import Lock
 from time import time
-from typing import Any, Final, Self, cast
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from rich.console import Console, Group, RenderableType
-from rich.file_proxy import FileProxy
-from rich.live import Live
 from rich.text import Text
 
-from bae.cli.live.drawing import Row, draw_rows, fitted, signs_for
-from bae.cli.live.rows import graph_rows, squeeze_rows, step_rows
-from bae.cli.live.view import RunView
-from bae.cli.wording import in_lines, summary_of
+from bae.cli.live.drawing import State, signs_for
+from bae.cli.wording import WITHHELD, in_lines, inline_text_of, line_of, summary_of, text_of
 from bae.history import History
-from bae.observers import ObservedRun
-from bae.records import Record
+from bae.plan import plan_of
+from bae.secrets import may_show
 from bae.usage import Usage
+from bae.work import NOTHING_USED, GraphRun, Question, Source, Step, Work
 
-_NARROWEST: Final = 20
-"""Columns that a tree has to have."""
-_FRAMES: Final = 10
-"""How often a tree is drawn in a second."""
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bae.observers import ObservedRun
+    from bae.records import Record
+    from bae.run_tree import Change
+
+MOST_STEPS: Final = 600
+"""Steps of one graph that are kept; those between the first and the last of them are dropped."""
+_MOST_TEXTS: Final = 5000
 _RUNS: Final = 4
 """Runs that are kept when they are over: the first one, and the newest that its bodies start."""
 
 
-def can_redraw(console: Console) -> bool:
-    """Whether the cursor of a console can be moved. FORCE_COLOR makes a terminal of a file, which
-    takes colors and no cursor."""
-    moves = console.is_terminal and not console.is_dumb_terminal and console.width >= _NARROWEST
-    return moves and console.file.isatty()
-
-
 class Display:
-    """What all displays have in common; by itself it shows nothing. Enter it, give its `observe` to
-    `bae.observers.observing`, and leave it when the run is over."""
+    """Shows nothing. Enter it, give its `observe` to `bae.observers.observing`, and leave it when
+    the run is over."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -87,199 +80,173 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print a line about something beside the run, which no display is torn by."""
-        self.console.print(Text(in_lines(text, 4), "dim"), soft_wrap=True)
+        self.console.print(Text(self.signs.said(in_lines(text, 4)), "dim"), soft_wrap=True)
 
     def summary(self, usage: Usage | None = None, seconds: float | None = None) -> Text:
         """The run in a line, to be printed when it is over: nodes, time, and what LM calls used.
         What is not given is counted from the records. A run that another one starts counts for
         itself."""
         with self.lock:
-            nodes, used, lasted = 0, Usage(), 0.0
-            for view in [*self.views.values()][:1]:
-                history, since = view.history, view.since
-                until = time() if history.run.ended is None else history.run.ended
-                nodes, used = history.whole_steps, history.usage
-                lasted = max(0.0, until - since) if since else 0.0
+            view = next(iter(self.views.values()), None) or RunView()
+            until = time() if view.history.run.ended is None else view.history.run.ended
+            lasted = max(0.0, until - view.since) if view.since else 0.0
+            nodes, used = view.history.whole_steps, view.history.usage
         said = summary_of(nodes, lasted if seconds is None else seconds, usage or used)
         return Text(self.signs.said(said), "dim")
 
 
-class LiveTree(Display):
-    """Shows what is in progress, and prints nodes that are done above it. When it is left, the rest
-    of the tree stays too."""
+class RunView:
+    """One run as a display shows it. `past` are the records of a run that is resumed."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._screen = Redrawn(console, self._group)
-        self._printing = Lock()
-        """Held while nodes are printed, so that they are in order; never in the thread that
-        draws."""
-        self._last: list[Text] = []
-        self._asked_at = -1
+    def __init__(self, past: Iterable[Record] = ()) -> None:
+        self.changes: list[tuple[Change, Work]] = []
+        """What the newest record has changed."""
+        self.history = History(past, keep=MOST_STEPS, on_change=self._note)
+        self.printed = -1
+        """The last step that is on the screen for good, with all before it."""
+        self._texts: dict[tuple[Work, str, bool], str] = {}
 
-    def __enter__(self) -> Self:
-        self._screen.start()
-        return self
+    def add(self, record: Record) -> None:
+        """Take in the next record."""
+        self.changes.clear()
+        self.history.add(record)
 
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a terminal that is gone: the run came out as it did
-            self._screen.stop()
-            self._print(self.whole())
-
-    def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take in a record of a run, and print what is done with it."""
-        with self._printing:
-            with self.lock:
-                view = self.add(run, record)
-                first = next(iter(self.views.values()))
-                rows = self._done_rows(view) if view is first and self._screen.is_on else []
-            with suppress(OSError):
-                self._print(self._draw(rows))
-
-    @contextmanager
-    def asking(self) -> Generator[None]:
-        """Take the tree off the screen for the block, with the rows of what led to the question
-        left there."""
-        self._screen.stop()
-        with self.lock:
-            view = next(iter(self.views.values()), None)
-            at = -1 if view is None or view.history.run.newest is None else view.printed + 1
-        if at != self._asked_at:  # else the question before has them above it
-            with suppress(OSError):
-                self._print(self.whole())
-                self.console.print()
-        self._asked_at = at
-        try:
-            yield
-        finally:
-            self._screen.start()
-
-    def frame(self) -> list[Text]:
-        """The lines of what is in progress, no more than the terminal has."""
-        width, height = self.console.size
-        rows = squeeze_rows(self._rows(), max(1, height - 2))
-        line = Text(no_wrap=True).append(f"{self.signs.spin(time())} ", "yellow")
-        said = self.summary().plain
-        line.append(fitted(said, max(1, width - 3), self.signs.dots), "dim").truncate(width)
-        return [*self._draw(rows), line]
-
-    def whole(self) -> list[Text]:
-        """The lines of all runs, without those of nodes that were printed."""
-        return self._draw(self._rows())
-
-    def _rows(self) -> list[Row]:
-        now, rows = time(), list[Row]()
-        with self.lock:
-            for place, view in enumerate(self.views.values()):
-                run = view.history.run
-                if place:
-                    state = "done" if run.outcome == "ended" else "going"
-                    rows.append(Row((), "item", state, run.name or "a run", "a run of its own"))
-                rows += graph_rows(view, run, (), now)
-        return rows
-
-    def _done_rows(self, view: RunView) -> list[Row]:
-        """The rows of nodes that are done and have led on to another; from now on those are on the
-        screen."""
-        rows: list[Row] = []
-        now, steps = time(), view.history.run.steps
-        while (step := steps.get(view.printed + 1)) and step.number + 1 in steps:
-            if view.state(step) != "done":
-                break
-            rows += step_rows(view, step, (), now, last=False)
-            view.printed += 1
-        return rows
-
-    def _draw(self, rows: list[Row]) -> list[Text]:
-        return list(draw_rows(rows, self.console.size.width, time(), self.signs))
-
-    def _print(self, lines: list[Text]) -> None:
-        if lines:
-            self.console.print(Text("\n").join(lines), soft_wrap=True)
-
-    def _group(self) -> Group:
-        with suppress(Exception):  # rather the picture before than a thread that dies in one
-            self._last = self.frame()
-        return Group(*self._last)
-
-
-class Redrawn:
-    """What `picture` gives, drawn again a few times a second in a thread of its own, from `start`
-    to `stop`. What others print meanwhile, log handlers included, stands above it."""
-
-    def __init__(self, console: Console, picture: Callable[[], RenderableType]) -> None:
-        self._console = console
-        self._picture = picture
-        self._live: Live | None = None
+    def _note(self, change: Change, work: Work) -> None:
+        self.changes.append((change, work))
 
     @property
-    def is_on(self) -> bool:
-        """Whether it is on the screen."""
-        return self._live is not None
+    def since(self) -> float:
+        """When this process began to work on the run."""
+        return self.history.lives[-1].start if self.history.lives else 0.0
 
-    def start(self) -> None:
-        """Draw it."""
-        before = sys.stderr
-        self._live = _Drawn(
-            console=self._console,
-            get_renderable=self._picture,
-            refresh_per_second=_FRAMES,
-            transient=True,
-            vertical_overflow="crop",
-            redirect_stdout=sys.stdout.isatty(),  # what goes to a file goes there
+    @property
+    def may_quote(self) -> bool:
+        """Whether answers of the LM may be shown: there is no secret that they could quote."""
+        return may_show(self.history.met, following=True)
+
+    def lasted(self, work: Work, now: float) -> float:
+        """How long this process has worked on something."""
+        over = sum(span.seconds for span in work.spans if span.start >= self.since)
+        return over if work.since is None else over + now - work.since
+
+    def sources(self, step: Step) -> dict[tuple[str, str], Source]:
+        """The sources of a step, without those that came to nothing before the run was resumed."""
+        every = step.sources.items()
+        return {key: each for key, each in every if each.items_done or not self._is_old(each)}
+
+    def state(self, work: GraphRun | Step | Source) -> State:
+        """How far something is."""
+        if isinstance(work, Source) and work.kind == "gate" and work.is_open:
+            return "waiting"
+        if isinstance(work, Step):
+            if work.is_open and not work.whole:
+                return "coming"
+            if work.choice is not None and work.choice.is_open:
+                return "going"
+            if work.whole and self._is_old(work):
+                return "done"
+        if work.is_open:
+            return "going"
+        if self._is_old(work):
+            return "coming"
+        return work.state if work.state in ("done", "failed", "waiting") else "cancelled"
+
+    def _is_old(self, work: Work) -> bool:
+        """Whether it came to nothing before the run was resumed, and may now."""
+        return work.state != "done" and work.ended is not None and work.ended < self.since
+
+    def asking(self, by: Step | Source) -> Question | None:
+        """What the LM is being asked."""
+        asked = [by.choice, by.fill, *by.asked[-1:]] if isinstance(by, Step) else by.asked[-1:]
+        for question in asked:
+            if question is not None and question.is_open and task_of(question):
+                return question
+        return None
+
+    def usage(self, step: Step) -> Usage:
+        """What the LM has used for a step."""
+        choice = None if step.choice is None or step.choice.with_fields else step.choice
+        asked = (choice, step.filled_by, *step.asked)
+        return sum((each.paid for each in asked if each is not None), NOTHING_USED)
+
+    def items(self, source: Source) -> int | None:
+        """How many items a map goes over, where that is known already."""
+        value, step = source.value, source.step
+        if source.state != "done":
+            plans = {} if step.node_type is None else plan_of(step.node_type).fields
+            plan = plans.get(source.place.field)
+            over = "" if plan is None else getattr(plan.marker, "over", "")
+            made = step.sources.get((over, ""))
+            value = None if made is None else made.value
+            value = value if step.node is None else step.node.__dict__.get(over, value)
+        known = isinstance(value, list | tuple | set | frozenset | dict)
+        return len(cast("list[Any]", value)) if known else None
+
+    def value(self, step: Step, name: str, *, inline: bool = False) -> str:
+        """The value of a field of a node; `inline` among others in one line."""
+        value = None if step.node is None else step.node.__dict__.get(name)
+        hidden = _is_hidden(step, name)
+        return self._text(step, f"{name}{step.whole}", value, hidden=hidden, inline=inline)
+
+    def source_value(self, source: Source) -> str:
+        """The value that a source has made, or recalled."""
+        found = None if source.origin is None else self.history.step(*source.origin[:2])
+        hidden = _is_hidden(source, source.place.field) or (
+            found is not None and source.origin is not None and _is_hidden(found, source.origin[2])
         )
-        self._live.start()
-        for name in ("stdout", "stderr"):
-            stream = getattr(sys, name)
-            if isinstance(stream, FileProxy):
-                setattr(sys, name, _WholeLines(self._console, stream.rich_proxied_file))
-        turn_logging(before, sys.stderr)
+        return self._text(source, "", source.value, hidden=hidden)
 
-    def stop(self) -> None:
-        """Take it off the screen, if it is there."""
-        live, self._live = self._live, None
-        if live is not None:
-            for stream in (sys.stdout, before := sys.stderr):
-                if isinstance(stream, _WholeLines):
-                    stream.end()
-            live.stop()
-            turn_logging(before, sys.stderr)
+    def own_values(self, step: Step) -> str:
+        """The values of a node that nothing else has a row for, in one line."""
+        if step.node is None or step.node_type is None:
+            return ""
+        names = [plan.name for plan in plan_of(step.node_type).plain]
+        held = [name for name in names if name in step.node.__dict__]
+        return " ".join(f"{name}={self.value(step, name, inline=True)}" for name in held)
 
+    def _text(
+        self, work: Work, name: str, value: Any, *, hidden: bool, inline: bool = False
+    ) -> str:
+        """The text of a value, which is made once: it may take long, and there are many frames."""
+        key = work, name, inline
+        if key not in self._texts:
+            if len(self._texts) > _MOST_TEXTS:
+                self._texts.clear()
+            write = inline_text_of if inline else text_of
+            self._texts[key] = WITHHELD if hidden else write(value)
+        return self._texts[key]
 
-class _Drawn(Live):
-    """What Rich draws, as long as the terminal is there."""
-
-    def refresh(self) -> None:
-        # In the thread that draws, it would not be caught.
-        with suppress(OSError):
-            super().refresh()
-
-
-class _WholeLines(FileProxy):
-    """Prints whole lines above what is drawn. Rich would take half a line that is flushed for one,
-    and for markup."""
-
-    _half = False
-
-    def write(self, text: str) -> int:
-        self._half = not text.endswith("\n") if text else self._half
-        return super().write(text)
-
-    def flush(self) -> None:
-        """Does nothing: the rest of the line follows."""
-
-    def end(self) -> None:
-        """Print a line that has begun."""
-        if self._half:
-            self.write("\n")
+    def origin(self, source: Source) -> str:
+        """Where a recalled value was found, as ` from Day.mood`; the field where it is another."""
+        if source.origin is None:
+            return ""
+        path, step, field = source.origin
+        found = self.history.step(path, step)
+        node = f"step {step}" if found is None else found.name
+        return f" from {node}" + ("" if field in ("", source.place.field) else f".{field}")
 
 
-def turn_logging(before: Any, after: Any) -> None:
-    """Have log handlers that write to one stream write to another."""
-    root = logging.getLogger()
-    for logger in [root, *root.manager.loggerDict.values()]:
-        for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
-            if isinstance(handler, logging.StreamHandler):
-                written = cast("logging.StreamHandler[Any]", handler)
-                if written.stream is before and before is not after:
-                    written.setStream(after)
+def _is_hidden(work: Step | Source, name: str) -> bool:
+    """Whether a field is not to be shown at all: it has `repr=False`."""
+    fields: dict[str, Any] = getattr(work.node_type, "__pydantic_fields__", {})
+    return name in fields and not fields[name].repr
+
+
+def error_of(work: Work) -> str:
+    """The error that something failed with, in one line."""
+    return "" if work.error is None else line_of(work.error)
+
+
+def names_of(offered: Iterable[type]) -> str:
+    """The names of what an LM may choose."""
+    return " | ".join("the end" if cls is NoneType else cls.__name__ for cls in offered)
+
+
+def task_of(asking: Question) -> str:
+    """What the LM is doing; nothing where it fills a node without fields of its own."""
+    if asking.asker.kind == "choice":
+        return f"choosing from {names_of(asking.offered)}"
+    if asking.asker.kind == "fill":
+        names = [plan.name for plan in plan_of(asking.asker.node).plain]
+        return f"filling {', '.join(names)}" if names else ""
+    return "answering"

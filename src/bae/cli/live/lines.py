@@ -3,21 +3,19 @@ move its cursor: a log file, a pipe, an editor."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
 from typing import Final
 
 from rich.console import Console
+from rich.text import Text
 
-from bae.cli.live.display import Display
+from bae.cli.live.display import Display, RunView, error_of, names_of, task_of
 from bae.cli.live.drawing import fitted
-from bae.cli.live.rows import name_of
-from bae.cli.live.view import RunView
-from bae.cli.wording import count, in_lines, in_one_line, line_of, spent, took
+from bae.cli.wording import count, in_one_line, line_of, spent, took
 from bae.observers import ObservedRun
 from bae.plan import plan_of
 from bae.records import Record
 from bae.run_tree import Change
-from bae.secrets import may_show
 from bae.work import GraphRun, Item, Question, Source, Step, Work
 
 _NAMES: Final = 16
@@ -40,15 +38,11 @@ class PlainLines(Display):
         self._progressed = 0.0
         self._failed = ""
 
-    def say(self, text: str) -> None:
-        """Write a line about something beside the run."""
-        self._put(self.signs.said(in_lines(text, 4)))
-
     def observe(self, run: ObservedRun, record: Record) -> None:
         """Take in a record, and write of it."""
         with self.lock:
             view = self.add(run, record)
-            if record.path and _is_far(record.path):
+            if any(int(item) >= _ITEMS for item in re.findall(r"\[(\d+)\]", record.path)):
                 return
             for change, work in view.changes:
                 line = self._line(view, change, work)
@@ -57,76 +51,42 @@ class PlainLines(Display):
 
     def _write(self, line: Line, seconds: float, path: str) -> None:
         name, said, *after = line
-        where = f"{_inside(path)}  " if path else ""
+        where = re.sub(r"[^/.]*\.", "", path) + "  " if path else ""  # as `summaries[3]`
         said = f"{max(0.0, seconds):6.2f} s  {where}{name:<{_NAMES}}  {said}"
-        longest = self.console.width if self.console.is_terminal else _LONGEST
         said = self.signs.said(in_one_line(said.rstrip()))
         # What is cut is the value, and never how long it took.
         facts = ", ".join(filter(None, after))
         facts = self.signs.said(in_one_line(f"  ({facts})" if facts else ""))
-        self._put(fitted(said, max(1, longest - len(facts)), self.signs.dots) + facts)
-
-    def _put(self, line: str) -> None:
-        file = self.console.file
-        with suppress(OSError, ValueError):  # its reader is gone, which is nothing to the run
-            file.write(f"{line}\n")
-            file.flush()
+        longest = self.console.width if self.console.is_terminal else _LONGEST
+        said = fitted(said, max(1, longest - len(facts)), self.signs.dots)
+        self.console.print(Text(said + facts), soft_wrap=True)
 
     def _line(self, view: RunView, change: Change, work: Work) -> Line | None:
         """The name and the text of a line; None of what is not worth one."""
         match work:
             case Question():
-                return self._asked(view, change, work)
+                return _question_line(view, change, work)
             case Source():
-                return self._sourced(view, change, work)
+                return self._source_line(view, change, work)
             case Step() if change == "whole":
-                said = view.own_values(work)
-                if work.fill is None:
-                    return work.name, said
-                return work.name, said, took(work.fill.took), *spent(view.usage(work))
+                after = (
+                    () if work.fill is None else (took(work.fill.took), *spent(view.usage(work)))
+                )
+                return work.name, view.own_values(work), *after
             case Item() if change == "ended" and work.state == "done":
-                return self._progress(view, work)
+                return self._item_line(view, work)
             case GraphRun() if change == "started" and not work.path:
                 if view.history.changes and view.history.changes[-1].at == work.since:
                     return "resumed", f"{count(view.history.whole_steps, 'node')} from before"
             case GraphRun() if change == "ended" and work.outcome not in ("", "ended"):
-                error = view.error(work)
+                error = error_of(work)
                 # Where the line of a dependency has it, how the command ends has it again.
                 return None if self._failed and self._failed in error else (work.outcome, error)
             case _:
                 pass
         return None
 
-    def _asked(self, view: RunView, change: Change, question: Question) -> Line | None:
-        kind, cls = question.asker.kind, question.asker.node
-        match change:
-            case "started" if kind == "choice":
-                return "  LM", f"is choosing from {' | '.join(map(name_of, question.offered))}"
-            case "started" if kind == "fill":
-                plain = [plan.name for plan in plan_of(cls).plain]
-                return ("  LM", f"is filling {', '.join(plain)}") if plain else None
-            case "answered" if question.answers[-1].attempt.verdict != "valid":
-                attempt = question.answers[-1].attempt
-                quoted = may_show(view.history.met, following=True)
-                errors = "; ".join(attempt.errors) if quoted else ""
-                after = f": {errors}" if errors else ""
-                return "  LM", f"answer {attempt.number} was {attempt.verdict}{after}"
-            case "restarted":
-                restart = question.restarts[-1]
-                wait = took(restart.wait)
-                said = f"is asked again{f' in {wait}' if wait else ''}"
-                return "  LM", f"{said} after {line_of(restart.error)}"
-            case "ended" if question.state == "done":
-                after = took(question.took), *spent(question.usage)
-                if question.chosen is not None:
-                    return "  LM chose", name_of(question.chosen), *after
-                if kind == "fill" and plan_of(cls).after:  # its maps are yet to come
-                    return "  LM filled", cls.__name__, *after
-            case _:
-                pass
-        return None
-
-    def _sourced(self, view: RunView, change: Change, source: Source) -> Line | None:
+    def _source_line(self, view: RunView, change: Change, source: Source) -> Line | None:
         place = source.place
         match change:
             case "started" if source.kind != "gate":
@@ -135,23 +95,19 @@ class PlainLines(Display):
                 return f"  {source.by}", f"called{each} for {field}"
             case "waiting":
                 return "  waits for", f"an answer to {source.by!r}"
-            case "ended" if source.kind == "recall" and source.origin is not None:
-                found = view.history.step(source.origin.path, source.origin.step)
-                name = "" if found is None else f" from {found.name}"
-                return (
-                    "  recalled",
-                    f"{place.field}{place.parameter}={view.source_value(source)}{name}",
-                )
-            case "ended" if source.state in ("done", "failed"):
-                by = "  answered" if source.kind == "gate" else f"  {source.by}"
-                if source.state == "done":
-                    return by, view.source_value(source), took(source.took)
-                self._failed = view.error(source)
-                return by, f"failed: {self._failed}"
+            case "ended" if source.kind == "recall":
+                value = f"{place.field}{place.parameter}={view.source_value(source)}"
+                return "  recalled", f"{value}{view.origin(source)}"
+            case "ended" if source.state == "failed":
+                self._failed = error_of(source)
+                return f"  {source.by}", f"failed: {self._failed}"
+            case "ended" if source.state == "done":
+                by = "answered" if source.kind == "gate" else source.by
+                return f"  {by}", view.source_value(source), took(source.took)
             case _:
                 return None
 
-    def _progress(self, view: RunView, item: Item) -> Line | None:
+    def _item_line(self, view: RunView, item: Item) -> Line | None:
         """How far a map is, now and then."""
         source, at = item.source, item.ended or 0.0
         if at - max(self._progressed, source.started) < _PROGRESS:
@@ -162,13 +118,27 @@ class PlainLines(Display):
         return f"  {source.by}", f"{source.items_done:,}{of} items done"
 
 
-def _inside(path: str) -> str:
-    """Where in the run a graph inside it runs: `summaries[3]`."""
-    parts = [part.partition(":")[2].partition(".")[2] or part for part in path.split("/")]
-    return "/".join(parts)
-
-
-def _is_far(path: str) -> bool:
-    """Whether a graph is that of an item which is not among the first."""
-    numbers = [part[part.rindex("[") + 1 : -1] for part in path.split("/") if part.endswith("]")]
-    return any(number.isdecimal() and int(number) >= _ITEMS for number in numbers)
+def _question_line(view: RunView, change: Change, question: Question) -> Line | None:
+    kind, cls = question.asker.kind, question.asker.node
+    match change:
+        case "started" if kind in ("choice", "fill") and (task := task_of(question)):
+            return "  LM", f"is {task}"
+        case "answered" if question.answers[-1].attempt.verdict != "valid":
+            attempt = question.answers[-1].attempt
+            errors = "; ".join(attempt.errors) if view.may_quote else ""
+            after = f": {errors}" if errors else ""
+            return "  LM", f"answer {attempt.number} was {attempt.verdict}{after}"
+        case "restarted":
+            restart = question.restarts[-1]
+            wait = took(restart.wait)
+            said = f"is asked again{f' in {wait}' if wait else ''}"
+            return "  LM", f"{said} after {line_of(restart.error)}"
+        case "ended" if question.state == "done":
+            after = took(question.took), *spent(question.usage)
+            if question.chosen is not None:
+                return "  LM chose", names_of([question.chosen]), *after
+            if kind == "fill" and plan_of(cls).after:  # its maps are yet to come
+                return "  LM filled", cls.__name__, *after
+        case _:
+            pass
+    return None
