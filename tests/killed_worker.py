@@ -31,7 +31,7 @@ class Killer:
 def answer(asked: Asked) -> str:
     assert isinstance(asked.source, Turn)
     os.write(1, f"asked {asked.source.attempt}\n".encode())
-    return edits({"calc.py": WRONG if asked.source.attempt == 1 else SUB})
+    return edits({"calc.sh": WRONG if asked.source.attempt == 1 else SUB})
 
 
 async def main(path: Path, project_id: int, task_id: int, event: int) -> None:

@@ -1,5 +1,5 @@
-"""The scripted LLM of a team in JavaScript, and a process that runs such a team until it is done or
-killed: `python team_lead_process.py STATE [KEY…]`. The tasks that are named wait for ever."""
+"""The scripted LLM of a team on a project in shell, and a process that runs such a team until it is
+done or killed: `python team_lead_process.py STATE [KEY…]`. Tasks that are named wait for ever."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ from team_parts import edits
 
 def right(key: str) -> str:
     """The answer of an LLM that does a task: a module of its name, with a test."""
-    test = f"""const test = require("node:test");
-const {{ equal }} = require("node:assert");
-test("{key}", () => equal(require("./{key}.js").f(), 1));
-"""
-    return edits({f"{key}.js": "exports.f = () => 1;\n", f"{key}.test.js": test})
+    test = f'. ./{key}.sh\n[ "$(f)" = 1 ]\n'
+    return edits({f"{key}.sh": "f() { echo 1; }\n", f"{key}.test.sh": test})
 
 
 class TeamLM(Backend):

@@ -19,14 +19,13 @@ from written_edits import render_answer, whole_file
 
 # Without the plugins of this environment, which take seconds to load.
 PYTEST = ("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q")
-NODE = (shutil.which("node") or "node", "--test")
-CALC = "def add(a, b):\n    return a + b\n"
 TEST_CALC = "from calc import add\n\n\ndef test_add():\n    assert add(1, 1) == 2\n"
-PYTHON = {"calc.py": CALC, "tests/test_calc.py": TEST_CALC, "conftest.py": ""}
-SUB = CALC + "\n\ndef sub(a, b):\n    return a - b\n"
-WRONG = CALC + "\n\ndef sub(a, b):\n    return a + b\n"
-WORSE = CALC + "\n\ndef sub(a, b):\n    return a * b\n"
-TEST_SUB = "from calc import sub\n\n\ndef test_sub():\n    assert sub(5, 3) == 2\n"
+PYTHON = {
+    "calc.py": "def add(a, b):\n    return a + b\n",
+    "tests/test_calc.py": TEST_CALC,
+    "conftest.py": "",
+}
+NODE = (shutil.which("node") or "node", "--test")
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node")
 SUM = "exports.add = (a, b) => a + b;\n"
 SUM_TEST = """const test = require("node:test");
@@ -34,15 +33,25 @@ const { equal } = require("node:assert");
 test("adds", () => equal(require("./sum.js").add(1, 1), 2));
 """
 JAVASCRIPT = {"sum.js": SUM, "sum.test.js": SUM_TEST}
-HOOKS = ("limit_lm", "on_progress", "should_stop")
+# A project in shell, whose test program starts in a tenth of the time of the others: for tests that
+# are not about how tests are run.
+RUN_SHELL = ("sh", "jest.sh")
+CALC = "add() { echo $(($1 + $2)); }\n"
+SUB = CALC + "sub() { echo $(($1 - $2)); }\n"
+WRONG = CALC + "sub() { echo $(($1 + $2)); }\n"
+WORSE = CALC + "sub() { echo $(($1 * $2)); }\n"
+JEST = {"jest.sh": (Path(__file__).parent / "team" / "jest.sh").read_text()}
+SHELL = {**JEST, "calc.sh": CALC, "calc.test.sh": '. ./calc.sh\n[ "$(add 1 1)" = 2 ]\n'}
+TEST_SUB = '. ./calc.sh\n[ "$(sub 5 3)" = 2 ] || { echo "sub is $(sub 5 3)"; exit 1; }\n'
 # A test that exists and fails, so that wrong work is found.
-FAILING = {**PYTHON, "tests/test_sub.py": TEST_SUB}
+FAILING = {**SHELL, "sub.test.sh": TEST_SUB}
+HOOKS = ("limit_lm", "on_progress", "should_stop")
 SUB_TASK = PlannedTask(
     key="sub",
     title="Subtract",
-    description="Write a function sub in calc.py.",
+    description="Write a function sub in calc.sh.",
     criteria=("sub(5, 3) is 2",),
-    files=("calc.py",),
+    files=("calc.sh",),
 )
 
 
@@ -68,8 +77,8 @@ class Messages:
 async def a_project(
     tmp_path: Path,
     *tasks: PlannedTask,
-    files: Mapping[str, str] = PYTHON,
-    command: tuple[str, ...] = PYTEST,
+    files: Mapping[str, str] = SHELL,
+    command: tuple[str, ...] = RUN_SHELL,
 ) -> AsyncGenerator[tuple[Store, Project, list[Task]]]:
     """A repository, and the state of its team with tasks."""
     root = make_repository(tmp_path / "project", files)

@@ -23,6 +23,7 @@ pytest.importorskip("typer")
 from bae.cli import main
 from default_signals import restore_signals
 from git_repositories import git, make_repository
+from team_parts import JEST, RUN_SHELL
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 
@@ -31,13 +32,12 @@ import asyncio
 from bae.testing import ScriptedLM
 
 CODE = """
-<<<<<<< FILE {key}.js
-exports.name = () => "{key}";
+<<<<<<< FILE {key}.sh
+name() {{ echo {key}; }}
 >>>>>>> FILE
-<<<<<<< FILE {key}.test.js
-const test = require("node:test");
-const {{ equal }} = require("node:assert");
-test("{key}", () => equal(require("./{key}.js").name(), "{key}"));
+<<<<<<< FILE {key}.test.sh
+. ./{key}.sh
+[ "$(name)" = {key} ]
 >>>>>>> FILE
 """
 
@@ -67,7 +67,6 @@ class DocsWorker(WorkerAgent):
 register_worker("docs", DocsWorker)
 '''
 LM = ("--lm", "python:../lm.py:make")
-TESTS = "node --test"  # which starts faster than pytest
 Bae = Callable[..., Any]
 
 
@@ -77,7 +76,7 @@ def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "120")
     (tmp_path / "lm.py").write_text(SCRIPT)
-    monkeypatch.chdir(make_repository(tmp_path / "shop", {"readme.txt": "A shop\n"}))
+    monkeypatch.chdir(make_repository(tmp_path / "shop", {**JEST, "readme.txt": "A shop\n"}))
 
     def run(*arguments: str, code: int = 0) -> SimpleNamespace:
         capfd.readouterr()
@@ -86,7 +85,7 @@ def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         assert got == code, f"{arguments}: {got}\n{out}{err}"
         return SimpleNamespace(out=out, err=err)
 
-    run("init", "--test", TESTS)
+    run("init", "--test", " ".join(RUN_SHELL))
     return run
 
 
@@ -134,7 +133,7 @@ def test_all_tasks_are_merged_one_commit_each_and_are_in_the_users_checkout(bae:
     assert statuses(bae) == {"prices": "completed", "page": "completed"}
     assert git(Path(), "log", "--format=%s").splitlines() == ["page", "prices", "first"]
     assert git(Path(), "status", "--porcelain") == ""
-    assert Path("page.js").exists()
+    assert Path("page.sh").exists()
     assert "✓ prices" in said.out
     assert "completed" in said.err  # each event is a line where there is no terminal
     bae("run", *LM)  # nothing is left to do

@@ -18,7 +18,7 @@ from bae.team.store import Store
 from bae.team.test_runs import run_tests
 from bounded import BOUND
 from git_repositories import git, left_over
-from team_parts import a_project, edits
+from team_parts import PYTEST, a_project, edits
 from team_scripts import TeamScript, run_team
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -111,7 +111,7 @@ class Watcher:
 
 async def test_a_goal_of_eight_tasks(tmp_path: Path) -> None:
     watcher = Watcher()
-    async with a_project(tmp_path, *PLAN, files=FILES) as (store, project, added):
+    async with a_project(tmp_path, *PLAN, files=FILES, command=PYTEST) as (store, project, added):
         ids = {task.key: task.id for task in added}
 
         async def told(key: str, attempt: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 from bae.team import sandbox
 from bae.team.models import PlannedTask, TaskStatus
 from git_repositories import git, left_over
-from team_parts import PYTHON, a_project, edits
+from team_parts import PYTEST, PYTHON, a_project, edits
 from team_scripts import TeamScript, run_team
 from written_edits import render_answer, whole_file
 
@@ -144,7 +144,7 @@ async def test_hostile_answers_are_contained_and_reported_and_other_tasks_unharm
     script = {**HONEST, **{key: answer for key, (answer, _) in hostile.items()}}
     keys = sorted([*hostile, *HONEST])
     planned = [PlannedTask(key=key, title=f"Write {key}", files=("calc.py",)) for key in keys]
-    async with a_project(tmp_path, *planned) as (store, project, _):
+    async with a_project(tmp_path, *planned, files=PYTHON, command=PYTEST) as (store, project, _):
         root = Path(project.root)
         (root / "link").symlink_to(outside)
         git(root, "add", "link")

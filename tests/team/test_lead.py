@@ -1,4 +1,4 @@
-"""What the lead of a team promises, with real workers, git and pytest, and a scripted LLM."""
+"""What the lead of a team promises, with real workers, git and sandboxes, and a scripted LLM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from bounded import BOUND
 from git_repositories import commit_files, git, left_over
 from policy_parts import settled
 from team_lead_process import TeamLM, never, right
-from team_parts import JAVASCRIPT, NODE, Messages, a_bench, edits
+from team_parts import Messages, a_bench, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 PENDING, READY, IN_PROGRESS = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.IN_PROGRESS
@@ -38,20 +38,9 @@ def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-def right_python(key: str) -> str:
-    """The same in Python."""
-    test = f"from {key} import f\n\n\ndef test_{key}():\n    assert f() == 1\n"
-    return edits({f"{key}.py": "def f():\n    return 1\n", f"tests/test_{key}.py": test})
-
-
 def broken(count: int) -> str:
     """The answer of an LLM that breaks what there was, each time in another way."""
-    return edits({"sum.js": f"exports.add = (a, b) => {count} * 100;\n"})
-
-
-def a_team(tmp_path: Path, *tasks: PlannedTask, **options: Any) -> AbstractAsyncContextManager[Any]:
-    """A project in JavaScript, whose tests start faster than those in Python."""
-    return a_bench(tmp_path, *tasks, files=JAVASCRIPT, command=NODE, **options)
+    return edits({"calc.sh": f"add() {{ echo {count}00; }}\n"})
 
 
 def a_task(key: str, *depends_on: str, **more: Any) -> PlannedTask:
@@ -94,7 +83,7 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
     tasks = [a_task("top"), a_task("left", "top"), a_task("right", "top")]
     tasks.append(a_task("end", "left", "right"))
     told = Messages()
-    async with a_team(tmp_path, *tasks, ws_manager=told) as (bench, _):
+    async with a_bench(tmp_path, *tasks, ws_manager=told) as (bench, _):
         summary = await LeadAgent(bench, lm).run()
 
         assert summary.ended == "done"
@@ -128,7 +117,7 @@ async def test_a_failed_prerequisite_blocks_dependents_until_it_is_retried_and_m
 ):
     gone = RuntimeError("the provider is gone")
     lm = TeamLM(base=lambda n: gone if n <= 2 else right("base"))
-    async with a_team(tmp_path, a_task("base"), a_task("on-it", "base")) as (bench, [base, on]):
+    async with a_bench(tmp_path, a_task("base"), a_task("on-it", "base")) as (bench, [base, on]):
         summary = await LeadAgent(bench, lm, retries=1).run()
 
         assert status_of(summary) == {"base": FAILED, "on-it": BLOCKED}
@@ -144,7 +133,7 @@ async def test_a_failed_prerequisite_blocks_dependents_until_it_is_retried_and_m
 
 async def test_an_answer_lets_a_task_continue_by_itself(tmp_path: Path):
     lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right("ask"))
-    async with a_team(tmp_path, a_task("ask"), a_task("after", "ask")) as (bench, _):
+    async with a_bench(tmp_path, a_task("ask"), a_task("after", "ask")) as (bench, _):
         run = asyncio.create_task(LeadAgent(bench, lm, wait=True, poll=0.02).run())
 
         async def is_blocked() -> bool:
@@ -159,8 +148,8 @@ async def test_an_answer_lets_a_task_continue_by_itself(tmp_path: Path):
 
 
 async def test_without_waiting_a_run_ends_at_questions_and_the_next_one_continues(tmp_path: Path):
-    lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right_python("ask"))
-    lm.answers["other"] = right_python("other")
+    lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right("ask"))
+    lm.answers["other"] = right("other")
     async with a_bench(tmp_path, a_task("ask"), a_task("other")) as (bench, _):
         summary = await LeadAgent(bench, lm).run()
         assert summary.ended == "waiting"
@@ -172,7 +161,7 @@ async def test_without_waiting_a_run_ends_at_questions_and_the_next_one_continue
 
 async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_path: Path):
     lm = TeamLM(a=never, b=never)
-    async with a_team(tmp_path, a_task("a"), a_task("b"), a_task("c", "a")) as (bench, _):
+    async with a_bench(tmp_path, a_task("a"), a_task("b"), a_task("c", "a")) as (bench, _):
         run = asyncio.create_task(LeadAgent(bench, lm).run())
 
         async def both_asked() -> bool:
@@ -198,7 +187,7 @@ async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_
 
 
 async def test_the_time_of_a_run_is_over(tmp_path: Path):
-    async with a_team(tmp_path, a_task("a")) as (bench, _):
+    async with a_bench(tmp_path, a_task("a")) as (bench, _):
         summary = await LeadAgent(bench, TeamLM(a=never), timeout=1.0).run()
         assert summary.ended == "timeout"
         [task] = summary.tasks
@@ -207,7 +196,7 @@ async def test_the_time_of_a_run_is_over(tmp_path: Path):
 
 
 async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
-    async with a_team(tmp_path, a_task("a")) as (bench, _):
+    async with a_bench(tmp_path, a_task("a")) as (bench, _):
         summary = await LeadAgent(
             bench, TeamLM(a=lambda n: never() if n == 1 else right("a")), task_timeout=3.0
         ).run()
@@ -220,7 +209,7 @@ async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
 async def test_the_budget_of_a_run_stops_it_and_a_larger_one_continues_it(tmp_path: Path):
     lm = TeamLM()
     tasks = [a_task("a"), a_task("b", "a"), a_task("c", "b")]
-    async with a_team(tmp_path, *tasks) as (bench, _):
+    async with a_bench(tmp_path, *tasks) as (bench, _):
         summary = await LeadAgent(bench, lm, budget=Budget(calls=2)).run()
         assert summary.ended == "budget"
         assert status_of(summary) == {"a": COMPLETED, "b": COMPLETED, "c": READY}
@@ -234,7 +223,7 @@ async def test_the_budget_of_a_run_stops_it_and_a_larger_one_continues_it(tmp_pa
 
 async def test_the_budget_of_a_task_fails_that_task_alone(tmp_path: Path):
     lm = TeamLM(a=broken)
-    async with a_team(tmp_path, a_task("a"), a_task("b")) as (bench, _):
+    async with a_bench(tmp_path, a_task("a"), a_task("b")) as (bench, _):
         summary = await LeadAgent(bench, lm, task_budget=Budget(cost=0.15)).run()
         assert status_of(summary) == {"a": FAILED, "b": COMPLETED}
         assert "task 'a' has a budget of $0.15" in summary.tasks[0].reason
@@ -252,7 +241,7 @@ async def test_people_pause_resume_and_stop_a_run(tmp_path: Path):
         return answer
 
     lm = TeamLM(a=wait("a"), b=wait("b"))
-    async with a_team(tmp_path, a_task("a"), a_task("b", "a"), a_task("c", "b")) as (bench, _):
+    async with a_bench(tmp_path, a_task("a"), a_task("b", "a"), a_task("c", "b")) as (bench, _):
         run = asyncio.create_task(LeadAgent(bench, lm, wait=True, poll=0.02).run())
         await lm.is_asked.wait()
         await add_request(bench.store, 1, "pause")
@@ -279,7 +268,7 @@ async def test_people_pause_resume_and_stop_a_run(tmp_path: Path):
 async def test_people_kill_and_skip_single_tasks(tmp_path: Path):
     lm = TeamLM(a=never, b=never)
     tasks = [a_task("a"), a_task("b"), a_task("on-a", "a"), a_task("on-b", "b")]
-    async with a_team(tmp_path, *tasks) as (bench, [a, b, *_]):
+    async with a_bench(tmp_path, *tasks) as (bench, [a, b, *_]):
         run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
 
         async def both_asked() -> bool:
@@ -309,7 +298,7 @@ async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path
         return broken(count)
 
     lm = TeamLM(a=answer)
-    async with a_team(tmp_path, a_task("a")) as (bench, [a]):
+    async with a_bench(tmp_path, a_task("a")) as (bench, [a]):
         run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
         await lm.is_asked.wait()
         await add_request(bench.store, 1, "stop", a.id)
@@ -328,7 +317,7 @@ async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path
 
 async def test_a_second_lead_on_the_same_project_is_refused(tmp_path: Path):
     lm = TeamLM(a=never)
-    async with a_team(tmp_path, a_task("a")) as (bench, _):
+    async with a_bench(tmp_path, a_task("a")) as (bench, _):
         run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
         await lm.is_asked.wait()
         with pytest.raises(TeamError, match="another lead is working") as caught:
@@ -340,7 +329,7 @@ async def test_a_second_lead_on_the_same_project_is_refused(tmp_path: Path):
 
 async def test_what_nobody_can_carry_out_is_refused_before_anything_is_spent(tmp_path: Path):
     lm = TeamLM()
-    async with a_team(tmp_path, a_task("a"), a_task("b", kind="poet")) as (bench, _):
+    async with a_bench(tmp_path, a_task("a"), a_task("b", kind="poet")) as (bench, _):
         with pytest.raises(TeamError, match="no worker for tasks of the kind 'poet'"):
             await LeadAgent(bench, lm).run()
     assert lm.asked == []
@@ -350,7 +339,7 @@ async def test_a_run_without_an_lm_is_refused_before_anything_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("BAE_LM", "no-such-model")
-    async with a_team(tmp_path, a_task("a")) as (bench, _):
+    async with a_bench(tmp_path, a_task("a")) as (bench, _):
         with pytest.raises(BaeError, match="BAE_LM is set, but"):
             await LeadAgent(bench).run()
         assert await bench.store.events(1) == []
@@ -374,7 +363,7 @@ async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):
         for cls in (Liar, Broken):
             worker.register_worker(cls.kind, cls)
         tasks = [a_task("a", kind="liar"), a_task("b", kind="broken")]
-        async with a_team(tmp_path, *tasks) as (bench, _):
+        async with a_bench(tmp_path, *tasks) as (bench, _):
             summary = await LeadAgent(bench, TeamLM()).run()
     finally:
         worker._KINDS.clear()
@@ -385,13 +374,13 @@ async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):
 
 
 async def test_what_the_user_commits_meanwhile_is_merged_by_the_next_run(tmp_path: Path):
-    async with a_team(tmp_path, a_task("a"), a_task("b", "a")) as (bench, _):
+    async with a_bench(tmp_path, a_task("a"), a_task("b", "a")) as (bench, _):
         root = Path(bench.project.root)
         commit_files(root, {"mine.txt": "mine\n"}, "by the user")
         summary = await LeadAgent(bench, TeamLM()).run()
         assert summary.done
     assert (root / "mine.txt").exists()
-    assert (root / "b.js").exists()
+    assert (root / "b.sh").exists()
     assert git(root, "rev-parse", "HEAD") == summary.head
 
 
@@ -403,7 +392,7 @@ async def test_tasks_are_added_edited_and_dropped_while_others_are_in_progress(t
         return right("a")
 
     lm = TeamLM(a=answer)
-    async with a_team(tmp_path, a_task("a"), a_task("b", "a"), a_task("c", "a")) as (bench, tasks):
+    async with a_bench(tmp_path, a_task("a"), a_task("b", "a"), a_task("c", "a")) as (bench, tasks):
         run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
         await lm.is_asked.wait()
         await bench.store.drop_task(tasks[1].id)
@@ -443,7 +432,7 @@ async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
 
 async def test_a_killed_run_is_continued_and_ends_as_an_undisturbed_one(tmp_path: Path):
     tasks = [a_task("a"), a_task("b"), a_task("c", "a", "b")]
-    async with a_team(tmp_path, *tasks) as (bench, _):
+    async with a_bench(tmp_path, *tasks) as (bench, _):
         async with a_process(bench) as process:
             await read_until(process, "merges")
         before = {task.key: task.commit for task in await bench.store.tasks(1)}
@@ -461,7 +450,7 @@ async def test_a_killed_run_is_continued_and_ends_as_an_undisturbed_one(tmp_path
 
 
 async def test_requests_and_answers_come_from_other_processes(tmp_path: Path):
-    async with a_team(tmp_path, a_task("a"), a_task("b", "a")) as (bench, [a, _]):
+    async with a_bench(tmp_path, a_task("a"), a_task("b", "a")) as (bench, [a, _]):
         async with a_process(bench, "a") as process:
             await read_until(process, "task_assigned")
             with pytest.raises(TeamError, match="another lead is working"):
@@ -473,7 +462,7 @@ async def test_requests_and_answers_come_from_other_processes(tmp_path: Path):
 
 
 async def test_a_task_that_was_to_stop_when_the_run_was_killed_is_not_resumed(tmp_path: Path):
-    async with a_team(tmp_path, a_task("a"), a_task("b")) as (bench, [a, _]):
+    async with a_bench(tmp_path, a_task("a"), a_task("b")) as (bench, [a, _]):
         async with a_process(bench, "a") as process:
             await read_until(process, "task_assigned")
             await add_request(bench.store, 1, "stop", a.id)
@@ -489,7 +478,7 @@ async def test_a_task_that_was_to_stop_when_the_run_was_killed_is_not_resumed(tm
 
 
 async def test_a_request_to_stop_that_no_run_has_taken_does_not_stop_the_next_one(tmp_path: Path):
-    async with a_team(tmp_path, a_task("a"), a_task("b")) as (bench, [_, b]):
+    async with a_bench(tmp_path, a_task("a"), a_task("b")) as (bench, [_, b]):
         await add_request(bench.store, 1, "stop")
         await add_request(bench.store, 1, "stop", b.id)
         summary = await LeadAgent(bench, TeamLM()).run()
@@ -498,7 +487,7 @@ async def test_a_request_to_stop_that_no_run_has_taken_does_not_stop_the_next_on
 
 
 async def test_a_paused_task_waits_and_a_resumed_one_continues(tmp_path: Path):
-    async with a_team(tmp_path, a_task("a"), a_task("b", "a")) as (bench, [a, _]):
+    async with a_bench(tmp_path, a_task("a"), a_task("b", "a")) as (bench, [a, _]):
         await add_request(bench.store, 1, "pause", a.id)
         summary = await LeadAgent(bench, TeamLM()).run()
         assert (summary.ended, status_of(summary)) == ("waiting", {"a": BLOCKED, "b": BLOCKED})

@@ -24,11 +24,10 @@ from team_parts import (
     FAILING,
     JAVASCRIPT,
     NODE,
-    PYTHON,
+    SHELL,
     SUB,
     SUM,
     SUM_TEST,
-    TEST_CALC,
     TEST_SUB,
     WORSE,
     WRONG,
@@ -40,7 +39,7 @@ from team_parts import (
 from written_edits import render_answer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
-RIGHT = edits({"calc.py": SUB})
+RIGHT = edits({"calc.sh": SUB})
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +62,9 @@ async def test_a_task_becomes_one_merged_and_tested_commit(tmp_path: Path) -> No
     heard, seen = Messages(ConnectionError("nobody listens")), list[int]()
     options: dict[str, Any] = {"ws_manager": heard, "on_progress": seen.append}
     async with a_bench(tmp_path, **options) as (bench, [task]):
-        result = await work(bench, task, edits({"calc.py": SUB, "tests/test_sub.py": TEST_SUB}))
+        result = await work(bench, task, edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB}))
         assert (result.status, result.error, result.question) == ("completed", None, None)
-        assert result.files == ("calc.py", "tests/test_sub.py")
+        assert result.files == ("calc.sh", "sub.test.sh")
         assert result.commit == await bench.integration.head()
         assert result.report is not None
         assert len(result.report.of("passed")) == 2
@@ -99,7 +98,7 @@ async def test_javascript_is_tested_by_node(tmp_path: Path) -> None:
 
 async def test_wrong_work_is_corrected_with_the_actual_failure(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
-        lm = ScriptedLM({Answer: [edits({"calc.py": WRONG}), edits({"calc.py": WORSE}), RIGHT]})
+        lm = ScriptedLM({Answer: [edits({"calc.sh": WRONG}), edits({"calc.sh": WORSE}), RIGHT]})
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 3)
@@ -109,19 +108,19 @@ async def test_wrong_work_is_corrected_with_the_actual_failure(tmp_path: Path) -
     corrections = [event for event in events if event.type == "correction_attempt"]
     assert [event.attempt for event in corrections] == [1, 2]
     second = lm.prompts[1].text
-    assert "assert 8 == 2" in second  # what pytest printed
-    assert "+    return a + b" in second  # what was changed so far
-    assert "assert 15 == 2" in lm.prompts[2].text
+    assert "sub is 8" in second  # what the tests printed
+    assert "+sub() { echo $(($1 + $2)); }" in second  # what was changed so far
+    assert "sub is 15" in lm.prompts[2].text
 
 
 async def test_the_same_failure_twice_ends_in_a_question(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
-        same = edits({"calc.py": WRONG.replace("a + b\n", "a + b  # once more\n")})
-        result = await work(bench, task, edits({"calc.py": WRONG}), same)
+        same = edits({"calc.sh": WRONG + "# once more\n"})
+        result = await work(bench, task, edits({"calc.sh": WRONG}), same)
         assert (result.status, result.attempts, result.commit) == ("blocked", 2, None)
         assert result.question is not None
         assert "2 attempts at 'Subtract' failed, the last two in the same way" in result.question
-        assert "assert 8 == 2" in result.question
+        assert "sub is 8" in result.question
         assert await bench.integration.head() == git(Path(bench.project.root), "rev-parse", "HEAD")
         # Nothing is lost, and the next run continues from there, with what a person says.
         await bench.store.add_note(task.id, "Look at the sign.")
@@ -141,19 +140,19 @@ async def test_the_question_tells_of_the_failed_tests_where_the_llm_repeats_its_
     tmp_path: Path,
 ) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
-        lm = ScriptedLM({Answer: [edits({"calc.py": WRONG})] * 7})
+        lm = ScriptedLM({Answer: [edits({"calc.sh": WRONG})] * 7})
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("blocked", 3)
         assert result.question is not None
         assert "the edits change nothing" in result.question
-        assert "assert 8 == 2" in result.question
+        assert "sub is 8" in result.question
 
 
 async def test_there_are_at_most_three_corrections(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
-        wrong = [CALC + f"\n\ndef sub(a, b):\n    return {n}\n" for n in (10, 20, 30, 40)]
-        result = await work(bench, task, *(edits({"calc.py": text}) for text in wrong))
+        wrong = [f"{CALC}sub() {{ echo {n}; }}\n" for n in (10, 20, 30, 40)]
+        result = await work(bench, task, *(edits({"calc.sh": text}) for text in wrong))
         assert (result.status, result.attempts) == ("blocked", 4)
         assert result.question is not None
         assert "4 attempts" in result.question
@@ -162,27 +161,27 @@ async def test_there_are_at_most_three_corrections(tmp_path: Path) -> None:
 async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_whole_file(
     tmp_path: Path,
 ) -> None:
-    missed = render_answer([Replacement("calc.py", ("def add(a, c):",), ("def add(a, b):",))])
+    missed = render_answer([Replacement("calc.sh", ("add() { echo $1; }",), (CALC.strip(),))])
     async with a_bench(tmp_path) as (bench, [task]):
         lm = ScriptedLM({Answer: [missed, missed, RIGHT]})
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 1)
     first, second, third = (prompt.text for prompt in lm.prompts)
-    assert "not in calc.py" not in first
-    assert "The nearest lines that it has, from line 1 to 2, are:\ndef add(a, b):" in second
-    assert "def add(a, c)" in second  # its own answer
+    assert "not in calc.sh" not in first
+    assert "The nearest lines that it has, from line 1 to 1, are:\nadd() {" in second
+    assert "add() { echo $1; }" in second  # its own answer
     assert "completely this time" not in second
     assert "Write these files completely this time: calc.py." in third
 
 
 async def test_an_answer_that_can_never_be_applied_ends_in_a_question(tmp_path: Path) -> None:
-    outside = edits({"../outside.py": "x = 1\n"})
+    outside = edits({"../outside.sh": "x=1\n"})
     async with a_bench(tmp_path) as (bench, [task]):
         result = await work(bench, task, *[outside] * 6)
         assert result.status == "blocked"
         assert [each.outcome for each in await bench.store.attempts(task.id)] == ["refused"] * 2
-    assert not (tmp_path / "outside.py").exists()
+    assert not (tmp_path / "outside.sh").exists()
 
 
 class Meanwhile(ScriptedLM):
@@ -204,7 +203,7 @@ TWO = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
 async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_one(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         add_note = partial(bench.store.add_note, task.id, "Look at the sign.")
-        lm = Meanwhile(add_note, edits({"calc.py": WRONG}), RIGHT)
+        lm = Meanwhile(add_note, edits({"calc.sh": WRONG}), RIGHT)
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         assert (await worker.execute_task(task)).status == "completed"
     first, second = (prompt.text for prompt in lm.prompts)
@@ -224,18 +223,18 @@ async def test_edits_are_asked_for_in_the_form_that_suits_the_model(tmp_path: Pa
 
 
 async def test_work_that_conflicts_with_merged_work_is_corrected(tmp_path: Path) -> None:
-    texts = [CALC + f"\n\ndef {name}():\n    return {name!r}\n" for name in ("one", "two")]
-    both = CALC + "\n\ndef one():\n    return 'one'\n\n\ndef two():\n    return 'two'\n"
+    texts = [f"{CALC}{name}() {{ echo {name}; }}\n" for name in ("one", "two")]
+    both = CALC + "one() { echo one; }\ntwo() { echo two; }\n"
     async with a_bench(tmp_path, *TWO) as (bench, [one, two]):
-        first = partial(work_on, bench, one, edits({"calc.py": texts[0]}))
-        lm = Meanwhile(first, edits({"calc.py": texts[1]}), edits({"calc.py": both}))
+        first = partial(work_on, bench, one, edits({"calc.sh": texts[0]}))
+        lm = Meanwhile(first, edits({"calc.sh": texts[1]}), edits({"calc.sh": both}))
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
         result = await worker.execute_task(two)
         assert (result.status, result.attempts) == ("completed", 2)
         outcomes = [each.outcome for each in await bench.store.attempts(two.id)]
         assert outcomes == ["conflict", "passed"]
         root = Path(bench.project.root)
-        assert git(root, "show", "bae/team:calc.py") == both.rstrip()
+        assert git(root, "show", "bae/team:calc.sh") == both.rstrip()
         assert git(root, "log", "--format=%s", "bae/team") == "Write two\nWrite one\nfirst"
     asked = lm.prompts[1].text
     assert "CONFLICT (content)" in asked
@@ -243,20 +242,20 @@ async def test_work_that_conflicts_with_merged_work_is_corrected(tmp_path: Path)
 
 
 async def test_tests_that_fail_only_after_the_merge_go_back_to_the_llm(tmp_path: Path) -> None:
-    files = {**PYTHON, "names.py": "NAMES = ['a']\n"}
-    test = "from names import NAMES\n\n\ndef test_names():\n    assert len(NAMES) == 1\n"
+    files = {**SHELL, "names.sh": "names=a\n"}
+    test = '. ./names.sh\nset $names\n[ $# = 1 ] || { echo "names: $#"; exit 1; }\n'
     async with a_bench(tmp_path, *TWO, files=files) as (bench, [one, two]):
         tests = one.model_copy(update={"kind": "test"})
-        first = partial(work_on, bench, tests, edits({"tests/test_names.py": test}))
-        texts = ("NAMES = ['a', 'b']\n", "NAMES = ['b']\n")
-        lm = Meanwhile(first, *(edits({"names.py": text}) for text in texts))
+        first = partial(work_on, bench, tests, edits({"names.test.sh": test}))
+        texts = ("names='a b'\n", "names=b\n")
+        lm = Meanwhile(first, *(edits({"names.sh": text}) for text in texts))
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
         result = await worker.execute_task(two)
         assert (result.status, result.attempts) == ("completed", 2)
         outcomes = [each.outcome for each in await bench.store.attempts(two.id)]
         assert outcomes == ["failed", "passed"]
     assert "after the work was merged with what others have done" in lm.prompts[1].text
-    assert "assert 2 == 1" in lm.prompts[1].text
+    assert "names: 2" in lm.prompts[1].text
 
 
 async def work_on(bench: Workbench, task: Task, *answers: str) -> None:
@@ -266,16 +265,16 @@ async def work_on(bench: Workbench, task: Task, *answers: str) -> None:
 
 
 async def test_cheating_is_refused_and_said_to_the_llm(tmp_path: Path) -> None:
-    cheat = edits({"tests/test_sub.py": "def test_sub():\n    pass\n"})
+    cheat = edits({"sub.test.sh": "true\n"})
     async with a_bench(tmp_path, files=FAILING, corrections=1) as (bench, [task]):
-        honest = edits({"tests/test_sub.py": TEST_SUB, "calc.py": SUB})
+        honest = edits({"sub.test.sh": TEST_SUB, "calc.sh": SUB})
         result = await work(bench, task, cheat, honest)
         assert (result.status, result.attempts) == ("completed", 2)
         [first, _] = await bench.store.attempts(task.id)
         assert first.outcome == "refused"
-        assert "tests/test_sub.py" in first.failure  # which the second attempt is shown
+        assert "sub.test.sh" in first.failure  # which the second attempt is shown
         root = Path(bench.project.root)
-        assert git(root, "show", "bae/team:tests/test_sub.py") == TEST_SUB.rstrip()
+        assert git(root, "show", "bae/team:sub.test.sh") == TEST_SUB.rstrip()
 
 
 async def test_the_llm_may_ask_a_person(tmp_path: Path) -> None:
@@ -288,7 +287,7 @@ async def test_the_llm_may_ask_a_person(tmp_path: Path) -> None:
 async def test_an_lm_that_fails_fails_the_task_and_a_retry_continues(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         down = BaeLMError("the provider is down")
-        result = await work(bench, task, edits({"calc.py": WRONG}), down)
+        result = await work(bench, task, edits({"calc.sh": WRONG}), down)
         assert (result.status, result.attempts) == ("failed", 1)
         assert result.error is not None
         assert "the provider is down" in result.error
@@ -298,7 +297,7 @@ async def test_an_lm_that_fails_fails_the_task_and_a_retry_continues(tmp_path: P
 
 async def test_a_task_that_is_to_stop_does_so_after_its_attempt(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING, should_stop=lambda _: True) as (bench, [task]):
-        result = await work(bench, task, edits({"calc.py": WRONG}))
+        result = await work(bench, task, edits({"calc.sh": WRONG}))
         assert (result.status, result.error) == ("failed", "stopped after attempt 1")
 
 
@@ -318,17 +317,16 @@ async def test_the_lm_of_a_task_can_be_limited(tmp_path: Path) -> None:
 
 
 async def test_what_tests_leave_in_a_worktree_is_not_taken_for_work(tmp_path: Path) -> None:
-    test = TEST_CALC + "\n\ndef test_dirt():\n    open('dirt.txt', 'w').write('x')\n"
-    files = {**FAILING, "tests/test_calc.py": test}
+    files = {**FAILING, "dirt.test.sh": "echo x > dirt.txt\n"}
     async with a_bench(tmp_path, files=files) as (bench, [task]):
-        result = await work(bench, task, edits({"calc.py": WRONG}), RIGHT)
-        assert (result.status, result.files) == ("completed", ("calc.py",))
+        result = await work(bench, task, edits({"calc.sh": WRONG}), RIGHT)
+        assert (result.status, result.files) == ("completed", ("calc.sh",))
         assert "dirt.txt" not in git(Path(bench.project.root), "ls-tree", "--name-only", "bae/team")
 
 
 async def test_what_a_worktree_does_not_get_is_reported(tmp_path: Path) -> None:
     heard = Messages(ConnectionError("nobody listens"))
-    files = {**PYTHON, ".worktreeinclude": ".env\n", ".gitignore": ".env\n"}
+    files = {**SHELL, ".worktreeinclude": ".env\n", ".gitignore": ".env\n"}
     async with a_bench(tmp_path, files=files, ws_manager=heard) as (bench, [task]):
         write(Path(bench.project.root), {".env": "KEY=1\n"})
         async with BackendWorkerAgent(project_id=bench.project.id, bench=bench) as worker:
