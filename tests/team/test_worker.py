@@ -172,7 +172,7 @@ async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_whole_
     assert "The nearest lines that it has, from line 1 to 1, are:\nadd() {" in second
     assert "add() { echo $1; }" in second  # its own answer
     assert "completely this time" not in second
-    assert "Write these files completely this time: calc.py." in third
+    assert "Write these files completely this time: calc.sh." in third
 
 
 async def test_an_answer_that_can_never_be_applied_ends_in_a_question(tmp_path: Path) -> None:
