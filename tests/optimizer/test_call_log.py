@@ -1,13 +1,11 @@
 """What the call log promises beyond answering from a file: a budget is charged for what its own
-optimization reads, judges are asked through it, and sync code can close the file. Also that
-silencing DSPy leaves other warning filters alone."""
+optimization reads, judges are asked through it, and sync code can close the file."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sqlite3
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -195,23 +193,3 @@ def test_sync_code_closes_the_file(lm: Says, tmp_path: Path):
     asyncio.run(asked(log, lm, "a", "b"))
     assert len(lm.asked) == 2
     log.close()
-
-
-# Warnings
-
-
-@pytest.mark.once
-def test_hushing_leaves_the_warning_filters_of_others_as_they_are():
-    pytest.importorskip("dspy")
-    from bae.optimizer.bridge import silence_dspy
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
-        warnings.simplefilter("error")
-        before = list(warnings.filters)
-        with silence_dspy(), silence_dspy():
-            warnings.filterwarnings("ignore", message="mine")
-            mine = next(each for each in warnings.filters if each not in before)
-            warnings.warn_explicit("noise", UserWarning, "x.py", 1, module="dspy.x")
-        assert mine in warnings.filters
-        assert [each for each in warnings.filters if each != mine] == before

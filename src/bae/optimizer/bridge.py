@@ -16,8 +16,8 @@ from typing import Any, TextIO, TypeVar, cast
 from bae.exceptions import BudgetError
 from bae.lm.extras import load_dspy
 from bae.lm.policies.budget import Budget
-from bae.tasks import gone
-from bae.threads import in_thread_to_the_end
+from bae.tasks import wait_despite_cancel
+from bae.threads import in_thread
 
 T = TypeVar("T")
 
@@ -53,17 +53,13 @@ class Bridge:
     async def run(self, work: Callable[[], T]) -> T:
         """Do sync work in a thread, which may `call`. Cancelled, it stops at the next call; this
         returns when all its threads are gone. What a call failed with is raised as itself."""
-        ended: asyncio.Future[None] = self._loop.create_future()
-        result: list[T] = []
-        raised: list[BaseException] = []
+        done: Future[T] = Future()
 
         def body() -> None:
             try:
-                result.append(work())
+                done.set_result(work())
             except BaseException as error:
-                raised.append(error)
-            finally:
-                self._loop.call_soon_threadsafe(ended.set_result, None)
+                done.set_exception(error)
 
         # A daemon, so that a process whose loop is gone for good can end all the same.
         thread = threading.Thread(
@@ -71,26 +67,15 @@ class Bridge:
         )
         thread.start()
         self._threads.add(thread)
-        cancelled: asyncio.CancelledError | None = None
-        while not ended.done():
-            try:
-                await asyncio.wait([ended])
-            except asyncio.CancelledError as error:
-                cancelled = error
-                self._stop()
+        ended = asyncio.wrap_future(done)
+        cancelled = await wait_despite_cancel([ended], self._stop)
         self._stop()
-        for waited in (gone(list(self._tasks)), in_thread_to_the_end(self._join)):
-            try:
-                await waited
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        if self._failed is not None:
-            raise self._failed
-        if raised:
-            raise raised[0]
-        return result[0]
+        joined = asyncio.ensure_future(in_thread(self._join))
+        cancelled = await wait_despite_cancel([*self._tasks, joined]) or cancelled
+        for error in (cancelled, self._failed, ended.exception()):
+            if error is not None:
+                raise error
+        return ended.result()
 
     def call(
         self,
@@ -140,11 +125,12 @@ class Bridge:
             self._stop()
             waiting.set_exception(Stopped())
 
-    def _stop(self) -> None:
+    def _stop(self) -> bool:
         with self._lock:
             self._over = True
         for task in self._tasks:
             task.cancel()
+        return False  # what has begun is waited for
 
     def _join(self) -> None:
         """Wait for all threads that have called: none of them can call again."""
@@ -158,19 +144,17 @@ QUIET = "bae_quiet"
 _lock = threading.Lock()
 _streams: list[tuple[_Selective, _Selective]] = []
 _users = 0
-_OURS = "(?#bae)"
-"""A pattern of any text, which tells our warning filters from equal ones of others."""
 
 
 @contextmanager
 def silence_dspy() -> Generator[None]:
-    """Within this block, threads with the setting `QUIET` print nothing, and draw no bars. DSPy and
-    the packages that it uses warn of nothing in it."""
+    """Within this block, threads with the setting `QUIET` print nothing, and draw no bars. From now
+    on, DSPy and the packages that it uses warn of nothing."""
     global _users
-    warnings.filterwarnings("ignore", _OURS, module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
+    warnings.filterwarnings("ignore", module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
     experimental = getattr(sys.modules.get("optuna.exceptions"), "ExperimentalWarning", None)
     if experimental is not None:
-        warnings.filterwarnings("ignore", _OURS, experimental)
+        warnings.simplefilter("ignore", experimental)
     tqdm: Any = sys.modules.get("tqdm")
     if tqdm is not None:
         tqdm.tqdm.monitor_interval = 0  # its bars would start a thread that stays
@@ -191,9 +175,6 @@ def silence_dspy() -> Generator[None]:
                     sys.stdout = out.stream
                 if cast(object, sys.stderr) is err:
                     sys.stderr = err.stream
-                # Not `catch_warnings`: filters that other code has set meanwhile stay too.
-                filters = cast("list[Any]", warnings.filters)
-                filters[:] = [f for f in filters if getattr(f[1], "pattern", "") != _OURS]
 
 
 class _Selective:

@@ -130,15 +130,6 @@ class Training:
         return self.accept or -1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Optimized:
-    """What an optimizer has found: an instruction, and demonstrations by the names of the
-    signature."""
-
-    instruction: str
-    demos: tuple[Any, ...]
-
-
 def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of an optimizer, with the defaults for those that are not given."""
     if optimizer not in OPTIMIZERS:
@@ -173,10 +164,10 @@ def split_validation(training: Training) -> tuple[list[Any], list[Any]]:
     return [examples[place] for place in made], [examples[place] for place in scored]
 
 
-def run_optimizer(name: str, training: Training, made: list[Any], scored: list[Any]) -> Optimized:
-    """Have an optimizer do its work, in this thread and those that it starts."""
-    program = _BY_NAME[name](training, made, scored)
-    return Optimized(program.signature.instructions, tuple(program.demos))
+def run_optimizer(name: str, training: Training, made: list[Any], scored: list[Any]) -> Any:
+    """Have an optimizer do its work, in this thread and those that it starts. Returns the predictor
+    that it found."""
+    return _BY_NAME[name](training, made, scored)
 
 
 def _bootstrap(training: Training, made: list[Any], scored: list[Any]) -> Any:

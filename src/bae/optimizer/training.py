@@ -3,17 +3,25 @@ does, answers are scored on the event loop, and the result is put into the part'
 
 from __future__ import annotations
 
+import json
+import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic_core import PydanticUndefined
 
+from bae.evals.judge import Refusals
+from bae.exceptions import BaeLMError, FillError, text_of
+from bae.lm.backend import ask_to_fill
 from bae.lm.extras import load_dspy
+from bae.lm.prompts import text_of_question
+from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
 from bae.optimizer.bridge import QUIET, Bridge, OutOfBudget, silence_dspy
-from bae.optimizer.dspy_adapter import AskingAdapter, AskingLM
 from bae.optimizer.optimizers import Training, run_optimizer, split_validation
+from bae.optimizer.questions import Reworded, node_like
 from bae.optimizer.splits import is_corrected
 
 if TYPE_CHECKING:
@@ -24,92 +32,9 @@ if TYPE_CHECKING:
     from bae.optimizer.optimization import ProgressReporter
     from bae.optimizer.questions import PartQuestions
 
+Role = Literal["student", "teacher"]
+
 _dspy = load_dspy("optimize_node")
-
-
-class TeacherStopped(Exception):
-    """The teacher is not asked: its answers have not been good enough, or there is nothing new to
-    ask. DSPy continues with the next example."""
-
-
-class TeacherAnswers:
-    """What became of the teacher's answers, from the thread that bootstraps.
-
-    An answer is good with a score of `accept`; after `fruitless_limit` that were not, only what was
-    asked before may be asked, which costs nothing.
-    """
-
-    def __init__(self, accept: float, fruitless_limit: int) -> None:
-        self.accept = accept
-        self._most = fruitless_limit
-        self._scores: dict[str, float] = {}
-        self._good: set[str] = set()
-        self._stopped = 0
-
-    def may_ask(self, question: str) -> None:
-        """Raise `TeacherStopped` where the teacher is to be asked no more."""
-        if question not in self._scores and self._fruitless >= self._most:
-            self._stopped += 1
-            raise TeacherStopped(f"{self._fruitless} answers of the teacher were not good enough")
-
-    def record(self, question: str, score: float, good: bool) -> None:
-        """Note what an answer was worth, and whether it can be an example."""
-        self._scores[question] = score
-        self._good.update([question] if good else [])
-
-    def note(self) -> str:
-        """A note if few or none of the answers were good; empty otherwise."""
-        asked, good = len(self._scores), len(self._good)
-        if not asked or (good and not self._stopped):
-            return ""
-        best = max(self._scores.values())
-        more = "a higher max_fruitless" if good else "a lower accept"
-        stopped = ", and it was asked no more" if self._stopped else ""
-        return (
-            f"{good or 'none'} of {asked} answers of the teacher were good enough to be examples"
-            f"{stopped}: it takes a score of {self.accept:g}, and the best had {best:.2g}; give "
-            f"another teacher, or {more}"
-        )
-
-    @property
-    def _fruitless(self) -> int:
-        return len(self._scores) - len(self._good)
-
-
-def fruitless_limit(options: Mapping[str, Any]) -> int:
-    """How many answers of the teacher may be of no use, by the options of an optimizer."""
-    most = options.get("max_fruitless")
-    if most is not None:
-        return most
-    # MIPROv2 makes two of its sets of examples without a teacher.
-    sets = max(1, options.get("num_candidates", 0) - 2)
-    return sets * (3 * options.get("max_bootstrapped_demos", 0) + 4)
-
-
-class Scoreboard:
-    """Mean scores, by candidate, over the examples that all candidates are scored on. These have to
-    stay the same objects."""
-
-    def __init__(self, examples: Sequence[Any]) -> None:
-        self._expected = {id(each) for each in examples}
-        self._scores: dict[str, dict[int, float]] = {}
-        self.best: float | None = None
-        """The mean of the best candidate with a score for each example."""
-
-    def add(self, candidate: str, example: Any, score: float) -> None:
-        """Note a score."""
-        if id(example) in self._expected:
-            self._scores.setdefault(candidate, {})[id(example)] = score
-            mean = self.mean(candidate)
-            if mean is not None:
-                self.best = mean if self.best is None else max(self.best, mean)
-
-    def mean(self, candidate: str) -> float | None:
-        """The mean score of a candidate; None if it has not been scored on each example."""
-        scores = self._scores.get(candidate, {})
-        if not scores or len(scores) < len(self._expected):
-            return None
-        return sum(scores.values()) / len(scores)
 
 
 async def optimize_part(
@@ -132,9 +57,9 @@ async def optimize_part(
     bridge = Bridge(budget)
     accept = options.get("accept")
     accept = metric.accept if accept is None else accept
-    teacher_answers = TeacherAnswers(accept, fruitless_limit(options))
-    adapter = AskingAdapter(bridge, log, backends, questions, reporter, teacher_answers.may_ask)
-    plain = [_without_origin(questions, each) for each in examples]
+    answers = TeacherAnswers(accept, _fruitless_limit(options))
+    adapter = AskingAdapter(bridge, log, backends, questions, reporter, answers)
+    plain = [_example(questions, each) for each in examples]
     places = {id(each): index for index, each in enumerate(plain)}
 
     def score(example: Any, prediction: Any, trace: Any) -> tuple[float, str]:
@@ -152,7 +77,7 @@ async def optimize_part(
             elif trace is not None:
                 if is_corrected(examples[place]) and answer != questions.answer(dict(example)):
                     value = _NEVER  # no other answer replaces a person's
-                teacher_answers.record(question, found.value, value >= accept)
+                answers.record(question, found.value, value >= accept)
             reporter.report()
             return value, found.why
 
@@ -210,40 +135,280 @@ async def optimize_part(
             f"the budget ran out, and this is the best until then: {bridge.spent.message}"
         )
     best: float | None = None
-    if adapter.refusals and not adapter.answered:
-        # What was found was never asked, and could not be.
-        reporter.note(_all_refused(adapter))
-    elif found is not None:
-        questions.predictor.signature = questions.signature.with_instructions(found.instruction)
-        questions.predictor.demos = [_demo(questions, each) for each in found.demos]
+    # If all was refused, what was found was never asked, and could not be.
+    if found is not None and (adapter.answered or not adapter.refusals):
+        instruction, predictor = found.signature.instructions, questions.predictor
+        predictor.signature = questions.signature.with_instructions(instruction)
+        predictor.demos = [_example(questions, each) for each in found.demos]
         if apart:
-            best = board.mean(adapter.candidate_of(found.instruction, found.demos))
-        if adapter.refusals:
-            reporter.note(_some_refused(adapter))
-        if note := teacher_answers.note():
+            best = board.mean(adapter.candidate_of(instruction, found.demos))
+    for note in (adapter.note(), answers.note() if adapter.answered else ""):
+        if note:
             reporter.note(note)
     reporter.phase = "done"
     reporter.report()
     return best
 
 
+class AskingLM(_dspy.LM):
+    """Stands for one of the LMs of an optimization: the adapter knows which. DSPy passes it around
+    and copies it with another `rollout_id`; it is never asked itself."""
+
+    def __init__(self, role: Role) -> None:
+        _dspy.LM.__init__(self, f"bae/{role}", cache=False, num_retries=0, engine=_NoEngine())
+        self.role = role
+
+
+class _NoEngine:
+    """The engine of an LM that is asked through the adapter alone."""
+
+    def complete(self, request: Any) -> Any:
+        """Refuse."""
+        raise RuntimeError(
+            "an LM of an optimization was asked past its adapter: ask through a dspy.Predict"
+        )
+
+
+class Refused(Exception):
+    """The LM refused a request of an optimizer's own."""
+
+
+class AskingAdapter(_dspy.Adapter):
+    """Asks bae's backends what DSPy's programs ask, from any thread.
+
+    `backends` are asked through `calls`, in their roles. `candidate` is what this thread has asked
+    with last: the instruction and the demonstrations; `question` adds what it has asked. A question
+    that the LM refused has no answer, and is counted in `refusals` by the message.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        calls: CallLog,
+        backends: Mapping[Role, Backend],
+        questions: PartQuestions,
+        reporter: ProgressReporter,
+        teacher_answers: TeacherAnswers,
+    ) -> None:
+        _dspy.Adapter.__init__(self)
+        self._bridge = bridge
+        self._calls = calls
+        self._backends = backends
+        self._questions = questions
+        self._reporter = reporter
+        self._teacher_answers = teacher_answers
+        self._in_a_row = Refusals()
+        self._here = threading.local()
+        self.answered = 0
+        self.refusals: Counter[str] = Counter()
+
+    @property
+    def candidate(self) -> str:
+        """What this thread has asked with last, as one text."""
+        return getattr(self._here, "candidate", "")
+
+    @property
+    def question(self) -> str:
+        """What this thread has asked last, and with what, as one text."""
+        return getattr(self._here, "question", "")
+
+    def candidate_of(self, instruction: str, demos: Sequence[Any]) -> str:
+        """An instruction and demonstrations as one text."""
+        prompt = self._questions.learned_prompt(instruction, map(dict, demos))
+        shown = [] if prompt is None else [[each.known, each.answer] for each in prompt.examples]
+        return json.dumps([instruction, shown])
+
+    def note(self) -> str:
+        """A note on questions that the LM refused; empty if it took all."""
+        if not self.refusals:
+            return ""
+        count, why = self.refusals.total(), next(iter(self.refusals))
+        if self.answered:
+            every = count + self.answered
+            return f"the LM refused {count} of {every} questions, which score 0: {why}"
+        return (
+            f"the LM refused all {count} questions, so it stays as it is: {why}; if they are too "
+            "long, show fewer examples: lower max_labeled_demos and max_bootstrapped_demos"
+        )
+
+    def __call__(
+        self,
+        lm: Any,
+        lm_kwargs: dict[str, Any],
+        signature: Any,
+        demos: list[Any],
+        inputs: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        """Ask, and return the outputs by their names in the signature."""
+        given = {**lm.kwargs, **lm_kwargs}
+        role: Role = getattr(lm, "role", "student")
+        backend = self._calls.around(self._backends[role], given.get("rollout_id"))
+        if any(is_known(field) for field in signature.input_fields.values()):
+            if role == "teacher":
+                # A backend has its temperature for good: what a further round can do to have
+                # another answer is to show the examples in another order.
+                turn = given.get("rollout_id") or 0
+                demos = [*demos[turn:], *demos[:turn]]
+            return [self._part(backend, role, signature, demos, inputs)]
+        return [self._program(backend, signature, inputs)]
+
+    def _part(
+        self, backend: Backend, role: Role, signature: Any, demos: list[Any], inputs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Ask what a run asks."""
+        questions = self._questions
+        learned_prompt = questions.learned_prompt(signature.instructions, map(dict, demos))
+        known = questions.known(inputs)
+        self._here.candidate = self.candidate_of(signature.instructions, demos)
+        self._here.question = json.dumps([self.candidate, known])
+        if role == "teacher":
+            self._teacher_answers.may_ask(self.question)
+
+        async def asked() -> dict[str, Any] | None:
+            self._reporter.phase = "bootstrapping" if role == "teacher" else "trying"
+            try:
+                answer = await questions.ask_once(backend, known, learned_prompt)
+            except BaeLMError as error:
+                if not self._in_a_row.is_about_the_question(error):
+                    raise
+                self.refusals[error.message] += 1
+                return None
+            self.answered += 1
+            self._in_a_row.reset()
+            return answer
+
+        return questions.outputs(self._bridge.call(asked))
+
+    def _program(self, backend: Backend, signature: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Ask what an optimizer wants to know for itself, such as a better instruction. Where there
+        is no answer the current instruction stays: an optimizer finds it no better, and
+        continues."""
+        target, instruction = answer_class(signature), signature.instructions
+        known = known_inputs(signature, inputs)
+        text = text_of_question(instruction, known)
+        exactly = Reworded(backend, lambda _: text)
+        source = node_like("Known", known.get("context", {}))
+        current = {
+            proposed: inputs[given]
+            for proposed, given in _INSTRUCTIONS.items()
+            if list(signature.output_fields) == [proposed] and given in inputs
+        }
+
+        async def asked() -> Any:
+            self._reporter.phase = "proposing"
+            try:
+                made = await ask_to_fill(exactly, target, {}, instruction, source)
+            except FillError:
+                if current:
+                    self._reporter.note(
+                        "the teacher gave no valid instruction, so one was left as it was"
+                    )
+                raise
+            except BaeLMError as error:
+                if not self._in_a_row.is_about_the_question(error):
+                    raise
+                if current:
+                    self._reporter.note(
+                        f"the teacher could not be asked for an instruction: {text_of(error)}"
+                    )
+                raise Refused(error.message) from error
+            self._reporter.report()
+            return made
+
+        try:
+            made = self._bridge.call(asked, expected=(FillError, Refused))
+        except (FillError, Refused, OutOfBudget):
+            if not current:
+                raise
+            return current
+        return {n: getattr(made, model_name(n, f)) for n, f in signature.output_fields.items()}
+
+
+_INSTRUCTIONS: Final = {
+    "proposed_instruction": "basic_instruction",  # MIPROv2
+    "new_instruction": "current_instruction",  # GEPA
+}
+"""The names of a proposed and of the current instruction in optimizers."""
 _NEVER: Final = float("-inf")
 """A score that is never good enough."""
 
 
-def _all_refused(adapter: AskingAdapter) -> str:
-    count, why = adapter.refusals.total(), next(iter(adapter.refusals))
-    questions = "the only question" if count == 1 else f"all {count} questions"
-    return (
-        f"the LM refused {questions}, so it stays as it is: {why}; if that is because they are too "
-        "long, show fewer examples: lower max_labeled_demos and max_bootstrapped_demos"
-    )
+class TeacherStopped(Exception):
+    """The teacher is not asked: its answers have not been good enough, or there is nothing new to
+    ask. DSPy continues with the next example."""
 
 
-def _some_refused(adapter: AskingAdapter) -> str:
-    count, why = adapter.refusals.total(), next(iter(adapter.refusals))
-    every = count + adapter.answered
-    return f"the LM refused {count} of {every} questions, which score 0: {why}"
+class TeacherAnswers:
+    """What became of the teacher's answers, from the thread that bootstraps.
+
+    An answer is good with a score of `accept`; after `fruitless_limit` that were not, only what was
+    asked before may be asked, which costs nothing.
+    """
+
+    def __init__(self, accept: float, fruitless_limit: int) -> None:
+        self.accept = accept
+        self._most = fruitless_limit
+        self._scores: dict[str, float] = {}
+        self._good: set[str] = set()
+        self._is_stopped = False
+
+    def may_ask(self, question: str) -> None:
+        """Raise `TeacherStopped` where the teacher is to be asked no more."""
+        if question not in self._scores and len(self._scores) - len(self._good) >= self._most:
+            self._is_stopped = True
+            raise TeacherStopped
+
+    def record(self, question: str, score: float, good: bool) -> None:
+        """Note what an answer was worth, and whether it can be an example."""
+        self._scores[question] = score
+        self._good.update([question] if good else [])
+
+    def note(self) -> str:
+        """A note if few or none of the answers were good; empty otherwise."""
+        asked, good = len(self._scores), len(self._good)
+        if not asked or (good and not self._is_stopped):
+            return ""
+        best = max(self._scores.values())
+        more = "a higher max_fruitless" if good else "a lower accept"
+        stopped = ", and it was asked no more" if self._is_stopped else ""
+        return (
+            f"{good or 'none'} of {asked} answers of the teacher were good enough to be examples"
+            f"{stopped}: it takes a score of {self.accept:g}, and the best had {best:.2g}; give "
+            f"another teacher, or {more}"
+        )
+
+
+def _fruitless_limit(options: Mapping[str, Any]) -> int:
+    """How many answers of the teacher may be of no use, by the options of an optimizer."""
+    # MIPROv2 makes two of its sets of examples without a teacher.
+    sets = max(1, options.get("num_candidates", 0) - 2)
+    return options.get("max_fruitless") or sets * (3 * options.get("max_bootstrapped_demos", 0) + 4)
+
+
+class Scoreboard:
+    """Mean scores, by candidate, over the examples that all candidates are scored on. These have to
+    stay the same objects."""
+
+    def __init__(self, examples: Sequence[Any]) -> None:
+        self._expected = {id(each) for each in examples}
+        self._scores: dict[str, dict[int, float]] = {}
+        self.best: float | None = None
+        """The mean of the best candidate with a score for each example."""
+
+    def add(self, candidate: str, example: Any, score: float) -> None:
+        """Note a score."""
+        if id(example) in self._expected:
+            self._scores.setdefault(candidate, {})[id(example)] = score
+            mean = self.mean(candidate)
+            if mean is not None:
+                self.best = mean if self.best is None else max(self.best, mean)
+
+    def mean(self, candidate: str) -> float | None:
+        """The mean score of a candidate; None if it has not been scored on each example."""
+        scores = self._scores.get(candidate, {})
+        if not scores or len(scores) < len(self._expected):
+            return None
+        return sum(scores.values()) / len(scores)
 
 
 def _without_defaults(questions: PartQuestions) -> Any:
@@ -253,20 +418,13 @@ def _without_defaults(questions: PartQuestions) -> Any:
     for name in questions.signature.input_fields:
         fields[name].default = PydanticUndefined
     predictor = questions.predictor.deepcopy()
-    signature = _dspy.Signature(fields, questions.signature.instructions)
-    predictor.signature = signature
+    predictor.signature = _dspy.Signature(fields, questions.signature.instructions)
     return predictor
 
 
-def _demo(questions: PartQuestions, demo: Any) -> Any:
-    """A demonstration with the fields of the signature, and nothing that DSPy notes beside them."""
-    inputs = [name for name in questions.signature.input_fields if name in demo]
-    values = {name: demo[name] for name in questions.signature.fields if name in demo}
-    return _dspy.Example(values).with_inputs(*inputs)
-
-
-def _without_origin(questions: PartQuestions, example: Any) -> Any:
-    """The example without where it comes from, which is nothing for a model to see."""
-    inputs = list(example.inputs().keys())
-    values = {name: value for name, value in example.items() if name in questions.signature.fields}
+def _example(questions: PartQuestions, given: Any) -> Any:
+    """An example or a demonstration with the fields of the signature alone: where it comes from,
+    and what DSPy notes beside them, is nothing for a model to see."""
+    inputs = [name for name in questions.signature.input_fields if name in given]
+    values = {name: given[name] for name in questions.signature.fields if name in given}
     return _dspy.Example(values).with_inputs(*inputs)
