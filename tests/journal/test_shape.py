@@ -192,29 +192,15 @@ def test_a_shape_is_the_same_on_every_python():
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 99}', "{}"])
 def test_a_stored_shape_that_cannot_be_read_is_passed_over(text: str):
     assert changes(Shape(text, "another"), graph(DAY)) == []
-    assert ShapeView(text).call_at("", "Day", "weather") is None
+    assert ShapeView(text, "").call_at("", "Day", "weather") is None
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (("graphs",), None),
-        (("graphs", 0, "classes", "Day", "fields", "weather", "kind"), "other"),
-        (("graphs", 0, "classes", "Day", "fields", "weather", "call"), 99),
-        (("calls", 0, "inputs"), 7),
-    ],
-)
-async def test_a_stored_shape_that_is_damaged_is_reported(path: tuple[Any, ...], value: Any):
-    shape = json.loads(shape_of(graph(DAY)).json)
-    *outer, name = path
-    part = shape
-    for key in outer:
-        part = part[key]
-    part[name] = value
-    info = RunInfo("damaged", "Day", "ended", 0.0, 0.0, "another")
-    stored = StoredRun(info, json.dumps(shape), (), {})
+def test_a_stored_shape_that_is_damaged_is_reported():
+    shape = shape_of(graph(DAY))
+    info = RunInfo("damaged", "Day", "ended", 0.0, 0.0, shape.hash)
+    stored = StoredRun(info, shape.json.replace('"call":0', '"call":99'), (), {})
 
-    for read in (read_history, report_run, lambda run: changes_for(run, graph(DAY))):
+    for read in (read_history, report_run, lambda run: changes_for(run, graph(PLAIN))):
         with refused("bae-journal-damaged"):
             read(stored)
 

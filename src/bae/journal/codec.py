@@ -11,7 +11,6 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property
-from types import NoneType
 from typing import Any, Final, Literal, cast
 from uuid import UUID
 
@@ -22,7 +21,6 @@ from bae.assignable import type_name
 from bae.core_schemas import Schema, parts, type_schema
 from bae.exceptions import describe
 from bae.secrets import is_masked, secret_in
-from bae.unicode import LONGEST_INT
 
 Verdict = Literal["keep", "live", "secret"]
 """What becomes of a value: it is stored, made again on resume, or withheld unless asked for."""
@@ -40,37 +38,30 @@ class Unkeepable(Exception):
 
 
 class ValueCodec:
-    """How the values of one type are stored.
+    """How the values of one type are stored: `verdict` is "keep", "live" or "secret", and `why`
+    says why it is not "keep"."""
 
-    `verdict` is "keep", "live" or "secret", and `why` says why it is not "keep". With `validated`,
-    the values are those of fields, so that pydantic has made them what their type says: those of
-    the simplest types are not read back when they are written.
-    """
-
-    def __init__(
-        self, schema: Any, config: Schema | None = None, validated: bool = False, live: str = ""
-    ) -> None:
-        config = config or {}
-        self.schema = schema
-        self._config = cast(Any, {**config, **STORED_CONFIG})
+    def __init__(self, schema: Any, config: Schema | None = None, live: str = "") -> None:
+        self._schema = schema
+        self._config = cast(Any, {**(config or {}), **STORED_CONFIG})
         live = live or _why_live(schema)
         secret = "" if live else secret_in(schema)
         self.verdict: Verdict = "live" if live else "secret" if secret else "keep"
         self.why = live or secret
-        changes_text = any(setting.startswith("str_") for setting in config)
-        self.sure = validated and not changes_text and _is_sure(schema)
-        """Whether every value of the type reads back as it is."""
         self._masked = bool(secret) and any(map(is_masked, parts(schema)))
+        self._plain = _plain_type(schema, self._config)
 
     def dump(self, value: Any) -> str:
         """The value as JSON. Raises `Unkeepable` where it would not read back as it is."""
         if self.verdict == "live":
             raise Unkeepable(self.why)
         try:
+            if type(value) is self._plain:
+                text = to_json(value, inf_nan_mode="constants")
+                if len(text) < _SHORT or self._plain is str:
+                    return text.decode()
             text = self._write(value)
-            if self.sure and is_faithful(text):
-                return text.decode()
-            if text.count(b"[") + text.count(b"{") > _SURELY_SHALLOW:
+            if len(text) > _SURELY_SHALLOW < text.count(b"[") + text.count(b"{"):
                 from_json(b"[" * _AROUND + text + b"]" * _AROUND)
             unlike = difference(value, self._validator.validate_json(text, by_name=True))
         except Exception as error:
@@ -81,47 +72,41 @@ class ValueCodec:
 
     def load(self, data: Any) -> Any:
         """A value from JSON that was parsed. Raises what pydantic, or a validator, raises."""
-        if self.sure:
-            return self._validator.validate_python(data)
         text = to_json(data, inf_nan_mode="constants")
         return self._validator.validate_json(text, by_name=True)
 
     def _write(self, value: Any) -> bytes:
-        write, warnings = self._serializer, "error" if self.sure else "none"
+        write = self._serializer
         if not self._masked:
-            return write.to_json(value, by_alias=False, round_trip=True, warnings=warnings)
+            return write.to_json(value, by_alias=False, round_trip=True, warnings="none")
         # In JSON pydantic masks its secrets; as objects it leaves them whole.
-        found = write.to_python(value, by_alias=False, round_trip=True, warnings=warnings)
+        found = write.to_python(value, by_alias=False, round_trip=True, warnings="none")
         return to_json(_in_clear(found), bytes_mode="base64", inf_nan_mode="constants")
 
     @cached_property
     def _serializer(self) -> SchemaSerializer:
-        return SchemaSerializer(self.schema, self._config)
+        return SchemaSerializer(self._schema, self._config)
 
     @cached_property
     def _validator(self) -> SchemaValidator:
-        return SchemaValidator(self.schema, self._config)
+        return SchemaValidator(self._schema, self._config)
 
 
 _SURELY_SHALLOW: Final = 150
 """How many brackets are in JSON that is sure to be read, with the record around it."""
 _AROUND: Final = 8
+_SHORT: Final = 1000
+"""How many digits surely make a number that is read."""
+_PLAIN: Final[dict[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
 
 
-_HALF: Final = "\ufffd".encode()
-
-
-def is_faithful(text: bytes) -> bool:
-    """Whether JSON of the simplest types is sure to be read as it was meant: it has no int that is
-    too long to be read, and no half a character, for which pydantic writes U+FFFD in a key."""
-    if _HALF in text:
-        return False
-    if len(text) > LONGEST_INT:
-        try:
-            from_json(text, cache_strings="none")
-        except ValueError:
-            return False
-    return True
+def _plain_type(schema: Any, config: Schema) -> type | None:
+    """The type whose values need not be read back, which saves half of a small node: that of a
+    field which has no more than a type."""
+    while schema["type"] in ("default", "definitions"):
+        schema = schema["schema"]
+    more = [*(schema.keys() - {"type", "metadata"}), *(n for n in config if n.startswith("str_"))]
+    return None if more else _PLAIN.get(schema["type"])
 
 
 def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> ValueCodec:
@@ -134,40 +119,6 @@ def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> Value
             return ANYTHING
         why = f"{type_name(declared)} has no schema: {describe(error)}"
         return ValueCodec({"type": "any"}, live=why)
-
-
-_SURE: Final[dict[str, tuple[str, ...]]] = {
-    "str": (),
-    "int": (),
-    "float": (),
-    "bool": (),
-    "none": (),
-    "literal": (),
-    "nullable": ("schema",),
-    "default": ("schema",),
-    "list": ("items_schema",),
-    "dict": ("keys_schema", "values_schema"),
-}
-"""The types whose validated values read back as they are, with the types inside them."""
-_PLAIN: Final = (str, int, float, bool, NoneType)
-_SAID: Final = ("type", "metadata", "strict", "ref", "expected", "default")
-_FACTORY: Final = ("default_factory", "default_factory_takes_data")
-"""What else their schemas may say: no bounds and no validators, since a value may break them after
-it was validated."""
-
-
-def _is_sure(schema: Any) -> bool:
-    """Whether every validated value of a core schema reads back as it is."""
-    inside = _SURE.get(schema["type"])
-    if inside is None or not schema.keys() <= {*_SAID, *_FACTORY, *inside}:
-        return False
-    said = [*schema.get("expected", ()), schema.get("default")]
-    return (
-        all(type(each) in _PLAIN or (type(each) in (list, dict) and not each) for each in said)
-        and schema.get("default_factory", list) in (list, dict)
-        and schema.get("keys_schema", {"type": "str"})["type"] == "str"
-        and all(_is_sure(schema.get(name, {"type": "any"})) for name in inside)
-    )
 
 
 def difference(one: Any, two: Any) -> str:
@@ -183,6 +134,8 @@ def difference(one: Any, two: Any) -> str:
         return f": a {kind.__name__} reads back as a {type(two).__name__}"
     if kind in _ATOMS:
         return "" if one == two or (one != one and two != two) else _OTHER
+    if kind is list and _same_atoms(one, two):
+        return ""
     if issubclass(kind, BaseModel):
         return _different_model(one, two)
     inside = _inside(one, kind)
@@ -206,6 +159,11 @@ def difference(one: Any, two: Any) -> str:
         return "" if bool(one == two) else _OTHER
     except Exception:  # the comparison is code of the value's own
         return _OTHER
+
+
+def _same_atoms(one: list[Any], two: list[Any]) -> bool:
+    types = [*map(type, one)]
+    return _ATOMS.issuperset(types) and types == [*map(type, two)] and one == two
 
 
 def _different_model(one: BaseModel, two: BaseModel) -> str:

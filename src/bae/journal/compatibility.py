@@ -141,12 +141,12 @@ def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     shape = shape_of(graph)
     if stored.info.shape == shape.hash:
         return []
-    old = ShapeView(stored.shape)
+    old = ShapeView(stored.shape, stored.info.shape)
     reader = _Checker(graph, old)
     for line in stored.lines:
         reader.read(line)
     reader.check_answers(stored.answers)
-    changes = list(_differences(_parts(old), _parts(ShapeView(shape.json))))
+    changes = list(_differences(_parts(old), _parts(ShapeView(shape.json, shape.hash))))
     gone = {(change.graph, change.place) for change in changes if change.kind == "gone"}
     refused = dict.fromkeys(_decided_routes(stored, old) & gone, _DECIDED) | reader.refused
     found: list[Change] = []

@@ -79,7 +79,7 @@ def _read_run(
 def read_history(stored: StoredRun) -> StoredHistory:
     """What happened in a stored run, read without its code."""
     try:
-        history = StoredHistory(ShapeView(stored.shape))
+        history = StoredHistory(ShapeView(stored.shape, stored.info.shape))
         reader = LineReader(history=history)
         for line in stored.lines:
             reader.read(line)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 from pydantic import ValidationError
-from pydantic_core import SchemaSerializer, from_json
+from pydantic_core import from_json
 
 from bae.calls import MISSING, CallPlan, asked_at, name_of
 from bae.core_schemas import field_schema, model_config_of, returned_schema
@@ -17,11 +17,9 @@ from bae.draft import complete, from_answer, hold, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.codec import (
     ANYTHING,
-    STORED_CONFIG,
     Unkeepable,
     ValueCodec,
     Verdict,
-    is_faithful,
     quoted,
     same,
     value_codec,
@@ -57,15 +55,15 @@ class NodeCodec:
     def __init__(self, cls: type[Node]) -> None:
         self.cls = cls
         self.plan = plan_of(cls, strict=True)
-        self.config = cast(Any, {**model_config_of(cls), **STORED_CONFIG})
+        self._config = model_config_of(cls)
         self.fields = {
-            name: ValueCodec(field_schema(cls, name, alone=True), self.config, True, _of_app(field))
+            name: ValueCodec(field_schema(cls, name, alone=True), self._config, _of_app(field))
             for name, field in self.plan.fields.items()
         }
         self.live = frozenset(n for n, codec in self.fields.items() if codec.verdict == "live")
         self.secret = frozenset(secret_fields(cls))
+        self._head = f'{{"type":{quoted(cls.__name__)},"fields":{{'
         self._calls: dict[tuple[str, str], ValueCodec | EndCodec] = {}
-        self._writers: dict[tuple[bool, bool], _Writer] = {}
         self._bare: dict[str, ValueCodec] = {}
 
     def call(self, field: str, route: str = "") -> ValueCodec | EndCodec:
@@ -87,10 +85,42 @@ class NodeCodec:
         journal can hold are left out, or raise `Unkeepable` if it must be `whole`; secrets are left
         out unless they are asked for. Raises `JournalError` where a plain field has a value that no
         journal can hold."""
-        writer = self._writers.get((secrets, plain))
-        if writer is None:
-            writer = self._writers[secrets, plain] = _Writer(self, secrets, plain)
-        return writer.dump(node, whole)
+        held, given = node.__dict__, node.__pydantic_fields_set__
+        withheld: list[str] = []
+        unset: list[str] = []
+        bare: list[str] = []
+        parts: list[str] = []
+        for field in self.plan.plain if plain else self.plan.fields.values():
+            name = field.name
+            if name not in held or name in self.live:
+                continue
+            if not secrets and name in self.secret:
+                withheld.append(name)
+                continue
+            if name not in given:
+                unset.append(name)
+            try:
+                text, is_bare = self.dump_field(name, held[name])
+            except Unkeepable as error:
+                if field.kind in ("plain", "gate"):
+                    raise self.unfit(name, str(error)) from error
+                if whole:
+                    raise
+                continue  # it is made again, or found again
+            parts.append(f'"{name}":{text}')
+            if is_bare:
+                bare.append(name)
+        parts += [self._undeclared(*each) for each in (node.__pydantic_extra__ or {}).items()]
+        lists = {"withheld": withheld, "unset": unset, "bare": bare}
+        said = [f',"{key}":{quoted(names)}' for key, names in lists.items() if names]
+        return f"{self._head}{','.join(parts)}}}{''.join(said)}}}"
+
+    def _undeclared(self, name: str, value: Any) -> str:
+        try:
+            return f"{ANYTHING.dump(name)}:{ANYTHING.dump(value)}"
+        except Unkeepable as error:
+            why = "it is no declared field, and not made of plain values"
+            raise self.unfit(name, why) from error
 
     def load(self, said: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Node:
         """A node, or the draft of one, from what `dump` has written.
@@ -174,7 +204,7 @@ class NodeCodec:
     def _bare_codec(self, name: str) -> ValueCodec:
         if name not in self._bare:
             schema = _by_type_alone(field_schema(self.cls, name, alone=True))
-            self._bare[name] = ValueCodec(schema, self.config)
+            self._bare[name] = ValueCodec(schema, self._config)
         return self._bare[name]
 
     def load_field(self, name: str, data: Any) -> Any:
@@ -250,74 +280,6 @@ class NodeCodec:
             fix="give it a value that reads back from JSON as it is, of exactly the type that is "
             "declared, or make it a Dep, which is made again on resume",
         )
-
-
-class _Writer:
-    """How nodes of a class are written, with `secrets` or without, all they hold or only what is
-    `plain`: fields of the simplest types with one call of pydantic's serializer, the others one by
-    one, each read back."""
-
-    def __init__(self, codec: NodeCodec, secrets: bool, plain: bool) -> None:
-        self._codec = codec
-        fields = codec.plan.plain if plain else codec.plan.fields.values()
-        wanted = [field.name for field in fields if field.name not in codec.live]
-        self._withheld = [] if secrets else [n for n in wanted if n in codec.secret]
-        self._stored = [n for n in wanted if n not in self._withheld]
-        self._tried = [n for n in self._stored if not codec.fields[n].sure]
-        shapes = {
-            n: {"type": "typed-dict-field", "schema": codec.fields[n].schema, "required": False}
-            for n in self._stored
-            if codec.fields[n].sure
-        }
-        shape: Any = {"type": "typed-dict", "fields": shapes}
-        self._serializer = SchemaSerializer(shape, codec.config)
-        self._head = f'{{"type":{quoted(codec.cls.__name__)},"fields":'
-
-    def dump(self, node: Node, whole: bool) -> str:
-        held, given, extra = node.__dict__, node.__pydantic_fields_set__, node.__pydantic_extra__
-        tried = self._tried
-        try:
-            text = self._serializer.to_json(held, by_alias=False, warnings="error")
-            fields = text.decode() if is_faithful(text) else ""
-        except Exception:  # found again below, by the field that is at fault
-            fields = ""
-        if not fields:  # one of the fields: which one, and can it be left out?
-            fields, tried = "{}", [name for name in held if name in self._stored]
-        bare: list[str] = []
-        if tried or extra:
-            parts = [self._field(name, held[name], bare, whole) for name in tried if name in held]
-            parts += [self._undeclared(name, value) for name, value in (extra or {}).items()]
-            fields = f"{{{','.join(filter(None, [fields[1:-1], *parts]))}}}"
-        if not self._withheld and not bare and given >= held.keys():
-            return f"{self._head}{fields}}}"
-        listed = {
-            "withheld": [name for name in self._withheld if name in held],
-            "unset": [name for name in held if name in self._stored and name not in given],
-            "bare": bare,
-        }
-        lists = [f',"{key}":{quoted(names)}' for key, names in listed.items() if names]
-        return f"{self._head}{fields}{''.join(lists)}}}"
-
-    def _field(self, name: str, value: Any, bare: list[str], whole: bool) -> str:
-        codec = self._codec
-        try:
-            text, is_bare = codec.dump_field(name, value)
-        except Unkeepable as error:
-            if codec.plan.fields[name].kind in ("plain", "gate"):
-                raise codec.unfit(name, str(error)) from error
-            if whole:
-                raise
-            return ""  # it is made again, or found again
-        if is_bare:
-            bare.append(name)
-        return f"{quoted(name)}:{text}"
-
-    def _undeclared(self, name: str, value: Any) -> str:
-        try:
-            return f"{ANYTHING.dump(name)}:{ANYTHING.dump(value)}"
-        except Unkeepable as error:
-            why = "it is no declared field, and not made of plain values"
-            raise self._codec.unfit(name, why) from error
 
 
 def _by_type_alone(schema: Any) -> Any:

@@ -56,7 +56,7 @@ async def replay(
     _, past = await decode_run(graph, stored.lines, given=given)
     run = Run(_NO_LM, _limit_reached(past), False, None, dep_cache, run_id=run_id)
     # Its log is a new one: observers were called with all this when it happened.
-    run.recorder = Replayer(graph, past, ShapeView(stored.shape))
+    run.recorder = Replayer(graph, past, ShapeView(stored.shape, stored.info.shape))
     return await run_graph(graph, cast("Node", past.run.start), run)
 
 

@@ -8,18 +8,17 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import from_json
 
 from bae.assignable import type_name
 from bae.calls import MISSING, CallPlan, Input, recalls_of, siblings_of
 from bae.core_schemas import field_schema, parts, returned_schema
-from bae.exceptions import JournalError, faults
+from bae.exceptions import JournalError
 from bae.markers import Dep, Map, Recall
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan
@@ -84,39 +83,25 @@ def _hash_of(shape: Json) -> str:
 
 class ShapeView:
     """A stored shape, looked up by path, class, field and parameter. What it does not know is None
-    or empty; one that is damaged is refused (`bae-journal-damaged`)."""
+    or empty. One that is not that of its hash is refused (`bae-journal-damaged`); one of another
+    format is ignored."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, shape_hash: str) -> None:
         try:
             read: Any = from_json(text) if text else {}
         except ValueError:
             read = {}
         is_known = isinstance(read, dict) and cast(Json, read).get("format") == FORMAT
         data = cast(Json, read) if is_known else {}
-        self.graphs = cast(list[Json], data.get("graphs", []))
-        self.calls = cast(list[Json], data.get("calls", []))
-        if data and (what := self._damage(data)):
+        if data and is_forged(text, shape_hash):
             raise JournalError(
-                f"the shape of the classes that the run began with is damaged: {what}",
+                "the shape of the classes that the run began with is damaged",
                 code="bae-journal-damaged",
                 fix="take the journal from a backup; classes that are still the same resume it",
             )
+        self.graphs = cast(list[Json], data.get("graphs", []))
+        self.calls = cast(list[Json], data.get("calls", []))
         self._at: dict[str, Json | None] = {"": self.graphs[0] if self.graphs else None}
-
-    def _damage(self, data: Json) -> str:
-        try:
-            _form().model_validate(data, strict=True)
-        except ValidationError as error:
-            return faults(error)[0]
-        fields = [use for *_, use in self.fields()]
-        uses = [*fields, *(use for call in self.calls for use in call["inputs"].values())]
-        calls = [use["call"] for use in uses if "call" in use]
-        graphs = [call["graph"] for call in self.calls if "graph" in call]
-        known = max(calls, default=-1) < len(self.calls) and max(graphs, default=-1) < len(
-            self.graphs
-        )
-        whole = all("call" in use for use in fields if use["kind"] in ("dep", "map"))
-        return "" if known and whole else "it refers to a call or a graph that it does not have"
 
     def graph_at(self, path: str) -> Json | None:
         """The graph that runs at a path: the run's own at the empty one."""
@@ -207,31 +192,6 @@ class ShapeView:
             call: int | None = use.get("call")
             use = {} if call is None else self.calls[call]["inputs"].get(parameter, {})
         return use
-
-
-@cache
-def _form() -> type[BaseModel]:
-    """What a shape must have for those who look it up."""
-    number: Any = Annotated[int, Field(ge=0)]
-    bound: Any = create_model("Bound", field=(str, ""), recall=(str, ""))
-    options: Json = {"call": (number, 0), "bound": (dict[str, bound], {})}
-    use: Any = create_model("Use", **options)
-    call: Any = create_model("Call", by=str, inputs=dict[str, use], graph=(number, 0))
-    kind: Any = Literal["plain", "dep", "map", "gate", "recall"]
-    more: Any = {"kind": kind, "type": str, "required": bool, "over": (str, "")}
-    each: Any = create_model("Field", __base__=use, **more)
-    listed: Json = {"fields": dict[str, each], "next": list[str], "rules": (list[str], [])}
-    said: Json = {"instruction": (str, ""), "description": (str, ""), "context": (str, "")}
-    cls: Any = create_model("Class", **listed, **said, ends=bool, written=bool)
-    graph: Any = create_model(
-        "Graph",
-        name=str,
-        start=str,
-        classes=dict[str, cls],
-        system=(str, ""),
-        context=(str, ""),
-    )
-    return create_model("Shape", graphs=list[graph], calls=list[call])
 
 
 @dataclass(slots=True)
