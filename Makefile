@@ -28,8 +28,14 @@ help: ## List the targets
 
 # --- checks -----------------------------------------------------------------------------------
 
+# What uses one core only is done two and two: installing, then types beside bytecode.
 .PHONY: test
-test: pythons lint types pytest pytest-others ## Run lint, types and tests, on every Python found
+test: pythons ## Run lint, types and tests, on every Python found
+	$(MAKE) --no-print-directory -j .claude-cli/.made \
+		$$(tools/pythons.sh | sed -n '2,$$ s|\(3[^ ]*\) .*|.venv-\1/.test|p')
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory -j --output-sync=target types bytecode
+	$(MAKE) --no-print-directory pytest pytest-others
 
 .PHONY: lint
 lint: .venv/.dev ## Check style and formatting with ruff
@@ -43,6 +49,12 @@ types: .venv/.dev ## Check src with pyright, strict
 .PHONY: docs
 docs: .venv/.dev ## Build the docs into site/, as strictly as the tests do
 	.venv/bin/mkdocs build --strict
+
+# Tests and what they import are compiled once, not by each process of pytest at the same time. What
+# cannot be imported is reported by those.
+.PHONY: bytecode
+bytecode: .venv/.dev
+	@.venv/bin/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
 
 # A file of tests stays in one process: what its tests share is made once. Files that take long come
 # first (tests/conftest.py), so that no process waits for the other at the end.
