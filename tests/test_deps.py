@@ -851,32 +851,6 @@ async def test_a_sibling_that_fails_while_it_is_cancelled_does_not_take_the_plac
     assert str(caught.value.cause) == "first"
 
 
-async def test_calls_of_resolve_dep_at_the_same_time_with_one_cache_share_what_is_in_progress():
-    calls: list[str] = []
-
-    async def connect() -> str:
-        calls.append("connect")
-        await some_turns()
-        return "connection"
-
-    async def ask(connection: Annotated[str, Dep(connect)]) -> str:
-        calls.append("ask")
-        return f"{connection}!"
-
-    class Holder(EndNode):
-        value: Annotated[str, Dep(ask)]
-
-    cache: dict[Any, Any] = {}
-    first = asyncio.ensure_future(resolve_dep(connect, cache))
-    asking = resolve_dep(connect, cache), resolve_dep(ask, cache)
-    found = asyncio.gather(*asking, resolve_fields(Holder, (), cache))
-    await asyncio.sleep(0)
-    first.cancel()  # the others still wait for it
-    assert await found == ["connection", "connection!", {"value": "connection!"}]
-    assert calls == ["connect", "ask"]
-    assert cache == {connect: "connection", ask: "connection!"}
-
-
 async def test_resolve_dep_and_resolve_fields_raise_the_very_exception_of_the_function():
     raised = ValueError("mine")
     reason = KeyError("why")

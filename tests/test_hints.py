@@ -427,6 +427,13 @@ def test_a_written_return_of_none_is_told_from_an_empty_body_by_the_source(tmp_p
         assert ends_there(runpy.run_path(str(path))["Ask"]) is (body in RETURNED.values())
 
 
+def test_the_source_of_a_module_that_was_edited_and_loaded_again_is_read_again(tmp_path):
+    path = tmp_path / "edited.py"
+    for body, ends in (("return None", True), ("'ends here'", False)):  # of the same width
+        path.write_text(spelled(ASK.format(body=body), "future") + "\n" * ends)
+        assert ends_there(runpy.run_path(str(path))["Ask"]) is ends
+
+
 def test_a_return_alone_is_seen_in_code_that_has_no_source():
     made: dict[str, Any] = {}
     exec(spelled(ASK.format(body="return"), "future"), made)

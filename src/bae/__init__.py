@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from bae.exports import export_lazily
+from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.compiler import compile_graph as compile_graph

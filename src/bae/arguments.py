@@ -57,8 +57,8 @@ def _is_unstored(value: object) -> bool:
 
 
 def freeze(value: Any) -> Hashable:
-    """Something with a hash that is equal for equal values of one type, those without a hash of
-    their own included. A NaN equals a NaN here. What cannot be compared equals only itself."""
+    """Something with a hash that is equal for equal values of one type: of models, dataclasses and
+    collections too. A NaN equals a NaN here. What else has no hash equals only itself."""
     try:
         return _frozen(value)
     except Exception:  # it holds itself, or its class compares or iterates in a way of its own
@@ -86,7 +86,7 @@ def _frozen(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return _Compared(value)
+        return _Itself(value)
     return cls, value
 
 
@@ -111,23 +111,3 @@ class _Itself:
 
     def __hash__(self) -> int:
         return id(self.value)
-
-
-class _Compared:
-    """A value without a hash, compared as its class does it."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Compared) or type(other.value) is not type(self.value):
-            return False
-        try:
-            return self.value is other.value or (self.value == other.value) is True
-        except Exception:  # whatever a class does when it is compared
-            return False
-
-    def __hash__(self) -> int:
-        return hash(cast(object, type(self.value)))

@@ -4,25 +4,22 @@ twin for run time. The answer is True, False, or None where the types do not tel
 generics are compared covariantly (`list[int]` fits `list[int | str]`), because pydantic looks at
 the value that arrives, and nothing writes back through the field it came from."""
 
-import collections
 import collections.abc as abc
-import itertools
 import typing
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum
-from types import GenericAlias, NoneType, UnionType
-from typing import Any, Literal, LiteralString, NewType, TypeVar, Union, cast, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, NewType, TypeVar, Union, cast, get_args, get_origin
 
 
 def assignable(source: Any, target: Any) -> bool | None:
     """Say whether every value of type `source` is fine where `target` is declared.
 
     Report an error on False only: a type checker would complain too. None means that the types do
-    not tell (Any, a bare generic, an unresolved name, a protocol that cannot be checked); leave
-    that case to run time.
+    not tell (Any, a bare generic, an unresolved name, a protocol that cannot be checked, a subclass
+    of a generic); leave that case to run time.
     """
-    return _fits(source, target, _Trail())
+    return _fits(source, target, ())
 
 
 def type_name(tp: Any) -> str:
@@ -47,13 +44,11 @@ def type_name(tp: Any) -> str:
 def union_members(tp: Any) -> tuple[Any, ...]:
     """List the members of a union, flat and in order; a type that is no union is its one member.
 
-    Aliases are looked through, Annotated and qualifiers like Final are stripped from every member,
-    and None is spelled `type(None)`.
+    Aliases are looked through, Annotated is stripped from every member, and None is spelled
+    `type(None)`.
     """
     if isinstance(tp, type):
         return (tp,)
-    if isinstance(tp, UnionType) and all(isinstance(member, type) for member in tp.__args__):
-        return tp.__args__  # by far the commonest, and flat as it is
     members: list[Any] = []
     for member in _flatten(tp, ()):
         if not any(_same(member, known) for known in members):
@@ -71,64 +66,47 @@ def could_hold(value: Any, tp: Any) -> bool:
 
 _UNIONS = (Union, UnionType)
 _NEVER = (typing.Never, typing.NoReturn)
-_QUALIFIERS = ("Final", "ClassVar", "Required", "NotRequired", "ReadOnly")
-_MAX_DEPTH, _MAX_STEPS = 60, 5_000
+_DEEPEST = 8
+"""How far recursive aliases are followed that never meet themselves."""
 
-# What only typeshed says of the standard classes: the items of those without arguments, ...
-_ITEMS = {str: str, bytes: int, bytearray: int, memoryview: int, range: int}
-# ... and where the rule "the first arguments are those of the base too" does not hold.
-_BASE_ARGUMENTS: dict[Any, abc.Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
-    abc.Coroutine: lambda args: args[2:],
-    abc.ItemsView: lambda args: (GenericAlias(tuple, args),),
-    collections.Counter: lambda args: (*args, int),
-    tuple: lambda args: (_union(arg for arg in args if arg is not ...),),
-}
-# Generics that take some of their arguments instead of giving them.
-_OPAQUE = (get_origin(abc.Callable[..., Any]), abc.Generator, abc.AsyncGenerator, abc.Coroutine)
+# Generics that take some of their arguments, or give them in another form.
+_OPAQUE = (
+    *(get_origin(abc.Callable[..., Any]), abc.Generator, abc.AsyncGenerator),
+    *(abc.Coroutine, abc.ItemsView),
+)
+
+_Open = tuple[tuple[Any, Any], ...]
+"""The questions being answered right now, so that a recursive type meets itself and stops."""
 
 
-@dataclass
-class _Trail:
-    """The questions being answered right now, so that a recursive type meets itself and stops."""
-
-    open: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
-    steps: int = 0
-
-
-def _fits(source: Any, target: Any, trail: _Trail) -> bool | None:
-    if source is target:
-        return True
+def _fits(source: Any, target: Any, around: _Open) -> bool | None:
     # Two recursive types fit unless some finite path shows a misfit, and a question that leads
     # back to itself has found none.
-    if any(_same(source, s) and _same(target, t) for s, t in trail.open):
+    if source is target or any(_same(source, s) and _same(target, t) for s, t in around):
         return True
-    trail.steps += 1
-    if trail.steps > _MAX_STEPS or len(trail.open) > _MAX_DEPTH:
-        return None  # an alias that grows as it unrolls never meets itself
-    trail.open.append((source, target))
-    fits = _all(_member_fits(member, target, trail) for member in _alternatives(source))
-    trail.open.pop()
-    return fits
+    if len(around) > _DEEPEST:
+        return None
+    here = (*around, (source, target))
+    return _all(
+        _any(_one_fits(each, member, here) for member in union_members(target))
+        for each in _alternatives(source)
+    )
 
 
-def _member_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
-    return _any(_one_fits(source, member, trail) for member in union_members(target))
-
-
-def _one_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
+def _one_fits(source: Any, target: Any, around: _Open) -> bool | None:
     if target is Any or target is object or source in _NEVER or _same(source, target):
         return True
     if isinstance(source, NewType):
-        return _fits(source.__supertype__, target, trail)
+        return _fits(source.__supertype__, target, around)
     literal = get_origin(target) is Literal
     if get_origin(source) is Literal:
         value = get_args(source)[0]
-        return _among(value, get_args(target)) if literal else _fits(type(value), target, trail)
+        return _among(value, get_args(target)) if literal else _fits(type(value), target, around)
     cls = _split(source)[0]
     if source is Any or not isinstance(cls, type):
         return None
     if isinstance(_split(target)[0], type):
-        return _class_fits(source, target, trail)
+        return _class_fits(source, target, around)
     if issubclass(cls, (bool, Enum, NoneType)) and any(
         isinstance(v, cls) for v in get_args(target)
     ):
@@ -137,47 +115,40 @@ def _one_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
     return False if literal or target in _NEVER or isinstance(target, NewType) else None
 
 
-def _class_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
-    cls, (wanted, wanted_args) = _split(source)[0], _split(target)
+def _class_fits(source: Any, target: Any, around: _Open) -> bool | None:
+    (cls, args), (wanted, wanted_args) = _split(source), _split(target)
     related = _is_subclass(cls, wanted)
     if related is not True:
         # The keys of a TypedDict are left to pydantic.
         return _is_subclass(cls, abc.Mapping) and None if _is_typed_dict(wanted) else related
-    if wanted_args is None or wanted in _OPAQUE:
-        return True if wanted_args in (None, (..., Any)) else None
-    seen = _seen_as(source, wanted, len(wanted_args))
+    if wanted_args is None:
+        return True
+    if wanted in _OPAQUE or cls in _OPAQUE or any(map(_is_unpacked, (*(args or ()), *wanted_args))):
+        return None
+    if cls is not wanted and not (_is_standard(cls) and _is_standard(wanted)):
+        # Of a subclass of a generic model, the model with its arguments is a base.
+        bases = (_split(base) for base in cls.__mro__)
+        args = next((given for origin, given in bases if origin is wanted), None)
     if wanted is tuple:
-        return _tuple_fits((Any, ...) if seen is None else seen, wanted_args, trail)
-    fits = _arguments_fit(wanted, seen or (Any,) * len(wanted_args), wanted_args, trail)
-    # A type checker takes a str for a Sequence[str]; pydantic never does.
-    text = issubclass(cls, (str, bytes, bytearray))
-    return None if fits and text and wanted in (abc.Sequence, abc.MutableSequence) else fits
-
-
-def _arguments_fit(
-    cls: type, args: tuple[Any, ...], wanted: tuple[Any, ...], trail: _Trail
-) -> bool | None:
-    params = _parameters(cls)
-    if len(args) != len(wanted) or not all(isinstance(param, TypeVar) for param in params):
+        return _tuple_fits(args or (Any, ...), wanted_args, around)
+    if args and cls is tuple:
+        return _all(_fits(arg, wanted_args[0], around) for arg in args if arg is not ...)
+    args = (args or (Any,) * len(wanted_args))[: len(wanted_args)]
+    if len(args) != len(wanted_args):
         return None
-    fits = _all(_fits(arg, want, trail) for arg, want in zip(args, wanted, strict=True))
-    # Only a type checker infers the variance of `class Sink[T]`; a model has fields alone.
-    taken = any(
-        param.__contravariant__ or getattr(param, "__infer_variance__", False) for param in params
-    )
-    return None if fits is False and taken and not _generic(cls) else fits
+    fits = _all(_fits(arg, want, around) for arg, want in zip(args, wanted_args, strict=True))
+    # A class of a user's own may take what it is generic in; a model has fields alone.
+    return None if fits is False and not (_is_standard(wanted) or _generic(wanted)) else fits
 
 
-def _tuple_fits(args: tuple[Any, ...], wanted: tuple[Any, ...], trail: _Trail) -> bool | None:
-    if any(_is_unpacked(arg) for arg in (*args, *wanted)):
-        return None
+def _tuple_fits(args: tuple[Any, ...], wanted: tuple[Any, ...], around: _Open) -> bool | None:
     if wanted[1:] == (...,):
-        return _all(_fits(arg, wanted[0], trail) for arg in args if arg is not ...)
+        return _all(_fits(arg, wanted[0], around) for arg in args if arg is not ...)
     if args[1:] == (...,):
         return None if args[0] is Any else False
     if len(args) != len(wanted):
         return False
-    return _all(_fits(arg, want, trail) for arg, want in zip(args, wanted, strict=True))
+    return _all(_fits(arg, want, around) for arg, want in zip(args, wanted, strict=True))
 
 
 def _could_be(value: Any, tp: Any) -> bool:
@@ -195,86 +166,23 @@ def _could_be(value: Any, tp: Any) -> bool:
         return True
 
 
-def _seen_as(tp: Any, wanted: type, count: int) -> tuple[Any, ...] | None:
-    """The `count` arguments `tp` has when looked at as its base `wanted`; None if unknown."""
-    cls, args = _split(tp)
-    if cls is wanted:
-        return args
-    if _is_standard(cls) and _is_standard(wanted):
-        if cls in _ITEMS:
-            return (_ITEMS[cls],)
-        if args is not None:
-            return _BASE_ARGUMENTS.get(cls, lambda args: args)(args)[:count]
-    for base in _bases(cls):
-        origin = _split(base)[0]
-        if isinstance(origin, type) and _is_subclass(origin, wanted) is True:
-            seen = _seen_as(_substitute(base, _parameters(cls), args), wanted, count)
-            if seen is not None:
-                return seen
-    return None
-
-
-def _bases(cls: Any) -> Iterable[Any]:
-    own = cast("dict[str, Any]", vars(cls))
-    if "_fields" in own and tuple in cls.__bases__:
-        return (GenericAlias(tuple, tuple(_hints(cls, cls._fields).values())),)
-    return own.get("__orig_bases__", cls.__bases__)
-
-
-def _hints(cls: Any, names: Iterable[str]) -> dict[str, Any]:
-    try:
-        hints = typing.get_type_hints(cls, include_extras=True)
-    except Exception:  # a name that is not there yet fails in whatever way its annotation can
-        hints = {}
-    return {name: hints.get(name, Any) for name in names}
-
-
-def _substitute(tp: Any, params: tuple[Any, ...], args: tuple[Any, ...] | None) -> Any:
-    known = dict.fromkeys(params, Any) | dict(zip(params, args or (), strict=False))
-    if isinstance(tp, TypeVar):
-        return known.get(tp, tp)
-    model = _generic(tp)
-    if model.get("parameters"):  # pydantic makes Box[T] the bare Box if T is its own parameter
-        filled = (_substitute(arg, params, args) for arg in model["args"] or model["parameters"])
-        return GenericAlias(model["origin"] or tp, tuple(filled))
-    inner = getattr(tp, "__parameters__", ())
-    variadic = not all(isinstance(param, TypeVar) for param in params)
-    if isinstance(tp, type) or variadic or not inner:
-        return tp
-    try:
-        return tp[tuple(known.get(param, param) for param in inner)]
-    except TypeError:  # Generic[T], or a union of what cannot be hashed
-        return tp
-
-
-def _parameters(cls: Any) -> tuple[Any, ...]:
-    own = _generic(cls).get("parameters") or getattr(cls, "__parameters__", None)
-    # `class Bag(list[T])` is generic too, though only a type checker says so.
-    of_bases = (getattr(base, "__parameters__", ()) for base in _bases(cls)) if own is None else ()
-    return tuple(dict.fromkeys(itertools.chain(*of_bases))) if own is None else own
-
-
 def _generic(tp: Any) -> dict[str, Any]:
-    """What pydantic notes on a generic model and on its parametrised subclasses."""
+    """What pydantic notes on a generic model and on its parametrized subclasses."""
     return getattr(tp, "__pydantic_generic_metadata__", {}) if isinstance(tp, type) else {}
 
 
 def _is_standard(cls: type) -> bool:
     # Code run by exec may claim to be in builtins, but its generics name their bases.
-    standard = cls.__module__ in ("builtins", "collections", "collections.abc", "types")
+    standard = cls.__module__ in ("builtins", "collections", "collections.abc")
     return standard and "__orig_bases__" not in vars(cls)
 
 
 def _is_subclass(cls: type, wanted: type) -> bool | None:
+    narrower = (int, float) if wanted is complex else int if wanted is float else ()
     try:
-        return wanted in cls.__mro__ or _is_promoted(cls, wanted) or issubclass(cls, wanted)
+        return wanted in cls.__mro__ or issubclass(cls, narrower) or issubclass(cls, wanted)
     except Exception:  # a protocol that cannot be checked, or a metaclass with opinions
         return None
-
-
-def _is_promoted(cls: Any, wanted: Any) -> bool:
-    narrower = (int, float) if wanted is complex else int if wanted is float else ()
-    return isinstance(cls, type) and issubclass(cls, narrower)
 
 
 def _is_typed_dict(tp: Any) -> bool:
@@ -282,7 +190,7 @@ def _is_typed_dict(tp: Any) -> bool:
 
 
 def _is_unpacked(tp: Any) -> bool:
-    return _form(tp) == "Unpack" or getattr(tp, "__unpacked__", False) is True
+    return get_origin(tp) is typing.Unpack or getattr(tp, "__unpacked__", False) is True
 
 
 def _split(tp: Any) -> tuple[Any, tuple[Any, ...] | None]:
@@ -295,25 +203,18 @@ def _split(tp: Any) -> tuple[Any, tuple[Any, ...] | None]:
 
 
 def _strip(tp: Any) -> Any:
-    while get_origin(tp) is typing.Annotated or _form(tp) in _QUALIFIERS:
+    while get_origin(tp) is typing.Annotated:
         tp = get_args(tp)[0]
-    return NoneType if tp is None else str if tp is LiteralString else tp
-
-
-def _form(tp: Any) -> str | None:
-    # By name, because typing_extensions has forms of its own where typing lacks them.
-    return getattr(get_origin(tp), "_name", None)
+    return NoneType if tp is None else tp
 
 
 def _flatten(tp: Any, inside: tuple[Any, ...]) -> Iterator[Any]:
     tp = _strip(tp)
     origin, args = get_origin(tp) or tp, get_args(tp)
     if type(origin).__name__ == "TypeAliasType":  # typing_extensions has one of its own
-        if origin in inside:
-            return  # a union that names itself as a member adds nothing by it
-        # The arguments wait until the body is flat: Maybe[Maybe[int]] does not name itself.
-        for member in _flatten(_alias_value(origin), (*inside, origin)):
-            yield from _flatten(_substitute(member, origin.__type_params__, args), inside)
+        # A union that names itself as a member adds nothing by it.
+        if tp not in inside and len(inside) <= _DEEPEST:
+            yield from _flatten(_alias_value(origin, args), (*inside, tp))
     elif origin in _UNIONS:
         for member in args:
             yield from _flatten(member, inside)
@@ -321,19 +222,19 @@ def _flatten(tp: Any, inside: tuple[Any, ...]) -> Iterator[Any]:
         yield tp
 
 
-def _alias_value(alias: Any) -> Any:
+def _alias_value(alias: Any, args: tuple[Any, ...]) -> Any:
+    """What an alias stands for; without arguments, its parameters are Any."""
     try:
-        return alias.__value__
+        value, params = alias.__value__, alias.__type_params__
+        if not all(isinstance(param, TypeVar) for param in params):
+            return typing.ForwardRef(alias.__name__)
+        known = dict.fromkeys(params, Any) | dict(zip(params, args, strict=False))
+        if isinstance(value, TypeVar):
+            return known[value]
+        inner = getattr(value, "__parameters__", ())
+        return value[tuple(known.get(param, param) for param in inner)] if inner else value
     except Exception:  # evaluated only now, so anything in it may fail
         return typing.ForwardRef(alias.__name__)
-
-
-def _union(members: Iterable[Any]) -> Any:
-    known = tuple(Any if _is_unpacked(member) else member for member in members)
-    try:
-        return cast("Any", Union)[known] if known else typing.Never
-    except TypeError:  # metadata inside cannot be hashed
-        return Any
 
 
 def _alternatives(tp: Any) -> Iterator[Any]:

@@ -90,6 +90,19 @@ class PendingValue:
         """The values of the inputs, by parameter."""
         return {parameter: below.value for parameter, below in self.inputs}
 
+    def ended(
+        self,
+        value: Any,
+        error: BaseException | None = None,
+        seconds: float = 0.0,
+        called_at: str = "",
+    ) -> SourceEnded:
+        """The record of how the work on this value ended."""
+        place, outcome = self.place, (seconds, value, error)
+        where = time(), place.path, place.step, self.node_type, place.field
+        what = self.source, self.name, *outcome, place.parameter, called_at
+        return SourceEnded(*where, *what)
+
     def waits_for(self, other: PendingValue) -> bool:
         """Whether this value cannot be there before another is."""
         ahead: list[PendingValue] = [self]
@@ -221,12 +234,7 @@ class Dataflow:
             if known is not NOTHING:
                 return known_value(run, node_type, place, known)
         opening = self.opening if marker.scope == "app" else None
-        inputs: list[tuple[str, PendingValue]] = []
-        for parameter, below in (
-            call.inputs if opening is None else ()
-        ):  # no comprehension: a chain takes the stack of one
-            value = self.dependency(below, run, node_type, place.below(parameter))
-            inputs.append((parameter, value))
+        inputs = self._inputs_of(call, run, node_type, place) if opening is None else []
         compute = self._caller(wanted, key, opening)
         what = call.name, "dep", compute, inputs, call, key, opening is not None
         return self.add(PendingValue(run, node_type, place, *what))
@@ -269,12 +277,18 @@ class Dataflow:
         value.compute, value.wanted = self._caller(wanted), wanted
         if not self._prepare(value, wanted):
             return value
-        inputs = [*bound]
-        for name, below in call.inputs:
+        value.inputs = [*bound, *self._inputs_of(call, run, node_type, place)]
+        return self.add(value)
+
+    def _inputs_of(
+        self, call: CallPlan, run: Run, node_type: type[Node], place: Place
+    ) -> list[tuple[str, PendingValue]]:
+        """The values of the dependencies that a call takes as parameters."""
+        inputs: list[tuple[str, PendingValue]] = []
+        for name, below in call.inputs:  # no comprehension: a chain takes the stack of one
             ask = self.look_up if is_by_value(below) else self.dependency
             inputs.append((name, ask(below, run, node_type, place.below(name))))
-        value.inputs = inputs
-        return self.add(value)
+        return inputs
 
     def add_map(self, pending: PendingValue, field: FieldPlan) -> PendingValue:
         """Take in a map that has among its inputs only what comes from fields of the node."""
@@ -287,9 +301,7 @@ class Dataflow:
                     inputs.append((name, known_value(run, node_type, below_it, value)))
         except RecallError as error:
             return self._fail(pending, error)
-        for name, below in cast(CallPlan, pending.call).inputs:
-            ask = self.look_up if is_by_value(below) else self.dependency
-            inputs.append((name, ask(below, run, node_type, place.below(name))))
+        inputs += self._inputs_of(cast(CallPlan, pending.call), run, node_type, place)
         pending.inputs = inputs
         return self.add(pending)
 
@@ -377,22 +389,14 @@ class Dataflow:
         """End a value with what the function has returned, or raised, for another."""
         called_at = self._called_at.get(asked, "")
         if called_at != str(value.place) and not isinstance(error, asyncio.CancelledError):
-            self._record_end(value, result, error, called_at)
+            value.run.recorder.write(value.ended(result, error, called_at=called_at))
         self._end(value, result, error, failed_input)
 
     def _fail(self, pending: PendingValue, error: Exception) -> PendingValue:
         """End a value whose arguments are not there."""
-        self._record_end(pending, None, error)
+        pending.run.recorder.write(pending.ended(None, error))
         self._end(pending, error=error)
         return pending
-
-    def _record_end(
-        self, pending: PendingValue, value: Any, error: BaseException | None, called_at: str = ""
-    ) -> None:
-        place, outcome = pending.place, (0.0, value, error)
-        where = time(), place.path, place.step, pending.node_type, place.field
-        what = pending.source, pending.name, *outcome, place.parameter, called_at
-        pending.run.recorder.write(SourceEnded(*where, *what))
 
     def add(self, pending: PendingValue) -> PendingValue:
         """Take a value in: its work starts now, or when the last of its inputs is known."""
@@ -519,12 +523,8 @@ class Dataflow:
             return
         if wanted.marker.cache:
             self._recorded_given.add(key)
-        run.recorder.write(
-            SourceEnded(
-                *(time(), place.path, place.step, node_type, place.field, "dep", wanted.call.name),
-                *(0.0, self.cache[key], None, place.parameter),
-            )
-        )
+        given = PendingValue(run, node_type, place, wanted.call.name)
+        run.recorder.write(given.ended(self.cache[key]))
 
     def _start(self, pending: PendingValue) -> None:
         if type(pending) is LookUp and pending.asked is None and not self._settle(pending):
@@ -572,10 +572,7 @@ class Dataflow:
             if used:
                 usage = Usage.total(used)
                 recorder.write(LMUsed(time(), place.path, place.step, asker, usage))
-        seconds = perf_counter() - started
-        ended = SourceEnded(
-            time(), place.path, place.step, *what, seconds, value, failure, place.parameter
-        )
+        ended = pending.ended(value, failure, perf_counter() - started)
         if failure is None:
             await recorder.store(ended)
         else:

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
+from bae import rooms
 from bae.calls import every_call, recalled_behind
 from bae.exceptions import HintError, LoopError, ProofError
 from bae.language_model import Scene
 from bae.node import Node, NodeTypes, check_context
 from bae.plan import NodePlan, plan_of
+from bae.recorder import checked_store
+from bae.run import Run, RunOptions
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -33,8 +36,6 @@ A = TypeVar("A", bound=Node)
 B = TypeVar("B", bound=Node)
 C = TypeVar("C", bound=Node)
 D = TypeVar("D", bound=Node)
-E = TypeVar("E", bound=Node)
-F = TypeVar("F", bound=Node)
 
 
 class GraphSettings(TypedDict, total=False):
@@ -89,20 +90,6 @@ class Graph(Generic[S, T]):
         self: Graph[X, A | B | C | D],
         start: type[X],
         end: tuple[type[A], type[B], type[C], type[D]],
-        **settings: Unpack[GraphSettings],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Graph[X, A | B | C | D | E],
-        start: type[X],
-        end: tuple[type[A], type[B], type[C], type[D], type[E]],
-        **settings: Unpack[GraphSettings],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Graph[X, A | B | C | D | E | F],
-        start: type[X],
-        end: tuple[type[A], type[B], type[C], type[D], type[E], type[F]],
         **settings: Unpack[GraphSettings],
     ) -> None: ...
     @overload
@@ -220,9 +207,7 @@ class Graph(Generic[S, T]):
                 self._problems = problems
         if not journal or any(plan.unresolved for plan in self.plans.values()):
             return list(problems)
-        from bae.rooms import journal_problems
-
-        unstorable, notes = journal_problems(self)
+        unstorable, notes = rooms.journal_problems(self)
         errors = [problem for problem in problems if problem.severity == "error"]
         others = [problem for problem in problems if problem.severity != "error"]
         return [*errors, *unstorable, *others, *notes]
@@ -252,23 +237,17 @@ class Graph(Generic[S, T]):
         call. Of a written body it has what `lm.make` and `lm.decide` would send, not what the body
         asks in its own words: in a test, `ScriptedLM.prompts` has what was asked.
         """
-        from bae.rooms import prompts_of
-
-        return prompts_of(self, nodes, lm)
+        return rooms.prompts_of(self, nodes, lm)
 
     def to_mermaid(self, *, fields: bool = False) -> str:
         """The graph as a Mermaid flowchart, with exactly the edges of the types. With `fields` it
         shows the fields by source, and the graphs inside."""
-        from bae.rooms import mermaid_of
-
-        return mermaid_of(self, fields=fields)
+        return rooms.to_mermaid(self, fields=fields)
 
     def to_svg(self) -> str:
         """The graph as an SVG picture: nodes with their fields by source, arrows by who chooses,
         and the graphs inside. A notebook shows it by itself; `bae.pictures` has more formats."""
-        from bae.rooms import svg_of
-
-        return svg_of(self)
+        return rooms.to_svg(self)
 
     def _repr_svg_(self) -> str:
         return self.to_svg()
@@ -321,8 +300,6 @@ class Graph(Generic[S, T]):
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
         """
-        from bae.recorder import checked_store
-        from bae.run import Run
         from bae.runner import run_graph
 
         if resume and (journal is None or run_id is None):
@@ -333,9 +310,7 @@ class Graph(Generic[S, T]):
         if journal is None:
             return await run_graph(self, start_node, run)
         if resume:
-            from bae.rooms import begin_or_resume
-
-            return await begin_or_resume(self, start_node, run, checked_store(journal))
+            return await rooms.begin_or_resume(self, start_node, run, checked_store(journal))
         return await checked_store(journal).begin_run(self, start_node, run)
 
     def open(self, app: object = None) -> AbstractAsyncContextManager[None]:
@@ -379,12 +354,9 @@ class Graph(Generic[S, T]):
         (`bae-run-owned`), and so is one whose classes have changed so that it cannot continue
         (`bae-run-changed`).
         """
-        from bae.recorder import checked_store
-        from bae.rooms import resume
-        from bae.run import RunOptions
 
         resumed = RunOptions(lm, max_iters, **options)
-        return await resume(self, run_id, resumed, checked_store(journal), given)
+        return await rooms.resume(self, run_id, resumed, checked_store(journal), given)
 
     async def recover(
         self,
@@ -402,12 +374,9 @@ class Graph(Generic[S, T]):
         once. Each is returned with its result or its error; runs that another process takes first
         are left out. Runs that failed or were cancelled are not resumed: `resume` does that.
         """
-        from bae.recorder import checked_store
-        from bae.rooms import recover
-        from bae.run import RunOptions
 
         resumed = RunOptions(lm, **options)
-        return await recover(self, resumed, checked_store(journal), concurrency, given)
+        return await rooms.recover(self, resumed, checked_store(journal), concurrency, given)
 
     async def answer(
         self,
@@ -430,12 +399,9 @@ class Graph(Generic[S, T]):
         `go_on=False` the answer is only stored, until the run is resumed. The other parameters are
         those of `resume`.
         """
-        from bae.recorder import checked_store
-        from bae.rooms import answer_gate
-        from bae.run import RunOptions
 
         store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
-        return await answer_gate(self, run_id, field, value, resumed, store, given, go_on)
+        return await rooms.answer_gate(self, run_id, field, value, resumed, store, given, go_on)
 
     async def fork(
         self,
@@ -454,11 +420,9 @@ class Graph(Generic[S, T]):
         the new id continues from it. Nothing before it is done again, and the other run stays as it
         is. Name a field that is called as a parameter here in `changed`: `changed={"at": …}`.
         """
-        from bae.recorder import checked_store
-        from bae.rooms import fork
 
         store = checked_store(journal)
-        return await fork(self, run_id, at, store, new_id, {**(changed or {}), **fields})
+        return await rooms.fork(self, run_id, at, store, new_id, {**(changed or {}), **fields})
 
     async def replay(
         self,
@@ -475,10 +439,8 @@ class Graph(Generic[S, T]):
         `dep_cache` has stand-ins for values that no journal holds, such as clients, and `given` the
         secrets.
         """
-        from bae.recorder import checked_store
-        from bae.rooms import replay
 
-        return await replay(self, run_id, checked_store(journal), dep_cache, given)
+        return await rooms.replay(self, run_id, checked_store(journal), dep_cache, given)
 
     def stream(
         self,

@@ -50,9 +50,9 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
     if pinned is None or (is_lm(pinned) and not isinstance(pinned, type)):
         return
     if isinstance(pinned, str):
-        from bae.rooms import misnamed_lm
+        from bae.rooms import name_error
 
-        error = misnamed_lm(pinned)
+        error = name_error(pinned)
     else:
         from bae.failures import not_an_lm
 

@@ -10,9 +10,9 @@ from time import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from bae import rooms
 from bae.draft import complete
 from bae.records import NOTHING, AnswerJudged, Record, RunEnded, RunResumed, RunStarted, StepStarted
-from bae.rooms import journal_type
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Recorder:
 
 def checked_store(journal: object) -> Journal:
     """The journal that was given, if it is one."""
-    if isinstance(journal, journal_type()):
+    if isinstance(journal, rooms.Journal):
         return journal
     hint = ""
     if isinstance(journal, str) or hasattr(journal, "__fspath__"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, cast
@@ -114,18 +113,17 @@ async def resolve_dep(
 ) -> Any:
     """Call one dependency, after its own dependencies, and return its value.
 
-    `cache` holds values by function: those that are there are used, those that are made are
-    added, and calls at the same time with one cache and one `stack` share what is in progress. What
-    a function raises is raised as it is. Generators and context managers are closed when `stack`
-    is; without one they are refused, since nothing would close them.
+    `cache` holds values by function: those that are there are used, those that are made are added.
+    What a function raises is raised as it is. Generators and context managers are closed when
+    `stack` is; without one they are refused, since nothing would close them.
     """
     call = plan_call(fn)
     _refuse_unrunnable(call, unfilled(call))
     place = Place("", 0, Node.__name__, call.name)
-    with _flow(cache, stack) as flow:
-        ask = flow.look_up if call.by_value else flow.dependency
-        pending = ask(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
-        failed = await flow.gather([pending])
+    flow = _StackedFlow(cache, stack)
+    ask = flow.look_up if call.by_value else flow.dependency
+    pending = ask(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
+    failed = await flow.gather([pending])
     if failed is not None:
         raise cast(BaseException, failed.error)
     return pending.value
@@ -150,10 +148,10 @@ async def resolve_fields(
     for field in plan.context:
         if field.call is not None:
             _refuse_unrunnable(field.call, check_arguments(plan, field))
+    flow = _StackedFlow(dep_cache, stack)
+    run = Run(lm=lm, answer=answer, flow=flow, trace=list(trace))
     try:
-        with _flow(dep_cache, stack) as flow:
-            run = Run(lm=lm, answer=answer, flow=flow, trace=list(trace))
-            return await resolve(run, plan, plan.context, {})
+        return await resolve(run, plan, plan.context, {})
     except DepError as error:
         if error.cause is None or error.code not in ("bae-dep-failed", "bae-dep-timeout"):
             raise
@@ -181,38 +179,16 @@ async def resolve(
     A field whose source failed and that has a default is left out.
     """
     values: dict[str, Any] = {}
-    pending: dict[str, PendingValue] = {}
     for field in fields:
         if field.kind == "recall":
             place = Place(run.path, run.step, plan.name, field.name)
             for value in recall(run, plan.node, field, place):
                 values[field.name] = value
     if len(values) < len(fields):
-        flow = cast(Dataflow, run.flow)
-        known = {**given, **values}
-        for field in fields:
-            if field.kind != "recall" and field.name not in pending:
-                _start(run, flow, plan, field, known, pending)
-        wanted = list(pending.values())
-        needed: dict[str, PendingValue] = {}
-        for field in fields:
-            if field.required and field.name in pending:
-                needed[field.name] = pending[field.name]
-        failed = await flow.gather(wanted, frozenset(wanted).difference(needed.values()))
-        if failed is not None:
-            asked = [*needed.items(), *pending.items()]
-            name = next(name for name, value in asked if value is failed)
-            raise _failure(plan, name, failed)
-        for name, value in pending.items():
-            if value.error is None:
-                values[name] = value.value
-            else:
-                _warn_of_default(plan, name, value)
-    ordered: dict[str, Any] = {}
-    for field in fields:
-        if field.name in values:
-            ordered[field.name] = values[field.name]
-    return ordered
+        values |= await _Resolution(run, plan, {**given, **values}).values_of(
+            [field for field in fields if field.kind != "recall"]
+        )
+    return {field.name: values[field.name] for field in fields if field.name in values}
 
 
 def start_early(run: Run, plan: NodePlan) -> None:
@@ -240,35 +216,12 @@ def uses_trace(field: FieldPlan) -> bool:
     )
 
 
-@contextmanager
-def _flow(cache: dict[Any, Any] | None, stack: AsyncExitStack | None) -> Generator[Dataflow]:
-    """The dataflow of one call outside a run. Those with one cache and stack share what is in
-    progress."""
-    flow = _StackedFlow(cache, stack)
-    key = id(flow.cache), id(stack), asyncio.get_running_loop()
-    others = _in_progress.setdefault(key, [])
-    flow.share(others)
-    others.append(flow)
-    try:
-        yield flow
-    finally:
-        flow.forget_failures()
-        others.remove(flow)
-        if not others:
-            del _in_progress[key]
-
-
 class _StackedFlow(Dataflow):
     """A dataflow outside a run: what is opened is closed by the caller's stack."""
 
     def __init__(self, cache: dict[Any, Any] | None, stack: AsyncExitStack | None) -> None:
         super().__init__(cache)
         self._stack = stack
-
-    def share(self, others: list[_StackedFlow]) -> None:
-        """Wait for what others compute instead of computing it again."""
-        if others:
-            self._pending = others[0]._pending
 
     def on_close(self, name: str, closer: Closer) -> None:
         if self._stack is not None:
@@ -301,81 +254,79 @@ class _StackedFlow(Dataflow):
         return failed
 
 
-_in_progress: dict[tuple[int, int, asyncio.AbstractEventLoop], list[_StackedFlow]] = {}
-"""The dataflows of calls outside runs, by cache and stack."""
+class _Resolution:
+    """The fields of one node while their values are computed; `known` are those that are there."""
 
+    def __init__(self, run: Run, plan: NodePlan, known: Mapping[str, Any]) -> None:
+        self._run, self._plan, self._known = run, plan, known
+        self._flow = cast(Dataflow, run.flow)
+        self._pending: dict[str, PendingValue] = {}
 
-def _start(
-    run: Run,
-    flow: Dataflow,
-    plan: NodePlan,
-    field: FieldPlan,
-    known: Mapping[str, Any],
-    pending: dict[str, PendingValue],
-) -> PendingValue:
-    place = Place(run.path, run.step, plan.node.__name__, field.name)
-    match field.marker:
-        case Dep() as dep:
-            wanted = Input(cast(CallPlan, field.call), dep, Any, field.bound)
-            if is_by_value(wanted):
-                bound = _start_siblings(run, flow, plan, siblings_of(field), known, pending)
-                value = flow.look_up(wanted, run, plan.node, place, bound)
-            else:
-                value = flow.dependency(wanted, run, plan.node, place)
-        case Map() as mapping:
-            call = cast(CallPlan, field.call)
-            compute = partial(map_items, field=field, marker=mapping, flow=flow)
-            names = [("", mapping.over), *siblings_of(field)]
-            inputs = _start_siblings(run, flow, plan, names, known, pending)
-            value = PendingValue(run, plan.node, place, call.name, "map", compute, inputs, call)
-            flow.add_map(value, field)
-        case Gate() as gate:
-            compute = partial(ask_gate, plan=plan, field=field, gate=gate, known=known)
-            value = flow.add(PendingValue(run, plan.node, place, gate.question, "gate", compute))
-        case _:
-            raise AssertionError(field.kind)
-    pending[field.name] = value
-    return value
+    async def values_of(self, fields: Sequence[FieldPlan]) -> dict[str, Any]:
+        """The values of some fields, but for those whose default is used."""
+        for field in fields:
+            if field.name not in self._pending:
+                self._start(field)
+        pending, wanted = self._pending, list(self._pending.values())
+        needed = {f.name: pending[f.name] for f in fields if f.required}
+        failed = await self._flow.gather(wanted, frozenset(wanted).difference(needed.values()))
+        if failed is not None:
+            asked = [*needed.items(), *pending.items()]
+            name = next(name for name, value in asked if value is failed)
+            raise _failure(self._plan, name, failed)
+        for name, value in pending.items():
+            if value.error is not None:
+                _warn_of_default(self._plan, name, value)
+        return {name: value.value for name, value in pending.items() if value.error is None}
 
+    def _start(self, field: FieldPlan) -> PendingValue:
+        run, node, flow = self._run, self._plan.node, self._flow
+        place = Place(run.path, run.step, self._plan.name, field.name)
+        match field.marker:
+            case Dep() as dep:
+                wanted = Input(cast(CallPlan, field.call), dep, Any, field.bound)
+                if is_by_value(wanted):
+                    bound = self._start_siblings(siblings_of(field))
+                    value = flow.look_up(wanted, run, node, place, bound)
+                else:
+                    value = flow.dependency(wanted, run, node, place)
+            case Map() as mapping:
+                call = cast(CallPlan, field.call)
+                compute = partial(map_items, field=field, marker=mapping, flow=flow)
+                inputs = self._start_siblings([("", mapping.over), *siblings_of(field)])
+                value = PendingValue(run, node, place, call.name, "map", compute, inputs, call)
+                flow.add_map(value, field)
+            case Gate() as gate:
+                known = self._known
+                compute = partial(ask_gate, plan=self._plan, field=field, gate=gate, known=known)
+                value = flow.add(PendingValue(run, node, place, gate.question, "gate", compute))
+            case _:
+                raise AssertionError(field.kind)
+        self._pending[field.name] = value
+        return value
 
-def _start_siblings(
-    run: Run,
-    flow: Dataflow,
-    plan: NodePlan,
-    names: Iterable[tuple[str, str]],
-    known: Mapping[str, Any],
-    pending: dict[str, PendingValue],
-) -> list[tuple[str, PendingValue]]:
-    """The values of fields that another needs, by its parameters."""
-    found: list[tuple[str, PendingValue]] = []
-    for parameter, name in names:
-        value = pending.get(name) or _start_sibling(run, flow, plan, name, known, pending)
-        if not value.done:
-            value.users += 1
-        found.append((parameter, value))
-    return found
+    def _start_siblings(self, names: Iterable[tuple[str, str]]) -> list[tuple[str, PendingValue]]:
+        """The values of fields that another needs, by its parameters."""
+        found: list[tuple[str, PendingValue]] = []
+        for parameter, name in names:
+            value = self._pending.get(name) or self._start_sibling(name)
+            if not value.done:
+                value.users += 1
+            found.append((parameter, value))
+        return found
 
-
-def _start_sibling(
-    run: Run,
-    flow: Dataflow,
-    plan: NodePlan,
-    name: str,
-    known: Mapping[str, Any],
-    pending: dict[str, PendingValue],
-) -> PendingValue:
-    """The value of a field that another needs."""
-    field = plan.fields[name]
-    if name not in known and field.kind != "recall":
-        return _start(run, flow, plan, field, known, pending)
-    is_validated = False
-    if name in known:
-        value = known[name]
-        is_validated = field.kind != "recall"
-    else:  # nothing was recalled, so the default is used
-        value = field.info.get_default(call_default_factory=True, validated_data=dict(known))
-    place = Place(run.path, run.step, plan.name, name)
-    return known_value(run, plan.node, place, value, is_validated)
+    def _start_sibling(self, name: str) -> PendingValue:
+        """The value of a field that another needs."""
+        field, known = self._plan.fields[name], self._known
+        if name not in known and field.kind != "recall":
+            return self._start(field)
+        if name in known:
+            value = known[name]
+        else:  # nothing was recalled, so the default is used
+            value = field.info.get_default(call_default_factory=True, validated_data=dict(known))
+        place = Place(self._run.path, self._run.step, self._plan.name, name)
+        is_validated = name in known and field.kind != "recall"
+        return known_value(self._run, self._plan.node, place, value, is_validated)
 
 
 def _failure(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:

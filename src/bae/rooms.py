@@ -1,13 +1,15 @@
-"""What the core asks other packages of bae to do. Each function imports its package when it is
-called: a run that needs none of them loads none of them."""
+"""What the core asks other packages of bae to do, and names that a package has without importing
+their modules. Each is imported when it is first asked for: `import bae` stays fast, and a run that
+needs no other package loads none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from bae.exceptions import BaeLMError, Problem
+    from bae.exceptions import Problem
     from bae.graph import Graph
     from bae.journal.gates import answer_gate as answer_gate
     from bae.journal.replay import replay as replay
@@ -16,29 +18,59 @@ if TYPE_CHECKING:
     from bae.journal.resume import recover as recover
     from bae.journal.resume import resume as resume
     from bae.journal.store import Journal as Journal
-    from bae.language_model import LM
     from bae.lm.policies.budget import Budget as Budget
+    from bae.lm.prompts import filled_options as filled_options
+    from bae.lm.prompts import nodes_that_fit as nodes_that_fit
+    from bae.lm.prompts import shown_fields as shown_fields
+    from bae.lm.registry import LazyLM as LazyLM
+    from bae.lm.registry import cached_lm as cached_lm
+    from bae.lm.registry import default_lm as default_lm
+    from bae.lm.registry import name_error as name_error
     from bae.lm.requests import Prompt as Prompt
     from bae.node import Node
+    from bae.pictures import to_mermaid as to_mermaid
+    from bae.pictures import to_svg as to_svg
+    from bae.testing.prompts import prompts_of as prompts_of
 
 
-_JOURNAL = {
-    "answer_gate": "gates",
-    "begin_or_resume": "resume",
-    "fork": "resume",
-    "recover": "resume",
-    "replay": "replay",
-    "resume": "resume",
-}
+def export_lazily(
+    package: str, modules: Mapping[str, str], root: str = ""
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of a package. `modules` maps each of its modules to the
+    names that the package has from it, with spaces between them; with `root`, they are modules of
+    that package."""
+    origins = {name: module for module, names in modules.items() for name in names.split()}
+    namespace = vars(sys.modules[package])
+
+    def import_name(name: str) -> Any:
+        if name not in origins:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(f"{root or package}.{origins[name]}"), name)
+        namespace[name] = value
+        return value
+
+    def list_names() -> list[str]:
+        return sorted({*namespace, *origins})
+
+    return import_name, list_names
 
 
-def __getattr__(name: str) -> Any:
-    """What graphs have the journal do with stored runs."""
-    if name not in _JOURNAL:
-        raise AttributeError(f"module 'bae.rooms' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"bae.journal.{_JOURNAL[name]}"), name)
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "journal.gates": "answer_gate",
+        "journal.replay": "replay",
+        "journal.resume": "begin_or_resume fork recover resume",
+        "journal.store": "Journal",
+        "lm.prompts": "filled_options nodes_that_fit shown_fields",
+        "lm.registry": "LazyLM cached_lm default_lm name_error",
+        "pictures": "to_mermaid to_svg",
+        "testing.prompts": "prompts_of",
+    },
+    root="bae",
+)
 
 
 class QuestionText(NamedTuple):
@@ -46,34 +78,6 @@ class QuestionText(NamedTuple):
 
     system: str
     text: str
-
-
-def named_lm(name: str) -> LM:
-    """The LM of a name such as "local", the same one each time."""
-    from bae.lm.registry import cached_lm
-
-    return cached_lm(name)
-
-
-def misnamed_lm(name: str) -> BaeLMError | None:
-    """The error of a name that no LM has; None if there is one."""
-    from bae.lm.registry import name_error
-
-    return name_error(name)
-
-
-def default_lm(why: str) -> LM:
-    """The LM of a run that was given none; `why` says what needs one."""
-    from bae.lm import registry
-
-    return registry.default_lm(why)
-
-
-def late_lm(why: str) -> LM:
-    """The same, looked for when it is first asked: what is left of a run may ask for none."""
-    from bae.lm.registry import LazyLM
-
-    return LazyLM(why)
 
 
 def fill_question(
@@ -84,20 +88,6 @@ def fill_question(
 
     prompt = fill_prompt(target, asked_fields(target), resolved, instruction, source)
     return QuestionText(prompt.system, prompt.text)
-
-
-def shown_fields(cls: type[Node]) -> frozenset[str]:
-    """The fields of a class that a model may see."""
-    from bae.lm import prompts
-
-    return prompts.shown_fields(cls)
-
-
-def nodes_that_fit(nodes: Sequence[Node], limit: int) -> tuple[Node, ...]:
-    """The newest of some nodes whose text in a prompt has at most `limit` characters."""
-    from bae.lm import prompts
-
-    return prompts.nodes_that_fit(nodes, limit)
 
 
 def choice_question(
@@ -115,45 +105,8 @@ def choice_question(
     return QuestionText(prompt.system, prompt.text)
 
 
-def prompts_of(graph: Graph[Any, Any], nodes: Sequence[Node], lm: LM | str | None) -> list[Prompt]:
-    """The prompts that a graph can send."""
-    from bae.testing.prompts import prompts_of
-
-    return prompts_of(graph, nodes, lm)
-
-
-def filled_options(
-    offered: Sequence[type[Node] | type[None]], asked: str
-) -> tuple[type[Node], ...]:
-    """Those of a choice that an LM may have filled at once, by the text that it was asked."""
-    from bae.lm import prompts
-
-    return prompts.filled_options(offered, asked)
-
-
-def journal_type() -> type[Journal]:
-    """The class of all journals."""
-    from bae.journal.store import Journal
-
-    return Journal
-
-
 def journal_problems(graph: Graph[Any, Any]) -> tuple[list[Problem], list[Problem]]:
     """What keeps a graph from running with a journal, and notes on what a journal does not hold."""
     from bae.journal.keepable import notes, unkeepable
 
     return unkeepable(graph), notes(graph)
-
-
-def mermaid_of(graph: Graph[Any, Any], *, fields: bool) -> str:
-    """A graph as a Mermaid flowchart."""
-    from bae.pictures import to_mermaid
-
-    return to_mermaid(graph, fields=fields)
-
-
-def svg_of(graph: Graph[Any, Any]) -> str:
-    """A graph as an SVG picture."""
-    from bae.pictures import to_svg
-
-    return to_svg(graph)

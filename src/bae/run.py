@@ -199,9 +199,9 @@ class Run:
         if run.by_name is None:
             run.by_name = {}
         if name not in run.by_name:
-            from bae.rooms import named_lm
+            from bae.rooms import cached_lm
 
-            run.by_name[name] = named_lm(name)
+            run.by_name[name] = cached_lm(name)
         return run.by_name[name]
 
     def watch(self, asker: Asker, event: Event, step: int | None = None) -> None:

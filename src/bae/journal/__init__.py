@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from bae.exports import export_lazily
 from bae.recorder import RunJournal
 from bae.records import (
     AnswerJudged,
@@ -30,6 +29,7 @@ from bae.records import (
     TextArrived,
 )
 from bae.result import Recovered
+from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check

@@ -28,7 +28,6 @@ from bae.plan import plan_of
 from bae.recorder import Log, RunJournal
 from bae.records import RunForked, RunResumed, TextArrived
 from bae.result import GraphResult, Recovered
-from bae.rooms import late_lm
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.tasks import all_or_first_error, finish_despite_cancel
@@ -106,7 +105,9 @@ async def resume(
             log.extend(records[known:])
             recorder.log = log
         if run.lm is None and graph.needs_lm:
-            run.lm = late_lm(graph.needs_lm)
+            from bae.rooms import LazyLM
+
+            run.lm = LazyLM(graph.needs_lm)
         restore_limits(run.lm, run_id, past.usage, past.seconds)
         steps = sum(step.whole for step in past.run.steps.values())
         said = tuple(str(change) for change in changes)

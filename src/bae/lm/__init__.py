@@ -3,8 +3,8 @@ imported on first use, and the package of a backend when one is made."""
 
 from typing import TYPE_CHECKING
 
-from bae.exports import export_lazily
 from bae.language_model import LM
+from bae.rooms import export_lazily
 from bae.usage import Attempt, Restart, Usage, metered, report, tell
 
 if TYPE_CHECKING:

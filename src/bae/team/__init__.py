@@ -3,7 +3,7 @@ carry them out, each a bae graph."""
 
 from typing import TYPE_CHECKING
 
-from bae.exports import export_lazily
+from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.team.board import watch

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bae.exports import export_lazily
+from bae.rooms import export_lazily
 from bae.testing.scripted import Answerer, Asked, Scripted, ScriptedLM, ScriptError
 
 if TYPE_CHECKING:
