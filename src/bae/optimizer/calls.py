@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -239,6 +240,24 @@ class LoggedLM(Policy):
         answer, used = await self._log.answer(key, self, prompt)
         self.used += used
         return answer
+
+
+@asynccontextmanager
+async def log_of(
+    calls: CallLog | str | Path | None, budget: Budget | None
+) -> AsyncGenerator[CallLog]:
+    """The call log that is meant, for a block under a budget, which it charges. A file that is
+    opened here is closed at the end."""
+    log = calls if isinstance(calls, CallLog) else CallLog(calls)
+    try:
+        await log.open()
+        if budget is not None:
+            log.charge(budget)
+        with budget or nullcontext():
+            yield log
+    finally:
+        if log is not calls:
+            await log.aclose()
 
 
 def backend_of(lm: LM | str | Any, why: str) -> Backend:

@@ -3,15 +3,14 @@ without, as a run asks, and the scores are compared, with a confidence interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.evals.intervals import Interval, interval, paired_difference
 from bae.exceptions import BudgetError
-from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
+from bae.optimizer.calls import CallLog, backend_of, log_of, student_for, with_log
 from bae.optimizer.node_schemas import PARTS, is_node_class
 from bae.optimizer.optimization import Progress, ProgressReporter
 from bae.tasks import all_or_first_error
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from bae.evals.judge import Judge
     from bae.graph import Graph
     from bae.language_model import LM
-    from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
     from bae.lm.policies.learned import LearnedPrompt
     from bae.node import Node
+    from bae.optimizer.calls import LoggedLM
     from bae.optimizer.metrics import Metric, PartMetric
     from bae.optimizer.predictors import NodePredictor
     from bae.optimizer.questions import RunAnswer, RunAsker
@@ -115,143 +114,138 @@ async def compare(
 
     _check(cls, after, concurrency, graph)
     examples = list(held_out)
-    prompts = artifact_of(after).prompts()
-    fresh = fresh_predictor(cls)
-    log = calls if isinstance(calls, CallLog) else CallLog(calls)
+    prompts, fresh = artifact_of(after).prompts(), fresh_predictor(cls)
     found: list[Comparison] = []
-    try:
-        await log.open()
-        if budget is not None:
-            log.charge(budget)
+    async with log_of(calls, budget) as log:
         student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be compared")
-        with budget or nullcontext():
-            for part in PARTS:
-                prompt: LearnedPrompt | None = getattr(prompts, part)
-                chosen = part_examples(cls, part, examples)
-                if prompt is None or not chosen:
-                    continue
-                questions = PartQuestions(cls, part, getattr(fresh, part), graph)
-                reporter = ProgressReporter(cls.__name__, part, log, progress, phase="comparing")
-                sides = _Sides(
-                    RunAsker(questions, lm, graph),
-                    [questions.known(dict(each)) for each in chosen],
-                    chosen,
-                    metrics_for(cls, part, with_log(metric, log, reporter.note)),
-                    student,
-                    prompt,
-                    log,
-                    reporter,
-                )
-                found.append(await sides.compare(concurrency))
-    finally:
-        if log is not calls:
-            await log.aclose()
+        for part in PARTS:
+            prompt: LearnedPrompt | None = getattr(prompts, part)
+            chosen = part_examples(cls, part, examples)
+            if prompt is None or not chosen:
+                continue
+            questions = PartQuestions(cls, part, getattr(fresh, part), graph)
+            reporter = ProgressReporter(cls.__name__, part, log, progress, phase="comparing")
+            sides = _Sides(
+                RunAsker(questions, lm, graph),
+                metrics_for(cls, part, with_log(metric, log, reporter.note)),
+                {False: None, True: prompt},
+                lambda: log.around(student),
+                reporter,
+            )
+            known = [questions.known(dict(each)) for each in chosen]
+            pairs = await sides.ask_all([*zip(chosen, known, strict=True)], concurrency)
+            found.append(sides.result(pairs))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """An answer of one side, with its score."""
+    """The answer of one side to an example, its usage, and its score."""
 
     answer: RunAnswer
     used: Usage
     score: float = 0.0
 
 
-@dataclass(slots=True)
+_Pair = tuple[_Scored, _Scored]
+"""What an example came to without the learned prompt, and with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Sides:
     """One part of a node, asked without its learned prompt and with it."""
 
     asker: RunAsker
-    known: Sequence[dict[str, Any]]
-    examples: Sequence[Any]
     metric: PartMetric
-    student: Backend
-    learned_prompt: LearnedPrompt
-    log: CallLog
+    prompts: Mapping[bool, LearnedPrompt | None]
+    """By whether it is the learned one."""
+    new_backend: Callable[[], LoggedLM]
     reporter: ProgressReporter
 
-    async def compare(self, concurrency: int) -> Comparison:
-        """Ask about every example once with the learned prompt and once without."""
-        count = len(self.examples)
-        # By example, not one side after the other, so that both ask the model as it is then.
-        left = iter([(place, learned) for place in range(count) for learned in (False, True)])
-        asked: dict[tuple[int, bool], _Scored] = {}
+    async def ask_all(self, examples: list[tuple[Any, Any]], concurrency: int) -> list[_Pair]:
+        """Ask about every example, and what is known there, on both sides."""
+        pairs: dict[int, _Pair] = {}
+        left = iter(enumerate(examples))
         out_of_budget: list[BudgetError] = []
 
         async def worker() -> None:
-            for place, learned in left:
+            for place, (example, known) in left:
                 try:
-                    asked[place, learned] = await self._ask(place, learned)
-                    if (place, not learned) in asked:  # scores depend on both
-                        for side in (False, True):
-                            pair = asked[place, side], asked[place, not side]
-                            asked[place, side] = await self._score(place, *pair)
+                    # Not one side after the other, so that both ask the model as it is then.
+                    before, after = await self._ask(known, False), await self._ask(known, True)
+                    pairs[place] = (
+                        await self._score(place, example, before, after),
+                        await self._score(place, example, after, before),
+                    )
                 except BudgetError as error:
                     # The others are not cancelled: calls in progress are paid for, and kept.
                     out_of_budget.append(error)
                 if out_of_budget:
                     return
 
-        await all_or_first_error([worker] * min(concurrency, 2 * count))
+        await all_or_first_error([worker] * min(concurrency, len(examples)))
         if out_of_budget:
             raise out_of_budget.pop(0)
-        before, after = ([asked[n, side] for n in range(count)] for side in (False, True))
-        self._note_unreached(before, after)
-        scores = [(b.score, a.score) for b, a in zip(before, after, strict=True)]
-        intervals = [interval(side) for side in zip(*scores, strict=True)]
-        difference = paired_difference(*zip(*scores, strict=True))
+        return [pairs[place] for place in range(len(examples))]
+
+    def result(self, pairs: list[_Pair]) -> Comparison:
+        """The comparison, with a note on what a run does not reach."""
+        node, count = self.reporter.node, len(pairs)
+        for learned in (False, True):
+            lost = sum(_is_lost(pair[learned].answer, pair[not learned].answer) for pair in pairs)
+            if lost:
+                self.reporter.note(
+                    f"asked {_side(learned)}, the LM does not choose {node} on {lost} of {count} "
+                    f"examples where it does {_side(not learned)}: a run does not reach {node} "
+                    "then, and these score 0"
+                )
+        before, after = zip(*pairs, strict=True)
+        scores = [[each.score for each in side] for side in (before, after)]
+        means = [interval(side) for side in scores]
+        difference = paired_difference(*scores)
         used = [Usage.total(each.used for each in side) for side in (before, after)]
-        assert intervals[0] is not None
-        assert intervals[1] is not None
+        validity = [sum(each.answer.valid for each in side) / count for side in (before, after)]
+        assert means[0] is not None
+        assert means[1] is not None
         assert difference is not None  # there are examples
-        self.reporter.best = intervals[1].mean
+        self.reporter.best = means[1].mean
         self.reporter.phase = "compared"
         self.reporter.report()
         return Comparison(
-            node=self.reporter.node,
+            node=node,
             part=self.reporter.part,
             n=count,
-            before=intervals[0],
-            after=intervals[1],
+            before=means[0],
+            after=means[1],
             difference=difference,
-            validity_before=sum(each.answer.valid for each in before) / count,
-            validity_after=sum(each.answer.valid for each in after) / count,
-            scores=tuple(scores),
+            validity_before=validity[0],
+            validity_after=validity[1],
+            scores=tuple(zip(*scores, strict=True)),
             calls_before=used[0].calls,
             calls_after=used[1].calls,
             tokens_before=used[0].tokens,
             tokens_after=used[1].tokens,
         )
 
-    async def _ask(self, place: int, learned: bool) -> _Scored:
-        backend = self.log.around(self.student)
-        prompt = self.learned_prompt if learned else None
-        answer = await self.asker.ask(backend, self.known[place], prompt)
+    async def _ask(self, known: Mapping[str, Any], learned: bool) -> _Scored:
+        backend = self.new_backend()
+        answer = await self.asker.ask(backend, known, self.prompts[learned])
         if answer.refusal:
             self.reporter.note(f"asked {_side(learned)}, the LM refused a prompt: {answer.refusal}")
         return _Scored(answer, backend.used)
 
-    async def _score(self, place: int, scored: _Scored, other: _Scored) -> _Scored:
-        answer = scored.answer
+    async def _score(self, place: int, example: Any, scored: _Scored, other: _Scored) -> _Scored:
         value = 0.0
-        if not (answer.chosen is False and other.answer.chosen):
-            value = (await self.metric(self.examples[place], answer.answer, index=place)).value
+        if not _is_lost(scored.answer, other.answer):
+            value = (await self.metric(example, scored.answer.answer, index=place)).value
         self.reporter.scored += 1
         self.reporter.report()
-        return _Scored(answer, scored.used, value)
+        return replace(scored, score=value)
 
-    def _note_unreached(self, before: Sequence[_Scored], after: Sequence[_Scored]) -> None:
-        name = self.reporter.node
-        for learned, sides in ((False, (before, after)), (True, (after, before))):
-            pairs = zip(*sides, strict=True)
-            count = sum(a.answer.chosen is False and bool(b.answer.chosen) for a, b in pairs)
-            if count:
-                self.reporter.note(
-                    f"asked {_side(learned)}, the LM does not choose {name} on {count} of "
-                    f"{len(before)} examples where it does {_side(not learned)}: a run does not "
-                    f"reach {name} then, and these score 0"
-                )
+
+def _is_lost(answer: RunAnswer, other: RunAnswer) -> bool:
+    """Whether a run does not reach the node with this answer, where it does with the other."""
+    return answer.chosen is False and bool(other.chosen)
 
 
 def _side(learned: bool) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -17,7 +16,7 @@ from bae.exceptions import describe
 from bae.graph import run_sync
 from bae.lm.signatures import says
 from bae.node import Node
-from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
+from bae.optimizer.calls import CallLog, backend_of, log_of, student_for, with_log
 from bae.optimizer.node_schemas import PARTS, Part, is_node_class, is_parsed
 from bae.optimizer.optimizers import checked_options
 from bae.plan import plan_of
@@ -184,54 +183,44 @@ async def aoptimize_node(
         about["teacher"] = teacher_backend.model or repr(teacher_backend)
     if (system := scene_in(graph, node_cls).system) is not None:
         about["system"] = system
-    log = calls if isinstance(calls, CallLog) else CallLog(calls)
     made = Made.model_validate(to_jsonable_python(about))
     best: dict[str, float] = {}
     questions: dict[str, int] = {}
-    try:
-        await log.open()
-        if budget is not None:
-            log.charge(budget)
-        with budget or nullcontext():
-            if is_parsed(node_cls):
-                reporter = ProgressReporter(node_cls.__name__, "fill", log, progress)
+    async with log_of(calls, budget) as log:
+        if is_parsed(node_cls):
+            reporter = ProgressReporter(node_cls.__name__, "fill", log, progress, phase="skipped")
+            reporter.note(_PARSED)
+        for part in parts:
+            chosen, asking = found[part], different[part]
+            reporter = ProgressReporter(node_cls.__name__, part, log, progress)
+            made.examples[part] = len(chosen)
+            if not chosen and any(found.values()):
+                # Nothing is amiss: a start, say, is chosen from and never filled.
                 reporter.phase = "skipped"
-                reporter.note(_PARSED)
-            for part in parts:
-                chosen, asking = found[part], different[part]
-                reporter = ProgressReporter(node_cls.__name__, part, log, progress)
-                made.examples[part] = len(chosen)
-                if not chosen and any(found.values()):
-                    # Nothing is amiss: a start, say, is chosen from and never filled.
-                    reporter.phase = "skipped"
-                    reporter.report()
-                elif len(asking) < minimum:
-                    reporter.phase = "skipped"
-                    reporter.note(_too_few(len(chosen), len(asking), minimum))
-                else:
-                    score = metrics_for(node_cls, part, with_log(metric, log, reporter.note))
-                    questions[part] = len(asking)
-                    reached = await optimize_part(
-                        PartQuestions(node_cls, part, getattr(predictor, part), graph),
-                        asking,
-                        score,
-                        backends,
-                        optimizer,
-                        settings,
-                        log=log,
-                        reporter=reporter,
-                        budget=budget,
-                        seed=seed,
-                        concurrency=concurrency,
-                    )
-                    if reached is not None:
-                        best[part] = reached
-                    if part == "fill" and _replaces_written(node_cls, predictor):
-                        reporter.note("its instruction replaces the one in NodeConfig")
-                made.notes.extend(f"{part}: {note}" for note in reporter.notes)
-    finally:
-        if log is not calls:
-            await log.aclose()
+                reporter.report()
+            elif len(asking) < minimum:
+                reporter.phase = "skipped"
+                reporter.note(_too_few(len(chosen), len(asking), minimum))
+            else:
+                questions[part] = len(asking)
+                reached = await optimize_part(
+                    PartQuestions(node_cls, part, getattr(predictor, part), graph),
+                    asking,
+                    metrics_for(node_cls, part, with_log(metric, log, reporter.note)),
+                    backends,
+                    optimizer,
+                    settings,
+                    log=log,
+                    reporter=reporter,
+                    budget=budget,
+                    seed=seed,
+                    concurrency=concurrency,
+                )
+                if reached is not None:
+                    best[part] = reached
+                if part == "fill" and _replaces_written(node_cls, predictor):
+                    reporter.note("its instruction replaces the one in NodeConfig")
+            made.notes.extend(f"{part}: {note}" for note in reporter.notes)
     more = {"questions": questions, "best": best}
     predictor.made = made.model_copy(update={name: each for name, each in more.items() if each})
     return predictor
