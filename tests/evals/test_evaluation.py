@@ -602,8 +602,6 @@ async def test_a_judge_whose_lm_is_not_there_is_refused_before_anything_runs(
         ({"node_metrics": {Bug: lambda *_: 1}}, "the nodes of the graph are eval_graphs.Word, "),
         ({"lms": {"a": 5}}, "give an LM, the name of one"),
         ({"lms": {"a": ScriptedLM}}, "give an LM, the name of one"),
-        ({"graph": Word}, "give a Graph, as Graph(start=…)"),
-        ({"cases": "hi"}, "give a list of Cases"),
         ({"metric": "exact"}, "give a function of a case and the result"),
         ({"metric": lambda case: 1}, "give a function of a case and the result"),
         ({"metric": Judge("local")}, "give it for the class to score, as {Reply: judge}"),

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from math import inf
 from os import urandom
 from time import gmtime, perf_counter, strftime
@@ -15,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from pydantic import ValidationError
 
-from bae.evals.measures import measure
-from bae.evals.metrics import Score
+from bae.evals.measures import Measures, NodeMeasure, measure
 from bae.evals.report import CaseResult, as_json
-from bae.evals.scoring import NOT_REACHED
+from bae.evals.scoring import Scored, Scoring
 from bae.exceptions import BaeError, BudgetError, GateError, JournalError, describe
 from bae.journal.node_codec import node_codec
 from bae.language_model import is_lm
@@ -31,11 +31,8 @@ from bae.tasks import cancellations, explained, finish_despite_cancel
 from bae.usage import Usage, metered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bae.evals.case_types import CaseTypes
     from bae.evals.cases import Case
-    from bae.evals.scoring import Scoring
     from bae.journal import Journal
     from bae.journal.store import Claim
     from bae.lm import LM
@@ -48,14 +45,10 @@ Contending: TypeAlias = "LM | str | Callable[[], LM] | None"
 runs."""
 
 
-def new_stamp() -> str:
-    """What the run ids of one evaluation have in common, and no other's have."""
-    return f"{strftime('%Y%m%d-%H%M%S', gmtime())}-{urandom(3).hex()}"
-
-
-def eval_run_id(stamp: str, number: int) -> str:
-    """The id of a run of an evaluation."""
-    return f"eval-{stamp}-{number}"
+def new_run_ids() -> Iterator[str]:
+    """The ids for the runs of one evaluation, which no other has."""
+    stamp = f"{strftime('%Y%m%d-%H%M%S', gmtime())}-{urandom(3).hex()}"
+    return (f"eval-{stamp}-{number}" for number in count(1))
 
 
 def is_eval_run(run_id: str) -> bool:
@@ -63,201 +56,153 @@ def is_eval_run(run_id: str) -> bool:
     return re.fullmatch(r"eval-\d{8}-\d{6}-[0-9a-f]{6}-\d+", run_id) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of every run of an evaluation."""
+@dataclass(slots=True)
+class CaseRun:
+    """One case with one contender: its result, which is "not run" at first, and its LM work."""
 
+    contender: str
+    lm: Contending
+    case: Case
+    run_id: str
+    result: CaseResult
+    nodes: Measures = field(default_factory=dict["type[Node]", NodeMeasure])
+    metric_error: BaeError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRunner:
+    """Runs and scores cases, all with the same options."""
+
+    types: CaseTypes
+    scoring: Scoring
     journal: Journal | None
     max_iters: int
     timeout: float
     dep_cache: Mapping[Any, Any] | None
     answer: Answer | None
 
-
-@dataclass(slots=True)
-class Job:
-    """One case with one contender, and what is known of its run."""
-
-    contender: str
-    lm: Contending
-    case: Case
-    run_id: str
-    records: list[Record] = field(default_factory=list[Record])
-    result: GraphResult[Any] | None = None
-    seconds: float = 0.0
-    metric_error: BaeError | None = None
-
-    def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take a record of the run."""
-        # A body may run graphs of its own, which are other runs.
-        if run.run_id == self.run_id and not isinstance(record, TextArrived):
-            self.records.append(record)
-
-    def not_run(self, why: str) -> CaseResult:
-        """The result of a case that was not run to its end."""
-        return CaseResult(self.case, self.run_id, outcome="not run", error=why)
-
-    def forget(self) -> None:
-        """Free the run, which may be large."""
-        self.records.clear()
-        self.result = None
-
-
-class CaseRuns:
-    """Runs and scores cases."""
-
-    def __init__(self, types: CaseTypes, scoring: Scoring, options: Options) -> None:
-        self._types = types
-        self._scoring = scoring
-        self._options = options
-        self._hides = Secrets.of(types.graph).any
-
-    async def result(self, job: Job) -> CaseResult:
-        """Run a case and score it. It is "not run" if a budget around the evaluation is spent.
+    async def run(self, job: CaseRun) -> None:
+        """Run a case and score it. It stays "not run" if a budget around the evaluation is spent,
+        or if this is cancelled.
 
         Raises what is not the fault of the case: a run that cannot start, a journal that cannot be
         written.
         """
-        error = await self._run(job)
-        if spent := _spent_by(error):
-            return job.not_run(spent.message)
-        result = CaseResult(job.case, job.run_id, seconds=job.seconds)
-        if error is not None:
-            why = _described(error, self._hides)
-            result = replace(result, outcome="failed", score=0.0, error=why)
-        elif job.result is not None:
-            result = replace(result, end=node_as_json(self._types, job.result.result))
+        records: list[Record] = []
+        began = perf_counter()
+        try:
+            ended, error = await self._run(job, records)
+        finally:
+            job.nodes = measure(records)
+            job.result = replace(
+                job.result,
+                run_id=job.run_id,
+                seconds=perf_counter() - began,
+                usage=Usage.total(node.usage for node in job.nodes.values()),
+                error=STOPPED,
+            )
+        scored, unscored = Scored(), ""
         with metered() as used:
             try:
-                async with asyncio.timeout(self._options.timeout):
-                    result = await self._scored(job, result)
+                async with asyncio.timeout(self.timeout):
+                    if not _spent_by(error):
+                        scored = await self.scoring.score(job.case, ended, job.nodes)
             except TimeoutError:
-                late = f"the metric took longer than {self._options.timeout:g} s"
-                result = _unscored(result, late)
-            except BaeError as raised:
-                spent = _spent_by(raised)
-                if spent is None:
-                    raise
-                result = job.not_run(spent.message)
-        return replace(result, judging=Usage.total(used))
+                unscored = f"the metric took longer than {self.timeout:g} s"
+        result = replace(job.result, judging=Usage.total(used))
+        spent = [said for each in (error, *scored.errors) if (said := _spent_by(each))]
+        if spent:
+            job.result = replace(result, error=spent[0])
+            return
+        hides = Secrets.of(self.types.graph).any
+        if scored.errors:
+            unscored = f"it could not be scored: {_described(scored.errors[-1], hides)}"
+        job.metric_error = next((e for e in scored.errors if e.code in _OF_METRICS), None)
+        if job.metric_error is not None:
+            result = replace(result, metric_error=_described(job.metric_error, hides))
+        result = replace(result, nodes=scored.nodes)
+        if ended is not None:
+            result = replace(result, end=node_as_json(self.types, ended.result))
+        if error is not None:
+            why = _described(error, hides)
+            result = replace(result, outcome="failed", score=0.0, error=why)
+        elif scored.whole is None:
+            result = replace(result, outcome="unscored", error=unscored)
+        else:
+            score, why = scored.whole.value, scored.whole.why
+            result = replace(result, outcome="ended", score=score, why=why, error="")
+        job.result = result
 
-    async def _run(self, job: Job) -> BaseException | None:
-        """Run the case, keep its records and its time, and return the error that it failed with."""
-        options = self._options
-        bound = asyncio.timeout(options.timeout)
-        late = TimeoutError(f"the case took longer than {options.timeout:g} s")
+    async def _run(
+        self, job: CaseRun, records: list[Record]
+    ) -> tuple[GraphResult[Any] | None, BaseException | None]:
+        """The result of the run, or the error that it failed with."""
+
+        def observe(run: ObservedRun, record: Record) -> None:
+            # A body may run graphs of its own, which are other runs.
+            if run.run_id == job.run_id and not isinstance(record, TextArrived):
+                records.append(record)
+
+        bound = asyncio.timeout(self.timeout)
+        late = TimeoutError(f"the case took longer than {self.timeout:g} s")
         task = asyncio.current_task()
         assert task is not None
         # The journal keeps a run that is out of time as failed, not as cancelled.
         explained(task, lambda _: late if bound.expired() else None)
-        began = perf_counter()
         try:
-            with observing(job.observe, patience=inf):
+            with observing(observe, patience=inf):
                 async with bound:
-                    job.result = await self._types.graph.arun(
-                        self._types.start(job.case.inputs),
+                    result = await self.types.graph.arun(
+                        self.types.start(job.case.inputs),
                         _lm_for_run(job.lm),
-                        options.max_iters,
-                        answer=self._types.answerer(job.case, options.answer),
-                        dep_cache=None if options.dep_cache is None else dict(options.dep_cache),
-                        journal=options.journal,
+                        self.max_iters,
+                        answer=self.types.answerer(job.case, self.answer),
+                        dep_cache=None if self.dep_cache is None else dict(self.dep_cache),
+                        journal=self.journal,
                         run_id=job.run_id,
                     )
         except JournalError as error:
             if error.code != "bae-journal-field":  # about a value of the run
                 raise  # about the store: the next run cannot be kept either
-            return error
+            return None, error
         except asyncio.CancelledError as error:
             if cancellations():
                 raise
-            return error  # raised by the case's own code: a failure like any other
+            return None, error  # raised by the case's own code: a failure like any other
         except Exception as error:
             if bound.expired():
-                return late
-            if not job.records:
+                return None, late
+            if not records:
                 raise  # no run has started: it is not the case's fault
-            return error
+            return None, error
         finally:
-            job.seconds = perf_counter() - began
             explained(task, lambda _: None)
-        if job.result.waiting:
-            met = _gate_met(job.result.waiting)
-            job.result = None
-            if options.journal is not None:
-                await _fail_parked(options.journal, job.run_id, met)
-            return met
-        return None
-
-    async def _scored(self, job: Job, result: CaseResult) -> CaseResult:
-        """The result with its score, and those of its nodes. What a metric cannot score has no
-        score; the rest is scored all the same."""
-        scoring, case, run = self._scoring, job.case, measure(job.records)
-        nodes: dict[str, Score] = {}
-        errors: list[BaeError] = []
-
-        async def known(score: Awaitable[Score]) -> Score | None:
-            try:
-                return await score
-            except BaeError as error:
-                if _spent_by(error):
-                    raise
-                errors.append(error)
-                return None
-
-        for name in case.nodes:
-            if (found := await known(scoring.of_named(case, name, run))) is not None:
-                nodes[name] = found
-        end: Score | None = Score(0.0, NOT_REACHED)
-        if (ended := job.result) is not None:
-            whole: Score | None = None
-            if (by_metric := scoring.by_metric(case, ended)) is not None:
-                whole = await known(by_metric)
-            else:
-                end = await known(scoring.of_end(case, ended))
-                if end is not None and not errors:
-                    whole = scoring.together(case, ended, end, nodes)
-            if whole is not None:
-                result = replace(result, score=whole.value, why=whole.why)
-            else:
-                why = _described(errors[-1], self._hides)
-                result = _unscored(result, f"it could not be scored: {why}")
-        if end is not None and (name := scoring.end_of(case)):
-            nodes[name] = end
-        for name, choice in scoring.of_choices(case, run).items():
-            nodes[name] = _both(nodes[name], choice) if name in nodes else choice
-        job.metric_error = next((e for e in errors if e.code in _OF_METRICS), None)
-        metric_error = "" if job.metric_error is None else _described(job.metric_error, self._hides)
-        return replace(result, nodes=nodes, metric_error=metric_error)
+        if not result.waiting:
+            return result, None
+        met = _gate_met(result.waiting)
+        if self.journal is not None:
+            await _fail_parked(self.journal, job.run_id, met)
+        return None, met
 
 
+STOPPED: Final = "it was stopped"
 _CAUSES: Final = 4
 _OF_METRICS: Final = ("bae-metric-failed", "bae-metric-score")
 
 
-def _spent_by(error: BaseException | None) -> BudgetError | None:
-    """The error of a budget around the evaluation, if that is the error or its cause."""
+def _spent_by(error: BaseException | None) -> str:
+    """What the error of a budget around the evaluation says, if that is the error or its cause."""
     while error is not None:
         if isinstance(error, BudgetError) and error.budget in budgets_in_force():
-            return error
+            return error.message
         error = error.__cause__
-    return None
-
-
-def _unscored(result: CaseResult, why: str) -> CaseResult:
-    if result.failed:  # it scores 0 anyway; only the scores of its nodes are unknown
-        return result
-    return replace(result, outcome="unscored", score=None, error=why)
+    return ""
 
 
 def _lm_for_run(given: Contending) -> LM | str | None:
     if callable(given) and not is_lm(given):
         return given()
     return cast("LM | str | None", given)
-
-
-def _both(fields: Score, choice: Score) -> Score:
-    why = "; ".join(filter(None, (fields.why, choice.why)))
-    return Score((fields.value + choice.value) / 2, why)
 
 
 def _described(error: BaseException, hides: bool) -> str:
@@ -312,24 +257,23 @@ def case_as_json(types: CaseTypes, case: Case) -> dict[str, Any]:
     if isinstance(case.inputs, Node):
         found: dict[str, Any] = {"input": node_as_json(types, case.inputs)["fields"]}
     else:
-        found = {"input": _shown(case.inputs, [types.graph.start], types)}
+        found = {"input": _shown(types, case.inputs, [types.graph.start])}
     if case.expected is not None:
         end = types.expected_end(case)
         ends = types.graph.terminal_nodes if end is None else (end,)
-        found["expected"] = _shown(case.expected, ends, types)
+        found["expected"] = _shown(types, case.expected, ends)
     if case.expected_type:
         found["expected_type"] = case.expected_type
     if case.nodes:
         found["nodes"] = {
-            name: _shown(fields, [cls], types) if (cls := types.named(name)) else {}
+            name: _shown(types, fields, [cls] if (cls := types.named(name)) else ())
             for name, fields in case.nodes.items()
         }
     if case.answers:
-        gates = {place: types.gates[place] for place in case.answers if place in types.gates}
         found["answers"] = {
-            place: as_json(case.answers[place])
-            for place, (cls, name) in gates.items()
-            if name not in secret_fields(cls)
+            place: as_json(value)
+            for place, value in case.answers.items()
+            if types.gates[place][1] not in secret_fields(types.gates[place][0])
         }
     return found
 
@@ -351,7 +295,7 @@ def node_as_json(types: CaseTypes, node: Node) -> dict[str, Any]:
 
 
 def _shown(
-    given: Mapping[str, Any], classes: Iterable[type[Node]], types: CaseTypes
+    types: CaseTypes, given: Mapping[str, Any], classes: Iterable[type[Node]]
 ) -> dict[str, Any]:
     """Fields as JSON, without those that are a secret of one of the classes."""
     hidden = {

@@ -3,7 +3,7 @@ answers to gates, all checked before anything runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -36,13 +36,10 @@ def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
 class CaseTypes:
     """The types of a graph, as its cases have to fit them."""
 
-    NOT_GIVEN: Mapping[str, Any] = {}
-    """Inputs that are missing, which is a problem by itself."""
-
     def __init__(self, graph: Graph[Any, Any]) -> None:
         self.graph = graph
         self.names = _names_for(every_node(graph))
-        """The name of each class in cases and tables."""
+        """The name of each class in cases and tables: a second class of one name is `Reply 2`."""
         self._by_name = {name: cls for cls, name in self.names.items()}
         self._ends = tuple(graph.terminal_nodes)
         self.gates = {
@@ -147,9 +144,7 @@ class CaseTypes:
 
     def problems(self, case: Case) -> list[str]:
         """What does not fit, as `input.age: Input should be …`; empty if everything fits."""
-        found: list[str] = []
-        if case.inputs is not self.NOT_GIVEN:
-            found += self._start_problems(case.inputs)
+        found = self._start_problems(case.inputs)
         if misshapen := _shape_problems(case):
             return found + misshapen
         if case.metric is None:  # otherwise what is expected is for the metric to know
@@ -201,10 +196,16 @@ class CaseTypes:
             ends = (cls,)
         if case.expected is None or not ends:
             return []
+        known = {name: None for end in ends for name in _fields_by_name(end)}
+        unknown = [
+            f"expected.{name}: no end has such a field, "
+            + suggest(name, known, f"there are {', '.join(known)}")
+            for name in case.expected
+            if name not in known and len(ends) > 1
+        ]
         # With several ends it is enough to fit one of them; otherwise the nearest is reported.
-        found = [self._field_problems("expected", end, case.expected) for end in ends]
-        unknown = [] if len(ends) == 1 else [*_in_no_end(ends, case.expected)]
-        return unknown or min(found, key=len)
+        fits = (self._field_problems("expected", end, case.expected) for end in ends)
+        return unknown or min(fits, key=len)
 
     def _field_problems(self, place: str, cls: type[Node], fields: Mapping[str, Any]) -> list[str]:
         known = _fields_by_name(cls)
@@ -224,19 +225,10 @@ class CaseTypes:
 
 
 def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
-    """The names of classes side by side: those of one name with their module, and numbered where
-    that is the same too."""
-    short_names = [cls.__name__ for cls in nodes]
-    names = {
-        cls: cls.__name__
-        if short_names.count(cls.__name__) == 1
-        else f"{cls.__module__}.{cls.__name__}"
-        for cls in nodes
-    }
     found: dict[type[Node], str] = {}
-    for cls, name in names.items():
-        same = [other for other, its_name in names.items() if its_name == name]
-        found[cls] = name if len(same) == 1 else f"{name} {same.index(cls) + 1}"
+    for cls in nodes:
+        number = 1 + sum(other.__name__ == cls.__name__ for other in found)
+        found[cls] = cls.__name__ if number == 1 else f"{cls.__name__} {number}"
     return found
 
 
@@ -292,13 +284,3 @@ def _no_node(name: str, among: Iterable[str]) -> str:
     names = sorted(among)
     hint = suggest(name, names, f"there are {', '.join(names)}")
     return f"{name!r} is no such node, {hint}"
-
-
-def _in_no_end(ends: Sequence[type[Node]], expected: Mapping[str, Any]) -> Iterator[str]:
-    """The problems of expected fields that no end has."""
-    known = {name for end in ends for name in _fields_by_name(end)}
-    fields = "; ".join(f"{end.__name__} has {', '.join(end.__pydantic_fields__)}" for end in ends)
-    for name in expected:
-        if name not in known:
-            hint = " ".join(filter(None, (suggest(name, sorted(known), ""), fields)))
-            yield f"expected.{name}: no end has such a field, {hint}"

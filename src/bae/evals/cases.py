@@ -132,9 +132,7 @@ def _lines(file: Path, types: CaseTypes) -> Iterator[Checked]:
 
 def _read(number: int, line: bytes, types: CaseTypes) -> tuple[Case | None, list[str]]:
     try:
-        values: Any = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except UnicodeDecodeError as error:
-        return None, [f"is not UTF-8: {error.reason} at byte {error.start + 1}"]
+        values: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
         return None, [f"is not JSON: {error}"]
     if not isinstance(values, dict):
@@ -148,8 +146,7 @@ def _read(number: int, line: bytes, types: CaseTypes) -> tuple[Case | None, list
         if key not in keys
     ]
     if "input" not in given:
-        wrong.append("input: there is none, and a run needs something to start with")
-    inputs = types.fields_of(given["input"]) if "input" in given else types.NOT_GIVEN
+        return None, [*wrong, "input: there is none, and a run needs something to start with"]
     case: dict[str, Any] = {"name": f"case {number}"}
     case |= {key: given[key] for key in _KEYS if key in given}
-    return Case(inputs, **case), wrong
+    return Case(types.fields_of(given["input"]), **case), wrong

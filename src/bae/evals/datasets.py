@@ -4,24 +4,24 @@ graph's nodes, and evaluators as the metric of each case."""
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from inspect import isawaitable, iscoroutinefunction
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import BaseModel
 
 from bae.evals.case_types import CaseTypes
 from bae.evals.cases import Case, invalid_cases
-from bae.evals.metrics import Score, read_score
-from bae.evals.scoring import score_by_expected
+from bae.evals.measures import measure
+from bae.evals.metrics import Score, call_scorer, read_score
+from bae.evals.scoring import Scoring
 from bae.exceptions import BaeError
 from bae.lm.extras import need
+from bae.lm.prompts import asked_fields
 from bae.node import Node
 from bae.plan import plan_of
-from bae.threads import in_thread
 
 if TYPE_CHECKING:
     from bae.evals.case_types import Checked
@@ -118,29 +118,32 @@ class _Reader:
         self._only = plain[0].name if len(plain) == 1 else None
         """The field that an expected plain value is the value of."""
         # A task returns one shape: where one case expects a plain value, all evaluators get one.
-        expected = (case.expected_output for case in dataset.cases)
-        self._plain = any(self._is_plain(each) for each in expected if each is not None)
+        self._plain = any(self._is_plain(case.expected_output) for case in dataset.cases)
 
     def cases(self, dataset: Any) -> Iterator[Checked]:
         for number, each in enumerate(dataset.cases, 1):
             expected = each.expected_output
             wrong: list[str] = []
-            if self._is_plain(expected) and self._only is None:
-                ends = " and ".join(end.__name__ for end in self._types.graph.terminal_nodes)
-                wrong.append(
-                    f"expected_output: give an object of the fields of {ends}: a value alone does "
-                    "not say which field is meant"
-                )
+            fields: Any = _by_name(expected)
+            kind = ""
+            if isinstance(expected, Node):
+                cls = type(expected)
+                fields = {name: getattr(expected, name) for name in asked_fields(cls)}
+                kind = self._types.names.get(cls, cls.__name__)
+            elif self._is_plain(expected):
+                fields = None if self._only is None else {self._only: expected}
+                if fields is None:
+                    ends = " and ".join(end.__name__ for end in self._types.graph.terminal_nodes)
+                    wrong.append(
+                        f"expected_output: give an object of the fields of {ends}: a value alone "
+                        "does not say which field is meant"
+                    )
+            metadata: Any = {} if each.metadata is None else _by_name(each.metadata)
+            if not hasattr(metadata, "keys"):
+                metadata = {"metadata": metadata}
             name = each.name or f"case {number}"
-            kind = cast("type[Any]", type(expected))
-            case = Case(
-                self._types.fields_of(_by_name(each.inputs)),
-                name,
-                self._expected(expected),
-                self._types.names.get(kind, kind.__name__) if isinstance(expected, Node) else "",
-                metadata=_metadata(each.metadata),
-            )
-            yield name, case, wrong
+            inputs = self._types.fields_of(_by_name(each.inputs))
+            yield name, Case(inputs, name, fields, kind, metadata=metadata), wrong
 
     def with_evaluators(self, case: Case, each: Any, of_all: Sequence[Any]) -> Case:
         evaluators = [*each.evaluators, *of_all]
@@ -148,15 +151,6 @@ class _Reader:
             return case
         plain = self._only if self._plain else None
         return replace(case, metric=_Evaluators(evaluators, each, plain, self._types))
-
-    def _expected(self, expected: Any) -> Mapping[str, Any] | None:
-        if isinstance(expected, Node):
-            from bae.lm.prompts import asked_fields
-
-            return {name: getattr(expected, name) for name in asked_fields(type(expected))}
-        if self._is_plain(expected):
-            return None if self._only is None else {self._only: expected}
-        return _by_name(expected)
 
     def _is_plain(self, expected: Any) -> bool:
         """Whether an expected output is the value of a field, and not the fields by name."""
@@ -173,80 +167,56 @@ class _Reader:
         return True
 
 
+@dataclass(frozen=True, slots=True)
 class _Evaluators:
     """The evaluators of one case, as its metric. `plain` names the field of the end that they get
     as the output, if they expect a plain value."""
 
-    def __init__(
-        self, evaluators: Sequence[Any], case: Any, plain: str | None, types: CaseTypes
-    ) -> None:
-        self._evaluators = evaluators
-        self._case = case
-        self._plain = plain
-        self._types = types
+    evaluators: Sequence[Any]
+    written: Any
+    plain: str | None
+    types: CaseTypes
 
     async def __call__(self, case: Case, result: GraphResult[Any]) -> Score:
         context = self._context(case, result)
         found: list[float] = []
         reasons: list[str] = []
         silent = False
-        for evaluator in self._evaluators:
-            every = await self._evaluate(evaluator, context, case)
+        for evaluator in self.evaluators:
+            name: str = evaluator.get_default_evaluation_name()
+            what = f"the case {case.name!r}: the evaluator"
+            fix = "fix the evaluator, or take it out of the dataset"
+            every: Any = await call_scorer(
+                evaluator.evaluate, context, what=f"{what} {name}", fix=fix
+            )
+            every = cast(dict[str, Any], every) if isinstance(every, Mapping) else {name: every}
             silent = silent or not every
-            for name, value, reason in every:
+            for name, each in every.items():
+                reason = getattr(each, "reason", None)
+                value = each.value if hasattr(each, "reason") else each
                 if isinstance(value, str):
                     continue
-                score = read_score(value, where=f"the case {case.name!r}: the evaluator {name}")
+                score = read_score(value, where=f"{what} {name}")
                 found.append(score.value)
                 if score.value < 1:
-                    reasons.append(f"{name}: {reason or format(score.value, '.2g')}")
-        if not found and silent:
-            return await score_by_expected(self._types, case, result)
-        if not found:
-            raise BaeError(
-                f"the case {case.name!r}: its evaluators gave labels alone, and no score",
-                code="bae-metric-score",
-                fix="let one of them return a bool or a number from 0 to 1, or give a metric",
-            )
-        return Score(math.fsum(found) / len(found), "; ".join(reasons))
-
-    async def _evaluate(
-        self, evaluator: Any, context: Any, case: Case
-    ) -> list[tuple[str, Any, str | None]]:
-        """What one evaluator returns: names, values and reasons."""
-        name: str = evaluator.get_default_evaluation_name()
-        package = need("pydantic_evals.evaluators", extra="evals", by="an evaluator")
-        evaluate: Callable[[Any], Any] = evaluator.evaluate
-        own = cast(Any, type(evaluator)).evaluate_async is not package.Evaluator.evaluate_async
-        try:
-            if own or iscoroutinefunction(evaluate):
-                returned = await evaluator.evaluate_async(context)
-            else:  # a sync one may be slow
-                returned = await in_thread(evaluate, context)
-                returned = await returned if isawaitable(returned) else returned
-        except BaeError:
-            raise
-        except Exception as error:
-            raise BaeError(
-                f"the case {case.name!r}: the evaluator {name} raised {type(error).__name__}",
-                code="bae-metric-failed",
-                cause=error,
-                fix="fix the evaluator, or take it out of the dataset",
-            ) from error
-        every = (
-            cast(Mapping[str, Any], returned) if isinstance(returned, Mapping) else {name: returned}
+                    reasons.append(f"{name}: {reason or f'{score.value:.2g}'}")
+        if found:
+            return Score(fmean(found), "; ".join(reasons))
+        if silent:
+            expects = replace(case, metric=None)
+            scored = await Scoring(self.types).score(expects, result, measure(result.journal))
+            assert scored.whole is not None
+            return scored.whole
+        raise BaeError(
+            f"the case {case.name!r}: its evaluators gave labels alone, and no score",
+            code="bae-metric-score",
+            fix="let one of them return a bool or a number from 0 to 1, or give a metric",
         )
-        return [
-            (each, value.value, value.reason)
-            if hasattr(value, "value") and hasattr(value, "reason")
-            else (each, value, None)
-            for each, value in every.items()
-        ]
 
     def _context(self, case: Case, result: GraphResult[Any]) -> Any:
         package = need("pydantic_evals.evaluators", extra="evals", by="an evaluator")
         otel = need("pydantic_evals.otel", extra="evals", by="an evaluator")
-        end: Node = result.result
+        output: Any = result.result
         usage = result.usage
         metrics: dict[str, int | float] = {
             "requests": usage.calls,
@@ -255,15 +225,15 @@ class _Evaluators:
         }
         if usage.cost is not None:
             metrics["cost"] = usage.cost
-        plain = self._plain if self._plain is not None and hasattr(end, self._plain) else None
-        if plain is None:
-            expected, output = self._expected_node(case, end), end
+        if self.plain is not None and hasattr(output, self.plain):
+            expected = (case.expected or {}).get(self.plain)
+            output = getattr(output, self.plain)
         else:
-            expected, output = (case.expected or {}).get(plain), getattr(end, plain)
+            expected = self._expected_node(case, output)
         return package.EvaluatorContext(
             name=case.name,
-            inputs=self._case.inputs,
-            metadata=self._case.metadata,
+            inputs=self.written.inputs,
+            metadata=self.written.metadata,
             expected_output=expected,
             output=output,
             duration=result.journal[-1].at - result.journal[0].at,
@@ -276,15 +246,14 @@ class _Evaluators:
 
     def _expected_node(self, case: Case, end: Node) -> Any:
         """What is expected as a node, equal to the one that the run ended at if that is right."""
-        expected = self._case.expected_output
+        expected = self.written.expected_output
         if expected is None or isinstance(expected, Node) or case.expected is None:
             return expected
-        cls = type(end)
-        fields = self._types.by_field(cls, case.expected)
-        if not fields.keys() <= cls.__pydantic_fields__.keys():
+        fields = self.types.by_field(type(end), case.expected)
+        if not fields.keys() <= type(end).__pydantic_fields__.keys():
             return expected
         try:
-            return end.model_copy(update=self._types.expectation(cls, fields))
+            return end.model_copy(update=self.types.expectation(type(end), fields))
         except Exception:  # another end is meant, with fields of the same names
             return expected
 
@@ -305,16 +274,11 @@ def _unusable_evaluators(dataset: Any) -> Iterator[str]:
     """The evaluators of a dataset that bae has nothing for, each with the reason."""
     for each in getattr(dataset, "report_evaluators", ()):
         yield f"{type(each).__name__}: it looks at a report of pydantic-evals, and there is none"
-    of_cases = [
-        (f"{case.name or f'case {number}'}: ", each)
-        for number, case in enumerate(dataset.cases, 1)
-        for each in case.evaluators
-    ]
-    for where, each in (*(("", each) for each in dataset.evaluators), *of_cases):
-        if any(
-            base.__name__ in _OF_SPANS and base.__module__.startswith("pydantic_evals.")
-            for base in cast(type[Any], type(each)).__mro__
-        ):
+    named = [("", each) for each in dataset.evaluators]
+    for number, case in enumerate(dataset.cases, 1):
+        named += [(f"{case.name or f'case {number}'}: ", each) for each in case.evaluators]
+    for where, each in named:
+        if type(each).__name__ in _OF_SPANS:
             why = "it looks at spans of OpenTelemetry, and bae records none for evaluators"
             yield f"{where}{type(each).__name__}: {why}"
 
@@ -322,22 +286,15 @@ def _unusable_evaluators(dataset: Any) -> Iterator[str]:
 def _without_evaluators(path: Path) -> dict[str, Any]:
     """The file of a dataset, without its evaluators."""
     text = path.read_text(encoding="utf-8")
+    content: dict[str, Any]
     if path.suffix.lower() == ".json":
-        content: Any = json.loads(text)
+        content = json.loads(text)
     else:
         content = need("yaml", extra="evals", by=f"reading {path.name}").safe_load(text)
-    if not isinstance(content, dict):
-        raise ValueError("it is no object with cases")
-    found = {k: v for k, v in cast(dict[str, Any], content).items() if k not in _EVALUATORS}
-    cases: Any = found.get("cases")
-    if isinstance(cases, list):
-        found["cases"] = [
-            {k: v for k, v in cast(dict[str, Any], each).items() if k not in _EVALUATORS}
-            if isinstance(each, dict)
-            else each
-            for each in cast(list[Any], cases)
-        ]
-    return found
+    for part in (content, *content["cases"]):
+        for key in _EVALUATORS:
+            part.pop(key, None)
+    return content
 
 
 def _by_name(value: Any) -> Any:
@@ -345,10 +302,3 @@ def _by_name(value: Any) -> Any:
     if isinstance(value, BaseModel) and not isinstance(value, Node):
         return dict(value)
     return value
-
-
-def _metadata(value: Any) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    named = _by_name(value)
-    return cast(Mapping[str, Any], named) if isinstance(named, Mapping) else {"metadata": value}

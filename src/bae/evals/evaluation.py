@@ -9,25 +9,23 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from bae.evals.case_runs import (
-    CaseRuns,
+    STOPPED,
+    CaseRun,
+    CaseRunner,
     Contending,
-    Job,
-    Options,
     case_as_json,
-    eval_run_id,
-    new_stamp,
+    new_run_ids,
 )
 from bae.evals.case_types import CaseTypes, every_node
 from bae.evals.cases import Case, invalid_cases
 from bae.evals.judge import Judge
-from bae.evals.measures import Done, contenders_of, differences_of, measure
+from bae.evals.measures import contenders_of, differences_of
 from bae.evals.metrics import fields_metric, short
 from bae.evals.report import CaseResult, Evaluation
 from bae.evals.scoring import Scoring
-from bae.graph import Graph
 from bae.language_model import is_lm
 from bae.tasks import all_or_first_error
 from bae.threads import in_thread
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from bae.evals.case_types import Checked
     from bae.evals.cases import CaseMetric
     from bae.evals.metrics import NodeMetric
+    from bae.graph import Graph
     from bae.journal import Journal
     from bae.lm.policies.budget import Budget
     from bae.node import Node
@@ -99,7 +98,7 @@ async def evaluate(
     (`bae-metric-failed`, `bae-metric-score`). All arguments are checked before anything runs, and
     the LM of a `Judge` too.
     """
-    _check_arguments(graph, cases, lms)
+    _check_lms(lms)
     if concurrency < 1 or not timeout > 0:
         raise ValueError(
             f"evaluate(concurrency={concurrency!r}, timeout={timeout!r}): give one case or more at "
@@ -111,27 +110,32 @@ async def evaluate(
     if not checked:
         raise invalid_cases("there are no cases", fix="give one or more: Case({…}, expected={…})")
     check_metrics(graph, metric, node_metrics)
-    by_node = dict(node_metrics or {})
     own = () if metric is not None else (case.metric for case in checked)
-    for each in (*by_node.values(), *own):
+    for each in (*(node_metrics or {}).values(), *own):
         if isinstance(each, Judge):
             each.ready()
-    scoring = Scoring(types, metric, by_node)
-    evaluating = _Evaluating(
-        types,
-        checked,
-        {name: _ready(lm) for name, lm in lms.items()},
-        CaseRuns(types, scoring, Options(journal, max_iters, timeout, dep_cache, answer)),
-        progress,
-        str(getattr(journal, "path", "")),
-        first_alone=scoring.asks(checked[0]),
-    )
+    ready = {name: _ready(lm) for name, lm in lms.items()}
+    run_ids = new_run_ids()
+    runs = [
+        CaseRun(name, lm, case, next(run_ids), CaseResult(case, "", outcome="not run", asked=asked))
+        for case in checked
+        for asked in [case_as_json(types, case)]
+        for name, lm in ready.items()
+    ]
+    scoring = Scoring(types, metric, node_metrics)
+    runner = CaseRunner(types, scoring, journal, max_iters, timeout, dep_cache, answer)
+    evaluating = _Evaluating(runs, runner, concurrency, progress)
     with budget or nullcontext():
-        await evaluating.run(concurrency, stop)
-    return await in_thread(evaluating.evaluation)
+        await evaluating.run(len(lms) if scoring.asks(checked[0]) else 0, stop)
 
+    def found() -> Evaluation:
+        by_name = {name: [run for run in runs if run.contender == name] for name in lms}
+        contenders = contenders_of(by_name, types.names)
+        differences = differences_of(contenders)
+        file = str(getattr(journal, "path", ""))
+        return Evaluation(graph.name, contenders, differences, file, evaluating.stopped)
 
-_WAS_STOPPED: Final = "it was stopped"
+    return await in_thread(found)
 
 
 class _Ended(Exception):
@@ -139,112 +143,74 @@ class _Ended(Exception):
 
 
 class _Evaluating:
+    """Workers that share the runs of an evaluation."""
+
     def __init__(
         self,
-        types: CaseTypes,
-        cases: list[Case],
-        lms: Mapping[str, Contending],
-        runs: CaseRuns,
+        runs: Sequence[CaseRun],
+        runner: CaseRunner,
+        concurrency: int,
         progress: Progressing | None,
-        journal: str,
-        *,
-        first_alone: bool,
     ) -> None:
-        self._types = types
         self._runs = runs
+        self._runner = runner
+        self._concurrency = concurrency
         self._progress = progress
-        self._journal = journal
-        self._names = list(lms)
-        stamp = new_stamp()
-        pairs = [(case, name) for case in cases for name in lms]
-        self._jobs = [
-            Job(name, lms[name], case, eval_run_id(stamp, number))
-            for number, (case, name) in enumerate(pairs, 1)
-        ]
-        self._first = self._jobs[: len(lms)] if first_alone else []
-        self._asked = {case.name: case_as_json(types, case) for case in cases}
-        self._done: dict[str, Done] = {}
         self._over = 0
-        self._stopped = ""
+        self.stopped = ""
+        """Why not all cases were run."""
 
-    async def run(self, concurrency: int, stop: asyncio.Event | None) -> None:
-        """Run all jobs, or those until the evaluation is stopped."""
+    async def run(self, first: int, stop: asyncio.Event | None) -> None:
+        """Run all, those of the `first` case alone at first; or those until the evaluation is
+        stopped."""
 
         async def work() -> None:
-            await self._share(self._first, concurrency)
-            self._refuse_failing_metric()
-            await self._share(self._jobs[len(self._first) :], concurrency)
-            if stop is not None:
-                raise _Ended
-
-        async def watch(stop: asyncio.Event) -> None:
-            await stop.wait()
-            self._stopped = self._stopped or _WAS_STOPPED
+            await self._share(self._runs[:first])
+            self._refuse_failing_metric(self._runs[:first])
+            await self._share(self._runs[first:])
             raise _Ended
 
-        if stop is None:
-            await work()
-            return
+        async def watch() -> None:
+            if stop is not None:
+                await stop.wait()
+                self.stopped = self.stopped or STOPPED
+                raise _Ended
+
         with suppress(_Ended):
-            await all_or_first_error([work, lambda: watch(stop)])
+            await all_or_first_error([work, watch])
+        for run in self._runs:
+            if not run.result.run_id:
+                run.result = replace(run.result, error=self.stopped)
 
-    def evaluation(self) -> Evaluation:
-        """What was found."""
-        done = {
-            name: [self._result(job) for job in self._jobs if job.contender == name]
-            for name in self._names
-        }
-        contenders = contenders_of(done, self._types.names)
-        differences = differences_of(contenders)
-        name = self._types.graph.name
-        return Evaluation(name, contenders, differences, self._journal, self._stopped)
+    async def _share(self, runs: Sequence[CaseRun]) -> None:
+        waiting = iter(runs)
+        workers = min(self._concurrency, len(runs))
+        await all_or_first_error([lambda: self._work(waiting)] * workers)
 
-    async def _share(self, jobs: Sequence[Job], concurrency: int) -> None:
-        waiting = iter(jobs)
-        await all_or_first_error([lambda: self._work(waiting)] * min(concurrency, len(jobs)))
-
-    def _refuse_failing_metric(self) -> None:
+    def _refuse_failing_metric(self, first: Sequence[CaseRun]) -> None:
         """Raise the error of the metric if it failed for every contender of the first case."""
-        done = [self._done[job.run_id].result for job in self._first if job.run_id in self._done]
-        errors = [job.metric_error for job in self._first if job.metric_error is not None]
-        if errors and not any(r.outcome == "ended" and not r.metric_error for r in done):
+        errors = [run.metric_error for run in first if run.metric_error is not None]
+        results = [run.result for run in first]
+        if errors and not any(r.outcome == "ended" and not r.metric_error for r in results):
             raise errors[0]
 
-    async def _work(self, waiting: Iterator[Job]) -> None:
-        for job in waiting:
-            if self._stopped:
+    async def _work(self, waiting: Iterator[CaseRun]) -> None:
+        for run in waiting:
+            if self.stopped:
                 return
-            try:
-                result = await self._runs.result(job)
-            except BaseException:
-                self._keep(job, job.not_run(_WAS_STOPPED))
-                raise
-            self._keep(job, result)
-            if result.outcome == "not run":
-                self._stopped = self._stopped or result.error
+            await self._runner.run(run)
+            if run.result.outcome == "not run":
+                self.stopped = self.stopped or run.result.error
             else:
                 self._over += 1
-                self._report_progress(job)
+                self._report_progress(run)
 
-    def _keep(self, job: Job, result: CaseResult) -> None:
-        run = measure(job.records)
-        result = replace(result, usage=run.usage, asked=self._asked[job.case.name])
-        self._done[job.run_id] = Done(result, run)
-        job.forget()
-
-    def _result(self, job: Job) -> Done:
-        found = self._done.get(job.run_id)
-        if found is not None:
-            return found
-        asked = self._asked[job.case.name]
-        return Done(replace(job.not_run(self._stopped), run_id="", asked=asked), None)
-
-    def _report_progress(self, job: Job) -> None:
+    def _report_progress(self, run: CaseRun) -> None:
         progress = self._progress
         if progress is None:
             return
         try:
-            progress(self._over, len(self._jobs), job.contender, self._done[job.run_id].result)
+            progress(self._over, len(self._runs), run.contender, run.result)
         except Exception:  # a display of the caller's cannot break an evaluation
             self._progress = None
             _log.warning("progress=%r raised, and is not called again", progress, exc_info=True)
@@ -273,14 +239,7 @@ def _ready(lm: Contending) -> Contending:
 # --- arguments, checked before the first run, so that mistakes cost nothing -------------------
 
 
-def _check_arguments(graph: object, cases: object, lms: object) -> None:
-    if not isinstance(graph, Graph):
-        raise TypeError(f"evaluate({short(graph)}, …): give a Graph, as Graph(start=…)")
-    if isinstance(cases, str | bytes | Mapping) or not isinstance(cases, Iterable):
-        raise TypeError(
-            f"evaluate(graph, {short(cast(object, cases))}, …): give a list of Cases, or load them "
-            "with load_cases(file, graph)"
-        )
+def _check_lms(lms: object) -> None:
     if not isinstance(lms, Mapping) or not lms:
         raise TypeError(
             f"evaluate(lms={short(cast(object, lms))}): give one LM or more by their names in "

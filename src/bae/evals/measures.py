@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from bae.evals.intervals import interval, paired_difference
-from bae.evals.report import CaseResult, Contender, Difference, Row
+from bae.evals.report import Contender, Difference, Row
 from bae.history import History
 from bae.usage import Usage
 
 if TYPE_CHECKING:
+    from bae.evals.case_runs import CaseRun
     from bae.node import Node
     from bae.place import Place
     from bae.records import Record
@@ -38,26 +39,18 @@ class NodeMeasure:
     None where it was asked and made no valid choice."""
 
 
-@dataclass(slots=True)
-class RunMeasure:
-    """One run: its node classes, in the order in which they were met."""
-
-    nodes: dict[type[Node], NodeMeasure] = field(default_factory=dict["type[Node]", NodeMeasure])
-
-    @property
-    def usage(self) -> Usage:
-        """What all of it used."""
-        return Usage.total(node.usage for node in self.nodes.values())
+Measures: TypeAlias = "dict[type[Node], NodeMeasure]"
+"""The LM work of one run by node class, in the order in which the classes were met."""
 
 
-def measure(records: Iterable[Record]) -> RunMeasure:
+def measure(records: Iterable[Record]) -> Measures:
     """What the records of a run say, taken in their order.
 
     An answer that chooses and fills at once counts for the choosing node, valid or not: an invalid
     one may not say which node it fills. A question that was cut off has the usage of its answers so
     far.
     """
-    measured = RunMeasure()
+    measured: Measures = {}
     history = History(records)
     for step in _in_order(history.run):
         if step.node_type is None:
@@ -65,7 +58,7 @@ def measure(records: Iterable[Record]) -> RunMeasure:
         questions = [*step.questions]
         if not step.whole and not questions:
             continue
-        node = measured.nodes.setdefault(step.node_type, NodeMeasure())
+        node = measured.setdefault(step.node_type, NodeMeasure())
         if step.whole:
             node.last = step.node
         if step.choice is not None and step.graph is history.run:
@@ -103,22 +96,14 @@ def _count(node: NodeMeasure, step: Step, question: Question) -> None:
 # --- rows of tables ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A case with one contender, and what its run was like; None where there was no run."""
-
-    result: CaseResult
-    run: RunMeasure | None
-
-
 def contenders_of(
-    done: Mapping[str, Sequence[Done]], names: Mapping[type[Node], str]
+    runs: Mapping[str, Sequence[CaseRun]], names: Mapping[type[Node], str]
 ) -> list[Contender]:
     """The contenders by name, each with rows for the same node classes, in the order of `names`:
     those with LM work or a score in any."""
     rows = {
         contender: [_node_row(cls, node, cases) for cls, node in names.items()]
-        for contender, cases in done.items()
+        for contender, cases in runs.items()
     }
     every = [row for each in rows.values() for row in each]
     shown = {row.node for row in every if row.calls or row.judged or row.score is not None}
@@ -129,17 +114,15 @@ def contenders_of(
             [row for row in rows[contender] if row.node in shown],
             [each.result for each in cases],
         )
-        for contender, cases in done.items()
+        for contender, cases in runs.items()
     ]
 
 
 def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
     """Each further contender against the first, over the cases that both have a score for."""
-    if not contenders:
-        return []
-    first = contenders[0]
     found: list[Difference] = []
     for other in contenders[1:]:
+        first = contenders[0]
         pairs = [
             (before.score, after.score)
             for before, after in zip(first.cases, other.cases, strict=True)
@@ -150,16 +133,16 @@ def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
     return found
 
 
-def _total(done: Sequence[Done]) -> Row:
-    over = [each.result for each in done if each.result.outcome != "not run"]
+def _total(runs: Sequence[CaseRun]) -> Row:
+    over = [each.result for each in runs if each.result.outcome != "not run"]
     scores = [result.score for result in over if result.score is not None]
-    measured = [node for each in done if each.run for node in each.run.nodes.values()]
+    measured = [node for each in runs for node in each.nodes.values()]
     return _row("", len(over), measured, scores, [result.seconds for result in over])
 
 
-def _node_row(cls: type[Node], name: str, done: Sequence[Done]) -> Row:
-    measured = [each.run.nodes[cls] for each in done if each.run and cls in each.run.nodes]
-    scores = [each.result.nodes[name].value for each in done if name in each.result.nodes]
+def _node_row(cls: type[Node], name: str, runs: Sequence[CaseRun]) -> Row:
+    measured = [each.nodes[cls] for each in runs if cls in each.nodes]
+    scores = [each.result.nodes[name].value for each in runs if name in each.result.nodes]
     seconds = [taken for node in measured for taken in node.seconds.values()]
     return _row(name, len(measured), measured, scores, seconds)
 

@@ -94,29 +94,30 @@ def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> 
 
 
 async def call_metric(metric: Callable[..., Any], *given: Any, where: str, fix: str = "") -> Score:
-    """Call a metric, sync or async, and read what it returns as a score.
+    """Call a metric, sync or async, and read what it returns as a score; see `call_scorer`."""
+    what = f"{where}: the metric {_name(metric)}"
+    fix = fix or "fix the metric; it may return 0 for what it cannot judge"
+    return read_score(await call_scorer(metric, *given, what=what, fix=fix), where=what)
 
-    A sync one runs in a worker thread. An exception becomes a `BaeError` (`bae-metric-failed`) that
-    says `where`; an error of bae, such as a spent budget or a failed LM call, stays itself.
+
+async def call_scorer(scorer: Callable[..., Any], *given: Any, what: str, fix: str) -> Any:
+    """What a user's function returns, which may be async; a sync one runs in a worker thread.
+
+    An exception becomes a `BaeError` (`bae-metric-failed`) that says `what` raised; an error of
+    bae, such as a spent budget or a failed LM call, stays itself.
     """
+    called = getattr(scorer, "__call__", None)  # noqa: B004  its code is meant
     try:
-        returned: Any
-        if _is_async(metric):
-            returned = metric(*given)
-        else:
-            returned = await in_thread(metric, *given)
-        if isawaitable(returned):
-            returned = await returned
+        if iscoroutinefunction(scorer) or iscoroutinefunction(called):
+            return await scorer(*given)
+        returned: Any = await in_thread(scorer, *given)
+        return await returned if isawaitable(returned) else returned
     except BaeError:
         raise
     except Exception as error:
         raise BaeError(
-            f"{where}: the metric {_name(metric)} raised {type(error).__name__}",
-            code="bae-metric-failed",
-            cause=error,
-            fix=fix or "fix the metric; it may return 0 for what it cannot judge",
+            f"{what} raised {type(error).__name__}", code="bae-metric-failed", cause=error, fix=fix
         ) from error
-    return read_score(returned, where=f"{where}: the metric {_name(metric)}")
 
 
 def read_score(returned: Any, *, where: str) -> Score:
@@ -181,10 +182,6 @@ _TOKEN: Final = re.compile(
 
 def _is_number(value: object) -> bool:
     return not isinstance(value, str | bytes) and hasattr(value, "__float__")
-
-
-def _is_async(metric: Callable[..., Any]) -> bool:
-    return iscoroutinefunction(metric) or iscoroutinefunction(getattr(metric, "__call__", None))  # noqa: B004  its code is meant
 
 
 def _name(metric: object) -> str:

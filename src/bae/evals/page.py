@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-from bae.evals.report import printable
 
 if TYPE_CHECKING:
     from bae.evals.intervals import Interval
@@ -21,43 +19,35 @@ MOST: Final = 50
 _LONGEST: Final = 300
 
 _COLUMNS: Final = ("cases", "scored", "score", "valid", "calls", "tokens", "cost", "p50", "p95")
-_RIGHT: Final = ("---", *("---:",) * len(_COLUMNS))
 
 
 def to_markdown(found: Evaluation) -> str:
     """Tables for people."""
-    parts = [f"# {_text(found.graph)}: {_cases(found)}\n"]
+    every = found.contenders
+    cases = len(every[0].cases) if every else 0
+    parts = [f"# {_text(found.graph)}: {_many(cases, 'case')}\n"]
     if found.stopped:
         parts.append(
             f"Not all cases were run: {_text(found.stopped)}. Those that were not are in no number"
             " below but what they had used.\n"
         )
-    names = [_text(each.name) for each in found.contenders]
-    totals = [
-        [name, *_cells(each.total)] for name, each in zip(names, found.contenders, strict=True)
-    ]
-    notes = list(_notes(found.contenders))
-    parts.append(_table(("", *_COLUMNS), _RIGHT, totals))
-    parts += [f"{note}\n" for note in notes]
+    parts.append(_rows({each.name: each.total for each in every}))
+    parts += [f"{_text(each.name)}: {note}.\n" for each in every if (note := _note(each))]
     if found.differences:
-        rows = [_difference(each) for each in found.differences]
         parts.append("## Differences\n")
+        rows = [_difference(each) for each in found.differences]
         parts.append(_table(("", "score", "beyond chance"), ("---", "---:", "---"), rows))
-    for index, row in enumerate(found.contenders[0].nodes if found.contenders else ()):
+    for index, row in enumerate(every[0].nodes if every else ()):
         parts.append(f"## {_text(row.node)}\n")
-        rows = [
-            [name, *_cells(each.nodes[index])]
-            for name, each in zip(names, found.contenders, strict=True)
-        ]
-        parts.append(_table(("", *_COLUMNS), _RIGHT, rows))
-    for each in found.contenders:
-        parts += list(_failing(each, found.journal))
+        parts.append(_rows({each.name: each.nodes[index] for each in every}))
+    for each in every:
+        parts += _failing(each, found.journal)
     return "\n".join(parts)
 
 
-def _cases(found: Evaluation) -> str:
-    count = len(found.contenders[0].cases) if found.contenders else 0
-    return _many(count, "case")
+def _rows(by_name: Mapping[str, Row]) -> str:
+    rows = [[_text(name), *_cells(row)] for name, row in by_name.items()]
+    return _table(("", *_COLUMNS), ("---", *("---:",) * len(_COLUMNS)), rows)
 
 
 def _cells(row: Row) -> list[str]:
@@ -77,23 +67,20 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _notes(contenders: Iterable[Contender]) -> Iterable[str]:
-    for each in contenders:
-        notes: list[str] = []
-        if each.failed:
-            notes.append(f"{_many(len(each.failed), 'case')} failed, which scores 0")
-        if each.unscored:
-            notes.append(
-                f"{_many(len(each.unscored), 'case')} could not be scored, and no mean has"
-            )
-            notes[-1] += " them: what it says is of the others alone"
-        if each.not_run:
-            notes.append(f"{_many(len(each.not_run), 'case')} not run, and not scored")
-        used = each.judging
-        if used.calls:
-            notes.append(f"{format_judging(used)}, not counted above")
-        if notes:
-            yield f"{_text(each.name)}: {'; '.join(notes)}."
+def _note(contender: Contender) -> str:
+    notes: list[str] = []
+    if failed := contender.failed:
+        notes.append(f"{_many(len(failed), 'case')} failed, which scores 0")
+    if unscored := contender.unscored:
+        notes.append(
+            f"{_many(len(unscored), 'case')} could not be scored, and no mean has them: what it "
+            "says is of the others alone"
+        )
+    if not_run := contender.not_run:
+        notes.append(f"{_many(len(not_run), 'case')} not run, and not scored")
+    if contender.judging.calls:
+        notes.append(f"{format_judging(contender.judging)}, not counted above")
+    return "; ".join(notes)
 
 
 def _difference(each: Difference) -> list[str]:
@@ -104,35 +91,34 @@ def _difference(each: Difference) -> list[str]:
     return [name, format_difference(each.interval), verdict]
 
 
-def _failing(contender: Contender, journal: str) -> Iterable[str]:
+def _failing(contender: Contender, journal: str) -> Iterator[str]:
     """Those that failed, then those without a score, then the others, the worst first."""
     listed = [*contender.failed, *contender.unscored, *contender.imperfect]
     if not listed:
         return
     yield f"## Cases of {_text(contender.name)} that failed or scored less than 1\n"
-    rows = [
-        [
-            _text(each.case.name),
-            each.outcome if each.score is None or each.failed else format_score(each.score),
-            _text(each.error or each.why),
-            _text(_expected(each)),
-            _text(_node(each.end.get("type"), each.end.get("fields")) if each.end else "-"),
-            _run_cell(each, journal),
-        ]
-        for each in listed[:MOST]
-    ]
     head = ("case", "score", "why", "expected", "came", "its run")
+    rows = [[*_failing_cells(each, journal)] for each in listed[:MOST]]
     yield _table(head, ("---",) * len(head), rows)
     if len(listed) > MOST:
         yield f"And {_many(len(listed) - MOST, 'more case')}: to_json has all of them.\n"
 
 
-def _expected(result: CaseResult) -> str:
-    """What a case expects, in a few words: of the end, and of nodes on the way."""
+def _failing_cells(result: CaseResult, journal: str) -> Iterator[str]:
+    scored = result.score is not None and not result.failed
+    yield _text(result.case.name)
+    yield format_score(result.score or 0.0) if scored else result.outcome
+    yield _text(result.error or result.why)
     asked = result.asked
-    parts = [_node(asked.get("expected_type"), asked.get("expected"))]
-    parts += [_node(name, fields) for name, fields in asked.get("nodes", {}).items()]
-    return "; ".join(filter(None, parts)) or "-"
+    expected = [_node(asked.get("expected_type"), asked.get("expected"))]
+    expected += [_node(name, fields) for name, fields in asked.get("nodes", {}).items()]
+    yield _text("; ".join(filter(None, expected)) or "-")
+    yield _text(_node(result.end["type"], result.end["fields"]) if result.end else "-")
+    if journal and result.run_id:
+        command = f"bae runs show {result.run_id} --journal {shlex.quote(journal)}"
+        yield f"`{command}`".replace("|", "\\|")
+    else:
+        yield _text(result.run_id)
 
 
 def _node(name: str | None, fields: Any) -> str:
@@ -140,38 +126,24 @@ def _node(name: str | None, fields: Any) -> str:
     return " ".join(filter(None, (name, text)))
 
 
-def show_command(result: CaseResult, journal: str) -> str:
-    """The command that shows the run of a case; empty where the run is in no file."""
-    if not journal or not result.run_id:
-        return ""
-    return f"bae runs show {result.run_id} --journal {shlex.quote(journal)}"
-
-
-def _run_cell(result: CaseResult, journal: str) -> str:
-    command = show_command(result, journal)
-    if not command:
-        return _text(result.run_id)
-    fence = "``" if "`" in command else "`"
-    return f"{fence}{command}{fence}".replace("|", "\\|")
-
-
 def _table(head: Sequence[str], rule: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, rule, *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, rule, *rows))
 
 
 def _text(text: str) -> str:
-    """A text that Markdown takes as plain text, in one line."""
-    line = " ".join(_UNSEEN.sub(" ", printable(text[: 4 * _LONGEST])).split())
+    """A text that Markdown takes as plain text, in one line, and that any file can hold: a model
+    can bring in lone surrogates."""
+    text = text[: 4 * _LONGEST].encode("utf-8", "backslashreplace").decode()
+    line = " ".join(_UNSEEN.sub(" ", text).split())
     short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
     return re.sub(r"([\\`*_{}\[\]<>#|~!&$])", r"\\\1", short)
 
 
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
 def _many(count: int, unit: str) -> str:
-    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
 
 
 # --- numbers ----------------------------------------------------------------------------------
@@ -222,13 +194,14 @@ def format_cost(cost: float | None) -> str:
         return "?"
     if not cost:
         return "$0"
-    return f"${cost:,.2f}" if cost >= 0.99995 else _cents(cost)
+    if cost >= 0.99995:
+        return f"${cost:,.2f}"
+    return f"${cost:.4f}" if cost >= 0.0001 else f"${cost:.1e}"
 
 
 def format_judging(used: Usage) -> str:
     """What judging used: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
-    calls = f"{used.calls:,} LM call{'' if used.calls == 1 else 's'}"
-    tokens = f"{used.tokens:,} token{'' if used.tokens == 1 else 's'}"
+    calls, tokens = _many(used.calls, "LM call"), _many(used.tokens, "token")
     cost = "cost unknown" if used.cost is None else format_cost(used.cost)
     return f"judged with {calls} · {tokens} · {cost}"
 
@@ -236,7 +209,3 @@ def format_judging(used: Usage) -> str:
 def format_seconds(amount: float) -> str:
     """A time: `0.41s`, `12s`."""
     return f"{amount:.2f}s" if amount < 9.995 else f"{amount:.0f}s"
-
-
-def _cents(cost: float) -> str:
-    return f"${cost:.4f}" if cost >= 0.0001 else f"${cost:.1e}"

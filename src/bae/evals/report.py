@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic_core import to_jsonable_python
 
@@ -147,7 +146,7 @@ class Difference:
     @property
     def certain(self) -> bool:
         """Whether there is a difference beyond chance: its interval excludes 0."""
-        return self.interval is not None and (self.interval.low > 0 or self.interval.high < 0)
+        return self.interval is not None and self.interval.excludes_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +182,7 @@ class Evaluation:
                 "name": each.name,
                 "total": asdict(each.total),
                 "nodes": [asdict(row) for row in each.nodes],
-                "failed": len(each.failed),
-                "unscored": len(each.unscored),
-                "not_run": len(each.not_run),
+                **_counts(each),
                 "judging": asdict(each.judging),
                 "cases": [_case_data(result) for result in each.cases],
             }
@@ -195,12 +192,12 @@ class Evaluation:
             {
                 "contender": each.contender,
                 "against": each.against,
-                "score": None if each.interval is None else asdict(each.interval),
+                "score": each.interval,
                 "certain": each.certain,
             }
             for each in self.differences
         ]
-        return _printable_json(
+        return as_json(
             {
                 "format": FORMAT,
                 "graph": self.graph,
@@ -228,20 +225,9 @@ class Evaluation:
         writer = csv.DictWriter(out, _COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
         for each in self.contenders:
-            counts = {
-                "failed": len(each.failed),
-                "not_run": len(each.not_run),
-                "unscored": len(each.unscored),
-            }
-            writer.writerow({**_flat(each.name, each.total), **counts})
+            writer.writerow({**_flat(each.name, each.total), **_counts(each)})
             writer.writerows(_flat(each.name, row) for row in each.nodes)
-        return printable(out.getvalue())
-
-
-def printable(text: str) -> str:
-    """A text that any file can hold: lone surrogates, which models and JSON can bring in, become
-    escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
+        return out.getvalue()
 
 
 def as_json(value: Any) -> Any:
@@ -250,7 +236,7 @@ def as_json(value: Any) -> Any:
         return to_jsonable_python(
             value, fallback=str, bytes_mode="base64", inf_nan_mode="strings", by_alias=False
         )
-    except Exception:  # circular values, serializers that raise, lone surrogates
+    except Exception:  # circular values, serializers that raise
         return short(value, 1000)
 
 
@@ -262,15 +248,21 @@ _COLUMNS: Final = (
 )
 
 
+def _counts(contender: Contender) -> dict[str, int]:
+    return {
+        "failed": len(contender.failed),
+        "unscored": len(contender.unscored),
+        "not_run": len(contender.not_run),
+    }
+
+
 def _flat(contender: str, row: Row) -> dict[str, Any]:
     # A name must not look like a formula to a spreadsheet.
     formula = contender[:1] in ("=", "+", "-", "@", "\t", "\r")
-    found = {
-        name: value for name, value in asdict(replace(row, score=None)).items() if name != "score"
-    }
-    found |= {"contender": f"'{contender}" if formula else contender, "scored": 0}
-    if row.score is not None:
-        score = row.score
+    found: dict[str, Any] = {"contender": f"'{contender}" if formula else contender, "scored": 0}
+    found |= {each.name: getattr(row, each.name) for each in fields(row)}
+    score = found.pop("score")
+    if score is not None:
         found |= {"score": score.mean, "score_low": score.low, "score_high": score.high}
         found["scored"] = score.n
     return found
@@ -287,16 +279,3 @@ def _case_data(result: CaseResult) -> dict[str, Any]:
         "nodes": {n: {"score": s.value, "why": s.why} for n, s in sorted(result.nodes.items())},
         "metadata": as_json(dict(result.case.metadata)),
     }
-
-
-def _printable_json(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        held = cast(dict[str, Any], value)
-        return {printable(name): _printable_json(each) for name, each in held.items()}
-    if isinstance(value, list | tuple):
-        return [_printable_json(each) for each in cast(Iterable[Any], value)]
-    if isinstance(value, float) and not isfinite(value):  # no number in JSON
-        return str(value)
-    return value
