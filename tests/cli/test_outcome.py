@@ -216,14 +216,23 @@ def test_another_graph_is_refused_without_advice_to_try_it_again(bae: Any) -> No
     assert "the run g1 has ended before, and nothing is done again" in done.err
 
 
-def test_an_answer_to_a_run_that_is_over_leads_to_how_it_came_out(bae: Any) -> None:
+def test_an_answer_to_a_run_that_has_ended_leads_to_how_it_came_out(bae: Any) -> None:
     parked(bae)
     bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
-    for given in (["approved", "yes"], ["yes"]):
+    for given in (["approved", "yes"], ["nothing", "yes"], ["yes"], []):
         done = bae("runs", "answer", "g1", *given, "-m", "app.py")
         assert done.code == 1
+        assert "the run g1 has ended: it waits for no answer" in done.err
         assert done.commands == [["runs", "show", "g1"]]
-        assert "graph.resume" not in done.err
+
+
+def test_a_test_that_cannot_be_written_leaves_no_recording_behind(bae: Any) -> None:
+    bae("run", "app.py:Alone", "--run-id", "a1", "--no-ask")
+    Path("test_a1.py").mkdir()
+    done = bae("runs", "test", "a1", "-m", "app.py:Alone", "-o", "test_a1.py", "--force")
+    assert done.code == 1
+    assert "test_a1.py could not be written" in done.err
+    assert not Path("test_a1.jsonl").exists()
 
 
 def test_a_replay_is_given_what_was_redacted(bae: Any) -> None:

@@ -423,13 +423,6 @@ def test_an_answer_is_checked_before_it_is_stored_and_can_be_left_for_later(bae:
     assert done.out == "Refunded\n  euros: 0\n"
 
 
-def test_a_run_that_waits_for_nobody_takes_no_answer(bae: Any) -> None:
-    bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
-    done = bae("runs", "answer", "r1", "-m", "app.py:Countdown")
-    assert done.code == 1
-    assert "waits for no answer: it has ended" in done.err
-
-
 def test_a_failed_run_says_how_to_go_on_and_does_nothing_twice(bae: Any) -> None:
     failed = bae("run", "app.py:Fragile")
     assert failed.code == 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -119,6 +120,18 @@ def _files(incomplete: str) -> list[str]:
 # --- arguments and options ----------------------------------------------------------------------
 
 
+def option(words: str, about: str, show_default: bool | str = False, **more: Any) -> Any:
+    """An option that takes a value, by its names and what the help calls the value: `--journal -j
+    FILE`."""
+    *names, value = words.split()
+    return typer.Option(*names, metavar=value, help=about, show_default=show_default, **more)
+
+
+def argument(value: str, about: str, **more: Any) -> Any:
+    """An argument, by what the help calls it."""
+    return typer.Argument(metavar=value, help=about, show_default=False, **more)
+
+
 def never_empty(said: Any) -> Any:
     """What an option names, once or several times. An empty name would be that of this directory,
     and most likely comes of a variable that is not set."""
@@ -128,108 +141,94 @@ def never_empty(said: Any) -> Any:
     return said
 
 
+def id_of_new(said: str | None) -> str | None:
+    """What a new run is to be called, as an option gives it."""
+    if said is not None:
+        from bae.exceptions import JournalError
+        from bae.journal.store import check_names
+
+        try:
+            check_names(said, "graph")
+        except JournalError as error:
+            raise typer.BadParameter(f"{error.message}. Leave it out for a random id") from error
+    return said
+
+
 Module = Annotated[
     str | None,
-    typer.Argument(
-        metavar="MODULE",
-        show_default=False,
-        autocompletion=modules,
-        help="The graph: a file (`app.py`), a module (`wardrobe.nodes`), or either with the name "
-        "of a graph, of a function that returns one, or of the node class to start at "
+    argument(
+        "MODULE",
+        "The graph: a file (`app.py`), a module (`wardrobe.nodes`), or either with the name of a "
+        "graph, of a function that returns one, or of the node class to start at "
         "(`app.py:refunds`). Without a name: `graph` or `create_graph()`. Default: "
         "`[tool.bae] graph` in pyproject.toml.",
+        autocompletion=modules,
     ),
 ]
 OfModule = Annotated[
     str | None,
-    typer.Option(
-        "--module",
-        "-m",
-        metavar="MODULE",
-        show_default=False,
-        autocompletion=modules,
-        help="The graph of the run, named as for `bae run`. Default: `[tool.bae] graph` in "
+    option(
+        "--module -m MODULE",
+        "The graph of the run, named as for `bae run`. Default: `[tool.bae] graph` in "
         "pyproject.toml.",
+        autocompletion=modules,
     ),
 ]
 _RUN: Final = "A run id or the beginning of one; `last` is the newest run."
-OneRun = Annotated[
-    str, typer.Argument(metavar="RUN", show_default=False, autocompletion=run_ids, help=_RUN)
-]
+OneRun = Annotated[str, argument("RUN", _RUN, autocompletion=run_ids)]
 NewestRun = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        show_default=False,
-        autocompletion=run_ids,
-        help=f"{_RUN} Default: the newest.",
-    ),
+    str | None, argument("RUN", f"{_RUN} Default: the newest.", autocompletion=run_ids)
 ]
 JournalFile = Annotated[
     str | None,
-    typer.Option(
-        "--journal",
-        "-j",
-        metavar="FILE",
+    option(
+        "--journal -j FILE",
+        "The journal file. Default: `.bae/runs.db` beside the pyproject.toml with [tool.bae], else "
+        "in this directory.",
         envvar="BAE_JOURNAL",
-        show_default=False,
-        help="The journal file. Default: `.bae/runs.db` beside the pyproject.toml with [tool.bae], "
-        "else in this directory.",
     ),
 ]
 LMName = Annotated[
     str | None,
-    typer.Option(
-        "--lm",
-        "-b",
-        metavar="SPEC",
-        show_default=False,
-        autocompletion=lm_names,
-        help="The language model, such as `local` or `claude-cli:sonnet`; `bae lm list` shows all. "
+    option(
+        "--lm -b SPEC",
+        "The language model, such as `local` or `claude-cli:sonnet`; `bae lm list` shows all. "
         "Default: BAE_LM, or what this machine offers.",
+        autocompletion=lm_names,
     ),
 ]
 Optimized = Annotated[
     str | None,
-    typer.Option(
-        "--optimized",
-        metavar="DIR",
-        show_default=False,
+    option(
+        "--optimized DIR",
+        "Use the learned prompts that `bae optimize` wrote to this directory.",
         callback=never_empty,
-        help="Use the learned prompts that `bae optimize` wrote to this directory.",
     ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Input = Annotated[
     str | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="JSON",
-        show_default=False,
-        help="The fields of the start node as a JSON object; `@FILE` reads a file, `-` stdin. If "
-        "there is only one field to give, its value is enough.",
+    option(
+        "--input -i JSON",
+        "The fields of the start node as a JSON object; `@FILE` reads a file, `-` stdin. If there "
+        "is only one field to give, its value is enough.",
     ),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="FIELD=VALUE",
-        show_default=False,
-        help="A field. The value is JSON if that is valid for the field, otherwise text: `n=5`, "
+    option(
+        "--set FIELD=VALUE",
+        "A field. The value is JSON if that is valid for the field, otherwise text: `n=5`, "
         '`tags=["a"]`, `name=Ann`. Quoted text is JSON and loses its quotes; `name="\\"a\\""` '
         "keeps them. Repeat for each field.",
     ),
 ]
 Secrets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NODE.FIELD=VALUE",
-        show_default=False,
-        help="A secret that the journal does not store, such as `Login.token=…`; repeatable. "
-        "Default: asked for at a terminal.",
+    option(
+        "--set NODE.FIELD=VALUE",
+        "A secret that the journal does not store, such as `Login.token=…`; repeatable. Default: "
+        "asked for at a terminal.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
@@ -240,22 +239,30 @@ NoAsk = Annotated[
         help="Ask nothing at the terminal: a missing field is an error, a gate parks the run.",
     ),
 ]
+_NODES: Final = "The maximum number of nodes"
 MaxIters = Annotated[
-    int,
-    typer.Option(
-        "--max-iters", metavar="N", min=0, help="The maximum number of nodes; 0 for no limit."
+    int, option("--max-iters N", f"{_NODES}; 0 for no limit.", min=0, show_default=True)
+]
+MoreIters = Annotated[
+    int | None,
+    option(
+        "--max-iters N",
+        f"{_NODES}, counted from the start of the run; 0 for no limit. Default: as it was.",
+        min=0,
     ),
 ]
+NewId = Annotated[str | None, option("--run-id ID", "The id of the new run.", callback=id_of_new)]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Do not resume the run.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def budget_option(what: str) -> Any:
     """`--budget`, as a command has it for what it does: `the run`."""
-    return typer.Option(
-        "--budget",
-        metavar="LIMITS",
-        show_default=False,
-        help=f"What {what} may spend, such as `calls=20,cost=0.10`: LLM `calls`, `tokens` in and "
-        "out, `cost` in US dollars, `seconds` on the clock.",
+    return option(
+        "--budget LIMITS",
+        f"What {what} may spend, such as `calls=20,cost=0.10`: LLM `calls`, `tokens` in and out, "
+        "`cost` in US dollars, `seconds` on the clock.",
     )
 
 
@@ -276,39 +283,21 @@ def budget_of(said: str | None) -> Budget | None:
             raise _wrong(f"{part.strip()!r} is none of {', '.join(f'{n}=…' for n in _LIMITS)}")
         if name in limits:
             raise _wrong(f"{name} is there twice")
-        limits[name] = _number(name, amount)
+        whole = name in ("calls", "tokens")
+        try:
+            limits[name] = int(amount) if whole else float(amount.removeprefix("$"))
+        except ValueError:
+            limits[name] = -1
+        if not 0 <= limits[name] < inf:
+            kind = "a whole number" if whole else "a number"
+            raise _wrong(f"{name}={amount} is not {kind}, 0 or more")
     return Budget(**limits, scope="--budget")
-
-
-def _number(name: str, amount: str) -> float:
-    whole = name in ("calls", "tokens")
-    try:
-        number = int(amount) if whole else float(amount.removeprefix("$"))
-    except ValueError:
-        number = -1
-    if not 0 <= number < float("inf"):
-        kind = "a whole number" if whole else "a number"
-        raise _wrong(f"{name}={amount} is not {kind}, 0 or more")
-    return number
 
 
 def _wrong(message: str) -> typer.BadParameter:
     return typer.BadParameter(
         f"{message}. Write it as calls=20,tokens=50000", param_hint="'--budget'"
     )
-
-
-def id_of_new(said: str | None) -> str | None:
-    """What a new run is to be called, as an option gives it."""
-    if said is not None:
-        from bae.exceptions import JournalError
-        from bae.journal.store import check_names
-
-        try:
-            check_names(said, "graph")
-        except JournalError as error:
-            raise typer.BadParameter(f"{error.message}. Leave it out for a random id") from error
-    return said
 
 
 def above_zero(said: float) -> float:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.text import Text
 
 from bae.cli.execute import RunOptions, carry_out
@@ -24,16 +23,20 @@ from bae.cli.options import (
     BudgetLimits,
     JournalFile,
     LMName,
+    MoreIters,
     NewestRun,
+    NewId,
     NoAsk,
+    NoRun,
     OfModule,
     OneRun,
     Optimized,
     Quiet,
     Secrets,
     Sets,
+    argument,
     budget_of,
-    id_of_new,
+    option,
 )
 from bae.cli.options import open_gates as gate_names
 from bae.cli.outcome import CommandLine, advise_gate
@@ -42,7 +45,7 @@ from bae.cli.questions import ask_answer, ask_field, can_ask
 from bae.cli.start import read_sets, read_text, refuse_twice, split_set
 from bae.cli.values import Misfit, describe_type, example_of, is_secret, read
 from bae.cli.wording import in_lines
-from bae.exceptions import BaeError, GateError, JournalError
+from bae.exceptions import BaeError, BaeLMError, GateError, JournalError
 from bae.journal.decoder import decode_run, graph_at
 from bae.journal.gates import all_gates, describe_status, find_gate, open_gates
 
@@ -52,19 +55,6 @@ if TYPE_CHECKING:
     from bae.lm import LM
     from bae.markers import OpenGate
     from bae.node import Node
-
-MoreIters = Annotated[
-    int | None,
-    typer.Option(
-        "--max-iters",
-        metavar="N",
-        min=0,
-        show_default=False,
-        help="The maximum number of nodes, counted from the start of the run; 0 for no limit. "
-        "Default: as it was.",
-    ),
-]
-NoRun = Annotated[bool, typer.Option("--no-run", help="Do not resume the run.")]
 
 
 def resume(
@@ -85,10 +75,8 @@ def resume(
     What is recorded is not done again. What the run has spent counts for `--budget`.
     """
     options = RunOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
-    graph = load(module, "-m").graph
-    _check_model(graph, lm, optimized)
+    graph, said = _load_checked(module, journal, lm, optimized)
     stored = stored_run(journal, run, write=True)
-    said = CommandLine(module, file_to_read(journal), lm, optimized)
     _continue(graph, stored, said, sets or (), max_iters, options)
 
 
@@ -96,23 +84,12 @@ def fork(
     run: OneRun,
     at: Annotated[
         int,
-        typer.Option(
-            "--at", metavar="STEP", min=0, help="The node to continue from; the start is 0."
-        ),
+        option("--at STEP", "The node to continue from; the start is 0.", min=0),
     ],
     module: OfModule = None,
     journal: JournalFile = None,
     sets: Sets = None,
-    new_id: Annotated[
-        str | None,
-        typer.Option(
-            "--run-id",
-            metavar="ID",
-            show_default=False,
-            callback=id_of_new,
-            help="The id of the new run.",
-        ),
-    ] = None,
+    new_id: NewId = None,
     no_run: NoRun = False,
     lm: LMName = None,
     optimized: Optimized = None,
@@ -128,9 +105,7 @@ def fork(
     node is done again. With `--no-run` only the id of the new run is printed.
     """
     options = RunOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
-    graph = load(module, "-m").graph
-    _check_model(graph, lm, optimized)
-    said = CommandLine(module, file_to_read(journal), lm, optimized)
+    graph, said = _load_checked(module, journal, lm, optimized)
 
     async def make_fork(runs: Journal) -> StoredRun:
         run_id = await run_meant(runs, run)
@@ -168,21 +143,19 @@ def answer(
     run: NewestRun = None,
     gate: Annotated[
         str | None,
-        typer.Argument(
-            metavar="GATE",
-            show_default=False,
+        argument(
+            "GATE",
+            "The gate: its field, as `Refund.approved` or `approved`, or its address if several "
+            "have that name. Optional if one gate is open: `bae runs answer last yes`.",
             autocompletion=gate_names,
-            help="The gate: its field, as `Refund.approved` or `approved`, or its address if "
-            "several have that name. Optional if one gate is open: `bae runs answer last yes`.",
         ),
     ] = None,
     value: Annotated[
         str | None,
-        typer.Argument(
-            metavar="VALUE",
-            show_default=False,
-            help="The answer: JSON if that is valid for the field, otherwise text. Default: asked "
-            "for at a terminal.",
+        argument(
+            "VALUE",
+            "The answer: JSON if that is valid for the field, otherwise text. Default: asked for "
+            "at a terminal.",
         ),
     ] = None,
     module: OfModule = None,
@@ -202,11 +175,9 @@ def answer(
     only stored.
     """
     limits = budget_of(budget)
-    said = CommandLine(module, file_to_read(journal), lm, optimized)
-    graph = load(module, "-m").graph
     try:
-        _check_model(graph, lm, optimized)
-    except BaeError as error:
+        graph, said = _load_checked(module, journal, lm, optimized)
+    except BaeLMError as error:
         error.add_note("no answer is stored: the run still waits for it")
         raise
     stored = stored_run(journal, run, write=True)
@@ -235,10 +206,15 @@ def answer(
         note(f"{asked.place} is answered; resume with: {said.resume(run_id)}")
 
 
-def _check_model(graph: Graph[Any, Any], lm: str | None, optimized: str | None) -> None:
-    """Refuse what cannot be asked, before anything is typed or stored."""
+def _load_checked(
+    module: str | None, journal: str | None, lm: str | None, optimized: str | None
+) -> tuple[Graph[Any, Any], CommandLine]:
+    """The graph of a run, and how the command named things. What cannot be had is refused before
+    anything is typed or stored."""
+    graph = load(module, "-m").graph
     check_lm(graph, lm)
     check_optimized(graph, optimized)
+    return graph, CommandLine(module, file_to_read(journal), lm, optimized)
 
 
 def _continue(
@@ -334,60 +310,45 @@ def _find_gate(
 ) -> tuple[OpenGate, str | None]:
     """The gate that GATE and VALUE mean, and the value. Where one gate is open, a word alone that
     names none is the value for it."""
+    run_id = stored.info.run_id
+    if stored.info.status == "ended":
+        raise refused(
+            f"the run {run_id} has ended: it waits for no answer",
+            fix=f"see how it came out: {said.show(run_id)}",
+        )
     found = [each for each in open_gates(stored) if each.address not in stored.answers]
-    only = found[0] if len(found) == 1 else None
-    if gate is not None and value is None and only is not None and not _is_name(gate, stored, only):
-        gate, value = only.address, gate
+    if len(found) == 1 and (gate is None or (value is None and not _is_name(gate, stored))):
+        gate, value = found[0].address, gate
+    places = Counter(each.place for each in found)
+    commands: list[str] = []
+    for each in found:
+        name = each.place if places[each.place] == 1 else each.address
+        cls = _class_of(graph, each)
+        example = "…" if cls is None else example_of(cls, each.field_name)
+        commands.append(said.answer_with(run_id, name, example))
     if gate is None:
-        if only is None:
-            raise _ambiguous_gate(graph, stored, found, said)
-        gate = only.address
+        waits = f"no answer: {describe_status(stored.info)}"
+        fix = "`bae runs list --status waiting` has those that do"
+        if found:
+            listed = "".join(f"\n  {each.address}: {each.question}" for each in found)
+            waits, fix = f"{len(found)} answers{listed}", "\n".join(commands)
+        raise refused(f"the run {run_id} waits for {waits}", fix=fix)
     try:
         return find_gate(stored, gate), value
     except GateError as error:
         if error.code in ("bae-gate-unknown", "bae-gate-ambiguous") and found:
-            raise _ambiguous_gate(graph, stored, found, said, error) from None
-        advise_gate(error, stored.info.run_id, said, over=stored.info.status == "ended")
+            error.fix = "\n".join(commands)
+        else:
+            advise_gate(error, run_id, said)
         raise
 
 
-def _is_name(word: str, stored: StoredRun, only: OpenGate) -> bool:
-    """Whether a word names a gate of a run, or is nearly the name of the one that is open: an
-    answer stands, so that nothing that was mistyped becomes one."""
+def _is_name(word: str, stored: StoredRun) -> bool:
+    """Whether a word is nearly the name of a gate of a run: an answer stands, so that nothing that
+    was mistyped becomes one."""
     gates = [each for each, _ in all_gates(stored)]
-    if word in {name for g in gates for name in (g.address, g.place, g.field_name)}:
-        return True
-    of_open = [each.lower() for each in (only.address, only.place, only.field_name)]
-    return bool(get_close_matches(word.lower(), of_open, n=1, cutoff=0.8))
-
-
-def _ambiguous_gate(
-    graph: Graph[Any, Any],
-    stored: StoredRun,
-    found: Sequence[OpenGate],
-    said: CommandLine,
-    error: GateError | None = None,
-) -> BaeError:
-    """The error where it is not clear which gate is meant, with a command for each."""
-    run_id = stored.info.run_id
-    if not found:
-        return refused(
-            f"the run {run_id} waits for no answer: {describe_status(stored.info)}",
-            fix="`bae runs list --status waiting` has those that do",
-        )
-    places = Counter(gate.place for gate in found)
-    commands: list[str] = []
-    for gate in found:
-        name = gate.place if places[gate.place] == 1 else gate.address
-        cls = _class_of(graph, gate)
-        example = "…" if cls is None else example_of(cls, gate.field_name)
-        commands.append(said.answer_with(run_id, name, example))
-    fix = "\n".join(commands)
-    if error is not None:
-        error.fix = fix
-        return error
-    listed = "\n  ".join(f"{gate.address}: {gate.question}" for gate in found)
-    return refused(f"the run {run_id} waits for {len(found)} answers\n  {listed}", fix=fix)
+    names = [name.lower() for g in gates for name in (g.address, g.place, g.field_name)]
+    return bool(get_close_matches(word.lower(), names, n=1, cutoff=0.8))
 
 
 def _class_of(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:

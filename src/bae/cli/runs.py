@@ -7,7 +7,9 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from time import time
 from typing import Annotated, Final, Literal, cast, get_args
@@ -20,13 +22,17 @@ from bae.cli.journals import file_to_read, file_to_write, run_meant, stored_run,
 from bae.cli.loading import Loaded, is_configured, load
 from bae.cli.options import (
     AsJSON,
+    Force,
     JournalFile,
     NewestRun,
     NoAsk,
     OfModule,
     OneRun,
     Secrets,
+    Yes,
+    argument,
     examples,
+    option,
     run_ids,
 )
 from bae.cli.outcome import CommandLine
@@ -64,14 +70,7 @@ OfStatus = Annotated[
     Status | None,
     typer.Option("--status", "-s", show_default=False, help="Only runs with this status."),
 ]
-OfGraph = Annotated[
-    str | None,
-    typer.Option(
-        "--graph", "-g", metavar="NAME", show_default=False, help="Only runs of this graph."
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+OfGraph = Annotated[str | None, option("--graph -g NAME", "Only runs of this graph.")]
 
 
 # --- list, show, why ----------------------------------------------------------------------------
@@ -103,7 +102,7 @@ def list_runs(
 
     infos = use(journal, found)
     if as_json:
-        facts = ({"status": info.standing(), "seconds": info.lasted()} for info in infos[:limit])
+        facts = [{"status": each.standing(), "seconds": each.lasted()} for each in infos[:limit]]
         print_json([as_data(info) | more for info, more in zip(infos, facts, strict=False)])
         return
     if not infos:
@@ -176,10 +175,9 @@ def why(
     run: OneRun,
     place: Annotated[
         str,
-        typer.Argument(
-            metavar="PLACE",
-            show_default=False,
-            help="A field, as `Outfit.mood`, or in a nested graph, as "
+        argument(
+            "PLACE",
+            "A field, as `Outfit.mood`, or in a nested graph, as "
             "`2:Report.summaries[3]/1:Summary.text`.",
         ),
     ],
@@ -209,25 +207,20 @@ def why(
 # --- resume, answer, fork -----------------------------------------------------------------------
 
 group.command(
-    "resume",
-    epilog=examples(
-        "bae runs resume -m app.py", "bae runs resume 3f2a -m app.py --budget calls=40"
-    ),
+    epilog=examples("bae runs resume -m app.py", "bae runs resume 3f2a -m app.py --budget calls=40")
 )(resume)
 group.command(
-    "answer",
     epilog=examples(
         "bae runs answer 3f2a Refund.approved yes -m app.py",
         "bae runs answer last yes -m app.py  # one gate is open",
         "bae runs answer -m app.py  # asks you",
-    ),
+    )
 )(answer)
 group.command(
-    "fork",
     epilog=examples(
         "bae runs fork 3f2a --at 1 --set mood=eager -m app.py",
         "bae runs fork last --at 0 --run-id second-try --no-run -m app.py",
-    ),
+    )
 )(fork)
 
 
@@ -269,16 +262,7 @@ def replay(
 def make_test(
     run: NewestRun = None,
     module: OfModule = None,
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="tests/test_X.py",
-            show_default=False,
-            help="The test file to write.",
-        ),
-    ] = ...,  # pyright: ignore[reportArgumentType]  it is required
+    output: Annotated[str, option("--output -o tests/test_X.py", "The test file to write.")] = ...,  # pyright: ignore[reportArgumentType]  it is required
     force: Force = False,
     journal: JournalFile = None,
 ) -> None:
@@ -312,8 +296,7 @@ def make_test(
             error.fix = "make the test of a run that has them: one that fails without what is not "
             error.fix += "kept is no test"
         raise
-    _write(cassette, written.recording)
-    _write(target, written.source.encode())
+    _write({cassette: written.recording, target: written.source.encode()})
     note(f"{target}: replays the run and checks its path and its end")
     note(f"{cassette}: the recording, which belongs beside it")
     note(f"run it with: python -m pytest {target}")
@@ -322,14 +305,10 @@ def make_test(
 def _graph_name(loaded: Loaded, target: Path) -> GraphName:
     """How the test finds the graph. A file is found from where the test is, wherever it is run."""
     module = sys.modules[loaded.module]
-    found: object = module
-    for part in loaded.attribute.split("."):
-        found = getattr(found, part)
-    kind: Literal["graph", "node", "function"] = "function"
+    found: object = attrgetter(loaded.attribute)(module)
+    kind: Literal["graph", "node", "function"] = "node" if isinstance(found, type) else "function"
     if isinstance(found, Graph):
         kind = "graph"
-    elif isinstance(found, type):
-        kind = "node"
     said = loaded.said
     if not (said.partition(":")[0].endswith(".py") or "/" in said or "\\" in said):
         return GraphName(loaded.module, loaded.attribute, kind)
@@ -349,20 +328,10 @@ def _graph_name(loaded: Loaded, target: Path) -> GraphName:
 
 @group.command("export", epilog=examples("bae runs export out.jsonl 3f2a 77b0"))
 def export(
-    to: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUT.jsonl", show_default=False, help="The file to write; `-` for stdout."
-        ),
-    ],
+    to: Annotated[str, argument("OUT.jsonl", "The file to write; `-` for stdout.")],
     run: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RUN",
-            show_default=False,
-            autocompletion=run_ids,
-            help="Run ids or their beginnings. Default: all runs.",
-        ),
+        argument("RUN", "Run ids or their beginnings. Default: all runs.", autocompletion=run_ids),
     ] = None,
     status: OfStatus = None,
     graph: OfGraph = None,
@@ -396,12 +365,7 @@ def export(
 @group.command("load", epilog=examples("bae runs load out.jsonl -j other.db"))
 def load_runs(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="IN.jsonl",
-            show_default=False,
-            help="A file written by `bae runs export`; `-` for stdin.",
-        ),
+        str, argument("IN.jsonl", "A file written by `bae runs export`; `-` for stdin.")
     ],
     existing: Annotated[
         Literal["refuse", "keep", "replace"],
@@ -458,24 +422,19 @@ def _parse_status(text: str) -> str:
 def prune(
     older_than: Annotated[
         float,
-        typer.Option(
-            "--older-than",
-            metavar="30d",
+        option(
+            "--older-than 30d",
+            "Runs last written longer ago than this: 90s, 30m, 12h, 30d, 2w.",
             parser=parse_duration,
-            show_default=False,
-            help="Runs last written longer ago than this: 90s, 30m, 12h, 30d, 2w.",
         ),
     ],
     status: Annotated[
         list[str] | None,
-        typer.Option(
-            "--status",
-            "-s",
-            metavar="STATUS",
+        option(
+            "--status -s STATUS",
+            f"Only runs with this status: {', '.join(get_args(Status))}. Repeatable. Default: "
+            "ended, failed, cancelled.",
             parser=_parse_status,
-            show_default=False,
-            help=f"Only runs with this status: {', '.join(get_args(Status))}. Repeatable. "
-            "Default: ended, failed, cancelled.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -494,36 +453,31 @@ def prune(
     if "running" in chosen:
         note("runs that are in progress stay; --status interrupted has those whose process is gone")
 
-    async def old(runs: Journal) -> list[str]:
+    async def old(runs: Journal, *, delete: bool = False) -> list[str]:
         than = time() - older_than
         found = await runs.older(than, cast("list[Stored]", sorted(chosen - {"running", _GONE})))
         if _GONE in chosen:
             gone = {info.run_id async for info in runs.every_run(status=_GONE)}
             found += [each for each in await runs.older(than, ["running"]) if each in gone]
+        if delete:
+            await runs.delete(found)
+            left = set(await old(runs))  # those that others were forked from
+            found = [each for each in found if each not in left]
         return found
 
-    async def deleted(runs: Journal) -> list[str]:
-        found = await old(runs)
-        await runs.delete(found)
-        left = set(await old(runs))
-        return [each for each in found if each not in left]
-
+    found: list[str] = []
     if dry_run or not (yes or as_json):
         found = use(journal, old, write=True)
-        if dry_run and as_json:
-            print_json({"runs": found, "deleted": 0, "dry_run": True})
-        elif dry_run:
-            _print_ids(found)
-            note(f"{count(len(found), 'run')} would be deleted")
-        if dry_run:
-            return
-        if found:
+        if not dry_run and found:
             _confirm(f"Delete {count(len(found), 'run')}? It cannot be undone.")
-    gone = use(journal, deleted, write=True)
+    if not dry_run:
+        found = use(journal, partial(old, delete=True), write=True)
     if as_json:
-        print_json({"runs": gone, "deleted": len(gone), "dry_run": False})
+        print_json({"runs": found, "deleted": 0 if dry_run else len(found), "dry_run": dry_run})
         return
-    note(f"{count(len(gone), 'run')} deleted")
+    if dry_run:
+        _print_ids(found)
+    note(f"{count(len(found), 'run')} {'would be ' if dry_run else ''}deleted")
 
 
 @group.command("redact", epilog=examples("bae runs redact 3f2a Person.email"))
@@ -531,11 +485,7 @@ def redact(
     run: OneRun,
     places: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PLACE...",
-            show_default=False,
-            help="A field, as `Person.email`, or a class for all of its fields.",
-        ),
+        argument("PLACE...", "A field, as `Person.email`, or a class for all of its fields."),
     ],
     yes: Yes = False,
     journal: JournalFile = None,
@@ -586,11 +536,19 @@ def refuse_existing(*paths: str | Path, force: bool) -> None:
         )
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a file that only its owner reads, with the folders it is in."""
+def _write(files: Mapping[Path, bytes]) -> None:
+    """Write files that only their owner reads, with the folders they are in: all of them, or none
+    where one cannot be written."""
+    written: list[Path] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb", opener=private) as file:
-            file.write(data)
+        for path, data in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb", opener=private) as file:
+                written.append(path)
+                file.write(data)
     except OSError as error:
-        raise refused(f"{path} could not be written: {error.strerror}", cause=error) from error
+        for each in written:
+            each.unlink(missing_ok=True)
+        raise refused(
+            f"{error.filename} could not be written: {error.strerror}", cause=error
+        ) from error
