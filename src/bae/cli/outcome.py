@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_core import to_jsonable_python
@@ -29,7 +30,7 @@ from bae.secrets import without_hidden_parts
 from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.graph import Graph
+    from bae.history import History
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.result import GraphResult
@@ -39,42 +40,49 @@ if TYPE_CHECKING:
 class Outcome:
     """How a run came out."""
 
-    graph: Graph[Any, Any]
+    graph: str
     run_id: str
     kind: Literal["ended", "waiting", "failed", "cancelled", "running"] = "failed"
+    code: int = exits.DONE
     seconds: float = 0.0
     begun: bool = False
     """Whether there was a record of it."""
-    trace: list[Node] = field(default_factory=list["Node"])
+    trace: Sequence[Node] = ()
     """The nodes of the run, as far as it came."""
-    usage: Usage = field(default_factory=Usage)
-    """What the run used, before it was resumed too."""
     at: str = ""
     """The node that was being made or run at last."""
-    last: Node | None = None
+    usage: Usage = field(default_factory=Usage)
+    """What the run used, before it was resumed too."""
+    result: Node | None = None
     waiting: tuple[OpenGate, ...] = ()
     error: BaseException | None = None
-    code: int = exits.DONE
     kept: bool = False
     """Of a run that did not come to its end: whether the journal has it."""
-    answered: bool = False
-    """Whether the journal has the answer that it was resumed with."""
 
-    def settle(self, result: GraphResult[Any] | None) -> None:
-        """Take in what a run has returned; None where it was stopped or has failed."""
-        if result is None:
-            if self.code and self.error is None:
-                self.kind = "cancelled"
-            elif getattr(self.error, "code", None) == "bae-run-owned":
-                self.kind = "running"
+    def take_history(self, history: History) -> None:
+        """Take in how far a run came, by its records."""
+        self.begun, self.usage = True, history.usage
+        steps = [step for step in history.run.trace if step.whole]
+        self.trace = [step.node for step in steps if step.node is not None]
+        newest = history.run.newest
+        if newest is None:
             return
+        before, chosen = newest.before, newest.choice and newest.choice.chosen
+        early = not newest.whole and newest.given is None and newest.fill is None
+        if early and before is not None and before.is_open:
+            self.at = before.name  # dependencies of the next node have been started early
+        else:
+            self.at = newest.name if chosen in (None, NoneType) else chosen.__name__
+
+    def take_result(self, result: GraphResult[Any]) -> None:
+        """Take in what a run has returned."""
         self.trace, self.usage, self.waiting = result.trace, result.usage, result.waiting
         if result.waiting:
             self.kind, self.code = "waiting", exits.WAITING
         elif result.unfinished:  # another process has it, and continues it
             self.kind, self.code = "running", exits.ELSEWHERE
         else:
-            self.kind, self.code, self.last = "ended", exits.DONE, result.result
+            self.kind, self.code, self.result = "ended", exits.DONE, result.result
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,36 +140,29 @@ def print_outcome(
         print_json(_as_data(outcome))
     if not quiet and outcome.begun and outcome.error is None and err().is_terminal:
         err().print()  # between what was shown of the run and how it came out
-    match outcome.kind:
-        case "ended" if not as_json and outcome.last is not None:
-            print_node(outcome.last, out())
-        case "waiting":
-            _print_waiting(outcome, said)
-        case "cancelled":
-            _print_cancelled(outcome, said)
-        case "running" if outcome.error is None:  # which says so itself
-            note(f"another process has the run {outcome.run_id}, and continues it")
-        case _:
-            pass
+    if outcome.result is not None and not as_json:
+        print_node(outcome.result, out())
+    elif outcome.kind == "waiting":
+        _print_waiting(outcome, said)
+    elif outcome.kind == "cancelled":
+        _print_cancelled(outcome, said)
+    elif outcome.kind == "running" and outcome.error is None:  # which says so itself
+        note(f"another process has the run {outcome.run_id}, and continues it")
     if not quiet and outcome.begun and outcome.kind in ("ended", "waiting"):
         err().print(summary)
 
 
 def _as_data(outcome: Outcome) -> dict[str, Any]:
-    last, usage = outcome.last, outcome.usage
+    result, usage = outcome.result, outcome.usage
+    spent = ("calls", "input_tokens", "output_tokens", "cost")
     return {
         "run_id": outcome.run_id,
         "outcome": outcome.kind,
-        "graph": outcome.graph.name,
-        "result": last and {"type": type(last).__name__, "fields": fields_of(last)},
+        "graph": outcome.graph,
+        "result": result and {"type": type(result).__name__, "fields": fields_of(result)},
         "trace": [type(node).__name__ for node in outcome.trace],
         "seconds": round(outcome.seconds, 3),
-        "usage": {
-            "calls": usage.calls,
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cost": usage.cost,
-        },
+        "usage": {name: getattr(usage, name) for name in spent},
         "waiting": [
             {
                 "gate": gate.address,
@@ -275,11 +276,9 @@ def advise(
         error.add_note(f"{stored}what is done is kept; once it is fixed, resume with: {resume}")
 
 
-def advise_gate(error: GateError, run_id: str, said: CommandLine, *, over: bool = False) -> None:
-    """Have an error about a gate say what to type. `over` is whether the run has ended."""
-    if over:
-        error.fix = f"the run is over; see how it came out: {said.show(run_id)}"
-    elif error.code == "bae-gate-answered":
+def advise_gate(error: GateError, run_id: str, said: CommandLine) -> None:
+    """Have an error about a gate say what to type."""
+    if error.code == "bae-gate-answered":
         error.fix = f"resume the run: {said.resume(run_id)}"
     elif error.code == "bae-gate-timeout" and error.fix:
         error.fix += f": {said.resume(run_id)}"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
 
-from bae.cli.execute import RunOptions, carry_out
 from bae.cli.exits import refused
 from bae.cli.journals import file_to_read, run_meant, stored_run, use
 from bae.cli.learned import check_optimized, lm_with_learned
@@ -42,6 +41,7 @@ from bae.cli.options import open_gates as gate_names
 from bae.cli.outcome import CommandLine, advise_gate
 from bae.cli.printing import err, note, out, print_json
 from bae.cli.questions import ask_answer, ask_field, can_ask
+from bae.cli.run import RunOptions, carry_out
 from bae.cli.start import read_sets, read_text, refuse_twice, split_set
 from bae.cli.values import Misfit, describe_type, example_of, is_secret, read
 from bae.cli.wording import in_lines

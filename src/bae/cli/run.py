@@ -1,16 +1,24 @@
-"""`bae run`: a graph from its start to its end, shown while it runs and kept in a journal."""
+"""`bae run`: a graph from its start to its end, shown while it runs and kept in a journal; and
+`carry_out`, with which every command runs or continues a run."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
-from typing import Annotated, Any, Final
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bae.cli.execute import RunOptions, carry_out
-from bae.cli.journals import journal_for
+from bae.cli import exits
+from bae.cli.journals import journal_for, open_to_write
 from bae.cli.learned import lm_with_learned
+from bae.cli.live import display_for
 from bae.cli.lm import check_lm, prove
 from bae.cli.loading import load
 from bae.cli.options import (
@@ -21,17 +29,28 @@ from bae.cli.options import (
     LMName,
     MaxIters,
     Module,
+    NewId,
     NoAsk,
     Optimized,
     Quiet,
     Sets,
     budget_of,
     examples,
-    id_of_new,
     refuse_both_journals,
 )
-from bae.cli.outcome import CommandLine
+from bae.cli.outcome import CommandLine, Outcome, advise, print_outcome
+from bae.cli.printing import err, note
+from bae.cli.questions import AtTerminal, can_ask
+from bae.cli.signals import work
 from bae.cli.start import start_node
+from bae.exceptions import BaeError, JournalError
+from bae.observers import observing
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import StoredRun
+    from bae.lm.policies.budget import Budget
+    from bae.result import GraphResult
 
 EPILOG: Final = examples(
     "bae run app.py --lm local",
@@ -54,16 +73,7 @@ def run(
     no_journal: Annotated[
         bool, typer.Option("--no-journal", help="Do not store this run.")
     ] = False,
-    run_id: Annotated[
-        str | None,
-        typer.Option(
-            "--run-id",
-            metavar="ID",
-            show_default=False,
-            callback=id_of_new,
-            help="The id of the run in the journal.",
-        ),
-    ] = None,
+    run_id: NewId = None,
     budget: BudgetLimits = None,
     as_json: AsJSON = False,
     quiet: Quiet = False,
@@ -91,3 +101,95 @@ def run(
 
     options = RunOptions(limits, as_json, quiet, not no_ask)
     carry_out(graph, name, go, CommandLine(module, file, lm, optimized), options)
+
+
+# --- any run ------------------------------------------------------------------------------------
+
+Going = Callable[[Any, Any], Awaitable["GraphResult[Any]"]]
+"""Begins a run, or continues one: given the journal and what answers gates."""
+
+_LOOK: Final = 2.0
+"""Seconds for a look at what the journal has of a run that did not come to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a run is to be carried out and shown."""
+
+    budget: Budget | None = None
+    as_json: bool = False
+    quiet: bool = False
+    ask: bool = True
+    resumes: bool = False
+    """Whether the journal has the run already."""
+    gate: str = ""
+    """The address of the gate that is answered with it."""
+    ended_before: bool = False
+    """Whether the run had ended, so that nothing is done."""
+
+
+def carry_out(
+    graph: Graph[Any, Any], run_id: str, going: Going, said: CommandLine, options: RunOptions
+) -> None:
+    """Carry out a run, with the journal opened and closed, the display around it and gates asked
+    at the terminal, and print how it came out. Raises what it failed with, or `typer.Exit` where
+    the exit code is not 0."""
+    display = display_for(err(), quiet=options.quiet)
+    found: list[GraphResult[Any]] = []
+
+    def last_words() -> str:
+        # Nothing happens in a run before the journal has that it begins.
+        history = display.history_of(run_id)
+        stored = history is not None and any(s.whole or s.sources for s in history.steps())
+        kept = said.journal is not None and (options.resumes or stored)
+        return f"resume with: {said.resume(run_id)}" if kept else ""
+
+    async def begin() -> None:
+        async with open_to_write(said.journal) if said.journal else nullcontext() as journal:
+            with ExitStack() as around:
+                # It is never dropped, however long a terminal is held: the outcome is read from it.
+                around.enter_context(observing(display.observe, patience=inf))
+                if options.budget is not None:
+                    around.enter_context(options.budget)
+                asks = options.ask and can_ask()
+                found.append(await going(journal, AtTerminal(display) if asks else None))
+
+    began = perf_counter()
+    ended = work(begin, display, last_words, options.budget)
+    outcome = Outcome(graph.name, run_id, code=ended.code, seconds=perf_counter() - began)
+    error = outcome.error = ended.error
+    history = display.history_of(run_id)
+    if history is not None:
+        outcome.take_history(history)
+    answered = False
+    if found:  # a signal that came while the journal was closed changes nothing about the result
+        outcome.take_result(found[0])
+    else:
+        if ended.code and error is None:
+            outcome.kind = "cancelled"
+        elif getattr(error, "code", None) == "bae-run-owned":
+            outcome.kind = "running"
+        if said.journal is not None:
+            stored = asyncio.run(_read_stored(said.journal, run_id))
+            outcome.kept = options.resumes or stored is not None
+            answered = stored is not None and options.gate in stored.answers
+    if isinstance(error, BaeError):
+        advise(error, run_id, said, kept=outcome.kept, answered=answered)
+    if options.ended_before and error is None and not options.quiet:
+        note(f"the run {run_id} has ended before, and nothing is done again")
+    summary = display.summary(outcome.usage, outcome.seconds)
+    print_outcome(outcome, said, summary, as_json=options.as_json, quiet=options.quiet)
+    if error is not None:
+        raise error
+    if outcome.code != exits.DONE:
+        raise typer.Exit(outcome.code)
+
+
+async def _read_stored(file: str, run_id: str) -> StoredRun | None:
+    """What a journal has of a run. One that does not say so soon, since another process has locked
+    it, has most likely let nothing be written either."""
+    try:
+        async with asyncio.timeout(_LOOK), open_to_write(file) as journal:
+            return await journal.read(run_id)
+    except (JournalError, TimeoutError):
+        return None
