@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Any, Final
@@ -18,13 +18,13 @@ from rich.text import Text
 from bae.cli import exits
 from bae.cli.journals import use
 from bae.cli.loading import Loaded, load, relative_path
-from bae.cli.options import AsJSON, Module, examples
+from bae.cli.options import AsJSON, Module, examples, option
 from bae.cli.printing import as_data, error_data, note, out, print_hanging, print_json
 from bae.cli.wording import count, in_lines
 from bae.exceptions import BaeError, Problem
 from bae.graph import Graph
 from bae.journal.compatibility import BrokenRun
-from bae.journal.compatibility import check as broken_runs
+from bae.journal.compatibility import check as find_broken_runs
 from bae.journal.store import Journal
 from bae.node import Node
 
@@ -33,6 +33,8 @@ EPILOG: Final = examples(
     "bae check wardrobe.nodes:graph --strict",
     "bae check app.py --against .bae/runs.db",
 )
+_STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+_INDENT: Final = 8
 
 
 def check(
@@ -48,22 +50,15 @@ def check(
     ] = False,
     against: Annotated[
         str | None,
-        typer.Option(
-            "--against",
-            metavar="FILE",
-            show_default=False,
-            help="A journal: list its unfinished runs that could not be resumed with this code. "
-            "It is only read.",
+        option(
+            "--against FILE",
+            "A journal: list its unfinished runs that could not be resumed with this code. It is "
+            "only read.",
         ),
     ] = None,
     was: Annotated[
         list[str] | None,
-        typer.Option(
-            "--was",
-            metavar="NAME",
-            show_default=False,
-            help="With --against: an earlier name of the graph. Repeatable.",
-        ),
+        option("--was NAME", "With --against: an earlier name of the graph. Repeatable."),
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -74,201 +69,136 @@ def check(
     """
     if was and not against:
         raise typer.BadParameter("--was goes with --against FILE", param_hint="--was")
-    if _check(module, strict, durable, against, was or [], as_json):
-        raise typer.Exit(exits.FAILED)
-
-
-def _check(
-    module: str | None,
-    strict: bool,
-    durable: bool,
-    against: str | None,
-    was: Sequence[str],
-    as_json: bool,
-) -> bool:
     loaded = load(module)
-    problems = loaded.graph.validate(journal=durable)
-    found = [(problem, line_of(loaded.graph, problem.place)) for problem in problems]
-    errors = any(problem.severity == "error" for problem in problems)
-    warned = any(problem.severity == "warning" for problem in problems)
-    left = _find_unreached(loaded)
+    graph = loaded.graph
+    problems = [(each, _line_of(graph, each.place)) for each in graph.validate(journal=durable)]
+    severities = [problem.severity for problem, _ in problems]
+    unreached = _find_unreached(loaded)
     if not as_json:
-        for problem, line in found:
-            _print_problem(problem, line)
-        _print_sum(loaded, problems)
-        _print_unreached(left)
-    # What an unfinished run would meet can only be told of a graph that can run at all.
+        _print_proof(loaded, problems, unreached)
     broken: list[BrokenRun] | None = None
     error: BaeError | None = None
-    if against and not errors:
+    # What an unfinished run would meet can only be told of a graph that can run at all.
+    if against and "error" not in severities:
+
+        async def look(journal: Journal) -> list[BrokenRun]:
+            return await find_broken_runs(graph, journal, was=was or ())
+
         try:
-            broken = _find_broken(loaded, against, was)
+            broken = use(against, look)
         except BaeError as raised:  # what was proved is told all the same
             error = raised
-    failed = errors or bool(broken) or (strict and warned) or error is not None
+    failed = "error" in severities or bool(broken) or (strict and "warning" in severities)
     if as_json:
-        _print_data(loaded, found, left, broken, error, failed)
+        proof = _as_data(loaded, problems, unreached)
+        runs = broken and [as_data(run.info) | {"changes": as_data(run.changes)} for run in broken]
+        ok = not failed and error is None
+        print_json({"ok": ok, **proof, "broken_runs": runs, "error": error_data(error)})
     elif against and error is None:
-        _print_broken(loaded, against, broken)
+        _print_broken(graph.name, against, broken)
     if error is not None:
         raise error
-    return failed
+    if failed:
+        raise typer.Exit(exits.FAILED)
 
 
 def _find_unreached(loaded: Loaded) -> list[str]:
     """The node classes that the module defines and that no graph of it, nor a graph inside one,
     leads to: one that was left behind, or that a return type forgets. Base classes are left out,
     and names that begin with an underscore. Empty where it is not known where some node leads."""
-    module = sys.modules.get(loaded.module)
-    there = list(vars(module).items()) if module else []
+    there = list(vars(sys.modules[loaded.module]).items()) if loaded.module in sys.modules else []
     graphs: list[Any] = [loaded.graph, *(each for _, each in there if isinstance(each, Graph))]
     inside = [inner for each in graphs for inner in each.graphs]
     plans = {cls: plan for each in inside for cls, plan in each.plans.items()}
     if any(plan.misrouted or plan.unresolved for plan in plans.values()):
         return []
-    defined = [
-        each
-        for name, each in there
-        if isinstance(each, type)
-        and issubclass(each, Node)
-        and each.__module__ == loaded.module
-        and not name.startswith("_")
-    ]
-    known = {*plans, *defined}
-    return [
-        cls.__name__
-        for cls in dict.fromkeys(defined)
-        if cls not in plans and not any(cls in other.__mro__[1:] for other in known)
-    ]
+    nodes = [n for n in there if isinstance(n[1], type) and issubclass(n[1], Node)]
+    own = [cls for name, cls in nodes if cls.__module__ == loaded.module and name[0] != "_"]
+    bases = {base for cls in (*plans, *own) for base in cls.__mro__[1:]}
+    return [c.__name__ for c in dict.fromkeys(own) if c not in plans and c not in bases]
 
 
-def _find_broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
-    async def look(journal: Journal) -> list[BrokenRun]:
-        return await broken_runs(loaded.graph, journal, was=was)
+# --- what is printed ----------------------------------------------------------------------------
 
-    return use(file, look)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A line of a file."""
-
-    file: str
-    line: int
+_Placed = Sequence[tuple[Problem, tuple[str, int] | None]]
+"""Problems, each with its file and line where they are known."""
 
 
-_STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
-_INDENT: Final = 8
-
-
-def _print_problem(problem: Problem, line: SourceLine | None) -> None:
-    said = Text(in_lines(str(problem)))
-    said.stylize(_STYLES[problem.severity], 0, len(problem.severity))
-    said.stylize("bold", _INDENT, _INDENT + len(problem.place))
-    if problem.fix:
-        at = said.plain.index("\n")
-        said.stylize("green", at + 1 + _INDENT, at + 1 + _INDENT + len("fix:"))
-    where = f"{relative_path(Path(line.file))}:{line.line}  " if line is not None else ""
-    said.append(f"\n{' ' * _INDENT}{where}[{problem.code}]", style="dim")
-    print_hanging(out(), said, _INDENT)
-
-
-def _print_sum(loaded: Loaded, problems: Sequence[Problem]) -> None:
-    graph = loaded.graph
-    nodes = count(len(graph.nodes), "node")
+def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> None:
+    for problem, line in problems:
+        said = Text(in_lines(str(problem)))
+        said.stylize(_STYLES[problem.severity], 0, len(problem.severity))
+        said.stylize("bold", _INDENT, _INDENT + len(problem.place))
+        if problem.fix:
+            at = said.plain.index("\n") + 1 + _INDENT
+            said.stylize("green", at, at + len("fix:"))
+        where = f"{relative_path(Path(line[0]))}:{line[1]}  " if line is not None else ""
+        said.append(f"\n{' ' * _INDENT}{where}[{problem.code}]", style="dim")
+        print_hanging(out(), said, _INDENT)
+    graph, name = loaded.graph, loaded.said
+    if not name.endswith(f":{loaded.attribute}"):
+        name += f":{loaded.attribute}"
     edges = count(sum(map(len, graph.edges.values())), "edge")
     ends = " | ".join(cls.__name__ for cls in graph.terminal_nodes)
-    said = Text(f"{_name(loaded)}: {nodes}, {edges}, {f'ends at {ends}' if ends else 'no end'}: ")
-    said.append_text(_verdict(problems))
+    said = Text(f"{name}: {count(len(graph.nodes), 'node')}, {edges}, ")
+    said.append(f"{f'ends at {ends}' if ends else 'no end'}: ")
+    severities = [problem.severity for problem, _ in problems]
+    counts = [
+        Text(count(severities.count(each), each), style=style)
+        for each, style in _STYLES.items()
+        if each in severities
+    ]
+    said.append_text(Text(", ").join(counts) if counts else Text("no problems", "bold green"))
     print_hanging(out(), said, 2)
+    if unreached:
+        print_hanging(out(), Text(f"not reached: {', '.join(unreached)}", style="dim"), 2)
 
 
-def _print_unreached(left: Sequence[str]) -> None:
-    if left:
-        print_hanging(out(), Text(f"not reached: {', '.join(left)}", style="dim"), 2)
-
-
-def _verdict(problems: Sequence[Problem]) -> Text:
-    counts: list[Text] = []
-    for severity, style in _STYLES.items():
-        number = sum(problem.severity == severity for problem in problems)
-        if number:
-            counts.append(Text(count(number, severity), style=style))
-    return Text(", ").join(counts) if counts else Text("no problems", style="bold green")
-
-
-def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun] | None) -> None:
-    name = loaded.graph.name
+def _print_broken(name: str, file: str, broken: Sequence[BrokenRun] | None) -> None:
     if broken is None:
         note(f"{file} was not looked at: fix the errors first")
         return
     for run in broken:
         print_hanging(out(), Text(in_lines(str(run), 6)), 4)
+    last = Text(f"{file}: every unfinished run of {name} can be resumed", "green")
     if broken:
         last = Text(f"{file}: {count(len(broken), 'run')} of {name} cannot be resumed", "bold red")
-    else:
-        last = Text(f"{file}: every unfinished run of {name} can be resumed", "green")
     print_hanging(out(), last, 2)
 
 
-def _print_data(
-    loaded: Loaded,
-    found: Sequence[tuple[Problem, SourceLine | None]],
-    left: Sequence[str],
-    broken: Sequence[BrokenRun] | None,
-    error: BaeError | None,
-    failed: bool,
-) -> None:
+def _as_data(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> dict[str, Any]:
     graph = loaded.graph
-    print_json(
-        {
-            "ok": not failed,
-            "graph": graph.name,
-            "module": loaded.module,
-            "attribute": loaded.attribute,
-            "nodes": [cls.__name__ for cls in graph.nodes],
-            "edges": [
-                [cls.__name__, target.__name__]
-                for cls, targets in graph.edges.items()
-                for target in targets
-            ],
-            "ends": [cls.__name__ for cls in graph.terminal_nodes],
-            "not_reached": left,
-            "problems": [
-                asdict(problem) | (asdict(line) if line else {"file": None, "line": None})
-                for problem, line in found
-            ],
-            "broken_runs": broken
-            and [as_data(run.info) | {"changes": as_data(run.changes)} for run in broken],
-            "error": error_data(error),
-        }
-    )
+    edges = [(tail, head) for tail, heads in graph.edges.items() for head in heads]
+    return {
+        "graph": graph.name,
+        "module": loaded.module,
+        "attribute": loaded.attribute,
+        "nodes": [cls.__name__ for cls in graph.nodes],
+        "edges": [[tail.__name__, head.__name__] for tail, head in edges],
+        "ends": [cls.__name__ for cls in graph.terminal_nodes],
+        "not_reached": unreached,
+        "problems": [
+            asdict(problem) | dict(zip(("file", "line"), line or (None, None), strict=True))
+            for problem, line in problems
+        ],
+    }
 
 
-def _name(loaded: Loaded) -> str:
-    named = loaded.said.endswith(f":{loaded.attribute}")
-    return loaded.said if named else f"{loaded.said}:{loaded.attribute}"
+# --- where in the source ------------------------------------------------------------------------
 
 
-# --- where in the source -------------------------------------------------------------------------
-
-
-def line_of(graph: Graph[Any, Any], place: str) -> SourceLine | None:
+def _line_of(graph: Graph[Any, Any], place: str) -> tuple[str, int] | None:
     """The line that the place of a problem is at: of `Outfit.mood` that of the field, of
     `Walk -> Rest` that of `Walk`. None where it is not known, as of a class made by a program."""
     name, _, member = place.partition(" ")[0].partition(".")
-    classes = [cls for each in graph.graphs for cls in (*each.plans, *each.end)]
-    for cls in classes:
-        if cls.__name__ == name and (not member or hasattr(cls, member) or _has_field(cls, member)):
+    for cls in (cls for each in graph.graphs for cls in (*each.plans, *each.end)):
+        known = not member or hasattr(cls, member) or member in cls.__pydantic_fields__
+        if cls.__name__ == name and known:
             return (_line_in(cls, member) if member else None) or _line_in(cls, "")
     return None
 
 
-def _has_field(cls: type[Node], name: str) -> bool:
-    return name in cls.__pydantic_fields__
-
-
-def _line_in(cls: type, member: str) -> SourceLine | None:
+def _line_in(cls: type, member: str) -> tuple[str, int] | None:
     """The line of a class, or of what it or a class above it defines under a name."""
     # No deeper than the body of the class: its docstring may list the same names.
     sought = rf"(\t| {{1,4}})(async def |def )?{member}\s*[:(]" if member else r"class\s"
@@ -282,5 +212,5 @@ def _line_in(cls: type, member: str) -> SourceLine | None:
             return None
         for number, line in enumerate(dedent("".join(lines)).splitlines(), begin):
             if file is not None and re.match(sought, line):
-                return SourceLine(file, number)
+                return file, number
     return None

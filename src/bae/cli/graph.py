@@ -11,9 +11,9 @@ from rich.text import Text
 
 from bae.cli.exits import refused
 from bae.cli.loading import load
-from bae.cli.options import AsJSON, Module, examples
+from bae.cli.options import AsJSON, Module, examples, option
 from bae.cli.printing import out, print_json
-from bae.pictures import Drawing, Picture, picture_of, to_mermaid, to_svg, to_text
+from bae.pictures import Picture, picture_of, to_mermaid, to_svg, to_text
 
 group = typer.Typer(no_args_is_help=True, help="Draw a graph in the terminal or to a file.")
 
@@ -46,18 +46,14 @@ COLORS: Final = {
     "arrow-code": "cyan",
 }
 
-SHOW_EXAMPLES: Final = examples(
-    "bae graph show app.py",
-    "bae graph show app.py --no-fields",
-    "bae graph show app.py --json",
-)
-EXPORT_EXAMPLES: Final = examples(
-    "bae graph export app.py -o graph.svg",
-    "bae graph export app.py -o graph.mmd --no-fields",
-)
 
-
-@group.command("show", epilog=SHOW_EXAMPLES)
+@group.command(
+    epilog=examples(
+        "bae graph show app.py",
+        "bae graph show app.py --no-fields",
+        "bae graph show app.py --json",
+    )
+)
 def show(
     module: Module = None,
     direction: Direction = "TD",
@@ -87,32 +83,30 @@ def show(
         ascii_only=ascii_only or console.options.ascii_only,
         compact=compact,
     )
-    for row in _colored(drawing):
-        console.print(row, soft_wrap=True)
+    for row in drawing.rows:
+        line = Text.assemble(*((text, COLORS.get(role, "")) for text, role in row))
+        console.print(line, soft_wrap=True)
 
 
-@group.command("export", epilog=EXPORT_EXAMPLES)
+@group.command(
+    epilog=examples(
+        "bae graph export app.py -o graph.svg",
+        "bae graph export app.py -o graph.mmd --no-fields",
+    )
+)
 def export(
     module: Module = None,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
+        option(
+            "--output -o FILE",
+            "The file to write; its ending is the format: .svg or .mmd (Mermaid).",
             show_default="graph.svg",
-            help="The file to write; its ending is the format: .svg or .mmd (Mermaid).",
         ),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            "-f",
-            metavar="FORMAT",
-            show_default=False,
-            help="The format, whatever the file's ending: svg or mmd.",
-        ),
+        option("--format -f FORMAT", "The format, whatever the file's ending: svg or mmd."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     direction: Direction = "TD",
@@ -139,14 +133,21 @@ def export(
         picture = to_svg(graph, fields=not no_fields, direction=direction, theme=theme)
     else:
         picture = to_mermaid(graph, fields=not no_fields, direction=direction)
-    _write(path, picture)
+    try:
+        path.write_text(picture, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise refused(
+            f"{path} cannot be written",
+            fix="name a file in a directory that is there and yours",
+            cause=error,
+        ) from error
     if as_json:
         print_json({"path": output})
     else:
         out().print(output, markup=False, soft_wrap=True)
 
 
-@group.command("mermaid", epilog=examples("bae graph mermaid app.py > graph.mmd"))
+@group.command(epilog=examples("bae graph mermaid app.py > graph.mmd"))
 def mermaid(
     module: Module = None,
     direction: Direction = "TD",
@@ -156,23 +157,6 @@ def mermaid(
     graph = load(module).graph
     sys.stdout.write(to_mermaid(graph, fields=not no_fields, direction=direction))
     sys.stdout.flush()
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise refused(
-            f"{path} cannot be written",
-            fix="name a file in a directory that is there and yours",
-            cause=error,
-        ) from error
-
-
-def _colored(drawing: Drawing) -> list[Text]:
-    return [
-        Text.assemble(*((text, COLORS.get(role, "")) for text, role in row)) for row in drawing.rows
-    ]
 
 
 def _as_json(picture: Picture) -> dict[str, Any]:

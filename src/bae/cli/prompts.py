@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import Annotated, Any, Final
 
-import typer
 from rich.text import Text
 
 from bae.cli.exits import refused
 from bae.cli.learned import artifacts_in, with_prompts
 from bae.cli.lm import prove
 from bae.cli.loading import load
-from bae.cli.options import AsJSON, Input, Module, Optimized, Sets, examples
+from bae.cli.options import AsJSON, Input, Module, Optimized, Sets, argument, examples
 from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.start import start_node
 from bae.cli.wording import in_lines
@@ -34,11 +33,10 @@ def prompts(
     module: Module = None,
     node: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NODE",
-            show_default=False,
-            help="Show only the prompts that fill this node class or offer it in a choice. "
-            "Default: every prompt.",
+        argument(
+            "NODE",
+            "Show only the prompts that fill this node class or offer it in a choice. Default: "
+            "every prompt.",
         ),
     ] = None,
     given: Input = None,
