@@ -14,7 +14,8 @@ from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import CoroutineType, FunctionType, MethodType, TracebackType
+from traceback import walk_tb
+from types import CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bae.cli.exits import Misuse
@@ -59,23 +60,22 @@ def load_module(said: str, root: Path | None = None) -> tuple[ModuleType, str, s
     where, name = _split_name(said)
     if _is_path(where):
         return _load_file(Path(where).absolute(), where), where, name
-    return _load_name(where, root), where, name
+    if not all(part.isidentifier() for part in where.split(".")):
+        raise _unknown_module(
+            f"{where!r} is no module and no file", "write a file as app.py, or a module as a.b.c"
+        )
+    _put_on_path(root)
+    return _import_module(where, where), where, name
 
 
 # --- the project --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectFile:
+class ProjectFile(NamedTuple):
     """A pyproject.toml, and its table `[tool.bae]`; None where it has none."""
 
     file: Path
     table: dict[str, Any] | None
-
-    @property
-    def folder(self) -> Path:
-        """The directory of the project."""
-        return self.file.parent
 
 
 def project_file() -> ProjectFile | None:
@@ -112,9 +112,9 @@ def _read_configured(option: str = "") -> tuple[str, Path]:
     said: object = (project.table or {}).get("graph") if project else None
     if project and isinstance(said, str) and said:
         where, _ = _split_name(said)
-        if _is_path(where) and project.folder != Path.cwd():
-            said = os.path.relpath(project.folder / where) + said[len(where) :]
-        return said, project.folder
+        if _is_path(where) and project.file.parent != Path.cwd():
+            said = os.path.relpath(project.file.parent / where) + said[len(where) :]
+        return said, project.file.parent
     if project and said is not None:
         raise _unknown_module(
             f"[tool.bae] graph in {relative_path(project.file)} is {said!r}, which names nothing",
@@ -171,9 +171,8 @@ def _find_graph(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, A
 def _no_graph(module: ModuleType, where: str, message: str) -> BaeError:
     named = vars(module).items()
     found = [name for name, value in named if isinstance(value, Graph)]
-    for name, value in named:
-        if isinstance(value, type) and issubclass(value, Node):
-            found += [name] if value.__module__ == module.__name__ else []
+    nodes = [each for each in named if isinstance(each[1], type) and issubclass(each[1], Node)]
+    found += [name for name, cls in nodes if cls.__module__ == module.__name__]
     fix = "write graph = Graph(start=YourFirstNode) into it"
     if found:
         fix += f", or name a graph or a first node: {', '.join(f'{where}:{n}' for n in found[:6])}"
@@ -204,16 +203,6 @@ def _load_file(path: Path, said: str) -> ModuleType:
     if len(names) > 1 or names == ["__init__"]:
         return _import_module(".".join(names).removesuffix(".__init__"), said)
     return _execute_file(path, said)
-
-
-def _load_name(name: str, root: Path) -> ModuleType:
-    """The module of a name, looked for in a directory first."""
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise _unknown_module(
-            f"{name!r} is no module and no file", "write a file as app.py, or a module as a.b.c"
-        )
-    _put_on_path(root)
-    return _import_module(name, name)
 
 
 def _put_on_path(folder: Path) -> None:
@@ -251,20 +240,15 @@ def _import_module(name: str, said: str) -> ModuleType:
         missing = error.cause
         if not isinstance(missing, ModuleNotFoundError) or missing.name is None:
             raise
+        if not f"{name}.".startswith(f"{missing.name}."):
+            raise  # it is there, and lacks another
         parent, _, last = name.rpartition(".")
+        message = f"there is no module {said}"
+        fix = "run bae where the module is found, or name its file"
         if missing.name == name and hasattr(sys.modules.get(parent), last):
-            raise _unknown_module(
-                f"there is no module {said}, and {parent} has the name {last}",
-                f"a name in a module stands after a colon: {parent}:{last}",
-                missing,
-            ) from missing
-        if f"{name}.".startswith(f"{missing.name}."):
-            raise _unknown_module(
-                f"there is no module {said}",
-                "run bae where the module is found, or name its file",
-                missing,
-            ) from missing
-        raise
+            message += f", and {parent} has the name {last}"
+            fix = f"a name in a module stands after a colon: {parent}:{last}"
+        raise _unknown_module(message, fix, missing) from missing
 
 
 def _unknown_module(message: str, fix: str, cause: BaseException | None = None) -> BaeError:
@@ -318,14 +302,6 @@ def _near_files(path: Path) -> str:
 # --- where in the user's code an error came up --------------------------------------------------
 
 
-class Line(NamedTuple):
-    """A line of a file, and the function it is in."""
-
-    file: str
-    number: int
-    function: str
-
-
 def raised_at(error: BaseException) -> str | None:
     """Where the user's own code raised what an error is about, as `desk.py:9 in __call__`; None
     where it was not that code, or the error says it itself."""
@@ -333,8 +309,7 @@ def raised_at(error: BaseException) -> str | None:
         return None
     while isinstance(error, BaeError) and error.cause is not None:
         error = error.cause
-    line = last_line(error.__traceback__)
-    return f"{relative_path(Path(line.file))}:{line.number} in {line.function}" if line else None
+    return " in ".join(_find_line(error)) or None
 
 
 def place_of(error: BaseException) -> str:
@@ -342,19 +317,18 @@ def place_of(error: BaseException) -> str:
     Python cannot read has a place too."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
         return f", {relative_path(Path(error.filename))}:{error.lineno}"
-    line = last_line(error.__traceback__)
-    return f", {relative_path(Path(line.file))}:{line.number}" if line is not None else ""
+    return "".join(f", {line}" for line in _find_line(error)[:1])
 
 
-def last_line(traceback: TracebackType | None) -> Line | None:
-    """The innermost line that is neither bae's, nor Python's, nor of an installed package."""
-    found: Line | None = None
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if not code.co_filename.startswith("<") and _is_users(Path(code.co_filename)):
-            found = Line(code.co_filename, traceback.tb_lineno, code.co_name)
-        traceback = traceback.tb_next
-    return found
+def _find_line(error: BaseException) -> tuple[str, ...]:
+    """The innermost line that is neither bae's, nor Python's, nor of an installed package, and the
+    function it is in."""
+    for frame, number in reversed([*walk_tb(error.__traceback__)]):
+        file = Path(frame.f_code.co_filename)
+        foreign = file.is_relative_to(_OURS) or file.is_relative_to(_LIBRARY)
+        if not foreign and not str(file).startswith("<") and not _INSTALLED & set(file.parts):
+            return f"{relative_path(file)}:{number}", frame.f_code.co_name
+    return ()
 
 
 def relative_path(path: Path) -> str:
@@ -363,12 +337,6 @@ def relative_path(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
-
-
-def _is_users(file: Path) -> bool:
-    if file.is_relative_to(_OURS) or file.is_relative_to(_LIBRARY):
-        return False
-    return not _INSTALLED & set(file.parts)
 
 
 _OURS: Final = Path(__file__).parents[1]
