@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bae import Graph
 from bae.exceptions import JournalError
-from bae.journal import Change, Journal, MemoryJournal, RunInfo, SQLiteJournal, StoredRun, check
+from bae.journal import Change, Journal, MemoryJournal, RunInfo, StoredRun, check
 from bae.journal.compatibility import changes_for, refuse_changes
 from bae.journal.export import RecordedRuns
 from bae.testing import ScriptedLM
@@ -116,9 +114,8 @@ def _asks_size(asked: Any) -> bool:
 
 
 @pytest.fixture
-async def journal() -> AsyncIterator[Journal]:
-    async with MemoryJournal() as journal:
-        yield journal
+def journal() -> Journal:
+    return MemoryJournal()
 
 
 async def parked(journal: Journal, run_id: str = "r1", day: Graph[Any, Any] | None = None) -> None:
@@ -378,59 +375,52 @@ async def test_secrets_that_the_journal_lacks_are_no_change_of_classes(journal: 
 # A whole journal.
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
-    made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
-    async with made as journal:
-        yield journal
-
-
 BREAKS = ("    mood: Mood\n", "    mood: Mood\n    size: int\n")
 
 
-async def test_only_unfinished_runs_of_the_graph_are_listed(store: Journal):
-    await parked(store, "waiting")
-    await parked(store, "ended")
-    await graph().answer("ended", "Outfit.fine", True, lm=lm(), journal=store)
-    await parked(store, "other", graph(name="other"))
+async def test_only_unfinished_runs_of_the_graph_are_listed(journal: Journal):
+    await parked(journal, "waiting")
+    await parked(journal, "ended")
+    await graph().answer("ended", "Outfit.fine", True, lm=lm(), journal=journal)
+    await parked(journal, "other", graph(name="other"))
 
-    assert [run.run_id for run in await check(edited(BREAKS), store)] == ["waiting"]
-    assert await check(graph(), store) == []
+    assert [run.run_id for run in await check(edited(BREAKS), journal)] == ["waiting"]
+    assert await check(graph(), journal) == []
 
 
-async def test_a_run_that_failed_or_was_interrupted_is_listed(store: Journal):
+async def test_a_run_that_failed_or_was_interrupted_is_listed(journal: Journal):
     day = graph()
     failing = ScriptedLM(
         {"Day": lambda _: {"mood": "low", "words": [], "tags": []}}, choices=["Outfit"]
     )
-    result = await day.arun(day.start(message="up"), failing, journal=store, run_id="r1")
+    result = await day.arun(day.start(message="up"), failing, journal=journal, run_id="r1")
     assert result.waiting
     with pytest.raises(Exception, match="Outfit"):
-        await day.answer("r1", "Outfit.fine", True, lm=failing, journal=store)
-    assert (await store.read("r1")).info.status == "failed"
+        await day.answer("r1", "Outfit.fine", True, lm=failing, journal=journal)
+    assert (await journal.read("r1")).info.status == "failed"
 
-    (broken,) = await check(edited(BREAKS), store)
+    (broken,) = await check(edited(BREAKS), journal)
 
     assert broken.run_id == "r1"
     assert "r1 (Start, failed since 20" in str(broken)
     assert "fix: give Day.size a default, or a source" in str(broken)
 
 
-async def test_a_renamed_graph_is_found_under_its_old_name(store: Journal):
-    await parked(store, "r1", graph(name="before"))
+async def test_a_renamed_graph_is_found_under_its_old_name(journal: Journal):
+    await parked(journal, "r1", graph(name="before"))
     new = graph(CODE.replace(*BREAKS), name="after")
 
-    assert await check(new, store) == []
-    assert [run.run_id for run in await check(new, store, was="before")] == ["r1"]
-    assert [run.run_id for run in await check(new, store, was=["x", "before"])] == ["r1"]
-    assert await check(graph(name="after"), store, was="before") == []
+    assert await check(new, journal) == []
+    assert [run.run_id for run in await check(new, journal, was="before")] == ["r1"]
+    assert [run.run_id for run in await check(new, journal, was=["x", "before"])] == ["r1"]
+    assert await check(graph(name="after"), journal, was="before") == []
 
 
-async def test_a_renamed_start_class_breaks_the_runs_of_the_old_one(store: Journal):
-    await parked(store)
+async def test_a_renamed_start_class_breaks_the_runs_of_the_old_one(journal: Journal):
+    await parked(journal)
     new = graph(CODE.replace("Start", "Begin"), "Begin")
 
-    (broken,) = await check(new, store, was="Start")
+    (broken,) = await check(new, journal, was="Start")
 
     assert [change.place for change in broken.changes] == ["Start"]
 

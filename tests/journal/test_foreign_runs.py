@@ -68,20 +68,15 @@ OWN: dict[str, Callable[[Journal, str], Awaitable[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("what", ["run_id", "graph", "parent"])
 @pytest.mark.parametrize("way", FOREIGN)
 async def test_a_run_of_another_with_a_name_that_cannot_be_typed_enters_nowhere(
-    way, what, name, tmp_path, monkeypatch
+    way, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    if what == "graph" and name == "last":
-        return  # which means something for runs alone
     async with SQLiteJournal("runs.db") as journal:
-        with pytest.raises(JournalError, match=r"cannot be called") as raised:
-            await FOREIGN[way](journal, await stored(**{what: name}))
-        assert raised.value.code == "bae-run-name"
-        assert raised.value.fix
+        for what, name in (("run_id", "a\nb"), ("graph", "\u202ea"), ("parent", "last")):
+            with refused("bae-run-name"):
+                await FOREIGN[way](journal, await stored(**{what: name}))
         assert await journal.runs() == []
 
 
@@ -119,11 +114,6 @@ async def test_a_graph_whose_name_cannot_be_typed_has_no_journal():
     [
         json.dumps({**json.loads(shape_of(GRAPH).json), "calls": [{"by": "f", "inputs": {}}]}),
         shape_of(Graph(start=Other)).json,
-        json.dumps({"format": 1, "graphs": []}),
-        "{}",
-        "[]",
-        "",
-        "not JSON",
         "[" * 5000,
     ],
 )

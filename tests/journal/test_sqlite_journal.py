@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from time import time
 
@@ -21,7 +22,7 @@ from bae.journal.sqlite.lease import has_died, process_name
 from bae.journal.sqlite.runs import page_query
 from bae.journal.sqlite.schema import LINES_OF_A_RUN
 from bae.journal.store import Rewrite
-from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
+from journal_parts import begun, ended, ids, line, numbers, printed, program, refused
 
 pytestmark = pytest.mark.once
 
@@ -377,8 +378,7 @@ async def test_the_run_of_a_process_that_was_killed_can_be_taken_over(path, leas
         owner.communicate()
 
 
-@pytest.mark.parametrize("writes", [True, False], ids=["and writes", "and has not written yet"])
-async def test_an_owner_that_stood_still_is_told_when_another_has_its_run(path, writes):
+async def test_an_owner_that_stood_still_is_told_when_another_has_its_run(path):
     with program(OWNER, path, 0.3) as owner:
         owner.stdout.readline()
         say(owner, "")
@@ -386,15 +386,12 @@ async def test_an_owner_that_stood_still_is_told_when_another_has_its_run(path, 
         owner.send_signal(signal.SIGSTOP)
         async with SQLiteJournal(path) as journal:
             claim = await taken_over(journal)
-            if writes:
-                await journal.append(claim, [line(2, '{"of": "new"}')])
             owner.send_signal(signal.SIGCONT)
             say(owner, "")
             assert owner.stdout.readline() == "bae-run-taken 2\n"
+            await journal.append(claim, [line(2, '{"of": "new"}')])
             say(owner, "")
             assert owner.stdout.readline() == "bae-run-taken 3\n"
-            if not writes:
-                await journal.append(claim, [line(2, '{"of": "new"}')])
             assert (await journal.read("run")).lines[2].data == '{"of": "new"}'
             assert await numbers(journal, "other") == [0, 1, 2, 3]
         assert owner.communicate(timeout=BOUND) == ("", "")
@@ -449,31 +446,15 @@ async def _is_interrupted(journal):
     return (await journal.runs())[0].is_interrupted(time())
 
 
-async def test_an_owner_that_stood_still_goes_on_where_nobody_took_over(path):
-    with program(OWNER, path, 0.2) as owner:
-        owner.stdout.readline()
-        owner.send_signal(signal.SIGSTOP)
-        async with SQLiteJournal(path) as journal:
-
-            async def interrupted():
-                return all(run.is_interrupted(time()) for run in await journal.runs())
-
-            await until(interrupted)
-        owner.send_signal(signal.SIGCONT)
-        say(owner, "")
-        assert owner.stdout.readline() == "1 1\n"
-        owner.communicate(timeout=BOUND)
-
-
 async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
-    async with SQLiteJournal(path, lease=0.3) as journal, SQLiteJournal(path) as other:
+    async with SQLiteJournal(path, lease=1.5) as journal, SQLiteJournal(path) as other:
         claim = await begun(journal)
         first = (await other.runs())[0].lease_until
 
         async def renewed():
             run = (await other.runs())[0]
             assert not run.is_interrupted(time())
-            return run.lease_until > first + 0.6
+            return run.lease_until > first
 
         await until(renewed)
         with refused("bae-run-owned"):
@@ -497,108 +478,33 @@ async def test_a_word_is_given_anew_for_a_run_that_begins_long_after_the_last(pa
             await other.claim("second")
 
 
-async def test_of_several_processes_that_want_a_dead_owners_run_one_gets_it(path):
-    async with SQLiteJournal(path) as journal:
-        await journal.release(await begun(journal), "running", [])
-    journals = [SQLiteJournal(path) for _ in range(5)]
-    results = await asyncio.gather(*(one.claim("run") for one in journals), return_exceptions=True)
-    codes = [one.code for one in results if isinstance(one, JournalError)]
-    assert codes == ["bae-run-owned"] * 4
-    for one in journals:
-        await one.close()
-
-
-async def test_a_deleted_run_tells_an_owner_whose_lease_was_over(path):
-    with program(OWNER, path, 0.2) as owner:
-        owner.stdout.readline()
-        owner.send_signal(signal.SIGSTOP)
-        async with SQLiteJournal(path) as journal:
-
-            async def deleted():
-                return await journal.delete(["run"]) == 1
-
-            await until(deleted)
-            await ended(journal, "new", 4)
-            owner.send_signal(signal.SIGCONT)
-            say(owner, "")
-            assert owner.stdout.readline() == "bae-run-taken 1\n"
-            assert await numbers(journal, "new") == [0, 1, 2, 3]
-        owner.communicate(timeout=BOUND)
-
-
 # Lists, deletions, redactions
 
 
-@pytest.mark.parametrize(
-    ("status", "graph"), [(None, None), ("ended", None), (None, "A"), ("failed", "A")]
-)
-async def test_the_list_of_runs_is_found_through_an_index_and_never_sorted(path, status, graph):
-    async with SQLiteJournal(path, durability="normal") as journal:
-        await asyncio.gather(
-            *(
-                ended(journal, f"r{n}", graph="AB"[n % 2], status=["ended", "failed"][n % 3 == 0])
-                for n in range(600)
-            )
-        )
-        found = await ids(journal, status=status, graph=graph, limit=7)
-        assert len(found) == 7
-    text, values = page_query(status, graph)
-    wanted = (*values, LINES_OF_A_RUN, 7)
-    with sqlite3.connect(path) as connection:
-        plan = [row[3] for row in connection.execute(f"explain query plan {text}", wanted)]
-    connection.close()
-    assert not [step for step in plan if step.startswith("SCAN") and "RUNS" in step.upper()], plan
-    if graph is None:
-        assert not [step for step in plan if "TEMP B-TREE" in step], plan
+async def test_the_list_of_runs_is_found_through_an_index_and_never_sorted(path):
+    async with SQLiteJournal(path) as journal:
+        await ended(journal)
+    with closing(sqlite3.connect(path)) as connection:
+        for status, graph in ((None, None), ("ended", None), (None, "A"), ("failed", "A")):
+            text, values = page_query(status, graph)
+            wanted = (*values, LINES_OF_A_RUN, 7)
+            plan = [row[3] for row in connection.execute(f"explain query plan {text}", wanted)]
+            assert not [s for s in plan if s.startswith("SCAN") and "RUNS" in s.upper()], plan
+            assert graph is not None or not [s for s in plan if "TEMP B-TREE" in s], plan
 
 
 async def test_many_runs_are_deleted_in_pieces_with_all_their_lines(path):
     async with SQLiteJournal(path, durability="normal") as journal:
-        await ended(journal, "long", 3500)
-        await asyncio.gather(*(ended(journal, f"r{n}", 3) for n in range(300)))
+        await ended(journal, "long", 300)
+        await asyncio.gather(*(ended(journal, f"r{n}", 3) for n in range(120)))
         await ended(journal, "stays", 3)
         names = [name for name in await ids(journal, limit=1000) if name != "stays"]
-        assert await journal.delete(names) == 301
+        assert await journal.delete(names) == 121
         await ended(journal, "new", 2)
         assert await numbers(journal, "stays") == [0, 1, 2]
     with sqlite3.connect(path) as connection:
         assert connection.execute("select count(*) from lines").fetchone() == (5,)
     connection.close()
-
-
-async def test_a_deletion_that_was_interrupted_is_ended_by_the_next(path):
-    async with SQLiteJournal(path, durability="normal") as journal:
-        await ended(journal, "long", 5000)
-        task = asyncio.create_task(journal.delete(["long"]))
-        await until(lambda: _is_gone(journal, "long"))
-        task.cancel()
-        await asyncio.wait([task])
-        await ended(journal, "long", 2)  # of the same name, and not mixed up with it
-        assert await numbers(journal, "long") == [0, 1]
-        await journal.delete([])
-        assert await numbers(journal, "long") == [0, 1]
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("select count(*) from lines").fetchone() == (2,)
-    connection.close()
-
-
-async def _is_gone(journal, run_id):
-    return run_id not in await ids(journal)
-
-
-async def test_nothing_of_replaced_lines_is_left_in_any_file(path):
-    secret = "the-secret-of-somebody"
-    async with SQLiteJournal(path) as journal:
-        claims = [await begun(journal, f"r{n}", 0) for n in range(12)]
-        for n in range(40):  # side by side, so that pages are split and lines moved
-            text = f'{{"text": "{secret * (1 + n % 7 * 30)}"}}'
-            await asyncio.gather(*(journal.append(claim, [line(n, text)]) for claim in claims))
-        for number in range(12):
-            await journal.replace(f"r{number}", lines(0, 40, data="{}"))
-        for file in path.parent.iterdir():
-            assert secret.encode() not in file.read_bytes(), file
-        await journal.append(claims[3], [line(40)])
-        assert await numbers(journal, "r3") == list(range(41))
 
 
 async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(path):
@@ -658,36 +564,24 @@ def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
 
 
 @seen_to_die
-async def test_what_the_dead_have_left_is_deleted_and_so_are_their_names(path):
-    for _ in range(2):
-        with program(OWNER, path, 3600) as owner:
-            owner.stdout.readline()
-            async with SQLiteJournal(path) as journal:
-                assert await journal.delete(["run", "other"]) == 0
-                owner.kill()
-                owner.wait()
-                assert await journal.delete(["run", "other"]) == 2
-            owner.communicate()
-    async with SQLiteJournal(path) as journal:
-        await ended(journal)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("select * from owners").fetchall() == []
-    connection.close()
-
-
-@seen_to_die
-async def test_the_run_of_a_dead_owner_can_be_replaced(path):
+async def test_what_the_dead_have_left_can_be_replaced_and_deleted_and_so_are_their_names(path):
     with program(OWNER, path, 3600) as owner:
         owner.stdout.readline()
         async with SQLiteJournal(path) as journal:
             stored = await journal.read("run")
+            assert await journal.delete(["run", "other"]) == 0
             with refused("bae-run-owned"):
                 await journal.put(stored, replace=True)
             owner.kill()
             owner.wait()
             await journal.put(stored, replace=True)
             assert (await journal.read("run")).info.owner is None
+            assert await journal.delete(["run", "other"]) == 2
         owner.communicate()
+    async with SQLiteJournal(path) as journal:
+        await ended(journal)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("select * from owners").fetchall() == []
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no such rights")
@@ -705,7 +599,7 @@ async def test_a_new_journal_is_at_no_moment_readable_by_others(path, monkeypatc
 
 
 async def test_a_closed_journal_is_one_file_that_can_be_moved(tmp_path):
-    for number in range(40):
+    for number in range(8):
         path = tmp_path / f"{number}.db"
         async with SQLiteJournal(path) as journal:
             await begun(journal, "one")

@@ -152,8 +152,9 @@ def run_stopped(folder: Path, where: str = "", number: int = 0) -> subprocess.Po
     return program(STOPPED, *files, where, number, cwd=Path(__file__).parent)
 
 
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 async def test_a_process_stopped_before_it_continues_begins_nothing_that_another_has_done(
-    tmp_path: Path,
+    every: int, tmp_path: Path
 ) -> None:
     with run_stopped(tmp_path) as whole:
         said, failed = whole.communicate(timeout=BOUND)
@@ -186,7 +187,7 @@ async def test_a_process_stopped_before_it_continues_begins_nothing_that_another
         assert len({line.partition(" ")[2] for line in begun}) == 10, (where, number, begun)
 
     async with asyncio.TaskGroup() as group:
-        for moment in moments:
+        for moment in moments[::every]:
             group.create_task(stop_and_take_over(*moment))
 
 
