@@ -5,8 +5,8 @@ the fields are for."""
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 Schema = dict[str, Any]
@@ -14,14 +14,10 @@ Schema = dict[str, Any]
 
 def outline(schema: Mapping[str, Any]) -> str:
     """The form of an answer: `{"top": string (a specific garment), "size": "S" | "M"}`, one field
-    to a line. Recursive types, and long ones that occur several times, are named, and follow after
-    it. Of very many values only the first are shown."""
-    writer = _Outline(schema)
-    fields = writer.fields(writer.definitions[""])
-    lines = ["{", ",\n".join(f"  {field}" for field in fields), "}"] if fields else ["{}"]
-    for name in writer.used:  # which grows meanwhile
-        lines.append(f"{writer.title(name)}: {writer.text(writer.definitions[name])}")
-    return "\n".join(lines)
+    to a line. Inside itself a type is only named, and of very many values the first are shown."""
+    writer = _Outline(definitions_of(schema))
+    fields = writer.fields(writer.definitions[""], ())
+    return "\n".join(["{", ",\n".join(f"  {field}" for field in fields), "}"]) if fields else "{}"
 
 
 def notes_on(schema: Schema) -> str:
@@ -44,90 +40,59 @@ def notes_on(schema: Schema) -> str:
     return "; ".join(notes)
 
 
+@dataclass(frozen=True, slots=True)
 class _Outline:
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        self.definitions = definitions_of(schema)
-        below = reachable(self.definitions)
-        uses = Counter(name for each in self.definitions.values() for name in _referred_to(each))
-        self.named = {
-            name
-            for name, each in self.definitions.items()
-            if name in below[name] or (uses[name] > 1 and len(str(each)) > _SHORT)
-        }
-        self.used: list[str] = []
+    """Writes types. `within` are the names of those that a type is inside of."""
 
-    def fields(self, schema: Schema) -> list[str]:
-        if "$ref" in schema:
-            schema = self.definitions.get(name_in(schema["$ref"]), {})
+    definitions: dict[str, Schema]
+
+    def fields(self, schema: Schema, within: tuple[str, ...]) -> list[str]:
         required = schema.get("required", ())
         return [
             f"{json.dumps(name, ensure_ascii=False)}{'' if name in required else '?'}: "
-            f"{self.text(as_schema(each))}"
+            f"{self.text(as_schema(each), within)}"
             for name, each in as_schema(schema.get("properties")).items()
         ]
 
-    def title(self, name: str) -> str:
-        return self.definitions[name].get("title") or name or "the answer"
-
-    def text(self, schema: Schema) -> str:
+    def text(self, schema: Schema, within: tuple[str, ...]) -> str:
         """The type of a value and, in brackets, its bounds and description."""
         notes = notes_on(schema)
-        return f"{self.type_of(schema)} ({notes})" if notes else self.type_of(schema)
+        kind = self.type_of(schema, within)
+        return f"{kind} ({notes})" if notes else kind
 
-    def type_of(self, schema: Schema) -> str:
+    def type_of(self, schema: Schema, within: tuple[str, ...]) -> str:
         if "$ref" in schema:
-            return self.referred(name_in(schema["$ref"]))
+            name = name_in(schema["$ref"])
+            found = self.definitions.get(name, {})
+            return name if name in within else self.text(found, (*within, name))
         options = alternatives(schema)
         if options is not None:
-            return " | ".join(dict.fromkeys(self.text(each) for each in options))
+            return " | ".join(dict.fromkeys(self.text(each, within) for each in options))
         if "allOf" in schema:
-            return " & ".join(self.text(as_schema(each)) for each in schema["allOf"])
+            return " & ".join(self.text(as_schema(each), within) for each in schema["allOf"])
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if values is not None:
-            return _listed(values)
+            told = " | ".join(json.dumps(each, ensure_ascii=False) for each in values)
+            return told if len(told) <= _MOST_LISTED else f"{told[:_MOST_LISTED]} …"
         match schema.get("type", "any"):
             case "array":
-                first = [self.text(as_schema(each)) for each in schema.get("prefixItems", ())]
-                items = first or [self.text(as_schema(schema.get("items"))), "..."]
+                first = [
+                    self.text(as_schema(each), within) for each in schema.get("prefixItems", ())
+                ]
+                items = first or [self.text(as_schema(schema.get("items")), within), "..."]
                 return f"[{', '.join(items)}]"
+            case "object" if "properties" in schema:
+                return f"{{{', '.join(self.fields(schema, within))}}}"
             case "object":
-                return self.object(schema)
+                keys = {"type": "string", **as_schema(schema.get("propertyNames"))}
+                values = as_schema(schema.get("additionalProperties"))
+                return f"{{{self.text(keys, within)}: {self.text(values, within)}, ...}}"
             case "string":
                 return schema.get("format", "string")
             case "boolean":
                 return "true | false"
             case kind:
                 return kind
-
-    def referred(self, name: str) -> str:
-        if name not in self.definitions:
-            return "any"
-        if name and name not in self.named:
-            return self.text(self.definitions[name])
-        if name and name not in self.used:
-            self.used.append(name)
-        return self.title(name)
-
-    def object(self, schema: Schema) -> str:
-        if "properties" in schema:
-            return f"{{{', '.join(self.fields(schema))}}}"
-        keys = {"type": "string", **as_schema(schema.get("propertyNames"))}
-        values = as_schema(schema.get("additionalProperties"))
-        for pattern, each in as_schema(schema.get("patternProperties")).items():
-            keys, values = {"type": "string", "pattern": pattern}, as_schema(each)
-        return f"{{{self.text(keys)}: {self.text(values)}, ...}}"
-
-
-def _listed(values: list[Any]) -> str:
-    """The values that a field can have, as many as fit."""
-    told: list[str] = []
-    length = 0
-    for each in values:
-        told.append(json.dumps(each, ensure_ascii=False))
-        length += len(told[-1])
-        if length > _MOST_LISTED and len(told) < len(values):
-            return " | ".join([*told, f"... ({len(values)} values)"])
-    return " | ".join(told)
 
 
 # --- reading a schema -------------------------------------------------------------------------
@@ -152,7 +117,10 @@ def name_in(reference: str) -> str:
 
 def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
     """For each definition, the names of those that a value of it can have inside."""
-    direct = {name: set(_referred_to(schema)) for name, schema in definitions.items()}
+    direct = {
+        name: {name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part}
+        for name, schema in definitions.items()
+    }
     found: dict[str, set[str]] = {}
     for name in definitions:
         reached: set[str] = set()
@@ -207,14 +175,6 @@ def alternatives(schema: Schema) -> list[Schema] | None:
     found = schema.get("anyOf", schema.get("oneOf"))
     return None if found is None else [as_schema(each) for each in found]
 
-
-def _referred_to(schema: Any) -> Iterator[str]:
-    """The names that a schema refers to, each as often as it does."""
-    return (name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part)
-
-
-_SHORT: Final = 100
-"""Characters of the schema of a type that is written out wherever it occurs."""
 
 _MOST_LISTED: Final = 1000
 """Characters of the listed values of a field. The grammar knows all of them."""

@@ -11,11 +11,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import PydanticOmit
 
 from bae.core_schemas import fields_schema
+from bae.lm.json_schemas import Schema, changed
 
 if TYPE_CHECKING:
     from bae.node import Node
-
-Schema = dict[str, Any]
 
 
 def fill_schema(cls: type[Node], names: tuple[str, ...]) -> Schema:
@@ -37,11 +36,11 @@ def choice_schema(options: Mapping[str, tuple[type[Node], tuple[str, ...]] | Non
     for name in options:
         branch: Schema = {"choice": {"type": "string", "const": name}}
         if name in filled:
-            fields = generator.undocumented(made[cast(Any, (name, "validation"))])
+            fields = made[cast(Any, (name, "validation"))]
             branch["fields"] = {**fields, "title": name, "additionalProperties": False}
         branches.append(_object(branch))
     schema = {**_object({"answer": {"anyOf": branches}}), "title": "Choice"}
-    return {**schema, "$defs": generator.undocumented(shared)} if shared else schema
+    return generator.undocumented({**schema, "$defs": shared} if shared else schema)
 
 
 def has_schema(schema: Any, mode: JsonSchemaMode) -> bool:
@@ -115,11 +114,9 @@ class _Asked(GenerateJsonSchema):
         That of an enum is put in last, so all are taken out at the end. A class has a title, which
         tells its description from a field's.
         """
-        if isinstance(schema, list):
-            return [self.undocumented(each) for each in cast(list[Any], schema)]
         if not isinstance(schema, dict):
             return schema
-        found = {key: self.undocumented(each) for key, each in cast(Schema, schema).items()}
+        found = changed(cast(Schema, schema), self.undocumented)
         said = found.get("description")
         if isinstance(said, str) and "title" in found and said in self._documented:
             del found["description"]
