@@ -30,7 +30,7 @@ class Storm(Weather):
     wind: int = 90
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
     BLUE = "blue"
 

@@ -12,7 +12,6 @@ import pytest
 
 from bae import LM, Dep, DepError, Graph, Map, Node, ProofError, Recall, ReplayError
 from bae.journal import MemoryJournal, SourceEnded
-from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
 from bounded import BOUND, some_turns
 from end_node import EndNode
@@ -107,13 +106,6 @@ async def test_outside_the_block_each_run_opens_its_own_and_closes_it(pools: Poo
     assert pools.log == (OPEN + CLOSED) * 3
 
 
-async def test_a_graph_may_be_opened_again_and_has_new_values_then(pools: Pools):
-    for _ in range(2):
-        async with pools.graph.open():
-            await pools.run()
-    assert pools.log == (OPEN + CLOSED) * 2
-
-
 async def test_graphs_that_are_open_together_share_their_values_until_the_last_is_closed(
     pools: Pools,
 ):
@@ -195,16 +187,6 @@ async def test_a_value_of_the_app_is_not_left_in_the_cache_of_a_run(pools: Pools
     async with pools.graph.open():
         await pools.run(dep_cache=cache)
     assert cache == {}
-
-
-async def test_outside_runs_a_value_of_the_app_is_resolved_as_any_other():
-    async def settings() -> str:
-        return "s"
-
-    async def client(settings: Annotated[str, Dep(settings, scope="app")]) -> str:
-        return f"client of {settings}"
-
-    assert await resolve_dep(client) == "client of s"
 
 
 # Failures
@@ -392,15 +374,6 @@ def test_each_event_loop_has_values_of_its_own(pools: Pools):
     assert len(found) == 4
     assert len(pools.opened) == len(set(found)) == 2
     assert sorted(pools.log) == sorted((OPEN + CLOSED) * 2)
-
-
-async def test_a_run_on_another_loop_than_that_of_the_block_opens_its_own(pools: Pools):
-    async with pools.graph.open():
-        first = await pools.run()
-        other = await asyncio.to_thread(lambda: pools.graph.run(pools.ask()).result.pool)
-        assert other is not first
-        assert not other.is_open
-        assert first.is_open
 
 
 async def test_what_is_opened_sees_the_context_of_the_block_and_not_of_the_run_that_asked():

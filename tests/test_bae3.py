@@ -4,7 +4,6 @@ work here, and DSPy's own configuration is honored."""
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import os
 import subprocess
@@ -23,7 +22,6 @@ from bae import (
     FillError,
     Graph,
     GraphResult,
-    LimitError,
     Node,
     NodeConfig,
     NodeError,
@@ -137,16 +135,6 @@ def test_a_run_in_a_loop_is_refused_with_a_runtime_error():
     with pytest.raises(RuntimeError, match="running event loop") as caught:
         asyncio.run(main())
     assert isinstance(caught.value, BaeError)
-
-
-def test_arun_is_a_coroutine_function():
-    assert inspect.iscoroutinefunction(graph.arun)
-    assert inspect.iscoroutinefunction(Graph.arun)
-
-
-def test_a_run_that_is_too_long_says_how_many_iterations_it_exceeded():
-    with pytest.raises(LimitError, match="exceeded 3 iterations"):
-        Graph(start=Count).run(Count(), max_iters=3)
 
 
 # --- node configuration -----------------------------------------------------------------------

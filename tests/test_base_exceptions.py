@@ -279,31 +279,26 @@ TEXTS: dict[str, Callable[[], Exception]] = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("place", OFTEN)
 async def test_whatever_the_text_of_an_exception_the_run_has_failed_and_can_be_read(
-    place: str, text: str
+    text: str, tmp_path: Path
 ):
-    RAISED[:], OPENED[:], CLOSED[:] = [TEXTS[text]()], [], []
-    graph = Graph(start=PLACES[place]())
-    async with MemoryJournal() as journal:
-        caught = await failed(graph, journal)
-        (run,) = await journal.runs()
-        stored = await journal.read("a")
-    assert (run.status, run.owner) == ("failed", None)
-    assert sorted(CLOSED) == sorted(OPENED)
-    assert len(run.error.encode()) < 20_000
-    assert max(len(line.data.encode()) for line in stored.lines) < 20_000
-    decode(graph, stored.lines)
-    assert len(describe(caught).encode()) < 20_000
-
-
-@pytest.mark.parametrize("text", TEXTS)
-async def test_it_has_failed_in_a_file_too(text: str, tmp_path: Path):
-    RAISED[:], OPENED[:], CLOSED[:] = [TEXTS[text]()], [], []
-    async with SQLiteJournal(tmp_path / "runs.db") as journal:
-        await failed(Graph(start=with_source(str | None, Dep(abroken))), journal)
-        (run,) = await journal.runs()
-    assert (run.status, run.owner) == ("failed", None)
+    journals: list[tuple[str, Journal]] = [
+        ("async function", SQLiteJournal(tmp_path / "runs.db")),
+        ("language model", MemoryJournal()),
+    ]
+    for place, journal in journals:
+        RAISED[:], OPENED[:], CLOSED[:] = [TEXTS[text]()], [], []
+        graph = Graph(start=PLACES[place]())
+        async with journal:
+            caught = await failed(graph, journal)
+            (run,) = await journal.runs()
+            stored = await journal.read("a")
+        assert (run.status, run.owner) == ("failed", None)
+        assert sorted(CLOSED) == sorted(OPENED)
+        assert len(run.error.encode()) < 20_000
+        assert max(len(line.data.encode()) for line in stored.lines) < 20_000
+        decode(graph, stored.lines)
+        assert len(describe(caught).encode()) < 20_000
 
 
 async def failed(graph: Graph[Any, Any], journal: Journal) -> BaseException:

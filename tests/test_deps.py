@@ -5,7 +5,6 @@ import asyncio
 import contextvars
 import dataclasses
 import functools
-import sys
 import threading
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -109,26 +108,6 @@ async def test_whatever_is_callable_is_called_with_its_inputs(fn: Any, value: An
     assert await value_from(fn) == value
 
 
-async def test_methods_of_two_objects_are_two_dependencies_and_of_one_object_one():
-    class Counter:
-        def __init__(self) -> None:
-            self.calls = 0
-
-        def count(self) -> int:
-            self.calls += 1
-            return self.calls
-
-    first, second = Counter(), Counter()
-
-    class Both(EndNode):
-        a: Annotated[int, Dep(first.count)]
-        b: Annotated[int, Dep(first.count)]
-        c: Annotated[int, Dep(second.count)]
-
-    await run(Both())
-    assert (first.calls, second.calls) == (1, 1)
-
-
 @dataclasses.dataclass
 class Unhashable:
     """Compares by value, so it has no hash."""
@@ -207,27 +186,6 @@ async def test_two_sync_dependencies_run_at_the_same_time():
     assert {result.a, result.b} == {0, 1}
 
 
-async def test_inputs_of_one_function_run_at_the_same_time():
-    meet = threading.Barrier(3, timeout=BOUND)
-
-    def x() -> int:
-        return meet.wait()
-
-    def y() -> int:
-        return meet.wait()
-
-    def z() -> int:
-        return meet.wait()
-
-    def total(
-        a: Annotated[int, Dep(x)], b: Annotated[int, Dep(y)], c: Annotated[int, Dep(z)]
-    ) -> int:
-        return a + b + c
-
-    async with asyncio.timeout(BOUND):
-        assert await resolve_dep(total) == 3
-
-
 async def test_a_deep_chain_goes_on_while_an_unrelated_sibling_waits():
     bottom_of_chain = asyncio.Event()
 
@@ -254,48 +212,6 @@ async def test_a_deep_chain_goes_on_while_an_unrelated_sibling_waits():
 
     result = (await run(Uneven())).result
     assert (result.waiting, result.chain) == ("slow", 4)
-
-
-async def test_a_chain_of_two_hundred_functions_is_followed_to_its_end():
-    def link(before: Any) -> Any:
-        async def step(x: Annotated[int, Dep(before)]) -> int:
-            return x + 1
-
-        return step
-
-    fn: Any = eight
-    for _ in range(200):
-        fn = link(fn)
-    assert await resolve_dep(fn) == 208
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
-async def test_on_a_loop_with_eager_tasks_a_function_is_called_once_all_the_same():
-    calls: list[str] = []
-
-    async def fails() -> int:
-        calls.append("fails")
-        raise ValueError
-
-    async def beside() -> int:
-        calls.append("beside")
-        await some_turns()
-        return 1
-
-    async def lower(x: Annotated[int, Dep(fails)], y: Annotated[int, Dep(beside)]) -> int:
-        return x + y
-
-    async def upper(x: Annotated[int, Dep(lower)], y: Annotated[int, Dep(beside)]) -> int:
-        return x + y
-
-    loop = asyncio.get_running_loop()
-    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
-    try:
-        with pytest.raises(ValueError):
-            await resolve_dep(upper)
-    finally:
-        loop.set_task_factory(None)
-    assert len(calls) == len(set(calls))
 
 
 # Once a run
@@ -334,17 +250,6 @@ async def test_a_function_is_called_once_a_run_however_many_fields_nodes_and_fun
     result = await run(First())
     assert result.result.again == 1
     assert len(calls) == 1
-
-
-async def test_each_run_calls_a_function_again():
-    base, calls = counted()
-
-    class Holder(EndNode):
-        a: Annotated[int, Dep(base)]
-
-    graph, start = Graph(start=Holder), Holder()
-    assert [(await graph.arun(start)).result.a for _ in range(2)] == [1, 2]
-    assert len(calls) == 2
 
 
 async def test_those_who_ask_at_the_same_time_share_one_call():
@@ -468,17 +373,6 @@ async def test_context_variables_are_carried_into_threads():
     assert await value_from(who) == ("ada", False)
 
 
-async def test_a_context_variable_set_in_a_thread_does_not_leak_into_the_run():
-    user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
-
-    def change() -> str:
-        user.set("eve")
-        return user.get()
-
-    assert await value_from(change) == "eve"
-    assert user.get() == "nobody"
-
-
 async def test_inline_runs_a_sync_function_on_the_thread_of_the_loop():
     def where() -> int:
         return threading.get_ident()
@@ -542,20 +436,6 @@ async def test_a_call_over_its_timeout_is_cancelled_and_has_its_own_code():
     assert "timeout=" in str(error.fix)
 
 
-async def test_a_timeout_stops_waiting_for_a_thread():
-    released = threading.Event()
-
-    def blocks() -> bool:
-        return released.wait(BOUND)
-
-    try:
-        with pytest.raises(DepError) as caught:
-            await value_from(blocks, timeout=0.01)
-        assert caught.value.code == "bae-dep-timeout"
-    finally:
-        released.set()
-
-
 async def test_the_timeout_bounds_a_call_and_not_the_wait_for_its_inputs():
     landed = asyncio.Event()
 
@@ -583,19 +463,6 @@ async def test_a_timeout_error_the_function_raises_is_its_own():
     assert caught.value.cause is mine
 
 
-async def test_retries_call_again_until_it_works():
-    calls: list[int] = []
-
-    async def shaky() -> int:
-        calls.append(len(calls))
-        if len(calls) < 2:
-            raise ConnectionError("try again")
-        return len(calls)
-
-    assert await value_from(shaky, retries=3) == 2
-    assert len(calls) == 2
-
-
 async def test_when_retries_are_used_up_the_last_failure_is_the_cause():
     calls: list[int] = []
 
@@ -607,18 +474,6 @@ async def test_when_retries_are_used_up_the_last_failure_is_the_cause():
         await value_from(broken, retries=1)
     assert len(calls) == 2
     assert str(caught.value.cause) == "failure 2"
-
-
-async def test_each_try_has_the_whole_timeout():
-    calls: list[int] = []
-
-    async def slow_at_first() -> int:
-        calls.append(1)
-        if len(calls) == 1:
-            await asyncio.Event().wait()
-        return len(calls)
-
-    assert await value_from(slow_at_first, timeout=0.05, retries=1) == 2
 
 
 # Defaults, given values and wrong values
@@ -651,34 +506,6 @@ async def test_a_default_that_stands_for_a_failed_dependency_is_logged(
     assert "ValueError: bad" in record.message
 
 
-async def test_a_failure_below_a_defaulted_field_leaves_its_siblings_running():
-    failed = asyncio.Event()
-
-    async def fails() -> int:
-        failed.set()
-        raise ValueError
-
-    async def waits() -> str:
-        await failed.wait()
-        return "still here"
-
-    class Holder(EndNode):
-        a: Annotated[int, Dep(fails)] = 0
-        b: Annotated[str, Dep(waits)]
-
-    assert (await run(Holder())).result.b == "still here"
-
-
-async def test_a_default_does_not_hide_the_failure_from_another_field_with_the_same_source():
-    class Holder(EndNode):
-        a: Annotated[int, Dep(bad)] = 3
-        b: Annotated[int, Dep(bad)]
-
-    with pytest.raises(DepError) as caught:
-        await run(Holder())
-    assert (caught.value.code, caught.value.field_name) == ("bae-dep-failed", "b")
-
-
 async def test_a_failed_dependency_of_a_filled_node_is_tried_once_and_its_default_stands():
     calls: list[str] = []
 
@@ -707,23 +534,6 @@ async def test_a_failed_dependency_of_a_filled_node_is_tried_once_and_its_defaul
     assert (result.a, result.b, result.text) == ("default a", [0], "hi")
     assert sorted(calls) == ["dep", "map"]
     assert lm.asked[0].resolved == {"items": [1]}
-
-
-async def test_a_value_the_user_gives_wins_and_the_function_is_not_called():
-    fn, calls = counted()
-
-    class Second(EndNode):
-        a: Annotated[int, Dep(fn)]
-
-    class First(Node):
-        a: Annotated[int, Dep(fn)]
-
-        async def __call__(self) -> Second:
-            return Second(a=20)
-
-    result = await run(First(a=10))
-    assert [node.a for node in result.trace] == [10, 20]
-    assert calls == []
 
 
 async def test_a_value_of_the_wrong_type_is_a_dep_error_that_names_node_and_field():
@@ -800,32 +610,6 @@ async def test_a_failed_dep_cancels_its_siblings_before_the_error_is_raised():
         with pytest.raises(ValueError, match="first"):
             await resolving
         assert seen == ["sibling is gone"]
-
-
-async def test_nothing_new_starts_once_something_has_failed():
-    started: list[str] = []
-    release = asyncio.Event()
-
-    async def slow() -> int:
-        await release.wait()
-        return 1
-
-    async def after_slow(x: Annotated[int, Dep(slow)]) -> int:
-        started.append("after_slow")
-        return x
-
-    async def fails() -> int:
-        raise ValueError
-
-    class Holder(EndNode):
-        a: Annotated[int, Dep(after_slow)]
-        b: Annotated[int, Dep(fails)]
-
-    with pytest.raises(DepError):
-        await run(Holder())
-    release.set()
-    await some_turns()
-    assert started == []
 
 
 async def test_a_sibling_that_fails_while_it_is_cancelled_does_not_take_the_place_of_the_first():

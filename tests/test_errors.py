@@ -243,16 +243,6 @@ async def test_a_fill_error_has_what_pydantic_said():
     assert (error.node_type, error.attempts) == (Worn, 3)
 
 
-def test_a_node_with_a_sync_call_is_refused_where_it_is_defined():
-    with pytest.raises(NodeError) as caught:
-
-        class Sync(Node):
-            def __call__(self) -> None: ...
-
-    assert caught.value.code == "bae-node-sync-call"
-    assert "async def" in (caught.value.fix or "")
-
-
 # The codes and their page
 
 ROOT = Path(__file__).resolve().parents[1]

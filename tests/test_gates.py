@@ -5,7 +5,7 @@ import asyncio
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from bae import (
     Dep,
@@ -18,7 +18,7 @@ from bae import (
     Recall,
 )
 from bae.journal import GateOpened, RunEnded, SourceEnded
-from bae.resolver import classify_fields, resolve_fields
+from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM
 from bounded import run
 from end_node import EndNode
@@ -261,20 +261,6 @@ async def test_gates_of_one_node_are_asked_at_the_same_time():
     assert (result.to, result.approved) == ("ada", True)
 
 
-async def test_an_answer_is_validated_as_the_field_would():
-    class Mail(BaseModel):
-        to: str
-        copies: int = Field(ge=1)
-
-    class Holder(EndNode):
-        mail: Annotated[Mail, Gate("how many?")]
-
-    async def answer(gate: OpenGate) -> Any:
-        return {"to": "ada", "copies": "2"}
-
-    assert (await run(Holder(), answer=answer)).result.mail == Mail(to="ada", copies=2)
-
-
 async def test_an_answer_that_does_not_fit_is_asked_again_with_what_was_wrong():
     problems: list[str | None] = []
 
@@ -363,16 +349,6 @@ async def test_a_gate_with_a_default_keeps_it_when_no_answer_fits_and_asks_no_mo
     assert len(asked) == 3
 
 
-async def test_a_value_given_in_code_opens_no_gate():
-    class Begin(Node):
-        async def __call__(self) -> Send:
-            return Send(to="ada", approved=True)
-
-    result = await run(Begin())
-    assert result.waiting == ()
-    assert result.journal.of(GateOpened) == []
-
-
 async def test_the_answer_is_context_when_the_lm_fills_the_rest():
     class Filled(EndNode):
         tone: Annotated[str, Gate("which tone?")]
@@ -416,10 +392,6 @@ async def test_an_answer_is_in_the_journal_as_the_value_of_its_field():
 
 
 # Outside a run
-
-
-def test_a_gate_is_a_kind_of_field():
-    assert classify_fields(Send) == {"to": "gate", "approved": "gate"}
 
 
 async def test_resolve_fields_asks_the_answerer_or_raises_with_the_gates():

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 
 import pytest
 
-from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError
+from bae import BaeError, Dep, DepError, Gate, Map, Node, NodeError
 from bae.journal import RunEnded
 from bae.resolver import resolve_dep, resolve_fields
 from bounded import run, value_from
@@ -93,88 +93,7 @@ async def test_the_value_is_what_is_yielded_and_it_is_open_until_the_run_is_over
     assert log == ["open db", "first uses db", "second uses db", "close db"]
 
 
-@pytest.mark.parametrize("inline", [False, True])
-async def test_everything_is_closed_in_the_reverse_order_of_opening(inline: bool):
-    log = Log()
-    bottom = log.generator("bottom")
-
-    async def second(below: Annotated[str, Dep(bottom, inline=inline)]) -> AsyncIterator[str]:
-        log.append("open second")
-        yield "second"
-        log.append("close second")
-
-    @contextlib.contextmanager
-    def third(below: Annotated[str, Dep(second)]) -> Iterator[str]:
-        log.append("open third")
-        yield "third"
-        log.append("close third")
-
-    @contextlib.asynccontextmanager
-    async def fourth(below: Annotated[str, Dep(third, inline=inline)]) -> AsyncIterator[str]:
-        log.append("open fourth")
-        yield "fourth"
-        log.append("close fourth")
-
-    top = log.context("top")
-
-    class Last(EndNode):
-        value: Annotated[str, Dep(top, inline=inline)]
-
-    class Holder(Node):
-        value: Annotated[str, Dep(fourth)]
-
-        async def __call__(self) -> Last:
-            return Last()
-
-    await run(Holder())
-    order = ["bottom", "second", "third", "fourth", "top"]
-    assert log == [f"open {name}" for name in order] + [f"close {name}" for name in order[::-1]]
-
-
-async def test_what_opens_at_the_same_time_is_closed_in_the_reverse_order_of_landing():
-    log = Log()
-    b_is_open = asyncio.Event()
-
-    async def open_a() -> AsyncIterator[str]:
-        log.append("a begins")
-        await b_is_open.wait()
-        yield "a"
-        log.append("close a")
-
-    async def open_b() -> AsyncIterator[str]:
-        log.append("b begins")
-        b_is_open.set()
-        yield "b"
-        log.append("close b")
-
-    class Holder(EndNode):
-        a: Annotated[str, Dep(open_a)]
-        b: Annotated[str, Dep(open_b)]
-
-    await run(Holder())
-    assert log == ["a begins", "b begins", "close a", "close b"]
-
-
 # The ways a run can end
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_it_is_closed_when_another_dependency_fails(kind: str):
-    log = Log()
-    connect = getattr(log, kind)("db")
-
-    def fails(db: Annotated[str, Dep(connect)]) -> str:
-        raise ValueError(db)
-
-    class Holder(EndNode):
-        db: Annotated[str, Dep(connect)]
-        value: Annotated[str, Dep(fails)]
-
-    with pytest.raises(DepError):
-        await run(Holder())
-    assert log[0] == "open db"
-    assert log[-1] == "close db"
-    assert log.count("close db") == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -287,77 +206,6 @@ async def test_an_error_while_closing_is_a_note_on_the_error_the_run_failed_with
     with pytest.raises(NodeError) as caught:
         await run(Holder())
     assert any("OSError" in note and "cannot disconnect" in note for note in caught.value.__notes__)
-
-
-async def test_an_error_while_closing_a_cancelled_run_is_noted_and_the_run_is_still_cancelled():
-    working = asyncio.Event()
-
-    def connect() -> Iterator[str]:
-        yield "db"
-        raise OSError("cannot disconnect")
-
-    class Holder(Node):
-        db: Annotated[str, Dep(connect)]
-
-        async def __call__(self) -> None:
-            working.set()
-            await asyncio.Event().wait()
-
-    caught: list[BaseException] = []
-
-    async def cancelled_run() -> None:
-        try:
-            await Graph(start=Holder).arun(Holder())
-        except asyncio.CancelledError as error:
-            caught.append(error)
-            raise
-
-    task = asyncio.create_task(cancelled_run())
-    await working.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert any("cannot disconnect" in note for note in caught[0].__notes__)
-
-
-@pytest.mark.parametrize("broken", KINDS)
-async def test_all_are_closed_even_when_closing_one_fails(broken: str):
-    log = Log()
-
-    def fails_sync() -> Iterator[str]:
-        yield "broken"
-        raise OSError("broken")
-
-    async def fails_async() -> AsyncIterator[str]:
-        yield "broken"
-        raise OSError("broken")
-
-    failing = {
-        "generator": fails_sync,
-        "async_generator": fails_async,
-        "context": contextlib.contextmanager(fails_sync),
-        "async_context": contextlib.asynccontextmanager(fails_async),
-    }[broken]
-    before = log.generator("before")
-
-    def middle(x: Annotated[str, Dep(before)], y: Annotated[str, Dep(failing)]) -> str:
-        return x + y
-
-    after = log.async_generator("after")
-
-    class Second(EndNode):
-        value: Annotated[str, Dep(after)]
-
-    class First(Node):
-        value: Annotated[str, Dep(middle)]
-
-        async def __call__(self) -> Second:
-            return Second()
-
-    with pytest.raises(DepError) as caught:
-        await run(First())
-    assert isinstance(caught.value.cause, OSError)
-    assert log == ["open before", "open after", "close after", "close before"]
 
 
 async def test_cancelled_error_raised_by_a_clean_up_itself_is_a_failure_and_not_a_cancellation():

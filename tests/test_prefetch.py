@@ -75,26 +75,6 @@ async def test_the_only_successor_s_dependencies_start_while_the_lm_is_filling()
     assert order == ["SourceStarted", "FillEnded", "FillEnded"]
 
 
-async def test_they_start_early_for_a_written_body_with_one_way_on_too():
-    fetch = Fetch()
-
-    class Last(EndNode):
-        page: Annotated[str, Dep(fetch)]
-
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> Last:
-            return Last()
-
-    class Start(Node):
-        async def __call__(self) -> Draft: ...
-
-    result = await run(Start(), PausedLM({Draft: {"text": ""}}, {"Draft": fetch.called.wait}))
-    assert result.result.page == "fetched"
-    assert fetch.calls == 1
-
-
 async def test_prefetch_false_turns_it_off():
     fetch = Fetch()
     called_while_filling: list[bool] = []
@@ -139,25 +119,6 @@ async def test_nothing_starts_early_where_there_are_several_ways_on():
     assert isinstance((await run(Start(), lm)).result, Right)
     assert called_while_filling == [False]
     assert fetch.calls == 1
-
-
-async def test_nothing_starts_early_where_the_run_may_end_instead():
-    fetch = Fetch()
-
-    class Last(EndNode):
-        page: Annotated[str, Dep(fetch)]
-
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> Last | None: ...
-
-    class Start(Node):
-        async def __call__(self) -> Draft: ...
-
-    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": some_turns}, choices=[None])
-    assert isinstance((await run(Start(), lm)).result, Draft)
-    assert fetch.calls == 0
 
 
 async def test_nothing_starts_early_for_a_node_beyond_the_bound():

@@ -3,7 +3,6 @@ once and so that it can be mended in one read; nothing is said of a graph that i
 
 from __future__ import annotations
 
-import graphlib
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -14,7 +13,6 @@ from bae import (
     DepError,
     Gate,
     Graph,
-    HintError,
     Map,
     Node,
     ProofError,
@@ -295,17 +293,6 @@ def test_a_second_lm_parameter_is_an_error():
     assert the_problem(Start).message == "nothing can fill its parameter two"
 
 
-def test_one_name_in_two_places_that_are_never_offered_together_is_fine():
-    def another(following: Any) -> type[Node]:
-        class Twin(Node):
-            async def __call__(self): ...
-
-        Twin.__call__.__annotations__["return"] = following
-        return Twin
-
-    assert problems(another(another(None))) == []
-
-
 @pytest.mark.parametrize("returned", ["nothing", Mood, str], ids=str)
 def test_what_follows_from_a_wrong_return_type_is_not_told_besides(returned: Any):
     class End(Node):
@@ -351,18 +338,6 @@ def test_validate_node_deps_says_what_is_wrong_with_one_class_a_text_each():
     ]
 
 
-def test_validate_node_deps_says_nothing_of_where_a_class_leads():
-    class Base(Node):
-        a: Annotated[str, Dep(get_weather)]
-
-    class Astray(Base):
-        async def __call__(self) -> int: ...
-
-    for cls in (Base, Astray):
-        (said,) = validate_node_deps(cls)
-        assert "get_weather returns Weather" in said
-
-
 def test_validate_node_deps_knows_that_a_start_has_nothing_to_recall():
     class Alone(EndNode):
         plain: str
@@ -392,46 +367,6 @@ def test_classify_fields_names_the_source_of_every_field_in_order():
         ("gate", "gate"),
         ("default", "plain"),
     ]
-
-
-def test_classify_fields_raises_for_a_class_that_cannot_be_resolved():
-    class Alone(EndNode):
-        x: Nowhere  # noqa: F821
-
-    with pytest.raises(HintError, match="Nowhere"):
-        classify_fields(Alone)
-
-
-def test_build_dep_dag_is_what_graphlib_sorts():
-    def base() -> int:
-        return 1
-
-    def left(x: Annotated[int, Dep(base)]) -> int:
-        return x
-
-    def right(x: Annotated[int, Dep(base)]) -> int:
-        return x
-
-    def top(a: Annotated[int, Dep(left)], b: Annotated[int, Dep(right)]) -> int:
-        return a + b
-
-    class Alone(EndNode):
-        one: Annotated[int, Dep(top)]
-        two: Annotated[int, Dep(base)]
-        three: int = 0
-
-    dag = build_dep_dag(Alone)
-
-    assert {fn: set(below) for fn, below in dag.items()} == {
-        top: {left, right},
-        left: {base},
-        right: {base},
-        base: set(),
-    }
-    order = list(graphlib.TopologicalSorter(dag).static_order())
-    assert sorted(map(order.index, [base, left, right, top])) == [0, 1, 2, 3]
-    assert order[0] is base
-    assert order[-1] is top
 
 
 def test_build_dep_dag_raises_a_cycle_as_a_dep_error():

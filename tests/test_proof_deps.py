@@ -17,7 +17,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Optional
 
 import pytest
 from pydantic import Field
@@ -56,24 +56,12 @@ def returning(annotation: Any) -> Any:
 
 
 FITS = [
-    (str, str),
-    (Storm, Weather),
     (Any, str),
-    (None, str | None),
-    (list[Storm], Sequence[Weather]),
     (dict[str, list[Storm]], Mapping[str, Sequence[Weather | None]]),
-    (Literal["red"], Literal["red", "blue"]),
     (str, Annotated[str, Field(min_length=1)]),
 ]
 
-FAILS = [
-    (Weather, Storm),
-    (str, int),
-    (Optional[Weather], Weather),
-    (list[str | None], list[str]),
-    (dict[int, str], dict[str, str]),
-    (str, Literal["red", "blue"]),
-]
+FAILS = [(Weather, Storm), (Optional[Weather], Weather), (list[str | None], list[str])]
 
 
 @pytest.mark.parametrize(("returned", "declared"), FITS, ids=str)
@@ -224,28 +212,6 @@ def test_one_problem_of_a_function_does_not_hide_another():
     assert len(problems(field_of(int, untold))) == 4
 
 
-def test_a_shared_dependency_far_down_costs_no_more_for_being_reached_in_many_ways():
-    def bottom(lost: Nowhere) -> int:  # noqa: F821
-        return 1
-
-    left = right = bottom
-    for _ in range(60):
-
-        def one(a: Annotated[int, Dep(left)], b: Annotated[int, Dep(right)]) -> int:
-            return a + b
-
-        def two(a: Annotated[int, Dep(left)], b: Annotated[int, Dep(right)]) -> int:
-            return a + b
-
-        for fn in (one, two):
-            fn.__annotations__.update(
-                a=Annotated[int, Dep(left)], b=Annotated[int, Dep(right)], **{"return": int}
-            )
-        left, right = one, two
-
-    assert codes(field_of(int, left)) == [("bae-hint-unresolved", "Wears.x")]
-
-
 # Dependencies: what they take
 
 
@@ -339,29 +305,3 @@ def test_a_map_over_the_graph_it_is_part_of_is_a_cycle():
         below: Annotated[list[Tree], Map(Tree, over="names")]
 
     assert ("bae-dep-cycle", "Tree.below") in codes(Tree)
-
-
-def test_one_graph_used_in_two_places_is_no_cycle():
-    class Inner(Node):
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
-        a: Annotated[Inner, Dep(Inner)]
-
-        async def __call__(self) -> End: ...
-
-    class End(EndNode):
-        b: Annotated[Inner, Dep(Inner)]
-
-    assert problems(Start) == []
-
-
-def test_problems_inside_a_graph_used_as_a_dependency_are_told_with_the_others():
-    class Inner(EndNode):
-        x: Annotated[str, Dep(get_weather)]
-
-    class Start(EndNode):
-        a: Annotated[Inner, Dep(Inner)]
-        b: Annotated[str, Dep(get_weather)]
-
-    assert codes(Start) == [("bae-dep-type", "Start.b"), ("bae-dep-type", "Inner.x")]

@@ -34,7 +34,7 @@ from naming import shown
 from proving import (
     Box,
     Celsius,
-    Colour,
+    Color,
     Mood,
     Opaque,
     Weather,
@@ -247,7 +247,7 @@ class HoldsOpaque(BaseModel, arbitrary_types_allowed=True):
         SkipJsonSchema[int],
         SkipJsonSchema[Mood],
         type[Mood],
-        Literal[Colour.RED],
+        Literal[Color.RED],
     ],
     ids=str,
 )
@@ -269,7 +269,7 @@ def test_a_field_for_the_lm_without_a_json_schema_is_an_error(annotation: Any):
         int | None,
         list[Mood],
         dict[str, list[Weather | Mood]],
-        Colour,
+        Color,
         Literal["a", 1, None],
         tuple[int, str],
         Path,
@@ -287,10 +287,10 @@ def test_a_field_for_the_lm_that_json_can_say_is_fine(annotation: Any):
 
 
 def test_enum_members_that_json_cannot_name_are_an_error_with_a_default_too():
-    problem = the_problem(filled(Literal[Colour.RED], Colour.RED))
+    problem = the_problem(filled(Literal[Color.RED], Color.RED))
 
     assert (problem.code, problem.place) == ("bae-field-no-schema", "Filled.x")
-    assert "JSON cannot name the members of Colour: make it a StrEnum" in problem.message
+    assert "JSON cannot name the members of Color: make it a StrEnum" in problem.message
 
 
 def test_a_default_that_json_cannot_say_is_no_problem_and_no_warning():

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import pytest
-from pydantic import Field
 
 from bae import LM, Dep, DepError, Graph, Map, Node, Recall
 from bae.resolver import resolve_fields, validate_node_deps
@@ -213,14 +212,3 @@ async def test_what_waits_for_itself_is_refused_by_hand_too():
 
 def feel_any(word: str) -> str:
     return word
-
-
-def test_a_field_bound_to_what_the_lm_fills_is_no_context():
-    class Page(EndNode):
-        word: str
-        hits: Annotated[list[str], Dep(search, query="word")]
-        note: Annotated[str, Dep(Mood)] = Field(default="")
-
-    plan = Graph(start=Page).plans[Page]
-    assert [field.name for field in plan.after] == ["hits"]
-    assert [field.name for field in plan.context] == ["note"]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import LM, BaeError, Dep, Gate, GateError, Graph, Map, Node, NodeError, OpenGate, Usage
+from bae import LM, BaeError, Dep, Gate, GateError, Graph, Map, Node, NodeError, Usage
 from bae.journal import LMUsed, RunEnded, RunJournal, RunStarted, StepStarted
 from bae.lm import report
 from bae.testing import ScriptedLM
@@ -198,10 +198,6 @@ async def test_what_the_lm_used_before_it_failed_is_counted(script: Any, calls: 
 # Graphs inside
 
 
-async def test_a_run_with_nothing_inside_has_nothing_nested():
-    assert (await Graph(start=Other).arun(Other())).nested == {}
-
-
 # Waiting
 
 
@@ -214,19 +210,6 @@ class Approval(EndNode):
     amount: int
     fine: Annotated[bool, Gate("is it fine?")]
     who: Annotated[str, Gate("who says so?")]
-
-
-async def test_a_run_that_meets_a_gate_says_what_it_waits_for_and_where_it_stopped():
-    result = await Graph(start=Asking).arun(Asking())
-
-    assert [gate.place for gate in result.waiting] == ["Approval.fine", "Approval.who"]
-    assert [gate.question for gate in result.waiting] == ["is it fine?", "who says so?"]
-    assert isinstance(result.waiting[0], OpenGate)
-    assert result.waiting[0].type is bool
-    assert isinstance(result.node, Approval)
-    assert result.node.amount == 3
-    assert [type(node) for node in result.trace] == [Asking]
-    assert result.journal.of(RunEnded)[-1].outcome == "waiting"
 
 
 async def test_a_waiting_run_has_no_result_and_says_why():

@@ -10,14 +10,12 @@ from types import NoneType
 from typing import Annotated, Any, ClassVar
 
 import pytest
-from pydantic import Field, model_validator
 
 from bae import (
     LM,
     BaeError,
     BaeLMError,
     Dep,
-    DepError,
     FillError,
     Graph,
     GraphResult,
@@ -161,62 +159,7 @@ async def test_what_is_resolved_is_passed_to_fill_with_the_source_and_the_class_
     assert result.trace[-1].model_dump() == {"text": "…", "number": 7, "word": "w"}
 
 
-async def test_the_context_of_a_choice_has_the_resolved_values_too():
-    def get_number() -> int:
-        return 7
-
-    class Start(Node):
-        number: Annotated[int, Dep(get_number)]
-        word: str
-
-        async def __call__(self) -> Done | Other: ...
-
-    lm = RecordingLM([Done])
-    await Graph(start=Start).arun(Start(word="w"), lm)
-
-    assert lm.calls[0] == ("choose_type", (Done, Other), {"number": 7, "word": "w"})
-
-
 # Written bodies
-
-
-async def test_a_written_body_decides_without_the_lm():
-    class Start(Node):
-        n: int
-
-        async def __call__(self) -> Done | Other | None:
-            return {0: None, 1: Done(text="by hand")}.get(self.n, Other())
-
-    graph = Graph(start=Start)
-
-    assert classes(await graph.arun(Start(n=0))) == [Start]
-    assert classes(await graph.arun(Start(n=1))) == [Start, Done]
-    assert classes(await graph.arun(Start(n=2))) == [Start, Other]
-
-
-async def test_dep_and_recall_fields_are_there_when_a_written_body_runs():
-    seen: list[Any] = []
-
-    def get_number() -> int:
-        return 7
-
-    class Start(Node):
-        word: str
-
-        async def __call__(self) -> Middle:
-            return Middle(plain="p")
-
-    class Middle(Node):
-        plain: str
-        number: Annotated[int, Dep(get_number)]
-        word: Annotated[str, Recall()]
-
-        async def __call__(self) -> None:
-            seen.append((self.plain, self.number, self.word))
-
-    await Graph(start=Start).arun(Start(word="w"))
-
-    assert seen == [("p", 7, "w")]
 
 
 @pytest.mark.parametrize("how", ["lm", "model", "anything"])
@@ -395,47 +338,6 @@ async def test_an_lm_that_fills_something_else_is_an_error(filled: Any):
 # Validation of what is filled and resolved
 
 
-async def test_a_filled_node_goes_through_the_models_own_validators():
-    class Start(Node):
-        async def __call__(self) -> Pair: ...
-
-    class Pair(EndNode):
-        low: int
-        high: int
-
-        @model_validator(mode="after")
-        def in_order(self) -> Pair:
-            if self.low > self.high:
-                raise ValueError("low is above high")
-            return self
-
-    graph = Graph(start=Start)
-    fine = await graph.arun(Start(), ScriptedLM([{"low": 3, "high": 1}, {"low": 1, "high": 3}]))
-    with pytest.raises(FillError, match="low is above high"):
-        await graph.arun(Start(), ScriptedLM([{"low": 3, "high": 1}] * 3))
-
-    assert fine.trace[-1].low == 1
-
-
-async def test_the_lm_is_not_asked_to_fill_a_node_whose_resolved_value_is_refused():
-    def get_number() -> int:
-        return -1
-
-    class Start(Node):
-        async def __call__(self) -> End: ...
-
-    class End(EndNode):
-        number: Annotated[int, Field(ge=0), Dep(get_number)]
-        text: str
-
-    lm = ScriptedLM([{"text": "x"}])
-    with pytest.raises(DepError) as caught:
-        await Graph(start=Start).arun(Start(), lm)
-
-    assert caught.value.code == "bae-dep-invalid"
-    assert lm.asked == []
-
-
 async def test_what_the_lm_lets_through_unvalidated_is_a_fill_error():
     class Start(Node):
         async def __call__(self) -> Pair: ...
@@ -513,25 +415,6 @@ async def test_the_lm_may_still_choose_to_stop_at_the_bound():
 
     assert len(stopped.trace) == 1
     assert [call[0] for call in lm.calls] == ["choose_type"]
-
-
-async def test_no_dependency_of_a_node_beyond_the_bound_is_called():
-    called: list[int] = []
-
-    def get_number() -> int:
-        called.append(1)
-        return 1
-
-    class Start(Node):
-        async def __call__(self) -> End: ...
-
-    class End(EndNode):
-        number: Annotated[int, Dep(get_number)]
-
-    with pytest.raises(LimitError):
-        await Graph(start=Start).arun(Start(), ScriptedLM(), max_iters=1)
-
-    assert called == []
 
 
 @pytest.mark.parametrize("bound", [-1, None, "ten", 2.5], ids=str)

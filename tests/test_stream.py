@@ -146,17 +146,6 @@ async def test_a_run_does_not_start_before_it_is_read():
     assert [record async for record in stream] == []
 
 
-async def test_an_exhausted_stream_has_nothing_more():
-    stream = Graph(start=Start).stream(Start(), script())
-    async for _ in stream:
-        pass
-
-    assert [record async for record in stream] == []
-    with pytest.raises(StopAsyncIteration):
-        await anext(stream)
-    assert stream.result.run_id
-
-
 async def test_a_slow_reader_misses_nothing_and_holds_nobody_up(hold: Hold):
     hold.go.set()
     stream = hold.graph.stream(hold.start())
@@ -165,21 +154,6 @@ async def test_a_slow_reader_misses_nothing_and_holds_nobody_up(hold: Hold):
 
     rest = [record async for record in stream]
     assert [first, *rest] == list(stream.result.journal)
-
-
-async def test_two_streams_of_one_graph_do_not_mix():
-    graph = Graph(start=Start)
-    one, two = graph.stream(Start(), script()), graph.stream(Start(), script())
-    mixed: list[Record] = []
-    while True:
-        pair = [await anext(one, None), await anext(two, None)]
-        if pair == [None, None]:
-            break
-        mixed.extend(record for record in pair if record is not None)
-
-    ids = {record.run_id for record in mixed if isinstance(record, RunStarted)}
-    assert ids == {one.result.run_id, two.result.run_id}
-    assert len(ids) == 2
 
 
 # Leaving
@@ -204,19 +178,6 @@ async def test_leaving_the_block_cancels_the_run_and_waits_for_it(hold: Hold):
     assert hold.cancelled.is_set()
     assert hold.closed.is_set()
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_closing_a_stream_cancels_the_run_and_waits_for_it(hold: Hold):
-    stream = hold.graph.stream(hold.start())
-    await until(stream, StepStarted)
-    await hold.reached.wait()
-    await stream.aclose()
-
-    assert hold.cancelled.is_set()
-    assert hold.closed.is_set()
-    with pytest.raises(BaeError, match="was cancelled"):
-        stream.result
-    await stream.aclose()
 
 
 async def test_cancelling_a_reader_that_waits_cancels_the_run(hold: Hold):

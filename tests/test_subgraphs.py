@@ -38,15 +38,6 @@ class Ask(Node):
 # The value
 
 
-async def test_the_field_is_the_node_the_graph_ends_at():
-    class Outer(EndNode):
-        answer: Annotated[Answer, Dep(Graph(start=Ask, end=Answer))]
-
-    result = await run(Outer())
-    assert result.result.answer.text == "inner"
-    assert names(result.trace) == ["Outer"]
-
-
 async def test_a_node_class_stands_for_the_graph_that_starts_there():
 
     assert (await value_from(Ask)).text == "inner"
@@ -77,21 +68,6 @@ async def test_the_lm_goes_on_inside_as_it_does_outside():
     assert isinstance(result.result.thought, Reply)
     assert result.result.thought.text == "hm"
     lm.assert_complete()
-
-
-async def test_a_graph_is_context_for_the_lm_that_fills_the_node():
-    class Filled(EndNode):
-        answer: Annotated[Answer, Dep(Ask)]
-        text: str
-
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
-    lm = ScriptedLM([{"text": "hi"}])
-    await run(Start(), lm)
-    resolved = lm.asked[0].resolved
-    assert resolved is not None
-    assert resolved["answer"].text == "inner"
 
 
 async def test_problems_of_a_graph_inside_keep_the_run_from_starting():
@@ -406,14 +382,3 @@ async def test_resolve_dep_and_resolve_fields_run_graphs_too():
     assert (await resolve_dep(Ask)).text == "inner"
     assert (await resolve_dep(Graph(start=Ask))).text == "inner"
     assert (await resolve_fields(Outer))["answer"].text == "inner"
-
-
-async def test_resolve_fields_lets_a_graph_recall_from_the_trace_it_is_given():
-    class Inner(EndNode):
-        text: Annotated[str, Recall()]
-
-    class Outer(EndNode):
-        inner: Annotated[Inner, Dep(Inner)]
-
-    values = await resolve_fields(Outer, [Answer(text="given")])
-    assert values["inner"].text == "given"
