@@ -169,16 +169,8 @@ def carry_out(line: str, folder: Path) -> tuple[int, str]:
     if words[0] == "bae":
         return at_terminal(words[1:], folder)
     if words[0] == "pytest":
-        words = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:asyncio",
-            *words[1:],
-        ]
+        plain = ("-p", "no:cacheprovider", "--disable-plugin-autoload")
+        words = [sys.executable, "-m", "pytest", *plain, *words[1:]]
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         shlex.join(words).replace(" '>' ", " > "),

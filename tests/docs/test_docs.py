@@ -119,17 +119,19 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
             assert printed[block] == block.text, f"{named(page)}:{block.line}"
 
 
-@pytest.mark.parametrize("page", SHOWING_TESTS, ids=named)
-def test_tests_shown_on_a_page_pass_as_a_file_of_their_own(page: Path, tmp_path: Path):
-    for block in blocks(page):
-        if block.title:
-            tmp_path.joinpath(block.title).write_text(block.text, encoding="utf-8")
-    file = tmp_path / f"test_{page.stem}.py"
-    file.write_text("\n".join(block.text for block in python_blocks(page)), encoding="utf-8")
-    shown = len(re.findall(r"^def test_", file.read_text("utf-8"), re.MULTILINE))
+def test_tests_shown_on_a_page_pass_as_a_file_of_their_own(tmp_path: Path):
+    shown = 0
+    for page in SHOWING_TESTS:
+        folder = tmp_path / page.stem
+        folder.mkdir()
+        for block in blocks(page):
+            if block.title:
+                folder.joinpath(block.title).write_text(block.text, encoding="utf-8")
+        text = "\n".join(block.text for block in python_blocks(page))
+        folder.joinpath(f"test_{page.stem}.py").write_text(text, encoding="utf-8")
+        shown += len(re.findall(r"^def test_", text, re.MULTILINE))
     options = ("-q", "-p", "no:cacheprovider", "--disable-plugin-autoload")
-    printed = run("-m", "pytest", *options, file.name, cwd=tmp_path)
-    assert f"{shown} passed" in printed
+    assert f"{shown} passed" in run("-m", "pytest", *options, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("name", TAUGHT_BY_A_FILE)
