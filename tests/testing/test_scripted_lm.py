@@ -183,7 +183,7 @@ async def test_a_file_with_an_object_has_fills_by_type_and_choices(tmp_path: Pat
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("[1,", "is not JSON"),
+        ("[1,", "neither a list of answers nor an object"),
         ('"text"', "neither a list of answers nor an object"),
         ("3", "neither a list of answers nor an object"),
         ({"Draft": []}, "neither a list of answers nor an object"),

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pydantic import BaseModel
@@ -60,7 +60,7 @@ class _Provider:
         self._failures: list[BaseException] = []
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._watchers: set[asyncio.Future[None]] = set()
+        self._change = asyncio.Event()
         self._url = ""
 
     # What to answer
@@ -131,29 +131,28 @@ class _Provider:
         return self._waiting
 
     async def _arrived(self, count: int, timeout: float) -> None:
-        await self._until(
-            lambda: self._waiting >= count,
-            timeout,
-            lambda: (
+        def said() -> str:
+            return (
                 f"{self._waiting} of {count} requests are waiting, of {self._received} that came,"
-            ),
-        )
+            )
+
+        await self._until(lambda: self._waiting >= count, timeout, said)
 
     async def _idle(self, timeout: float) -> None:
+        def busy() -> int:
+            return 0 if self._server is None else self._server.busy
+
         await self._until(
-            lambda: self._server is None or not self._server.busy,
-            timeout,
-            lambda: f"{self._server and self._server.busy} connections are still busy",
+            lambda: not busy(), timeout, lambda: f"{busy()} connections are still busy"
         )
 
     async def _disconnected(self, left: int, timeout: float) -> None:
+        def still() -> int:
+            server = self._server
+            return 0 if server is None else max(len(server.connections), len(server.tasks))
+
         await self._until(
-            lambda: (
-                self._server is None
-                or max(len(self._server.connections), len(self._server.tasks)) <= left
-            ),
-            timeout,
-            lambda: f"{self.open_connections} connections are still open",
+            lambda: still() <= left, timeout, lambda: f"{still()} connections are still open"
         )
 
     async def _until(
@@ -163,19 +162,13 @@ class _Provider:
         try:
             async with asyncio.timeout(timeout):
                 while not true():
-                    change = asyncio.get_running_loop().create_future()
-                    self._watchers.add(change)
-                    try:
-                        await change
-                    finally:
-                        self._watchers.discard(change)
+                    await self._change.wait()
         except TimeoutError:
             raise TimeoutError(f"{complaint()} after {timeout:g} s") from None
 
     def _changed(self) -> None:
-        for change in self._watchers:
-            if not change.done():
-                change.set_result(None)
+        self._change.set()
+        self._change = asyncio.Event()
 
     # Running
 
@@ -208,11 +201,7 @@ class _Provider:
         default = "/v1/messages" if anthropic else "/v1/chat/completions"
         wire = WIRES.get(request.path, WIRES[default])
         where = f"{request.method} {request.path}"
-        if request.fault is not None:
-            await _refuse(client, wire, 400, f"this is not an HTTP request: {request.fault}")
-        elif request.body is None:
-            await _refuse(client, wire, 413, "the request is larger than 10 MB")
-        elif request.path == "/":
+        if request.path == "/":
             await client.whole(200, b"", "text/plain")
         elif request.path not in (*WIRES, COUNT_TOKENS):
             base = "The base URL for OpenAI's clients ends in /v1, the one for Anthropic's does not"
@@ -221,12 +210,12 @@ class _Provider:
         elif request.method != "POST":
             await _refuse(client, wire, 405, f"{where}: use POST")
         else:
-            await self._post(client, wire, request, request.body)
+            await self._post(client, wire, request)
 
-    async def _post(self, client: Connection, wire: Wire, request: Request, payload: bytes) -> None:
+    async def _post(self, client: Connection, wire: Wire, request: Request) -> None:
         counting = request.path == COUNT_TOKENS
         try:
-            body = json.loads(payload)
+            body = json.loads(request.body)
             if not isinstance(body, dict):
                 raise ValueError("the body is not a JSON object")
             limit = {"max_tokens": 1} if counting else {}
@@ -396,10 +385,6 @@ class ThreadedProvider(_Provider):
     """A `Provider` that runs in a thread for the time of a `with`: make it with
     `Provider.in_thread()`. It has what a `Provider` has, and what waits there waits here."""
 
-    _thread: Thread | None = None
-    _failure: BaseException | None = None
-    _ending: asyncio.Event | None = None
-
     def arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
         """Wait until so many requests are waiting at once, held or stalled."""
         self._wait(self._arrived(count, timeout))
@@ -413,45 +398,29 @@ class ThreadedProvider(_Provider):
         self._wait(self._disconnected(left, timeout))
 
     def __enter__(self) -> Self:
-        if self._thread is not None:
+        if self._loop is not None:
             raise RuntimeError("the provider is running already")
-        self._failure, started = None, Event()
-        self._thread = Thread(target=self._run, args=[started], name="bae provider", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="bae provider", daemon=True)
         self._thread.start()
-        started.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
+        self._wait(self._start())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self._loop is not None and self._ending is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._ending.set)
+        loop = self._loop
+        assert loop is not None
+        try:
+            self._wait(self._stop(error))
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
-            self._thread = None
-        if self._failure is not None and error is None:
-            raise self._failure
+            loop.close()
 
     def _wait(self, waiting: Coroutine[Any, Any, None]) -> None:
         if self._loop is None:
             waiting.close()
             raise RuntimeError("the provider is not running: use it in `with Provider.in_thread()`")
         asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
-
-    def _run(self, started: Event) -> None:
-        async def serve() -> None:
-            await self._start()
-            self._ending = asyncio.Event()
-            started.set()
-            await self._ending.wait()
-            await self._stop(None)
-
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            self._failure = error
-        finally:
-            started.set()
 
 
 WIRES: dict[str, Wire] = {

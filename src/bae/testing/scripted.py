@@ -3,15 +3,14 @@ the same validation as any LM's, and remembers what it was asked."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bae.draft import from_text
@@ -97,18 +96,17 @@ class ScriptedLM(RoutingLM):
         self._attempts = attempts
         self._choices: list[Scripted] = list(choices)
         self._in_order: list[Scripted] | None = None
-        self._by_name: dict[str, list[Scripted]] = {}
-        self._answerers: dict[str, Answerer] = {}
-        if isinstance(script, Mapping):
-            for target, answers in script.items():
-                if isinstance(answers, FunctionType | MethodType):
-                    self._answerers[_name(target)] = answers
-                    continue
+        self._by_name: dict[str, Answerer | list[Scripted]] = {}
+        if not isinstance(script, Mapping):
+            self._in_order = list(script)
+            return
+        for target, answers in script.items():
+            if isinstance(answers, FunctionType | MethodType):
+                self._by_name[_name(target)] = answers
+            else:
                 many = isinstance(answers, Sequence) and not isinstance(answers, str)
                 listed = cast(Sequence[Scripted], answers if many else [answers])
                 self._by_name[_name(target)] = list(listed)
-        else:
-            self._in_order = list(script)
 
     @classmethod
     def from_file(cls, path: str | Path) -> ScriptedLM:
@@ -116,23 +114,17 @@ class ScriptedLM(RoutingLM):
         or a text where the field has `Text()`, null ends the run), or an object
         `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`."""
         try:
-            script = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
+            script = _FILE.validate_json(Path(path).read_bytes())
+        except ValidationError as error:
             raise ScriptError(
-                f"{path} is not JSON: {error}", code="bae-script-invalid", cause=error
+                f"{path} is neither a list of answers nor an object with fills and choices",
+                code="bae-script-invalid",
+                cause=error,
+                fix='write ["Outfit", {"top": "shirt"}], or {"fills": {"Outfit": [{…}]}}',
             ) from error
         if isinstance(script, list):
-            return cls(cast(list[Scripted], script))
-        if isinstance(script, dict) and set(cast(dict[str, Any], script)) <= {"fills", "choices"}:
-            parts = cast(dict[str, Any], script)
-            fills, choices = parts.get("fills", {}), parts.get("choices", [])
-            if isinstance(fills, dict) and isinstance(choices, list):
-                return cls(cast(Any, fills), choices=cast(Any, choices))
-        raise ScriptError(
-            f"{path} is neither a list of answers nor an object with fills and choices",
-            code="bae-script-invalid",
-            fix='write ["Outfit", {"top": "shirt"}] or {"fills": {"Outfit": [{"top": "shirt"}]}}',
-        )
+            return cls(script)
+        return cls(script.fills, choices=script.choices)
 
     async def choose_type(
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
@@ -196,47 +188,36 @@ class ScriptedLM(RoutingLM):
         source: Node | None = None,
     ) -> N:
         """A `target` with the scripted values for its plain fields."""
-        errors: tuple[str, ...] = ()
         problem: ValidationError | None = None
         tried: list[Attempt] = []
-        asked = _bind_scene(partial(_fill_prompt, target, dict(resolved), instruction, source))
+        asked = Asked(
+            "fill",
+            target=target,
+            resolved=dict(resolved),
+            instruction=instruction,
+            source=source,
+            make_prompt=_bind_scene(
+                partial(_fill_prompt, target, dict(resolved), instruction, source)
+            ),
+        )
         for number in range(1, self._attempts + 1):
-            self.asked.append(
-                Asked(
-                    "fill",
-                    target=target,
-                    resolved=dict(resolved),
-                    instruction=instruction,
-                    source=source,
-                    errors=errors,
-                    make_prompt=asked,
-                )
-            )
+            self.asked.append(replace(asked, errors=tried[-1].errors if tried else ()))
             if not plan_of(target).plain:
                 return target(**resolved)
-            values = _report_call(
-                lambda: self._values(target, self._next_fill(target, tried), tried)
-            )
+            values = _report_call(lambda: self._next_fill(target, tried))
             try:
-                text = (
-                    values if isinstance(values, str) else to_json(values, fallback=repr).decode()
-                )
-            except ValueError:  # half a character, which a node may hold all the same
-                text = "(it cannot be written as JSON)"
-            try:
-                if isinstance(values, str):
-                    values = from_text(target, values)
-                node = target(**{**values, **resolved})
-                tell(Attempt(number, text, "valid", (), _JUDGED))
+                given = from_text(target, values) if isinstance(values, str) else values
+                node = target(**{**given, **resolved})
+                tell(Attempt(number, _text(values), "valid", (), _JUDGED))
                 return node
             except ValidationError as error:
                 problem = error
                 errors = tuple(faults(error))
-                tried.append(Attempt(number, text, "invalid", errors, _JUDGED))
+                tried.append(Attempt(number, _text(values), "invalid", errors, _JUDGED))
                 tell(tried[-1])
         raise FillError(
             f"{target.__name__}: {self._attempts} answers in a row were not valid: "
-            f"{'; '.join(errors)}",
+            f"{'; '.join(tried[-1].errors)}",
             node_type=target,
             validation_errors=problem.errors(include_url=False) if problem else (),
             attempts=self._attempts,
@@ -266,81 +247,80 @@ class ScriptedLM(RoutingLM):
         """Raise AssertionError when part of the script was never asked for."""
         left = [*(self._in_order or ()), *self._choices]
         parts = [f"{len(left)} in order: {left!r}"] if left else []
-        parts += [f"{len(a)} for {name}: {a!r}" for name, a in self._by_name.items() if a]
+        for name, answers in self._by_name.items():
+            if answers and not callable(answers):
+                parts.append(f"{len(answers)} for {name}: {answers!r}")
         if parts:
             raise AssertionError(f"the script was not used up; left are {'; '.join(parts)}")
 
     def _next_choice(self, types: Sequence[type]) -> Scripted:
+        if self._in_order:
+            return self._in_order.pop(0)
+        offered = ", ".join(map(_name, types))
         if self._in_order is not None:
-            return self._take(self._in_order, f"a choice among {', '.join(map(_name, types))}")
+            raise self._exhausted(f"a choice among {offered}")
         if self._choices:
             return self._choices.pop(0)
-        able = [
-            cast(type[Node], t)
-            for t in types
-            if self._by_name.get(_name(t)) or _name(t) in self._answerers
-        ]
+        able = [each for each in types if self._by_name.get(_name(each))]
         if len(able) == 1:
             return able[0]
-        offered = ", ".join(map(_name, types))
         raise ScriptError(
             f"asked to choose among {offered}, and the script has answers left for "
             f"{', '.join(map(_name, able)) or 'none of them'}",
             fix="say which in choices=[…]",
         )
 
-    def _next_fill(self, target: type[Node], tried: Sequence[Attempt]) -> Scripted:
-        if target.__name__ in self._answerers:
-            return self._answerers[target.__name__](self.asked[-1])
+    def _next_fill(self, target: type[Node], tried: Sequence[Attempt]) -> Mapping[str, Any] | str:
+        """The next answer, as the values or the text of a `target`."""
         answers = self._in_order
         if answers is None:
             answers = self._by_name.get(target.__name__, [])
-        return self._take(answers, f"the fields of {target.__name__}", tried)
-
-    def _take(
-        self, answers: list[Scripted], wanted: str, tried: Sequence[Attempt] = ()
-    ) -> Scripted:
-        if not answers and tried:
-            raise ScriptError(
-                f"asked for {wanted} again, but the script has no answer left{_list_errors(tried)}",
-                fix=_FIX,
-            )
+        refused = "".join(f"; answer {t.number} was refused: {', '.join(t.errors)}" for t in tried)
+        wanted = f"the fields of {target.__name__}{' again' if tried else ''}"
         if not answers:
-            others = ", ".join(name for name, left in self._by_name.items() if left)
-            raise ScriptError(
-                f"asked for {wanted}, but the script has no answer left (question "
-                f"{len(self.asked)}{f'; it has answers for {others}' if others else ''})",
-                fix="add an answer, or find out why there is one more question",
-            )
-        return answers.pop(0)
-
-    def _values(
-        self, target: type[Node], answer: Scripted, tried: Sequence[Attempt]
-    ) -> Mapping[str, Any] | str:
+            raise self._exhausted(wanted, refused)
+        answer = answers(self.asked[-1]) if callable(answers) else answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
+        plan = plan_of(target)
         if isinstance(answer, target):
-            return {field.name: getattr(answer, field.name) for field in plan_of(target).plain}
-        text = plan_of(target).text
-        if isinstance(answer, Mapping) or (isinstance(answer, str) and text is not None):
+            return {field.name: getattr(answer, field.name) for field in plan.plain}
+        if isinstance(answer, Mapping) or (isinstance(answer, str) and plan.text is not None):
             return answer
+        kind = "dict" if plan.text is None else "text"
         raise ScriptError(
-            f"asked for the fields of {target.__name__}{' again' if tried else ''}, but the next "
-            f"answer is {answer!r}{_list_errors(tried)}",
+            f"asked for {wanted}, but the next answer is {answer!r}{refused}",
             code="bae-script-mismatch",
-            fix=_FIX
-            if tried
-            else f"put a {'dict' if text is None else 'text'} or a {target.__name__} there",
+            fix=_FIX if tried else f"put a {kind} or a {target.__name__} there",
+        )
+
+    def _exhausted(self, wanted: str, refused: str = "") -> ScriptError:
+        said = f"asked for {wanted}, but the script has no answer left"
+        if refused:
+            return ScriptError(f"{said}{refused}", fix=_FIX)
+        others = [name for name, left in self._by_name.items() if left and not callable(left)]
+        has = f"; it has answers for {', '.join(others)}" if others else ""
+        return ScriptError(
+            f"{said} (question {len(self.asked)}{has})",
+            fix="add an answer, or find out why there is one more question",
         )
 
 
+class _ScriptFile(BaseModel, extra="forbid"):
+    fills: dict[str, Any] = {}
+    choices: list[str | None] = []
+
+
+_FILE: Final = TypeAdapter[list[Any] | _ScriptFile](list[Any] | _ScriptFile)
 _JUDGED: Final = Usage(calls=1, attempts=1)
 _FIX: Final = "fix the answer; or put the next one after it, where it is meant to be wrong"
 
 
-def _list_errors(tried: Sequence[Attempt]) -> str:
-    """Why it is asked again: what was wrong with the answers so far."""
-    return "".join(f"; answer {t.number} was refused: {', '.join(t.errors)}" for t in tried)
+def _text(values: Mapping[str, Any] | str) -> str:
+    try:
+        return values if isinstance(values, str) else to_json(values, fallback=repr).decode()
+    except ValueError:  # half a character, which a node may hold all the same
+        return "(it cannot be written as JSON)"
 
 
 def _report_call(ask: Callable[[], T]) -> T:

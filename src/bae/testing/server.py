@@ -6,24 +6,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import h11
-
-BODY_LIMIT: Final = 10_000_000
-"""The bytes that a request may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request. `body` is None where it was larger than the limit; `fault` says what made it no
-    HTTP."""
+    """A request."""
 
     method: str
     path: str
     headers: Mapping[str, str]
-    body: bytes | None
-    fault: str | None = None
+    body: bytes
 
 
 class Server:
@@ -162,6 +156,8 @@ class Connection(asyncio.Protocol):
                 if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
                     break
                 self._h11.start_next_cycle()
+        except h11.RemoteProtocolError:
+            pass  # what came is not HTTP: the connection is closed
         finally:
             self._set_busy(False)
             transport.close()
@@ -169,29 +165,18 @@ class Connection(asyncio.Protocol):
     async def _request(self) -> Request:
         method = path = ""
         headers: dict[str, str] = {}
-        body: bytearray | None = bytearray()
+        body = b""
         while True:
-            try:
-                event = self._h11.next_event()
-            except h11.RemoteProtocolError as error:
-                return Request(method, path, headers, None, str(error))
-            match event:
+            match event := self._h11.next_event():
                 case h11.Request():
                     self._set_busy(True)
                     method = event.method.decode()
                     path = event.target.decode("latin-1").partition("?")[0]
-                    headers = {
-                        name.decode("latin-1"): value.decode("latin-1")
-                        for name, value in event.headers
-                    }
-                case h11.Data() if body is not None:
-                    body += event.data
-                    if len(body) > BODY_LIMIT:
-                        body = None  # the rest is read, and not kept
+                    headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in event.headers}
                 case h11.Data():
-                    pass
+                    body += event.data
                 case h11.EndOfMessage():
-                    return Request(method, path, headers, None if body is None else bytes(body))
+                    return Request(method, path, headers, body)
                 case _:
                     self._received.clear()
                     await self._received.wait()

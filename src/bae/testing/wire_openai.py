@@ -110,28 +110,22 @@ class ChatCompletions(OpenAIWire):
     def events(self, reply: Reply) -> list[bytes]:
         """The answer as the events of a stream."""
         frame = _frame(reply, "chat.completion.chunk")
+
+        def chunk(delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
+            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+            return {**frame, "choices": [choice]}
+
+        def said(text: str) -> dict[str, Any]:
+            if reply.tool is not None:
+                return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+            return {"refusal" if reply.stop == "refused" else "content": text}
+
         first: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
         if reply.tool is not None:
-            first = {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [{"index": 0, **_call(reply, "")}],
-            }
-        deltas = [first]
-        for chunk in reply.chunks():
-            if reply.stop == "refused":
-                deltas.append({"refusal": chunk})
-            elif reply.tool is None:
-                deltas.append({"content": chunk})
-            else:
-                deltas.append({"tool_calls": [{"index": 0, "function": {"arguments": chunk}}]})
-        bodies: list[dict[str, Any]] = [
-            {**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-            for delta in deltas
-        ]
-        bodies.append(
-            {**frame, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(reply)}]}
-        )
+            calls = [{"index": 0, **_call(reply, "")}]
+            first = {"role": "assistant", "content": None, "tool_calls": calls}
+        bodies = [chunk(first), *(chunk(said(text)) for text in reply.chunks())]
+        bodies.append(chunk({}, _finish(reply)))
         if reply.with_usage:
             bodies = [{**body, "usage": None} for body in bodies]
             bodies.append({**frame, "choices": [], "usage": _usage(reply.counted)})
@@ -236,37 +230,31 @@ class Responses(OpenAIWire):
 
 
 def _item_events(reply: Reply) -> list[dict[str, Any]]:
+    added = {**_item(reply, ""), "status": "in_progress"}
+    done = _item(reply, reply.text)
     place: dict[str, Any] = {"item_id": _id(reply), "output_index": 0}
-    empty = {**_item(reply, ""), "status": "in_progress"}
+    before: list[dict[str, Any]] = []
+    after: list[dict[str, Any]] = []
+    extra: dict[str, Any] = {}
     if reply.tool is not None:
-        name = "response.function_call_arguments"
-        return [
-            {"type": "response.output_item.added", "output_index": 0, "item": empty},
-            *({"type": f"{name}.delta", **place, "delta": chunk} for chunk in reply.chunks()),
-            {"type": f"{name}.done", **place, "arguments": reply.text, "name": reply.tool},
-            _item_done(reply),
-        ]
-    place["content_index"] = 0
-    key = "refusal" if reply.stop == "refused" else "text"
-    name = "response.refusal" if reply.stop == "refused" else "response.output_text"
-    extra: dict[str, Any] = {} if reply.stop == "refused" else {"logprobs": []}
+        name, key = "response.function_call_arguments", "arguments"
+    else:
+        added["content"], place["content_index"] = [], 0
+        refused = reply.stop == "refused"
+        name = "response.refusal" if refused else "response.output_text"
+        key = "refusal" if refused else "text"
+        extra = {} if refused else {"logprobs": []}
+        part = "response.content_part"
+        before = [{"type": f"{part}.added", **place, "part": _part(reply, "")}]
+        after = [{"type": f"{part}.done", **place, "part": _part(reply, reply.text)}]
     return [
-        {
-            "type": "response.output_item.added",
-            "output_index": 0,
-            "item": {**empty, "content": []},
-        },
-        {"type": "response.content_part.added", **place, "part": _part(reply, "")},
+        {"type": "response.output_item.added", "output_index": 0, "item": added},
+        *before,
         *({"type": f"{name}.delta", **place, "delta": chunk, **extra} for chunk in reply.chunks()),
         {"type": f"{name}.done", **place, key: reply.text, **extra},
-        {"type": "response.content_part.done", **place, "part": _part(reply, reply.text)},
-        _item_done(reply),
+        *after,
+        {"type": "response.output_item.done", "output_index": 0, "item": done},
     ]
-
-
-def _item_done(reply: Reply) -> dict[str, Any]:
-    item = _item(reply, reply.text)
-    return {"type": "response.output_item.done", "output_index": 0, "item": item}
 
 
 def _id(reply: Reply) -> str:
