@@ -226,7 +226,7 @@ def test_what_is_better_on_runs_that_were_held_out_is_written_and_makes_runs_bet
     assert held_out["before"]["mean"] == 0
     assert held_out["after"]["mean"] == 1
     line = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
-    assert re.search(r"0\.00 \[.+?\]  1\.00 \[.+?\]  \+1\.00 \[\+0", line)
+    assert re.search(r"0\.00  \[.+?\]   1\.00  \[.+?\]  \+1\.00 \[\+0", line)
     run = ("run", "app.py", "--set", "text=number 41", *model.lm, "--json")
     assert bae(*run).data["result"]["type"] == "Spam"
     taught = bae(*run, "--optimized", "learned").data["result"]
@@ -574,7 +574,7 @@ def test_a_judge_scores_what_is_filled_by_the_rubric(bae: Any, model: Model) -> 
     judge = ("--judge", "scripted:judge.json", "--rubric", "It is the right queue.")
     done = optimize(bae, model, *REPLY, *judge)
     line = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
-    assert "0.25 [" in line, done.out
+    assert "0.25  [" in line, done.out
 
 
 @pytest.mark.parametrize(
@@ -667,18 +667,13 @@ def test_new_kept_and_repeated_calls_are_counted_separately(bae: Any, model: Mod
     assert "from the log" not in done.err
 
 
-def test_quiet_prints_only_why_it_did_not_finish(
-    bae: Any, model: Model, caplog: pytest.LogCaptureFixture
-) -> None:
-    Path("learned").mkdir()
-    Path("learned/Other.json").write_text("{}")
+def test_quiet_prints_only_why_it_did_not_finish(bae: Any, model: Model) -> None:
     done = optimize(bae, model, "--budget", "calls=3", "-c", "1", "-q")
     assert done.code == 1
     assert done.err == (
         "--budget: 3 of 3 calls spent; 3 calls are kept in learned/.calls: the same command "
         "resumes, with more --budget\n"
     )
-    assert not [each for each in caplog.records if each.name.startswith("bae")]
 
 
 def test_where_no_answer_can_be_kept_the_command_starts_again(bae: Any) -> None:

@@ -193,8 +193,7 @@ async def test_an_optimizer_that_tries_candidates_does_so_again_with_the_same_se
 
 async def test_too_few_examples_leave_a_part_as_it_is_and_say_so(provider, student, caplog):
     heard: list[Progress] = []
-    with caplog.at_level(logging.WARNING, "bae.optimizer"):
-        found = await aoptimize_node(Coded, fills(9), lm=student, progress=heard.append)
+    found = await aoptimize_node(Coded, fills(9), lm=student, progress=heard.append)
 
     assert found.is_fresh
     assert provider.received == 0
@@ -203,7 +202,8 @@ async def test_too_few_examples_leave_a_part_as_it_is_and_say_so(provider, stude
         ("choice", "skipped"),
     ]
     assert "there are 9 examples, and it takes 10 or more" in heard[0].note
-    assert len(caplog.messages) == len(found.made.notes) == 1
+    assert not caplog.messages
+    assert len(found.made.notes) == 1
     assert not (await aoptimize_node(Coded, fills(9), lm=student, minimum=9)).is_fresh
 
 

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from errno import EACCES, EISDIR
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.printing import Column, print_table
-from bae.cli.wording import cut, in_one_line
+from bae.cli.journals import default, file_to_write
+from bae.cli.printing import Column, note, print_hanging, print_table
+from bae.cli.wording import count, cut, in_one_line
 from bae.evals.page import (
     format_cost,
     format_count,
@@ -58,8 +58,6 @@ reached the node."""
 
 def print_evaluation(console: Console, evaluation: Evaluation, command: CommandLine) -> None:
     """Print an evaluation; `command` makes the commands that show its runs."""
-    from bae.cli.printing import print_hanging
-
     print_table(console, _COLUMNS, [*_rows(evaluation)])
     several = len(evaluation.contenders) > 1
     for contender in evaluation.contenders:
@@ -119,9 +117,6 @@ def _print_wrong(
     console: Console, contender: Contender, command: CommandLine, *, named: bool
 ) -> None:
     """The cases of a contender that failed, and then those that scored least."""
-    from bae.cli.printing import print_hanging
-    from bae.cli.wording import count
-
     kinds = {
         "failed": contender.failed,
         "could not be scored": contender.unscored,
@@ -176,10 +171,8 @@ def check_files(named: Sequence[str]) -> None:
                 fix=f"give a name that ends in one of them, as -o {path.stem or 'report'}.md",
             )
         try:
-            if path.is_dir():
-                raise IsADirectoryError(EISDIR, "it is a directory")
-            if path.exists() and not os.access(path, os.W_OK):
-                raise PermissionError(EACCES, "it is write-protected")
+            if path.exists():
+                path.open("ab").close()
             _check_folder(path.parent)
         except OSError as error:
             raise refused(
@@ -189,11 +182,8 @@ def check_files(named: Sequence[str]) -> None:
             ) from error
 
 
-def default_folder() -> Path | None:
-    """Where an evaluation goes without `-o`; None, with a note, if that cannot be written."""
-    from bae.cli.journals import default, file_to_write
-    from bae.cli.printing import note
-
+def report_files() -> list[str]:
+    """The files of an evaluation without `-o`; none, with a note, if they cannot be written."""
     folder = default().parent / "evals"
     try:
         file_to_write(None)  # the directory, which git ignores
@@ -203,33 +193,24 @@ def default_folder() -> Path | None:
             f"the evaluation is printed and not written, since {folder} cannot be: "
             f"{error.strerror}; -o FILE names another place"
         )
-        return None
-    return folder
-
-
-def report_files(folder: Path | None) -> list[str]:
-    """The files for an evaluation in a folder, with names that no other one there has."""
-    if folder is None:
         return []
-    stamp = name = datetime.now().strftime("%Y%m%d-%H%M%S")
-    number = 1
-    while (folder / f"{name}.json").exists():  # another one, in the same second
-        number += 1
-        name = f"{stamp}-{number}"
-    return [str(folder / f"{name}.md"), str(folder / f"{name}.json")]
+    name = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    return [str(folder / f"{name}{kind}") for kind in (".md", ".json")]
 
 
 def write_evaluation(evaluation: Evaluation, named: Sequence[str]) -> None:
     """Write an evaluation to files: each is whole, or as it was before."""
     for each in named:
-        path = Path(os.path.realpath(each))  # the target of a link, not the link
-        kind = path.suffix.lower()
-        if kind == ".json":
-            text = json.dumps(evaluation.to_json(), indent=2, ensure_ascii=False) + "\n"
-        else:
-            text = evaluation.to_csv() if kind == ".csv" else evaluation.to_markdown()
+        match Path(each).suffix.lower():
+            case ".json":
+                text = json.dumps(evaluation.to_json(), indent=2, ensure_ascii=False) + "\n"
+            case ".csv":
+                text = evaluation.to_csv()
+            case _:
+                text = evaluation.to_markdown()
         try:
-            write_private(path, text.encode(errors="backslashreplace"))
+            target = Path(os.path.realpath(each))  # of a link, not the link
+            write_private(target, text.encode(errors="backslashreplace"))
         except OSError as error:
             raise refused(
                 f"{each} could not be written: {error.strerror}",
@@ -250,8 +231,6 @@ def _check_folder(folder: Path) -> None:
 
 def reasons_to_fail(evaluation: Evaluation, fail_under: float | None) -> Iterator[str]:
     """Why an evaluation fails, a sentence for each reason; none where it does not."""
-    from bae.cli.wording import count
-
     every = evaluation.contenders
     if all(result.failed for each in every for result in each.cases):
         yield "every case failed"

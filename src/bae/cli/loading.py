@@ -18,7 +18,7 @@ from traceback import walk_tb
 from types import CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from bae.cli.exits import Misuse
+from bae.cli.exits import Misuse, refused
 from bae.exceptions import BaeError
 from bae.graph import Graph
 from bae.node import Node
@@ -66,6 +66,34 @@ def load_module(said: str, root: Path | None = None) -> tuple[ModuleType, str, s
         )
     _put_on_path(root)
     return _import_module(where, where), where, name
+
+
+def load_object(said: str, option: str) -> Any:
+    """The object that an option names in a module or a file, as `scoring.py:exact`."""
+    name = said.rpartition(":")[2]
+    if ":" not in said or not name.isidentifier():
+        raise Misuse(
+            f"{option} {said} names nothing in a module",
+            code="bae-command-refused",
+            fix=f"write a file or a module, a colon and a name: {option} scoring.py:exact",
+        )
+    try:
+        module, where, name = load_module(said)
+    except BaeError as error:
+        error.message = f"{option} {said}: {error.message}"
+        raise
+    if not hasattr(module, name):
+        own = [
+            each
+            for each, value in vars(module).items()
+            if not each.startswith("_")
+            and (isinstance(value, dict) or getattr(value, "__module__", "") == module.__name__)
+        ]
+        raise refused(
+            f"{option} {said}: {where} has no {name}",
+            fix=f"it has {', '.join(own)}" if own else f"write it into {where}",
+        )
+    return getattr(module, name)
 
 
 # --- the project --------------------------------------------------------------------------------

@@ -3,9 +3,7 @@ each part of a node, the same as JSON, and notes on what was spent and kept."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +15,6 @@ from typer import Exit
 from bae.cli import exits
 from bae.cli.eval_output import difference_style
 from bae.cli.printing import (
-    GAP,
     Column,
     err,
     error_data,
@@ -37,36 +34,32 @@ from bae.evals.page import (
 )
 from bae.exceptions import BaeError
 from bae.optimizer.improvement import CALLS, PartResult
-from bae.optimizer.node_schemas import PARTS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bae.cli.signals import Ended
+    from bae.optimizer.comparison import Comparison
     from bae.optimizer.improvement import Improvement
 
 AS_GOOD: Final = ("there already", "no better than what is there")
 """Verdicts that leave something as good in the directory."""
 _COLUMNS: Final = (
     Column("", right=False),
-    Column("BEFORE [95 %]", right=False),
-    Column("AFTER [95 %]", right=False),
-    Column("DIFFERENCE", right=False),
-    Column("HELD OUT", rank=1),
-    Column("CALLS", rank=2),
-    Column("LEARNED FROM", rank=3),
-    Column("CORRECTED", rank=4),
-    Column("TOKENS", rank=5),
-    Column("VALID BEFORE", rank=6),
-    Column("VALID AFTER", rank=6),
-)
-_NARROW: Final = (
-    Column("", right=False),
     Column("BEFORE", rank=2),
+    Column("[95 %]", right=False, rank=4),
     Column("AFTER", rank=1),
+    Column("[95 %]", right=False, rank=4),
     Column("DIFFERENCE", right=False),
+    Column("HELD OUT", rank=5),
+    Column("CALLS", rank=6),
+    Column("LEARNED FROM", rank=7),
+    Column("CORRECTED", rank=8),
+    Column("TOKENS", rank=9),
+    Column("VALID BEFORE", rank=10),
+    Column("VALID AFTER", rank=10),
 )
-"""Without room for all intervals, the one that decides stays."""
+"""On a narrow terminal, the interval that decides stays."""
 _STYLES: Final = {
     "better": "green",
     "there already": "green",
@@ -100,14 +93,9 @@ def print_result(
 
 def _print_parts(console: Console, found: Improvement) -> None:
     """Print the table, and the verdict on each part."""
-    compared = [part for part in found.parts if part.comparison is not None]
-    if compared:
-        rows = [_row(part) for part in compared]
-        least = [max(row[at].cell_len for row in rows) + GAP for at in range(4)]
-        if console.is_terminal and sum(least) - GAP > console.width:
-            print_table(console, _NARROW, [_narrow_row(part) for part in compared])
-        else:
-            print_table(console, _COLUMNS, rows)
+    rows = [_row(part, part.comparison) for part in found.parts if part.comparison is not None]
+    if rows:
+        print_table(console, _COLUMNS, rows)
         console.print()
     for part in found.parts:
         line = Text(f"{part.node} {part.part}: ")
@@ -182,31 +170,14 @@ def _as_data(found: Improvement, file: str, error: BaseException | None) -> dict
     }
 
 
-@contextmanager
-def notes_once(quiet: bool) -> Generator[None]:
-    """Keep notes about a part of a node, which progress has too, out of the log; if `quiet`, all
-    notes."""
-    log = logging.getLogger("bae.optimizer")
-
-    def is_new(record: logging.LogRecord) -> bool:
-        args = record.args
-        about_part = isinstance(args, tuple) and len(args) == 3 and args[1] in PARTS
-        return not about_part and not (quiet and record.levelno <= logging.WARNING)
-
-    log.addFilter(is_new)
-    try:
-        yield
-    finally:
-        log.removeFilter(is_new)
-
-
-def _row(part: PartResult) -> list[Text]:
-    compared = part.comparison
-    assert compared is not None
+def _row(part: PartResult, compared: Comparison) -> list[Text]:
+    before, after = compared.before, compared.after
     return [
         Text(f"{part.node} {part.part}"),
-        Text(format_interval(compared.before)),
-        Text(format_interval(compared.after)),
+        Text(format_score(before.mean)),
+        Text(f"[{before.low:.2f}, {before.high:.2f}]"),
+        Text(format_score(after.mean)),
+        Text(f"[{after.low:.2f}, {after.high:.2f}]"),
         Text(format_difference(compared.difference), difference_style(compared.difference)),
         Text(str(compared.n)),
         _grown(compared.calls_before, compared.calls_after),
@@ -216,13 +187,6 @@ def _row(part: PartResult) -> list[Text]:
         Text(format_share(compared.validity_before)),
         Text(format_share(compared.validity_after)),
     ]
-
-
-def _narrow_row(part: PartResult) -> list[Text]:
-    row, compared = _row(part), part.comparison
-    assert compared is not None
-    means = (Text(format_score(each.mean)) for each in (compared.before, compared.after))
-    return [row[0], *means, row[3]]
 
 
 def _grown(before: int, after: int) -> Text:

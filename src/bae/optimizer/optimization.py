@@ -98,10 +98,12 @@ class ProgressReporter:
             log.warning("progress raised, and is not called again: %s", describe(error))
 
     def note(self, text: str) -> None:
-        """Note something worth knowing, once: in the log, and in the artifact."""
+        """Note something worth knowing, once: in the artifact, and to the listener or else in the
+        log."""
         if text not in self.notes:
             self.notes.append(text)
-            log.warning("%s, %s: %s", self.node, self.part, text)
+            if self.listener is None:
+                log.warning("%s, %s: %s", self.node, self.part, text)
             self.report(text)
 
 
