@@ -8,17 +8,30 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
-from bae.graph import run_sync
+from bae.evals.case_types import every_node
+from bae.graph import Graph, run_sync
+from bae.lm.policies.learned import WithPrompts
 from bae.lm.signatures import node_to_signature as node_to_signature  # bae 3.0 had it here
 from bae.node import Node
+from bae.optimizer.artifacts import load_artifacts
+from bae.optimizer.calls import log_of
+from bae.optimizer.node_schemas import PARTS, Part
+from bae.optimizer.optimization import aoptimize_node
+from bae.optimizer.predictors import (
+    NodePredictor,
+    artifact_of,
+    fresh_predictor,
+    has_learned,
+    load_optimized,
+    predictor_of,
+    save_optimized,
+)
 
 if TYPE_CHECKING:
     from bae.evals.judge import Judge
-    from bae.graph import Graph
     from bae.lm import LM, Backend
     from bae.optimizer.calls import CallLog
     from bae.optimizer.metrics import Metric
-    from bae.optimizer.predictors import NodePredictor
     from bae.result import GraphResult
     from bae.run import RunParameters
 
@@ -32,8 +45,7 @@ Y = TypeVar("Y", bound=Node)
 
 def compile_graph(graph: Graph[S, T]) -> CompiledGraph[S, T]:
     """Compile a graph, and the graphs inside it, for DSPy. One that cannot run is refused."""
-    _proven(graph, "compile_graph")
-    return CompiledGraph(graph)
+    return CompiledGraph(_proven(graph, "compile_graph"))
 
 
 class CompiledGraph(Generic[S, T]):
@@ -52,21 +64,16 @@ class CompiledGraph(Generic[S, T]):
     def __init__(
         self, graph: Graph[S, T], predictors: Mapping[type[Node], NodePredictor] | None = None
     ) -> None:
-        from bae.evals.case_types import every_node
-        from bae.optimizer.predictors import fresh_predictor
-
         self.graph = graph
         starts = {each.start for each in graph.graphs}
-        given = predictors or {}
-        self.signatures: dict[type[Node], Any] = {}
-        self.choices: dict[type[Node], Any] = {}
-        self.predictors: dict[type[Node], NodePredictor] = {}
-        for cls in every_node(graph):
-            self.signatures[cls] = node_to_signature(cls, is_start=cls in starts)
-            fresh = fresh_predictor(cls)
-            if fresh.choice is not None:
-                self.choices[cls] = fresh.choice.signature
-            self.predictors[cls] = given.get(cls, fresh)
+        fresh = {cls: fresh_predictor(cls) for cls in every_node(graph)}
+        self.signatures: dict[type[Node], Any] = {
+            cls: node_to_signature(cls, is_start=cls in starts) for cls in fresh
+        }
+        self.choices: dict[type[Node], Any] = {
+            cls: each.choice.signature for cls, each in fresh.items() if each.choice is not None
+        }
+        self.predictors: dict[type[Node], NodePredictor] = {**fresh, **(predictors or {})}
 
     @property
     def optimized(self) -> dict[type[Node], NodePredictor]:
@@ -81,7 +88,7 @@ class CompiledGraph(Generic[S, T]):
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
         """`arun` for sync callers. Inside a running event loop use `await compiled.arun(…)`."""
-        return self.graph.run(start_node, self._asked(lm), max_iters, **options)
+        return self.graph.run(start_node, self._with_learned(lm), max_iters, **options)
 
     async def arun(
         self,
@@ -96,7 +103,7 @@ class CompiledGraph(Generic[S, T]):
         node that has an LM pinned to it asks that one, with what was learned too, unless `lm` is a
         `dspy.LM`: predictors ask that one alone.
         """
-        return await self.graph.arun(start_node, self._asked(lm), max_iters, **options)
+        return await self.graph.arun(start_node, self._with_learned(lm), max_iters, **options)
 
     def optimize(
         self, trainset: Iterable[Any], metric: Metric | Judge | None = None, **options: Any
@@ -128,34 +135,23 @@ class CompiledGraph(Generic[S, T]):
         where nothing new is learned for it, and what is learned is there as soon as its class is
         done, even if a later one fails.
         """
-        from bae.optimizer.calls import CallLog
-        from bae.optimizer.optimization import aoptimize_node
-
         chosen = self._chosen("nodes", nodes)
         metrics: Any = metric
         if isinstance(metrics, Mapping):  # one for another class would never be asked
             self._chosen("metric", cast("Mapping[Any, Any]", metrics))
         examples = list(trainset)
-        options |= {"lm": _by_name(lm), "teacher": _by_name(teacher)}
-        log = calls if isinstance(calls, CallLog) else CallLog(calls)
-        try:
+        options |= {"lm": _by_name(lm), "teacher": _by_name(teacher), "graph": self.graph}
+        async with log_of(calls, None) as log:
             for cls in chosen:
-                if not self.predictors[cls].predictors():
-                    continue  # there is nothing that a model is asked for
-                learned = await aoptimize_node(
-                    cls, examples, metric, calls=log, graph=self.graph, **options
-                )
-                self.predictors[cls] = _kept(self.predictors[cls], learned)
-        finally:
-            if log is not calls:
-                await log.aclose()
+                before = self.predictors[cls]
+                if before.fill is not None or before.choice is not None:
+                    learned = await aoptimize_node(cls, examples, metric, calls=log, **options)
+                    self.predictors[cls] = _kept(before, learned)
         return self
 
     def save(self, path: str | Path) -> list[Path]:
         """Write the learned prompts into a directory, one JSON file for each node class that has
         some, and return the files."""
-        from bae.optimizer.predictors import save_optimized
-
         return save_optimized(self.predictors, path, among=self.graph)
 
     @classmethod
@@ -163,29 +159,22 @@ class CompiledGraph(Generic[S, T]):
         """Compile a graph with what was saved. A class without a file has a fresh predictor, and
         where none has one the log has a warning; files that were made for classes which are others
         by now are refused, all by name (`bae-artifact-changed`)."""
-        from bae.optimizer.predictors import load_optimized
-
-        _proven(graph, "CompiledGraph.load")
-        return CompiledGraph(graph, load_optimized(graph, path))
+        return CompiledGraph(_proven(graph, "CompiledGraph.load"), load_optimized(graph, path))
 
     def __repr__(self) -> str:
         learned = [cls.__name__ for cls in self.optimized]
         state = f"learned: {', '.join(learned)}" if learned else "nothing learned"
         return f"<CompiledGraph {self.graph.name}, {len(self.predictors)} nodes, {state}>"
 
-    def _asked(self, lm: Any) -> Any:
+    def _with_learned(self, lm: Any) -> Any:
         """The LM of a run, with what was learned."""
-        from bae.optimizer.predictors import artifact_of
-
         learned = self.optimized
         if _is_dspy(lm):
-            return _optimized(learned, lm)
+            return _optimized_lm(learned, lm)
         if not learned:
             return lm
-        from bae.lm.policies.learned import WithPrompts
-
         prompts = {cls: artifact_of(each).prompts() for cls, each in learned.items()}
-        return WithPrompts(_found(lm, self.graph), prompts)
+        return WithPrompts(_lm_of(lm, self.graph), prompts)
 
     def _chosen(self, by: str, nodes: Iterable[Any] | None) -> list[type[Node]]:
         """The classes that the parameter `by` names, itself or as the keys of a mapping."""
@@ -217,27 +206,18 @@ def create_optimized_lm(
 
     lm = configured_lm() if lm is None else lm
     if _is_dspy(lm):
-        from bae.optimizer.predictors import load_optimized
-
-        return _optimized(load_optimized(graph, compiled_path), lm)
-    from bae.lm.policies.learned import WithPrompts
-    from bae.optimizer.artifacts import load_artifacts
-
+        return _optimized_lm(load_optimized(graph, compiled_path), lm)
     found = load_artifacts(graph, compiled_path)
     prompts = {cls: artifact.prompts() for cls, artifact in found.items()}
-    return WithPrompts(_found(lm, graph), prompts)
+    return WithPrompts(_lm_of(lm, graph), prompts)
 
 
-def _proven(graph: object, by: str) -> None:
-    """Refuse what is no graph, and a graph that cannot run."""
-    from bae.graph import Graph
-
-    if not isinstance(graph, Graph):
-        wanted = "a Graph"
-        if isinstance(graph, type) and issubclass(graph, Node):
-            wanted = f"Graph(start={graph.__name__})"
-        raise TypeError(f"{by} takes a Graph, and not {graph!r}: give it {wanted}")
-    cast("Graph[Any, Any]", graph).prove()
+def _proven(graph: Graph[S, T], by: str) -> Graph[S, T]:
+    """The graph, unless it is none, or cannot run."""
+    if not isinstance(cast(object, graph), Graph):
+        raise TypeError(f"{by} takes a Graph, and not {graph!r}: give it Graph(start=…)")
+    graph.prove()
+    return graph
 
 
 def _is_dspy(lm: object) -> bool:
@@ -246,13 +226,13 @@ def _is_dspy(lm: object) -> bool:
     return dspy is not None and isinstance(lm, dspy.BaseLM)
 
 
-def _optimized(predictors: Mapping[type[Node], NodePredictor], lm: Any) -> Backend:
+def _optimized_lm(predictors: Mapping[type[Node], NodePredictor], lm: Any) -> Backend:
     from bae.lm.optimized import OptimizedLM
 
     return OptimizedLM({cls: each for cls, each in predictors.items() if not each.is_fresh}, lm)
 
 
-def _found(lm: Any, graph: Graph[Any, Any]) -> LM:
+def _lm_of(lm: Any, graph: Graph[Any, Any]) -> LM:
     """The LM that is meant; without one the default, looked for where the graph asks any but those
     that are pinned to its nodes."""
     from bae.lm.registry import LazyLM, default_lm
@@ -273,9 +253,6 @@ def _by_name(lm: Any) -> Any:
 
 def _kept(before: NodePredictor, learned: NodePredictor) -> NodePredictor:
     """What was learned now, and what was learned before where that is nothing."""
-    from bae.optimizer.node_schemas import PARTS, Part
-    from bae.optimizer.predictors import artifact_of, has_learned, predictor_of
-
     kept: list[Part] = [p for p in PARTS if has_learned(before, p) and not has_learned(learned, p)]
     if not kept or learned.is_fresh:
         return before if kept else learned

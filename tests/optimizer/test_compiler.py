@@ -136,40 +136,7 @@ def test_a_fresh_predictor_asks_for_the_fields_and_the_choice_as_any_backend_doe
     assert ask_back.choice is None  # its own code chooses
     assert all(each.is_fresh for each in (outfit, waking, ask_back))
     assert outfit.made is None
-
-
-def test_a_predictor_is_a_module_of_dspy_that_can_be_copied():
-    predictor = predictor_of(Outfit, dressed())
-    copied = predictor.deepcopy()
-    copied.fill.demos.clear()
-
-    assert isinstance(predictor, NodePredictor)
-    assert isinstance(predictor, dspy.Module)
-    assert [name for name, _ in dspy.Module.named_predictors(predictor)] == ["fill"]
-    assert copied.node is Outfit
-    assert len(predictor.fill.demos) == 1
-    assert repr(predictor) == "NodePredictor(Outfit)"
-    assert repr(fresh_predictor(Waking)) == "NodePredictor(Waking, fresh)"
-
-
-async def test_a_predictor_can_be_called_for_its_fill_and_for_its_choice():
-    predictor: Any = fresh_predictor(Waking)
-    asked: list[str] = []
-
-    async def fill(**inputs: Any) -> str:
-        asked.append(f"fill {inputs}")
-        return "filled"
-
-    async def choice(**inputs: Any) -> str:
-        asked.append(f"choice {inputs}")
-        return "chosen"
-
-    predictor.fill.acall, predictor.choice.acall = fill, choice
-    assert await predictor.acall(source={"A": {}}) == "filled"
-    assert await predictor.acall(known={"Waking": {}}) == "chosen"
-    assert asked == ["fill {'source': {'A': {}}}", "choice {'known': {'Waking': {}}}"]
-    with pytest.raises(TypeError, match="Outfit has nothing to ask for with known"):
-        await dspy.Module.acall(fresh_predictor(Outfit), known={})
+    assert repr(waking) == "NodePredictor(Waking, fresh)"
 
 
 def test_examples_of_a_predictor_have_the_names_of_its_signature():

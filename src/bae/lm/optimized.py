@@ -14,9 +14,16 @@ from bae.lm.backend import Answer, Prompt
 from bae.lm.dspy_backend import DSPyBackend
 from bae.lm.extras import load_dspy
 from bae.lm.policies.learned import LearnedPrompt, PromptExample, Rendered, check_texts
-from bae.lm.prompts import asked_fields, choice_instruction
+from bae.lm.prompts import choice_instruction
 from bae.lm.schemas import fill_schema
-from bae.lm.signatures import answer_class, known_inputs, model_name, says
+from bae.lm.signatures import (
+    answer_class,
+    check_outputs,
+    known_inputs,
+    model_name,
+    said_outputs,
+    says,
+)
 from bae.node import Node
 from bae.plan import plan_of
 
@@ -109,20 +116,20 @@ class OptimizedLM(DSPyBackend):
         if not (isinstance(cls, type) and issubclass(cls, Node)):
             raise TypeError(f"OptimizedLM(optimized={{{cls!r}: …}}): give it by its node class")
         dspy = load_dspy("OptimizedLM")
-        if isinstance(predictor, dspy.Predict | dspy.ChainOfThought):
-            self._fills[cls] = _checked(cls, predictor)
-            return
-        missing = object()
+        plan, missing = plan_of(cls, strict=True), object()
         fill, choice = (getattr(predictor, part, missing) for part in ("fill", "choice"))
-        if not all(each is None or isinstance(each, dspy.Predict) for each in (fill, choice)):
+        if isinstance(predictor, dspy.Predict | dspy.ChainOfThought):
+            fill, choice = predictor, None
+        elif not all(each is None or isinstance(each, dspy.Predict) for each in (fill, choice)):
             raise TypeError(
                 f"OptimizedLM(optimized={{{cls.__name__}: {predictor!r}}}): give a dspy.Predict, a "
                 "dspy.ChainOfThought or a NodePredictor"
             )
-        if fill is not None and not _is_fresh(fill, plan_of(cls).instruction):
-            self._fills[cls] = _checked(cls, fill)
-        own = choice_instruction(plan_of(cls, strict=True).offered)
-        if choice is not None and not _is_fresh(choice, own):
+        if fill is predictor or (fill is not None and not _is_fresh(fill, plan.instruction)):
+            found = self._fills[cls] = _Predictor.of(fill)
+            check_texts(cls, found.learned.prompt.examples)
+            check_outputs(cls, found.signature)
+        if choice is not None and not _is_fresh(choice, choice_instruction(plan.offered)):
             self._choices[cls] = _Predictor.of(choice)
 
 
@@ -139,19 +146,12 @@ class _Predictor:
     def of(cls, predictor: Any) -> _Predictor:
         (found,) = predictor.predictors()
         signature = found.signature
-        outputs = {n: model_name(n, f) for n, f in signature.output_fields.items()}
-        examples: list[PromptExample] = []
-        for demo in map(dict, found.demos):
-            answer = {known: demo[name] for name, known in outputs.items() if name in demo}
-            said = to_jsonable_python(answer, by_alias=False)
-            examples.append(PromptExample(known_inputs(signature, demo), said))
-        learned = LearnedPrompt(signature.instructions, tuple(examples))
+        examples = tuple(
+            PromptExample(known_inputs(signature, demo), said_outputs(signature, demo))
+            for demo in map(dict, found.demos)
+        )
+        learned = LearnedPrompt(signature.instructions, examples)
         return cls(Rendered(learned), signature, dict(found.config), found.lm)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The outputs by the names a model knows them by."""
-        return tuple(model_name(n, f) for n, f in self.signature.output_fields.items())
 
     @property
     def state(self) -> Any:
@@ -163,28 +163,15 @@ class _Predictor:
     def applied_to(self, prompt: Prompt) -> Prompt:
         """The prompt with the instruction and the examples; and for outputs that are no fields of
         the node too, such as a reasoning."""
-        applied = self.learned.applied_to(prompt)
-        target, wanted = prompt.question.target, prompt.question.fields
-        if target is None or prompt.schema is None:
+        applied, question = self.learned.applied_to(prompt), prompt.question
+        if question.target is None or prompt.schema is None:
             return applied
-        if all(name in target.__pydantic_fields__ for name in self.outputs):
+        own = question.target.__pydantic_fields__
+        outputs = [model_name(name, f) for name, f in self.signature.output_fields.items()]
+        if all(name in own for name in outputs):
             return applied
-        own = target.__pydantic_fields__
-        asked = tuple(name for name in self.outputs if name in wanted or name not in own)
+        asked = tuple(name for name in outputs if name in question.fields or name not in own)
         return replace(applied, schema=fill_schema(answer_class(self.signature), asked))
-
-
-def _checked(cls: type[Node], predictor: Any) -> _Predictor:
-    found = _Predictor.of(predictor)
-    check_texts(cls, found.learned.prompt.examples)
-    missing = [name for name in asked_fields(cls) if name not in found.outputs]
-    if missing:
-        raise ValueError(
-            f"the predictor for {cls.__name__} has no output {', '.join(missing)}: make it from "
-            f"node_to_signature({cls.__name__}), and optimize it again where the class has changed "
-            "since"
-        )
-    return found
 
 
 def _is_fresh(predictor: Any, instruction: str) -> bool:

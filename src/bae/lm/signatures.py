@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
 
 from bae.lm.extras import load_dspy
+from bae.lm.prompts import asked_fields
 from bae.markers import MARKERS
 from bae.node import Node
 from bae.plan import plan_of
@@ -110,6 +111,27 @@ def known_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             context[model_name(name, field)] = value
     return {**known, "context": context} if context else known
+
+
+def said_outputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs of a signature among `values` as the JSON of a model, by the names it knows."""
+    return {
+        model_name(name, field): to_jsonable_python(values[name], by_alias=False)
+        for name, field in signature.output_fields.items()
+        if name in values
+    }
+
+
+def check_outputs(cls: type[Node], signature: Any) -> None:
+    """Raise ValueError where a signature lacks a field that a model fills."""
+    outputs = {model_name(name, field) for name, field in signature.output_fields.items()}
+    missing = [name for name in asked_fields(cls) if name not in outputs]
+    if missing:
+        raise ValueError(
+            f"the predictor for {cls.__name__} has no output {', '.join(missing)}: make it from "
+            f"node_to_signature({cls.__name__}), and optimize it again where the class has changed "
+            "since"
+        )
 
 
 def model_name(name: str, field: FieldInfo) -> str:

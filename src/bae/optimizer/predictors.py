@@ -6,21 +6,22 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
-
-from pydantic_core import to_jsonable_python
+from typing import TYPE_CHECKING, Any, cast
 
 from bae.exceptions import describe
 from bae.lm.extras import load_dspy
 from bae.lm.policies.learned import LearnedPrompt, PromptExample
 from bae.lm.prompts import asked_fields, choice_instruction, names_of
 from bae.lm.signatures import (
+    check_outputs,
     choice_signature,
     is_known,
+    known_inputs,
     model_name,
     node_to_signature,
+    said_outputs,
     says,
     with_source,
 )
@@ -42,52 +43,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bae.optimizer")
 
 
+@dataclass(slots=True)
 class NodePredictor:
-    """The predictors of a node class, together a `dspy.Module`.
+    """The predictors of a node class: `fill` is for its fields and `choice` for its successor, each
+    a `dspy.Predict`, or None if no model is asked for that. `made` is how they were optimized, and
+    `sources` the classes that the examples come from, as in the artifact they were loaded from."""
 
-    `fill` is for its fields and `choice` for its successor, each a `dspy.Predict`, or None if no
-    model is asked for that. `made` is how they were optimized, and `sources` the classes that the
-    examples come from, as in the artifact they were loaded from.
-    """
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """A module of dspy, which is imported when the first of these is made."""
-        return object.__new__(_module_class() if cls is NodePredictor else cls)
-
-    def __init__(
-        self, node: type[Node], fill: Any = None, choice: Any = None, made: Made | None = None
-    ) -> None:
-        load_dspy("NodePredictor").Module.__init__(self)
-        self.node = node
-        self.fill = fill
-        self.choice = choice
-        self.made = made
-        self.sources: dict[str, dict[str, str]] = {}
-
-    if TYPE_CHECKING:  # by dspy.Module
-
-        def predictors(self) -> list[Any]: ...
-        def deepcopy(self) -> Self: ...
+    node: type[Node]
+    fill: Any = None
+    choice: Any = None
+    made: Made | None = None
+    sources: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
     @property
     def is_fresh(self) -> bool:
         """Whether nothing was learned: no examples, and the instructions as they were."""
         return not (has_learned(self, "fill") or has_learned(self, "choice"))
-
-    def forward(self, **inputs: Any) -> Any:
-        """Ask for what the inputs are for: `known` alone is for a choice."""
-        return self._asked(inputs)(**inputs)
-
-    async def aforward(self, **inputs: Any) -> Any:
-        """The same, in async code."""
-        return await self._asked(inputs).acall(**inputs)
-
-    def _asked(self, inputs: Mapping[str, Any]) -> Any:
-        fits = self.fill is not None and inputs.keys() <= self.fill.signature.input_fields.keys()
-        found = self.fill if fits else self.choice
-        if found is None:
-            raise TypeError(f"{self.node.__name__} has nothing to ask for with {', '.join(inputs)}")
-        return found
 
     def __repr__(self) -> str:
         return f"NodePredictor({self.node.__name__}{', fresh' if self.is_fresh else ''})"
@@ -171,18 +142,6 @@ def load_optimized(
     }
 
 
-@cache
-def _module_class() -> Any:
-    """`NodePredictor` as a module of dspy, made when that is there."""
-    dspy: Any = load_dspy("NodePredictor")
-
-    class Module(NodePredictor, dspy.Module):
-        pass
-
-    Module.__name__ = Module.__qualname__ = NodePredictor.__name__
-    return Module
-
-
 def _choice_signature(cls: type[Node]) -> Any:
     signature = choice_signature(tuple(names_of(plan_of(cls, strict=True).offered)))
     return signature.with_instructions(_own_instruction(cls, "choice"))
@@ -220,32 +179,13 @@ def _learned(whole: NodePredictor, part: Part) -> LearnedPrompt | None:
 # --- values by the names of a signature, and by those that a model is shown -------------------
 
 
-def known_values(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs in an example or a demonstration, as the JSON that a model is shown."""
-    known: dict[str, Any] = {}
-    context: dict[str, Any] = {}
-    for name, field in signature.input_fields.items():
-        if name not in values:
-            continue
-        value = to_jsonable_python(values[name], by_alias=False)
-        if is_known(field) and isinstance(value, dict):
-            known |= cast(dict[str, Any], value)
-        else:
-            context[model_name(name, field)] = value
-    return {**known, "context": context} if context else known
-
-
 def answer_values(
-    cls: type[Node], part: str, signature: Any, values: Mapping[str, Any]
+    cls: type[Node], part: Part, signature: Any, values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The answer in an example, a demonstration or a prediction, as the JSON of a model."""
-    names = {model_name(n, f): n for n, f in signature.output_fields.items() if n in values}
+    said = said_outputs(signature, values)
     asked = asked_fields(cls) if part == "fill" else ("choice",)
-    return {
-        name: to_jsonable_python(values[names[name]], by_alias=False)
-        for name in asked
-        if name in names
-    }
+    return {name: said[name] for name in asked if name in said}
 
 
 def output_values(signature: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,29 +195,28 @@ def output_values(signature: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prompt_example(
-    cls: type[Node], part: str, signature: Any, demo: Mapping[str, Any]
+    cls: type[Node], part: Part, signature: Any, demo: Mapping[str, Any]
 ) -> PromptExample:
     """A demonstration as an example in a prompt."""
-    known = known_values(signature, demo)
-    return PromptExample(known=known, answer=answer_values(cls, part, signature, demo))
+    answer = answer_values(cls, part, signature, demo)
+    return PromptExample(known_inputs(signature, demo), answer)
 
 
 def _demo(signature: Any, example: PromptExample) -> Any:
     source = {name: value for name, value in example.known.items() if name != "context"}
     context = cast(dict[str, Any], example.known.get("context", {}))
     inputs: dict[str, Any] = {}
-    for name, field in signature.input_fields.items():
-        if is_known(field):
+    for name, info in signature.input_fields.items():
+        if is_known(info):
             if source:
                 inputs[name] = source
-        elif model_name(name, field) in context:
-            inputs[name] = context[model_name(name, field)]
+        elif model_name(name, info) in context:
+            inputs[name] = context[model_name(name, info)]
     outputs = output_values(signature, example.answer)
     return load_dspy("predictor_of").Example(**inputs, **outputs).with_inputs(*inputs)
 
 
 def _as_predictor(cls: type[Node], given: Any) -> NodePredictor:
-    dspy = load_dspy("save_optimized")
     if isinstance(given, NodePredictor):
         if given.node is not cls:
             raise TypeError(
@@ -285,17 +224,12 @@ def _as_predictor(cls: type[Node], given: Any) -> NodePredictor:
                 f"{given.node.__name__}"
             )
         return given
-    found: list[Any] = given.predictors() if isinstance(given, dspy.Module) else []
+    is_module = isinstance(given, load_dspy("save_optimized").Module)
+    found: list[Any] = given.predictors() if is_module else []
     if len(found) != 1:
         raise TypeError(
             f"save_optimized({{{cls.__name__}: {given!r}}}): give a NodePredictor, or a "
             f"dspy.Predict of node_to_signature({cls.__name__})"
         )
-    outputs = {model_name(n, f) for n, f in found[0].signature.output_fields.items()}
-    missing = [name for name in asked_fields(cls) if name not in outputs]
-    if missing:
-        raise ValueError(
-            f"the predictor for {cls.__name__} has no output {', '.join(missing)}: make it from "
-            f"node_to_signature({cls.__name__})"
-        )
+    check_outputs(cls, found[0].signature)
     return NodePredictor(cls, found[0])

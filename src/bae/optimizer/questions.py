@@ -32,12 +32,12 @@ from bae.lm.prompts import (
     text_of_question,
 )
 from bae.lm.requests import ask
+from bae.lm.signatures import known_inputs
 from bae.node import Node
 from bae.optimizer.calls import student_for
 from bae.optimizer.node_schemas import Part, chooses
 from bae.optimizer.predictors import (
     answer_values,
-    known_values,
     output_values,
     prompt_example,
 )
@@ -68,7 +68,7 @@ class PartQuestions:
 
     def known(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs in an example or a demonstration, as the JSON that the model is shown."""
-        return known_values(self.signature, values)
+        return known_inputs(self.signature, values)
 
     def answer(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         """The answer in an example, a demonstration or a prediction, as JSON by the names that the
