@@ -254,13 +254,13 @@ def codes_in_the_source() -> set[str]:
 
 
 def explained_codes() -> dict[str, str]:
-    """The codes on the page, each with its row and what is above the table."""
+    """The codes on the page, each with its entry and what is above the list."""
     page = (ROOT / "docs" / "errors.md").read_text("utf-8")
     found: dict[str, str] = {}
     for section in page.split("\n## "):
-        above = section.partition("| code |")[0]
-        for named, meaning in re.findall(r"^\| (`bae-[^|]+) \| (.+) \|$", section, re.MULTILINE):
-            found |= dict.fromkeys(re.findall(r"bae-[a-z-]+", named), f"{above} {meaning}")
+        above = section.partition("\n- ")[0]
+        for entry, named in re.findall(r"^(- (`bae-.+?): .+)$", section, re.MULTILINE):
+            found |= dict.fromkeys(re.findall(r"bae-[a-z-]+", named), f"{above} {entry}")
     return found
 
 
