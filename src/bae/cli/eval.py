@@ -36,6 +36,7 @@ from bae.cli.options import (
     lm_names,
     never_empty,
     once,
+    option,
     refuse_both_journals,
 )
 from bae.cli.outcome import CommandLine
@@ -70,67 +71,69 @@ def evaluate(
     *,
     data: Annotated[
         list[str],
-        typer.Option(
-            "--data",
-            "-d",
-            metavar="FILE",
-            callback=once,
-            help='The cases: a `.jsonl` file with one JSON object per line, as `{"input": {…}, '
+        option(
+            "--data -d FILE",
+            'The cases: a `.jsonl` file with one JSON object per line, as `{"input": {…}, '
             '"expected": {…}}`, or a pydantic-evals dataset, `.yaml` or `.json`.',
+            callback=once,
         ),
     ],
     metric: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODULE:NAME",
-            help="How a case is scored: a function of the case and the result of its run, as "
+        option(
+            "--metric MODULE:NAME",
+            "How a case is scored: a function of the case and the result of its run, as "
             "`scoring.py:exact`; or functions of two nodes by their class, for the scores of "
             "nodes. Default: the expected fields, one by one.",
         ),
     ] = None,
     evaluator: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="MODULE:CLASS",
-            help="An evaluator class that a pydantic-evals dataset names, as `scoring.py:Polite`. "
+        option(
+            "--evaluator MODULE:CLASS",
+            "An evaluator class that a pydantic-evals dataset names, as `scoring.py:Polite`. "
             "Repeatable.",
         ),
     ] = None,
     lm: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SPEC",
-            autocompletion=lm_names,
-            help="The language model, such as `local`; `bae lm list` shows all. Repeat to compare "
+        option(
+            "--lm SPEC",
+            "The language model, such as `local`; `bae lm list` shows all. Repeat to compare "
             "several. Default: BAE_LM, or what this machine offers.",
+            autocompletion=lm_names,
         ),
     ] = None,
     optimized: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="DIR",
+        option(
+            "--optimized DIR",
+            "Also evaluate each language model with the learned prompts that `bae optimize` wrote "
+            "to this directory. Repeatable.",
             callback=never_empty,
-            help="Also evaluate each language model with the learned prompts that `bae optimize` "
-            "wrote to this directory. Repeatable.",
         ),
     ] = None,
     concurrency: Annotated[
         int,
-        typer.Option(
-            "--concurrency", "-c", metavar="N", min=1, help="The number of concurrent cases."
-        ),
+        option("--concurrency -c N", "The number of concurrent cases.", min=1, show_default=True),
     ] = 8,
     budget: Annotated[str | None, budget_option("the evaluation, all its cases together,")] = None,
     max_iters: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=0, help="The maximum number of nodes per case; 0 for no limit."
+        option(
+            "--max-iters N",
+            "The maximum number of nodes per case; 0 for no limit.",
+            min=0,
+            show_default=True,
         ),
     ] = 10,
     timeout: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS", callback=above_zero, help="The timeout of a case, more than 0."
+        option(
+            "--timeout SECONDS",
+            "The timeout of a case, more than 0.",
+            callback=above_zero,
+            show_default=True,
         ),
     ] = 600.0,
     journal: JournalFile = None,
@@ -139,18 +142,16 @@ def evaluate(
     ] = False,
     output: Annotated[
         list[str] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            callback=never_empty,
-            help="Where to write the report: `.md`, `.json` or `.csv`. Repeatable. Default: "
+        option(
+            "--output -o FILE",
+            "Where to write the report: `.md`, `.json` or `.csv`. Repeatable. Default: "
             "`.bae/evals`, in Markdown and JSON.",
+            callback=never_empty,
         ),
     ] = None,
     fail_under: Annotated[
         float | None,
-        typer.Option(metavar="X", min=0, max=1, help="Exit with 1 if a total score is below this."),
+        option("--fail-under X", "Exit with 1 if a total score is below this.", min=0, max=1),
     ] = None,
     as_json: AsJSON = False,
     quiet: Quiet = False,

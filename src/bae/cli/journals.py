@@ -32,7 +32,7 @@ def default() -> Path:
     with suppress(BaeError, OSError):
         project = project_file()
         if project is not None and project.table is not None:
-            return Path(os.path.relpath(project.folder / _FILE))
+            return Path(os.path.relpath(project.file.parent / _FILE))
     return _FILE
 
 

@@ -28,6 +28,7 @@ from bae.cli.options import (
     examples,
     lm_names,
     never_empty,
+    option,
     run_ids,
 )
 from bae.cli.printing import err
@@ -58,102 +59,99 @@ def optimize(
     *,
     output: Annotated[
         str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
+        option(
+            "--output -o DIR",
+            "The directory for the learned prompts, a JSON file per node, for `--optimized DIR`.",
             callback=never_empty,
-            help="The directory for the learned prompts, a JSON file per node, for "
-            "`--optimized DIR`.",
         ),
     ],
     journal: JournalFile = None,
     lm: LMName = None,
     teacher: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC",
+        option(
+            "--teacher SPEC",
+            "The language model that makes examples and proposes instructions. Default: the one "
+            "that learns.",
             autocompletion=lm_names,
-            help="The language model that makes examples and proposes instructions. Default: the "
-            "one that learns.",
         ),
     ] = None,
     optimizer: Annotated[
         Literal["bootstrap", "miprov2", "gepa"],
-        typer.Option(
-            metavar="NAME",
-            help="`bootstrap` selects few-shot examples, `miprov2` also searches instructions, "
-            "`gepa` rewrites instructions from mistakes.",
+        option(
+            "--optimizer NAME",
+            "`bootstrap` selects few-shot examples, `miprov2` also searches instructions, `gepa` "
+            "rewrites instructions from mistakes.",
+            show_default=True,
         ),
     ] = "bootstrap",
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="An option of the optimizer, with a JSON value, as `max_labeled_demos=4`. "
-            "Repeatable. An unknown name is answered with the known ones.",
+        option(
+            "--option NAME=VALUE",
+            "An option of the optimizer, with a JSON value, as `max_labeled_demos=4`. Repeatable. "
+            "An unknown name is answered with the known ones.",
         ),
     ] = None,
     node: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Optimize only this node. Repeatable. Default: all nodes."
-        ),
+        option("--node NAME", "Optimize only this node. Repeatable. Default: all nodes."),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODULE:NAME",
-            help="How an answer is scored: functions of the expected and the given node by their "
-            "class, as `scoring.py:METRICS`, or one DSPy-style function of an example and a "
-            "prediction. Default: field by field.",
+        option(
+            "--metric MODULE:NAME",
+            "How an answer is scored: functions of the expected and the given node by their class, "
+            "as `scoring.py:METRICS`, or one DSPy-style function of an example and a prediction. "
+            "Default: field by field.",
         ),
     ] = None,
     judge: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC",
+        option(
+            "--judge SPEC",
+            "A language model that scores filled fields that no metric scores.",
             autocompletion=lm_names,
-            help="A language model that scores filled fields that no metric scores.",
         ),
     ] = None,
     rubric: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="With --judge: what makes a good answer."),
+        str | None, option("--rubric TEXT", "With --judge: what makes a good answer.")
     ] = None,
     budget: Annotated[str | None, budget_option("the optimization")] = None,
     held_out: Annotated[
         float,
-        typer.Option(
-            metavar="X",
+        option(
+            "--held-out X",
+            "The share of the runs that is held out for the comparison.",
             min=0,
             max=0.9,
-            help="The share of the runs that is held out for the comparison.",
+            show_default=True,
         ),
     ] = 0.3,
     seed: Annotated[
-        int, typer.Option(metavar="N", help="The seed for held-out runs and random choices.")
+        int, option("--seed N", "The seed for held-out runs and random choices.", show_default=True)
     ] = 0,
     concurrency: Annotated[
         int,
-        typer.Option(
-            "--concurrency", "-c", metavar="N", min=1, help="The number of concurrent calls."
-        ),
+        option("--concurrency -c N", "The number of concurrent calls.", min=1, show_default=True),
     ] = 4,
     minimum: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=1, help="The number of different questions that a node needs."
+        option(
+            "--minimum N",
+            "The number of different questions that a node needs.",
+            min=1,
+            show_default=True,
         ),
     ] = 10,
     without: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="RUN",
+        option(
+            "--without RUN",
+            "Exclude a run, by its id or the beginning of one, such as one with a wrong choice, "
+            "which a fork cannot correct. Repeatable.",
             callback=never_empty,
             autocompletion=run_ids,
-            help="Exclude a run, by its id or the beginning of one, such as one with a wrong "
-            "choice, which a fork cannot correct. Repeatable.",
         ),
     ] = None,
     with_evals: Annotated[
