@@ -41,15 +41,12 @@ def file_to_read(given: str | None) -> str:
     path = Path(given) if given else default()
     if path.is_file():
         return str(path)
+    what = f"there is no journal here: {path} is not there"
+    fix = "run a graph with `bae run`, which makes it, or name one with --journal FILE"
     if given:
-        raise refused(
-            f"there is no journal {given}",
-            fix="give the file that `bae run --journal` or a SQLiteJournal has written",
-        )
-    raise refused(
-        f"there is no journal here: {path} is not there",
-        fix="run a graph with `bae run`, which makes it, or name one with --journal FILE",
-    )
+        what = f"there is no journal {given}"
+        fix = "give the file that `bae run --journal` or a SQLiteJournal has written"
+    raise refused(what, fix)
 
 
 def file_to_write(given: str | None) -> str:
@@ -151,33 +148,22 @@ async def run_meant(journal: Journal, said: str | None) -> str:
     """The id of the run that is meant: by its id, by how that begins, or "last" or nothing for the
     newest one."""
     word = said or NEWEST
-    found = await _ids(journal, word)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise refused(
-            f"several runs begin with {word}: {', '.join(found)}",
-            fix="give more of the id; `bae runs list` shows them",
-        )
-    if word == NEWEST:
-        raise refused("the journal has no runs", fix="run a graph with `bae run`")
-    raise refused(f"no run id is {word} or begins so", fix="list them with `bae runs list`")
-
-
-async def _ids(journal: Journal, word: str) -> list[str]:
-    """The ids of the runs that a word may mean, the newest first, and at most five of those that
-    only begin with it."""
     try:
-        return [(await journal.read(word)).info.run_id]
+        return (await journal.read(word)).info.run_id
     except JournalError as error:
         if error.code != "bae-run-unknown":
             raise
     if word == NEWEST:
-        return [info.run_id for info in await journal.runs(limit=1)]
-    found: list[str] = []
-    async for info in journal.every_run():
-        if info.run_id.startswith(word):
-            found.append(info.run_id)
-        if len(found) == 5:
-            break
-    return found
+        newest = await journal.runs(limit=1)
+        if not newest:
+            raise refused("the journal has no runs", fix="run a graph with `bae run`")
+        return newest[0].run_id
+    found = [info.run_id async for info in journal.every_run() if info.run_id.startswith(word)]
+    if len(found) > 1:
+        raise refused(
+            f"several runs begin with {word}: {', '.join(found[:5])}",
+            fix="give more of the id; `bae runs list` shows them",
+        )
+    if not found:
+        raise refused(f"no run id is {word} or begins so", fix="list them with `bae runs list`")
+    return found[0]

@@ -8,19 +8,16 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from time import localtime, strftime, time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
 from pydantic.fields import FieldInfo
 from rich.text import Text
 
-from bae.cli import exits
 from bae.cli.live.screen import turn_logging
 from bae.cli.printing import err
-from bae.cli.signals import Signals
+from bae.cli.signals import run_until_signal
 from bae.cli.values import Misfit, Typed, describe_type, is_secret, is_yes_or_no, read, spell_value
 from bae.cli.wording import WITHHELD, cut, in_lines, in_one_line, text_of
 from bae.run import Waiting
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
 
-T = TypeVar("T")
 _SHORT: Final = 40
 """Characters up to which what a field takes stands in its prompt."""
 
@@ -51,23 +47,13 @@ def can_ask() -> bool:
 def ask_field(cls: type[Node], name: str) -> Typed | None:
     """Ask for a field of a node, until what is typed fits; None where its default is taken. Ctrl-D
     is an EOFError, and Ctrl-C a KeyboardInterrupt."""
-    info = cls.__pydantic_fields__[name]
-    _introduce(cls, name)
-    prompt = _prompt_of(cls, name, with_default=True)
-    while True:
-        text = line_typed(prompt, hidden=is_secret(cls, name))
-        if not text and not info.is_required():
-            return None
-        try:
-            return read(cls, name, text)
-        except Misfit as misfit:
-            err().print(_refusal(misfit), soft_wrap=True)
+    return run_until_signal(_ask(cls, name, with_default=True))
 
 
-def ask_answer(cls: type[Node], name: str) -> Typed:
+def ask_answer(cls: type[Node], name: str) -> Any:
     """Ask for the answer to a gate in the same way. Enter alone is none, whatever the field takes:
     an answer stands, so that it is given on purpose."""
-    return _run_question(_answer(cls, name))
+    return run_until_signal(_answer(cls, name))
 
 
 class AtTerminal:
@@ -88,7 +74,7 @@ class AtTerminal:
                 forget_typed()
                 err().print(_question(gate), soft_wrap=True)
                 try:
-                    typed = await _answer(gate.node_type, gate.field_name)
+                    return await _answer(gate.node_type, gate.field_name)
                 except EOFError:
                     self._left = True
                     raise Waiting([gate]) from None
@@ -96,77 +82,56 @@ class AtTerminal:
                     signal.raise_signal(signal.SIGINT)
                     await asyncio.Event().wait()  # until the run is cancelled
                     raise
-            return typed.given_to(gate.node_type, gate.field_name)
 
 
-async def _answer(cls: type[Node], name: str) -> Typed:
+async def _answer(cls: type[Node], name: str) -> Any:
+    """What is typed for a gate, as the run takes it."""
+    typed = await _ask(cls, name, with_default=False)
+    return None if typed is None else typed.given_to(cls, name)
+
+
+async def _ask(cls: type[Node], name: str, *, with_default: bool) -> Typed | None:
     _introduce(cls, name)
-    prompt = _prompt_of(cls, name)
+    prompt = _prompt_of(cls, name, with_default=with_default)
     while True:
         text = await typed_line(prompt, hidden=is_secret(cls, name))
         try:
-            if text.strip():
+            if not with_default and not text.strip():
+                err().print(_nothing_typed(cls, name), soft_wrap=True)
+            elif not text and not cls.__pydantic_fields__[name].is_required():
+                return None
+            else:
                 return read(cls, name, text)
-            err().print(_nothing_typed(cls, name), soft_wrap=True)
         except Misfit as misfit:
-            forget_typed()
-            err().print(_refusal(misfit), soft_wrap=True)
+            if not with_default:
+                forget_typed()
+            said = Text("  that does not fit: ", style="red").append(in_lines(str(misfit), 6))
+            err().print(said, soft_wrap=True)
 
 
 # --- lines --------------------------------------------------------------------------------------
 
 
-def line_typed(prompt: str, *, hidden: bool = False) -> str:
-    """The next line that is typed, while nothing else is done."""
-    return _run_question(typed_line(prompt, hidden=hidden))
-
-
-def _run_question(asking: Coroutine[Any, Any, T]) -> T:
-    """What is answered. A signal leaves the terminal as it was, and ends the command."""
-    with Signals(str) as signals:
-
-        async def ask() -> T:
-            task = asyncio.ensure_future(asking)
-            signals.cancels(task, str)
-            return await task
-
-        try:
-            return asyncio.run(ask())
-        except asyncio.CancelledError:
-            if signals.code == exits.INTERRUPTED:
-                raise KeyboardInterrupt from None
-            raise typer.Exit(signals.code) from None
-
-
 async def typed_line(prompt: str, *, hidden: bool = False) -> str:
     """The next line that is typed once the prompt stands there; `hidden` does not show it. Raises
-    EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C. Meanwhile prints stand above it."""
+    EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C. Meanwhile prints stand above it, unless they
+    go to a file."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import create_output
-
-    real = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
-    output: Any = create_output(stdout=real)
-    if hasattr(output, "enable_cpr"):  # few terminals need it, and those without it are waited for
-        output.enable_cpr = False
-    session: PromptSession[str] = PromptSession(output=output)
-    with _printed_above():
-        return await session.prompt_async(prompt, is_password=hidden, handle_sigint=False)
-
-
-@contextmanager
-def _printed_above() -> Generator[None]:
-    """Have what is printed in the block stand above the line that is typed, unless it goes to a
-    file."""
     from prompt_toolkit.patch_stdout import patch_stdout
 
     stdout, stderr = sys.stdout, sys.stderr
+    output: Any = create_output(stdout=getattr(stderr, "rich_proxied_file", stderr))
+    if hasattr(output, "enable_cpr"):  # few terminals need it, and those without it are waited for
+        output.enable_cpr = False
+    session: PromptSession[str] = PromptSession(output=output)
     with patch_stdout(raw=True):
         if not stdout.isatty():
             sys.stdout = stdout
         proxy = sys.stderr
         turn_logging(stderr, proxy)
         try:
-            yield
+            return await session.prompt_async(prompt, is_password=hidden, handle_sigint=False)
         finally:
             turn_logging(proxy, stderr)
 
@@ -220,7 +185,7 @@ def _introduce(cls: type[Node], name: str) -> None:
         err().print(said, soft_wrap=True)
 
 
-def _prompt_of(cls: type[Node], name: str, *, with_default: bool = False) -> str:
+def _prompt_of(cls: type[Node], name: str, *, with_default: bool) -> str:
     """What stands before the place to type at: the field, what it takes, and what Enter alone
     gives, as `size (small | large, Enter for small): `."""
     info = cls.__pydantic_fields__[name]
@@ -247,11 +212,6 @@ def _nothing_typed(cls: type[Node], name: str) -> Text:
         read(cls, name, "")
         empty = ', "" for an empty text'
     return Text(f"  type an answer{empty}; Ctrl-D leaves the run waiting", style="dim")
-
-
-def _refusal(misfit: Misfit) -> Text:
-    """A line that says what is wrong with what was typed."""
-    return Text("  that does not fit: ", style="red").append(in_lines(str(misfit), 6))
 
 
 def _default_of(info: FieldInfo) -> str:

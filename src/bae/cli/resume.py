@@ -395,4 +395,4 @@ def _read_answer(
             fix=line if example else f"{line}  at a terminal, which asks for it",
         )
     err().print(Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold"))
-    return ask_answer(cls, name).given_to(cls, name)
+    return ask_answer(cls, name)

@@ -10,13 +10,16 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+import typer
+
+from bae.cli import exits
 from bae.cli.loading import place_of
 from bae.exceptions import BaeError
 from bae.tasks import explained
@@ -95,6 +98,23 @@ class Signals:
         os._exit(self.code)
 
 
+def run_until_signal(begun: Coroutine[Any, Any, T]) -> T:
+    """What something short returns, as a question does. A signal cancels it and ends the command."""
+    with Signals(str) as signals:
+
+        async def run() -> T:
+            task = asyncio.ensure_future(begun)
+            signals.cancels(task, str)
+            return await task
+
+        try:
+            return asyncio.run(run())
+        except asyncio.CancelledError:
+            if signals.code == exits.INTERRUPTED:
+                raise KeyboardInterrupt from None
+            raise typer.Exit(signals.code) from None
+
+
 # --- work ----------------------------------------------------------------------------------------
 
 _SLOW_STOP: Final = 1.0
@@ -107,16 +127,12 @@ _LOOKS: Final = 0.5
 charged to it somewhere in between."""
 
 
-class Saying(Protocol):
-    """A display that lines can be printed beside."""
+class Showing(AbstractContextManager[Any], Protocol):
+    """A display, entered while the work is done, that lines can be printed beside."""
 
     def say(self, text: str) -> None:
         """Print a line."""
         ...
-
-
-class Showing(Saying, AbstractContextManager[Any], Protocol):
-    """The same, entered while the work is done."""
 
 
 @dataclass(slots=True)
@@ -153,6 +169,12 @@ def work(
             because.append(_ended_itself(cancelled))
         return because[0]
 
+    async def guard() -> T:
+        try:
+            return await begin()
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise _ended_itself(error) from error
+
     async def watch(budget: Budget, seconds: float) -> None:
         while (left := seconds - budget.elapsed + _SLACK) > 0:  # noqa: ASYNC110  the clock is watched
             await asyncio.sleep(min(left, _LOOKS))
@@ -160,8 +182,8 @@ def work(
 
     async def supervise() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(_UnawaitedThreads())
-        task = loop.create_task(_guard(begin))
+        loop.set_default_executor(_UnawaitedThreads(thread_name_prefix="asyncio"))
+        task = loop.create_task(guard())
         worker.append(task)
         explained(task, reason)
         signals.cancels(task, lambda: loop.call_later(_SLOW_STOP, display.say, _STOPPING))
@@ -192,24 +214,14 @@ def work(
     return ended
 
 
-async def _guard(begin: Callable[[], Awaitable[T]]) -> T:
-    """What work comes to; an error where its own code ends the program."""
-    try:
-        return await begin()
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise _ended_itself(error) from error
-
-
 def _ended_itself(error: BaseException) -> BaeError:
     """The error of a run whose own code raised what ends a program or a task."""
-    fix = "raise an exception that says what is wrong, and leave it to bae to end the run"
-    if isinstance(error, SystemExit):
-        what = "sys.exit() was called"
-    elif isinstance(error, KeyboardInterrupt):
-        what = "a KeyboardInterrupt was raised"
-    else:
-        what = "it was cancelled"
-        fix = "cancel only tasks that this code has started, and raise no CancelledError"
+    what = "it was cancelled"
+    fix = "cancel only tasks that this code has started, and raise no CancelledError"
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        exited = isinstance(error, SystemExit)
+        what = "sys.exit() was called" if exited else "a KeyboardInterrupt was raised"
+        fix = "raise an exception that says what is wrong, and leave it to bae to end the run"
     return BaeError(
         f"the run was ended by its own code: {what}{place_of(error)}",
         code="bae-run-ended-itself",
@@ -222,9 +234,6 @@ class _UnawaitedThreads(ThreadPoolExecutor):
     """The threads of `asyncio.to_thread`. Those that are at work when the loop is closed are not
     waited for there: how the run came out is printed before."""
 
-    def __init__(self) -> None:
-        super().__init__(thread_name_prefix="asyncio")
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let go of the threads."""
         super().shutdown(wait=False, cancel_futures=cancel_futures)
@@ -233,7 +242,7 @@ class _UnawaitedThreads(ThreadPoolExecutor):
 class _ToDisplay(logging.Handler):
     """Shows what bae logs above the display, which would be torn by anything else."""
 
-    def __init__(self, display: Saying) -> None:
+    def __init__(self, display: Showing) -> None:
         super().__init__(logging.WARNING)
         self._display = display
 
@@ -248,7 +257,7 @@ class _ToDisplay(logging.Handler):
 
 
 @contextmanager
-def _log_to(display: Saying) -> Generator[None]:
+def _log_to(display: Showing) -> Generator[None]:
     """Have what bae logs shown, unless the program has set up logging itself."""
     log = logging.getLogger("bae")
     if log.hasHandlers():

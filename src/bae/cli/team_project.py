@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from bae.cli import exits
 from bae.cli.exits import refused
 from bae.cli.options import examples
 from bae.cli.printing import err, note
@@ -117,23 +116,11 @@ def team_command(
 def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Carry out what a command does. The packages of the extra `team` are asked for first. Ctrl-C,
     SIGTERM and SIGHUP cancel it, so that everything it started ends with it."""
-    from bae.cli.signals import Signals
+    from bae.cli.signals import run_until_signal
     from bae.lm.extras import need
 
     need("sqlalchemy", extra="team", by="bae team")
-    with Signals(str) as signals:
-
-        async def main() -> None:
-            task = asyncio.ensure_future(work())
-            signals.cancels(task, str)
-            await task
-
-        try:
-            asyncio.run(main())
-        except asyncio.CancelledError:
-            if signals.code == exits.INTERRUPTED:
-                raise KeyboardInterrupt from None
-            raise typer.Exit(signals.code) from None
+    run_until_signal(work())
 
 
 @asynccontextmanager
