@@ -73,7 +73,6 @@ Bae = Callable[..., Any]
 @pytest.fixture
 def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Bae:
     """The command, in a repository with a team."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "120")
     (tmp_path / "lm.py").write_text(SCRIPT)
     monkeypatch.chdir(make_repository(tmp_path / "shop", {**JEST, "readme.txt": "A shop\n"}))

@@ -11,11 +11,6 @@ from bae.team.git import BRANCHES, Checkout, Conflict, GitError, Repository, nam
 from git_repositories import commit_files, git, make_repository, write
 
 
-@pytest.fixture(autouse=True)
-def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "project", {"a.txt": "one\ntwo\nthree\n", "b.txt": "b\n"})

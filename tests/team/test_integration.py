@@ -31,11 +31,6 @@ from git_repositories import (
 TESTS = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture(autouse=True)
-def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "project", {"a.txt": "one\ntwo\nthree\n"})

@@ -33,11 +33,6 @@ BLOCKED, FAILED, COMPLETED = TaskStatus.BLOCKED, TaskStatus.FAILED, TaskStatus.C
 CANCELLED, SKIPPED = TaskStatus.CANCELLED, TaskStatus.SKIPPED
 
 
-@pytest.fixture(autouse=True)
-def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 def broken(count: int) -> str:
     """The answer of an LLM that breaks what there was, each time in another way."""
     return edits({"calc.sh": f"add() {{ echo {count}00; }}\n"})

@@ -54,7 +54,6 @@ class Team:
 
 @pytest.fixture
 async def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Team]:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     root = make_repository(
         tmp_path / "shop",
         {"shop.py": "def total():\n    return 0\n", "AGENTS.md": "Use tabs.\n", ".env": "KEY=1\n"},

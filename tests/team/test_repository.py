@@ -11,12 +11,6 @@ from bae.team.git import Repository
 from bae.team.repository import LARGEST_FILE, Code, CodeReader, outline_file, read_code
 from git_repositories import make_repository, write
 
-
-@pytest.fixture(autouse=True)
-def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 FILES = {
     "shop/cart.py": "class Cart:\n    def add_item(self, item):\n        self.items.append(item)\n",
     "shop/payment.py": "def charge_card(card, amount):\n    return gateway.charge(card, amount)\n",

@@ -17,11 +17,6 @@ from bae.team.task_context import gather_context
 from git_repositories import make_repository
 
 
-@pytest.fixture(autouse=True)
-def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 @dataclass
 class Known:
     """Records of a project that are known beforehand; all four are read at the same time."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 import sysconfig
 import tempfile
@@ -19,13 +18,9 @@ from bae.team.models import Project, TestReport
 from bae.team.reports import NOT_LOADED
 from bae.team.test_runs import find_test_program, run_tests
 from bounded import BOUND
+from team_parts import NODE, PYTEST, needs_node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
-
-# Without the plugins of this environment, which take seconds to load.
-PYTEST = ("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q")
-NODE = ("node", "--test")
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node")
 
 
 def write(root: Path, **files: str) -> Path:

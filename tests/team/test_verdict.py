@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import team_parts
 from bae.team.edits import FileChange
 from bae.team.models import Project, TestCase, TestReport
 from bae.team.reports import NOT_LOADED
@@ -17,12 +17,11 @@ from bae.team.test_runs import run_tests
 from bae.team.verdict import Verdict, is_test_file, judge, verify
 from bounded import BOUND
 from git_repositories import left_over, make_repository, open_team, write
+from team_parts import JAVASCRIPT, NODE, PYTEST, SUM, SUM_TEST, needs_node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 
-# Without the plugins of this environment, which take seconds to load.
-PYTEST = ("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q")
-CALC = "def add(a, b):\n    return a + b\n"
+CALC = team_parts.PYTHON["calc.py"]
 TESTS = """import pytest
 from calc import add
 
@@ -37,24 +36,9 @@ def test_add():
 def test_more(n):
     assert add(n, 0) == n
 """
-PYTHON = {"calc.py": CALC, "tests/test_calc.py": TESTS, "conftest.py": ""}
+PYTHON = {**team_parts.PYTHON, "tests/test_calc.py": TESTS}
 SUB = CALC + "\n\ndef sub(a, b):\n    return a - b\n"
 TEST_SUB = "\n\ndef test_sub():\n    from calc import sub\n    assert sub(2, 1) == 1\n"
-
-NODE = ("node", "--test")
-SUM = "exports.add = (a, b) => a + b;\n"
-SUM_TEST = """const test = require("node:test");
-const { equal } = require("node:assert");
-const sum = require("./sum.js");
-test("adds", () => equal(sum.add(1, 1), 2));
-"""
-JAVASCRIPT = {"sum.js": SUM, "sum.test.js": SUM_TEST}
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node")
-
-
-@pytest.fixture(autouse=True)
-def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
 _before: dict[tuple[str, ...], TestReport] = {}

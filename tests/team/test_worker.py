@@ -42,11 +42,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are L
 RIGHT = edits({"calc.sh": SUB})
 
 
-@pytest.fixture(autouse=True)
-def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 async def work(bench: Workbench, task: Task, *answers: str | BaseException) -> TaskResult:
     """What becomes of a task with these answers of the LLM, all of which are asked for."""
     lm = ScriptedLM({Answer: list(answers)})

@@ -41,11 +41,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are L
 RIGHT = edits({"calc.sh": SUB})
 
 
-@pytest.fixture(autouse=True)
-def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 # --- alone ----------------------------------------------------------------------------------------
 
 

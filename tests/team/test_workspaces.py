@@ -29,11 +29,6 @@ from git_repositories import (
 TASK = "bae/task-1-login"
 
 
-@pytest.fixture(autouse=True)
-def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return make_repository(
