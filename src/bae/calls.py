@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
@@ -180,22 +180,11 @@ def _types_at_start(graph: Graph[Any, Any]) -> dict[str, Any]:
 
 def plan_call(fn: Any, names: Names = NOWHERE) -> CallPlan:
     """Plan calling `fn`, its own dependencies included. Problems are collected, not raised."""
-    # What a function waits for is planned in the loop below, and not by a call inside the call: a
-    # chain of dependencies may be longer than the stack.
-    ahead = [_plan_call(fn, names, _Planning({}, {}))]
-    plan: CallPlan | None = None
-    while True:
-        try:
-            ahead.append(_plan_call(*ahead[-1].send(plan)))
-            plan = None
-        except StopIteration as planned:
-            plan = cast(CallPlan, planned.value)
-            ahead.pop()
-            if not ahead:
-                return plan
+    return _plan_call(fn, names, _Planning({}, {}))
 
 
-def _plan_call(fn: Any, names: Names, planning: _Planning) -> _Plans[CallPlan]:
+def _plan_call(fn: Any, names: Names, planning: _Planning) -> CallPlan:
+    # A chain as long as `DEEPEST` has two frames for each call: this one, and its parameters'.
     key = key_of(fn)
     plan = _kept_plan(fn) or planning.made.get(key)
     if plan is not None:
@@ -204,7 +193,10 @@ def _plan_call(fn: Any, names: Names, planning: _Planning) -> _Plans[CallPlan]:
     if graph is not None:
         plan = CallPlan(fn=fn, key=key, name=graph.name, kind="graph", graph=graph)
     else:
-        plan = yield from _plan_function(fn, key, names, planning)
+        plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))
+        hints = _hints(plan, names)
+        if hints is not None:
+            _plan_parameters(plan, hints, names, planning)
     planning.made[key] = plan
     # One with problems is made again: the names it lacks may be defined by then. One with borrowed
     # names may mean something else where another class uses it.
@@ -248,11 +240,6 @@ class _Planning(NamedTuple):
     made: dict[Hashable, CallPlan]
 
 
-R = TypeVar("R")
-_Plans = Generator[tuple[Any, Names, _Planning], CallPlan | None, R]
-"""Planning that yields what to plan first, and is sent the plan of it."""
-
-
 def _kept_plan(fn: Any) -> CallPlan | None:
     plan = fn.__dict__.get(_PLAN) if isinstance(fn, FunctionType) else None
     # A decorator's wrapper takes over the attributes of what it wraps.
@@ -270,37 +257,30 @@ def _as_graph(fn: Any) -> Graph[Any, Any] | None:
     return None
 
 
-def _plan_function(
-    fn: Callable[..., Any], key: Hashable, names: Names, planning: _Planning
-) -> _Plans[CallPlan]:
-    plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))
+def _hints(plan: CallPlan, names: Names) -> dict[str, Any] | None:
+    """The annotations of a function, what it returns noted; None where they cannot be resolved."""
     try:
-        hints = _hints(plan, names)
+        try:
+            hints = annotations_of(plan.fn)
+        except HintError:
+            plan.borrowed = True
+            hints = annotations_of(plan.fn, names)
     except HintError as error:
         plan.problems.append(
             an_error(error.code, flat(error), error.fix or "correct the annotation")
         )
         plan.declared = Any  # unknown, so no problem is reported for it
-        return plan
-    if inspect.isclass(fn):
-        plan.declared = fn
+        return None
+    if inspect.isclass(plan.fn):
+        plan.declared = plan.fn
     elif "return" in hints:
         plan.declared = _returned(plan, hints["return"])
-    yield from _plan_parameters(plan, hints, names, planning)
-    return plan
-
-
-def _hints(plan: CallPlan, names: Names) -> dict[str, Any]:
-    try:
-        return annotations_of(plan.fn)
-    except HintError:
-        plan.borrowed = True
-        return annotations_of(plan.fn, names)
+    return hints
 
 
 def _plan_parameters(
     plan: CallPlan, hints: dict[str, Any], names: Names, planning: _Planning
-) -> _Plans[None]:
+) -> None:
     above = planning.above
     above[plan.key] = plan.name
     inputs: list[tuple[str, Input]] = []
@@ -322,7 +302,7 @@ def _plan_parameters(
                 chain = [*above.values(), name_of(marker.fn)]
                 plan.problems.append(too_deep("dependencies wait for each other", chain, DEEPEST))
                 continue
-            call = cast(CallPlan, (yield marker.fn, names, planning))
+            call = _plan_call(marker.fn, names, planning)
             bound = plan_bound(call, marker) if marker.bound else ()
             inputs.append((parameter.name, Input(call, marker, hint, bound)))
             plan.by_value |= call.by_value or bool(bound)

@@ -12,7 +12,6 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from importlib import import_module
 from itertools import islice
 from opcode import opname
@@ -139,7 +138,7 @@ def evaluate(raw: Any, names: Names, where: object) -> Any:
     """One annotation as a type; `where` is named in the error when that fails."""
     try:
         if isinstance(raw, str):
-            raw = _looked_up(raw, names)
+            raw = eval(raw, names.module, names)
         if raw is not None and _has_forward_reference(raw):
             raw = _settle(raw, names)
     except NameError as error:
@@ -147,16 +146,6 @@ def evaluate(raw: Any, names: Names, where: object) -> Any:
     except Exception as error:
         raise _not_a_type(f"the hint {raw!r}", error, where) from error
     return raw
-
-
-def _looked_up(raw: str, names: Names) -> Any:
-    # Names alone, and unions of them, are by far the commonest hints: these need no compiler.
-    parts = raw.split(" | ")
-    if all(map(str.isidentifier, parts)):
-        with suppress(KeyError, TypeError):
-            members: list[Any] = [None if part == "None" else names[part] for part in parts]
-            return functools.reduce(lambda one, other: one | other, members)
-    return eval(raw, names.module, names)
 
 
 def rebuild(cls: type[BaseModel]) -> None:

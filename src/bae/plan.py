@@ -3,10 +3,10 @@ leads. Made once per class and never during a step."""
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from inspect import cleandoc
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
@@ -210,7 +210,7 @@ def _own_words(cls: type[Node]) -> tuple[str, str]:
     if config is None:
         return cls.__name__, ""
     said = config.instruction or cls.__name__, config.description or ""
-    return cleandoc(said[0]), cleandoc(said[1])
+    return inspect.cleandoc(said[0]), inspect.cleandoc(said[1])
 
 
 def _plan_fields(plan: NodePlan, names: Names) -> None:
@@ -236,8 +236,6 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
 
 
 def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> FieldPlan:
-    if not info.metadata and _is_simple(info):
-        return FieldPlan(name, "plain", info)
     place = f"{plan.name}.{name}"
     markers = [m for m in info.metadata if isinstance(m, MARKERS)]
     if len(markers) > 1:
@@ -273,13 +271,6 @@ def _text_not_alone(plan: NodePlan, text: FieldPlan) -> Problem:
         f"give {others} a source, or make another node for it",
         f"{plan.name}.{text.name}",
     )
-
-
-def _is_simple(info: FieldInfo) -> bool:
-    """Whether no source can hide in a field: its type is one class, and no model."""
-    annotation, default = info.annotation, info.default
-    is_class = isinstance(annotation, type) and not issubclass(annotation, BaseModel)
-    return is_class and not isinstance(default, MARKERS)
 
 
 def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
@@ -377,11 +368,6 @@ def _call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str,
 
 
 def _plan_parameters(plan: NodePlan, call: Any, hints: Mapping[str, Any]) -> None:
-    code = getattr(call, "__code__", None)
-    if code is not None and code.co_argcount + code.co_kwonlyargcount == 1 and code.co_argcount:
-        return  # self alone, by far the commonest
-    import inspect
-
     for parameter in list(inspect.signature(call).parameters.values())[1:]:
         if is_lm(hints.get(parameter.name)):
             if plan.lm_parameter is None and parameter.kind is not parameter.POSITIONAL_ONLY:

@@ -59,38 +59,26 @@ class _Nest:
         self.links: dict[Key, list[_Link]] = {}
         """The ways in which graphs run inside another, by that one."""
         self.problems: list[Problem] = []
-        self._walk()
+        self._chains: dict[Key, list[str]] = {}
+        """The names of the most graphs that are inside each other, from each on."""
+        chain = self._walk(root, {root.start: root.name})
+        if len(chain) > DEEPEST:
+            self.problems.append(too_deep("graphs are inside each other", chain, DEEPEST))
 
-    def _walk(self) -> None:
-        deepest: dict[Key, tuple[int, Graph[Any, Any] | None]] = {}
-        """How many graphs are inside each other from each on, and the first of them inside it."""
-        around = {self.root.start: self.root}
-        ahead = [(self.root, iter(self._links_of(self.root)))]
-        while ahead:
-            graph, links = ahead[-1]
-            for link in links:
-                inner = link.inner
-                if inner.start in around:
-                    names = " -> ".join([*(each.name for each in around.values()), inner.name])
-                    self.problems.append(_inside_itself(names, link))
-                elif _key(inner) not in self.graphs:
-                    self.graphs[_key(inner)] = around[inner.start] = inner
-                    ahead.append((inner, iter(self._links_of(inner))))
-                    break
-            else:
-                inside = [link.inner for link in self.links[_key(graph)]]
-                found = [(deepest[_key(each)][0], each) for each in inside if _key(each) in deepest]
-                count, first = max(found, key=lambda each: each[0], default=(0, None))
-                deepest[_key(graph)] = count + 1, first
-                del around[graph.start]
-                ahead.pop()
-        count, inner = deepest[_key(self.root)]
-        if count > DEEPEST:
-            names = [self.root.name]
-            while inner is not None:
-                names.append(inner.name)
-                inner = deepest[_key(inner)][1]
-            self.problems.append(too_deep("graphs are inside each other", names, DEEPEST))
+    def _walk(self, graph: Graph[Any, Any], around: dict[type[Node], str]) -> list[str]:
+        longest: list[str] = []
+        for link in self._links_of(graph):
+            inner, key = link.inner, _key(link.inner)
+            if inner.start in around:
+                names = " -> ".join([*around.values(), inner.name])
+                self.problems.append(_inside_itself(names, link))
+                continue
+            if key not in self.graphs:
+                self.graphs[key] = inner
+                self._walk(inner, {**around, inner.start: inner.name})
+            longest = max(longest, self._chains.get(key, []), key=len)
+        chain = self._chains[_key(graph)] = [graph.name, *longest]
+        return chain
 
     def _links_of(self, graph: Graph[Any, Any]) -> list[_Link]:
         found = self.links[_key(graph)] = [

@@ -478,8 +478,7 @@ async def _answer(
         unstorable.reset(storing)
         if shown is not None:
             scene.reset(shown)
-    usage = used[0] if len(used) == 1 else Usage.total(used)
-    return answer, perf_counter() - started, usage
+    return answer, perf_counter() - started, Usage.total(used)
 
 
 def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:

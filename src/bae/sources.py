@@ -99,7 +99,7 @@ async def ask_gate(
         opened = replace(opened, deadline=(since or now) + gate.timeout)
     if since is None:
         run.recorder.write(GateOpened(now, path, step, opened))
-    value = await _answer(run.answer, opened, plan, field, gate)
+    value = await _answer(run.answer, opened, field, gate)
     return await run.recorder.settle_answer(run, opened, value)
 
 
@@ -125,82 +125,78 @@ def _text(item: Any) -> str:
 
 
 async def _answer(
-    answer_with: Answer | None, opened: OpenGate, plan: NodePlan, field: FieldPlan, gate: Gate
+    answer_with: Answer | None, opened: OpenGate, field: FieldPlan, gate: Gate
 ) -> Any:
     """The answer that is given in time, or the default of the field."""
     if opened.deadline is not None and opened.deadline <= time():
         return _default(opened, field, gate)
     if answer_with is None:
         raise Waiting([opened])
-    if opened.deadline is None:
-        return await _ask(answer_with, opened, plan, field)
-    bound = asyncio.timeout(opened.deadline - time())
+    bound = asyncio.timeout(None if opened.deadline is None else opened.deadline - time())
     try:
         async with bound:
-            return await _ask(answer_with, opened, plan, field)
+            return await _ask(answer_with, opened)
     except TimeoutError:
         if not bound.expired():
             raise
     return _default(opened, field, gate)
 
 
-async def _ask(answer_with: Answer, opened: OpenGate, plan: NodePlan, field: FieldPlan) -> Any:
+async def _ask(answer_with: Answer, opened: OpenGate) -> Any:
     last: ValidationError | None = None
     for _ in range(ATTEMPTS):
         try:
             answering = answer_with(opened)
             if not isawaitable(answering):
-                raise _sync_answer(opened)
+                raise _error(
+                    opened,
+                    "the callable given as answer= is not async, so it would block the run",
+                    "write `async def answer(gate): …`; ask a terminal in it with "
+                    "`await asyncio.to_thread(input, gate.question)`",
+                )
             answer = await answering
         except (BaeError, Waiting):  # an answerer that raises Waiting leaves the gate open
             raise
         except Exception as error:
-            raise GateError(
-                f"{opened.place}: answering {opened.question!r} raised {type(error).__name__}",
-                gates=[opened],
-                node_type=plan.node,
-                field_name=field.name,
-                cause=error,
-                fix="fix the callable given as answer=…",
-            ) from error
+            said = f"answering {opened.question!r} raised {type(error).__name__}"
+            fix = "fix the callable given as answer=…"
+            raise _error(opened, said, fix, cause=error) from error
         try:
-            validated(plan.node, {field.name: answer})
+            validated(opened.node_type, {opened.field_name: answer})
             return answer  # the node validates it once more, as it does every value
         except ValidationError as error:
             opened = replace(opened, problem="; ".join(faults(error)))
             last = error
-    raise GateError(
-        f"{opened.place}: {ATTEMPTS} answers to {opened.question!r} were not "
-        f"{type_name(field.annotation)}: {opened.problem}",
-        gates=[opened],
-        node_type=plan.node,
-        field_name=field.name,
-        code="bae-gate-invalid",
-        cause=last,
-        fix=f"answer with a {type_name(field.annotation)}",
-    )
+    wanted = type_name(opened.type)
+    said = f"{ATTEMPTS} answers to {opened.question!r} were not {wanted}: {opened.problem}"
+    raise _error(opened, said, f"answer with a {wanted}", "bae-gate-invalid", last)
 
 
 def _default(opened: OpenGate, field: FieldPlan, gate: Gate) -> Any:
     """The default of the field, when there is no answer in time."""
     if not field.required:
         return field.info.get_default(call_default_factory=True, validated_data={})
-    raise GateError(
-        f"{opened.place}: no answer to {opened.question!r} within {gate.timeout:g} s",
-        gates=[opened],
-        node_type=opened.node_type,
-        field_name=opened.field_name,
-        code="bae-gate-timeout",
-        fix="give the field a default, which is used then, or the gate more time",
+    raise _error(
+        opened,
+        f"no answer to {opened.question!r} within {gate.timeout:g} s",
+        "give the field a default, which is used then, or the gate more time",
+        "bae-gate-timeout",
     )
 
 
-def _sync_answer(gate: OpenGate) -> GateError:
+def _error(
+    opened: OpenGate,
+    said: str,
+    fix: str,
+    code: str = GateError.code,
+    cause: Exception | None = None,
+) -> GateError:
     return GateError(
-        f"{gate.place}: the callable given as answer= is not async, so it would block the run",
-        gates=[gate],
-        node_type=gate.node_type,
-        field_name=gate.field_name,
-        fix="write `async def answer(gate): …`; ask a terminal in it with "
-        "`await asyncio.to_thread(input, gate.question)`",
+        f"{opened.place}: {said}",
+        gates=[opened],
+        node_type=opened.node_type,
+        field_name=opened.field_name,
+        code=code,
+        cause=cause,
+        fix=fix,
     )
