@@ -70,7 +70,6 @@ def run(*command: str, cwd: Path) -> str:
 
 
 NEEDS = {
-    "evaluate": ("pydantic_evals",),
     "fastapi": ("fastapi", "httpx"),
     "lm": ("httpx", "h11"),
     "optimize": ("dspy",),
