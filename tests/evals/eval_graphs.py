@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bae import (
-    Graph,
-    Node,
-)
+from bae import Graph, Node
 from bae.evals import Case, CaseResult, Evaluation, Row
 from bae.testing import ScriptedLM
 from bae.testing.scripted import Asked
@@ -85,3 +82,11 @@ def rows(found: Evaluation, at: int = 0) -> dict[str, Row]:
 
 def results(found: Evaluation, at: int = 0) -> dict[str, CaseResult]:
     return {result.case.name: result for result in found.contenders[at].cases}
+
+
+def outcomes(found: Evaluation, at: int = 0) -> list[str]:
+    return [result.outcome for result in found.contenders[at].cases]
+
+
+def scores(found: Evaluation, at: int = 0) -> list[float | None]:
+    return [result.score for result in found.contenders[at].cases]

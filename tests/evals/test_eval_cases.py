@@ -1,45 +1,22 @@
-"""Cases for evaluations: read from files, and checked against the graph before anything runs."""
+"""Cases for evaluations: read from files, checked against the graph before anything runs, and with
+answers for the gates of their runs."""
 
 from __future__ import annotations
 
 import json
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator
 
-from bae import BaeError, Dep, Graph, Node
+from bae import BaeError, Dep, Gate, Graph, Node, OpenGate
 from bae.evals import Case, evaluate, load_cases
 from bae.testing import ScriptedLM
-
-
-class Ticket(Node):
-    text: str
-
-    async def __call__(self) -> Bug | Question: ...
-
-
-class Bug(Node):
-    severity: Literal["low", "high"]
-    seen: date | None = None
-
-    async def __call__(self) -> None: ...
-
-
-class Question(Node):
-    topic: str
-
-    async def __call__(self) -> Reply: ...
-
-
-class Reply(Node):
-    reply: str
-
-    async def __call__(self) -> None: ...
+from eval_graphs import Bug, Reply, always_bug, rows, tickets
 
 
 class Booking(Node):
@@ -52,8 +29,8 @@ class Booking(Node):
     async def __call__(self) -> None: ...
 
 
-tickets = Graph(start=Ticket, end=(Bug, Reply))
 bookings = Graph(start=Booking)
+DAY = {"day": "2026-02-03"}
 
 
 def written(tmp_path: Path, *lines: Any) -> Path:
@@ -71,28 +48,22 @@ def refusal(file: Path, graph: Graph[Any, Any] = tickets) -> str:
     return caught.value.message
 
 
-def test_a_line_has_all_that_a_case_has(tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
-        {
-            "input": {"text": "it crashes"},
-            "name": "a crash",
-            "expected": {"severity": "high"},
-            "expected_type": "Bug",
-            "nodes": {"Question": {"topic": "none"}},
-            "metadata": {"from": "mail"},
-        },
-    )
+def test_a_line_has_all_that_a_case_has_and_only_the_input_is_needed(tmp_path: Path) -> None:
+    whole = {
+        "input": {"text": "it crashes"},
+        "name": "a crash",
+        "expected": {"severity": "high"},
+        "expected_type": "Bug",
+        "nodes": {"Question": {"topic": "none"}},
+        "metadata": {"from": "mail"},
+    }
+    nothing = dict.fromkeys([*whole][1:])
+    file = written(tmp_path, whole, {"input": "it crashes"}, {"input": "a", **nothing})
 
     assert load_cases(file, tickets) == [
-        Case(
-            {"text": "it crashes"},
-            "a crash",
-            {"severity": "high"},
-            "Bug",
-            {"Question": {"topic": "none"}},
-            {"from": "mail"},
-        )
+        Case(*whole.values()),  # type: ignore[arg-type]
+        Case({"text": "it crashes"}, "case 2"),
+        Case({"text": "a"}, "case 3"),
     ]
 
 
@@ -103,55 +74,54 @@ def test_a_byte_order_mark_blank_lines_and_line_ends_of_windows_are_no_matter(
     text = '{"input": {"text": "ä"}}\r\n\r\n   \r\n{"input": {"text": "b"}}\r\n'
     file.write_bytes(b"\xef\xbb\xbf" + text.encode())
 
-    found = load_cases(file, tickets)
-
-    assert [case.inputs for case in found] == [{"text": "ä"}, {"text": "b"}]
-    assert [case.name for case in found] == ["case 1", "case 4"]
-
-
-def test_the_only_field_of_the_start_can_be_given_by_its_value(tmp_path: Path) -> None:
-    file = written(tmp_path, {"input": "it crashes"})
-
-    assert load_cases(file, tickets)[0].inputs == {"text": "it crashes"}
+    assert load_cases(file, tickets) == [
+        Case({"text": "ä"}, "case 1"),
+        Case({"text": "b"}, "case 4"),
+    ]
 
 
 def test_everything_that_is_wrong_is_reported_at_once_with_line_and_field(tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
-        {"input": {"text": 3}},
-        {"input": {"txt": "a"}},
-        {"inputs": {"text": "a"}},
-        "{nonsense",
-        "[]",
-        {"input": {"text": "a"}, "expected": {"severty": "low"}, "expected_type": "Bug"},
-        {"input": {"text": "a"}, "expected": {"severity": "hgih"}, "expected_type": "Bug"},
-        {"input": {"text": "a"}, "expected_type": "Question"},
-        {"input": {"text": "a"}, "nodes": {"Bugg": {}}},
-        {"input": {"text": "a"}, "nodes": {"Bug": {"severity": 1}}},
-        {"input": {"text": "a"}, "nodes": {"Bug": "high"}, "name": 3},
-        {"input": {"text": "a"}, "expected": {"repl": "x"}},
-    )
+    ticket = {"input": {"text": "a"}}
+    wrong: list[tuple[Any, str]] = [
+        ({"input": {"text": 3}}, "input.text: Input should be a valid string"),
+        ({"input": {"txt": "a"}}, "input.txt: Ticket has no such field, did you mean text?"),
+        ({"inputs": {"text": "a"}}, "inputs: there is no such key, did you mean input?"),
+        ("{nonsense", "is not JSON: "),
+        ("[" * 100_000, "is not JSON: "),
+        ("[]", "is no JSON object"),
+        (
+            {**ticket, "expected": {"severty": "low"}, "expected_type": "Bug"},
+            "expected.severty: Bug has no such field, did you mean severity?",
+        ),
+        (
+            {**ticket, "expected": {"severity": "hgih"}, "expected_type": "Bug"},
+            "expected.severity: Input should be 'low' or 'high'",
+        ),
+        (
+            {**ticket, "expected_type": "Question"},
+            "expected_type: no run of Ticket ends there: 'Question' is no such node",
+        ),
+        ({**ticket, "nodes": {"Bugg": {}}}, "nodes: 'Bugg' is no such node, did you mean Bug?"),
+        (
+            {**ticket, "nodes": {"Bug": {"severity": 1}}},
+            "nodes.Bug.severity: Input should be 'low' or 'high'",
+        ),
+        ({**ticket, "expected": 3}, "expected: Input should be a valid dictionary"),
+        (
+            {**ticket, "expected": {"repl": "x"}},
+            "expected.repl: no end has such a field, did you mean reply?",
+        ),
+        ({**ticket, "name": "case 1"}, "name: line 1 is called 'case 1' too"),
+        ({**ticket, "nodes": {"Bug": "high"}, "name": 3}, "name: Input should be a valid string"),
+    ]
 
-    said = refusal(file)
+    said = refusal(written(tmp_path, *(line for line, _ in wrong)))
 
-    for expected in (
-        f"{file} has cases that Ticket cannot run:",
-        "line 1: input.text: Input should be a valid string",
-        "line 2: input.txt: Ticket has no such field, did you mean text?",
-        "line 3: inputs: there is no such key, did you mean input?",
-        "line 3: input: there is none",
-        "line 4: is not JSON: ",
-        "line 5: is no JSON object",
-        "line 6: expected.severty: Bug has no such field, did you mean severity?",
-        "line 7: expected.severity: Input should be 'low' or 'high'",
-        "line 8: expected_type: no run of Ticket ends there: 'Question' is no such node",
-        "line 9: nodes: 'Bugg' is no such node, did you mean Bug?",
-        "line 10: nodes.Bug.severity: Input should be 'low' or 'high'",
-        "line 11: name: Input should be a valid string",
-        "line 11: nodes.Bug: Input should be a valid dictionary",
-        "line 12: expected.repl: no end has such a field, did you mean reply?",
-    ):
-        assert expected in said
+    assert "cases.jsonl has cases that Ticket cannot run:" in said
+    for number, (_, problem) in enumerate(wrong, 1):
+        assert f"line {number}: {problem}" in said
+    assert "line 3: input: there is none" in said
+    assert "line 15: nodes.Bug: Input should be a valid dictionary" in said
 
 
 def test_no_more_than_twenty_problems_are_listed(tmp_path: Path) -> None:
@@ -161,53 +131,35 @@ def test_no_more_than_twenty_problems_are_listed(tmp_path: Path) -> None:
     assert said.endswith("and more: these are the first 20")
 
 
-def test_what_is_expected_need_fit_only_one_of_the_ends(tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
-        {"input": "a", "expected": {"reply": "b"}},
-        {"input": "c", "expected": {"severity": "low"}},
-    )
-
-    assert len(load_cases(file, tickets)) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"input": {"text": "a"}, "name": "x"}\n' * 2, "line 2: name: line 1 is called 'x' too"),
-        (
-            '{"input": {"text": "a"}, "expected": 3}',
-            "line 1: expected: Input should be a valid dictionary",
-        ),
-        ("[" * 100_000, "line 1: is not JSON: "),
-        ("\n \n", "there is no case in "),
-    ],
-)
-def test_a_file_without_valid_cases_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    file = tmp_path / "cases.jsonl"
-    file.write_text(text, encoding="utf-8")
-
-    assert problem in refusal(file)
-
-
-def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path: Path) -> None:
+def test_a_file_without_cases_or_without_text_is_refused(tmp_path: Path) -> None:
+    assert "there is no case in " in refusal(written(tmp_path, "\n \n"))
     file = tmp_path / "cases.jsonl"
     file.write_bytes(b'{"input": {"text": "a"}}\n{"input": "\xff"}')
-
     assert "line 2: is not JSON: 'utf-8' codec can't decode byte 0xff" in refusal(file)
 
 
-def test_values_are_read_as_json_and_fields_may_go_by_their_alias(tmp_path: Path) -> None:
+def test_what_is_expected_need_fit_only_one_of_the_ends(tmp_path: Path) -> None:
+    expected: list[dict[str, Any]] = [{"reply": "b"}, {"severity": "low"}]
+    file = written(tmp_path, *({"input": "a", "expected": each} for each in expected))
+
+    assert [case.expected for case in load_cases(file, tickets)] == expected
+
+
+async def test_values_are_read_as_json_and_fields_may_go_by_their_alias(tmp_path: Path) -> None:
     file = written(
         tmp_path,
-        {"input": {"day": "2026-02-03", "nightCount": 2}, "expected": {"day": "2026-02-03"}},
-        {"input": {"day": "2026-02-03", "nights": 2}},
+        {"input": {**DAY, "nightCount": 3}, "expected": {**DAY, "nights": 3}},
+        {"input": {**DAY, "nights": 3}, "expected": {"nightCount": 3}},
+        {"input": DAY, "nodes": {"Booking": {"nightCount": 2}}},
     )
 
-    assert len(load_cases(file, bookings)) == 2
-    assert "line 1: input.guests: Input should be greater" in refusal(
-        written(tmp_path, {"input": {"day": "2026-02-03", "guests": 0}}), bookings
-    )
+    found = await evaluate(bookings, load_cases(file, bookings), {"no lm": None})
+
+    assert [result.score for result in found.contenders[0].cases] == [1.0, 1.0, 0.0]
+    wrong = {"input": {**DAY, "guests": 0}, "expected": {"nightCount": "x"}}
+    said = refusal(written(tmp_path, wrong), bookings)
+    assert "line 1: input.guests: Input should be greater" in said
+    assert "line 1: expected.nights: Input should be a valid integer" in said
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
@@ -216,36 +168,57 @@ def test_whatever_text_a_case_has_comes_back_as_it_is(
     tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, str]]
 ) -> None:
     cases = {name: text for text, name in texts}
-    file = tmp_path_factory.mktemp("cases") / "cases.jsonl"
-    lines = [json.dumps({"input": {"text": t}, "name": n}) for n, t in cases.items()]
-    file.write_text("\n".join(lines), encoding="utf-8")
+    lines = [{"input": {"text": t}, "name": n} for n, t in cases.items()]
+    file = written(tmp_path_factory.mktemp("cases"), *lines)
 
     assert load_cases(file, tickets) == [Case({"text": t}, n) for n, t in cases.items()]
+
+
+def test_what_a_validator_of_the_start_raises_is_reported_with_its_line(tmp_path: Path) -> None:
+    class Only(Node):
+        text: str
+
+        @field_validator("text", mode="before")
+        @classmethod
+        def trim(cls, value: Any) -> Any:
+            return value.strip()
+
+        async def __call__(self) -> None: ...
+
+    said = refusal(written(tmp_path, {"input": {"txt": "a"}}, {"input": 3}), Graph(start=Only))
+
+    assert "line 1: input.txt: Only has no such field, did you mean text?" in said
+    assert "line 2: input: Only raised AttributeError" in said
 
 
 # Cases made in code are held to the same.
 
 
 async def test_cases_made_in_code_are_checked_before_one_of_them_runs() -> None:
-    lm = ScriptedLM({Bug: lambda _: {"severity": "low"}})
-    cases = [
-        Case({"text": "a"}, expected={"severity": "low"}),
-        Case({"text": "b"}, expected={"sverity": "low"}, expected_type="Bug"),
-        Case(Booking(day=date(2026, 2, 3))),
-        Case({"text": "d"}, "case 1"),
-        Case("e"),  # type: ignore[arg-type]
+    lm = always_bug()
+    ticket = {"text": "a"}
+    wrong: list[tuple[Any, str]] = [
+        (Case(ticket, expected={"severity": "low"}), ""),
+        (
+            Case(ticket, expected={"sverity": "low"}, expected_type="Bug"),
+            "case 2: expected.sverity: Bug has no such field, did you mean severity?",
+        ),
+        (
+            Case(Booking(day=date(2026, 2, 3))),
+            "case 3: input: a run starts with a Ticket, not a Booking",
+        ),
+        (Case(ticket, "case 1"), "case 1: name: another case is called 'case 1' too"),
+        (Case("e"), "case 5: input: give an object of the fields of Ticket"),  # type: ignore[arg-type]
+        ("hi", "case 6: give a Case, and not 'hi'"),
+        (Case(ticket, expected_type=Bug), "case 7: expected_type: Input should be a valid string"),  # type: ignore[arg-type]
+        (Case(ticket, metric="exact"), "case 8: metric: Input should be callable"),  # type: ignore[arg-type]
     ]
 
     with pytest.raises(BaeError) as caught:
-        await evaluate(tickets, cases, {"lm": lm})
+        await evaluate(tickets, [case for case, _ in wrong], {"lm": lm})
 
     assert caught.value.code == "bae-cases-invalid"
-    for problem in (
-        "case 2: expected.sverity: Bug has no such field, did you mean severity?",
-        "case 3: input: a run starts with a Ticket, not a Booking",
-        "case 1: name: another case is called 'case 1' too",
-        "case 5: input: give an object of the fields of Ticket",
-    ):
+    for _, problem in wrong:
         assert problem in caught.value.message
     assert lm.asked == []
 
@@ -261,14 +234,6 @@ async def test_inputs_and_expected_fields_may_be_python_values_or_nodes() -> Non
     found = await evaluate(bookings, cases, {"no lm": None})
 
     assert [result.score for result in found.contenders[0].cases] == [1.0, 1.0, 0.0]
-
-
-async def test_a_field_that_is_given_by_its_alias_is_there() -> None:
-    cases = [Case({"day": "2026-02-03", "nightCount": 3}, expected={"nights": 3})]
-
-    found = await evaluate(bookings, cases, {"no lm": None})
-
-    assert found.contenders[0].cases[0].score == 1.0
 
 
 async def test_node_classes_of_one_name_have_different_names_in_cases() -> None:
@@ -293,87 +258,100 @@ async def test_node_classes_of_one_name_have_different_names_in_cases() -> None:
 
         async def __call__(self) -> Outer: ...
 
-    graph = Graph(start=Start)
     lm = ScriptedLM(
         {"Reply": lambda asked: {"count": 1} if asked.target is other else {"reply": "a"}}
     )
-    names = ["Reply", "Reply 2"]
+    case = Case({}, nodes={"Reply 2": {"count": 1}})
 
-    found = await evaluate(graph, [Case({}, nodes={names[1]: {"count": 1}})], {"lm": lm})
+    found = rows(await evaluate(Graph(start=Start), [case], {"lm": lm}))
 
-    rows = {row.node: row for row in found.contenders[0].nodes}
-    assert list(rows) == names
-    assert rows[names[0]].score is None
-    assert rows[names[1]].score is not None
-    assert rows[names[1]].score.mean == 1.0
-
-
-# What goes wrong in a file, or in code, is said as what it is.
+    assert {name: row.score and row.score.mean for name, row in found.items()} == {
+        "Reply": None,
+        "Reply 2": 1.0,
+    }
 
 
-def test_what_a_validator_of_the_start_raises_is_reported_with_its_line(tmp_path: Path) -> None:
-    class Only(Node):
-        text: str
-
-        @field_validator("text", mode="before")
-        @classmethod
-        def trim(cls, value: Any) -> Any:
-            return value.strip()
-
-        async def __call__(self) -> None: ...
-
-    said = refusal(written(tmp_path, {"input": {"txt": "a"}}, {"input": 3}), Graph(start=Only))
-
-    assert "line 1: input.txt: Only has no such field, did you mean text?" in said
-    assert "line 2: input: Only raised AttributeError" in said
+# Answers to gates
 
 
-def test_a_key_that_is_null_is_as_one_that_is_left_out(tmp_path: Path) -> None:
-    nothing = dict.fromkeys(("name", "expected", "expected_type", "nodes", "metadata"))
+class Order(Node):
+    item: str
 
-    assert load_cases(written(tmp_path, {"input": "a", **nothing}), tickets) == [
-        Case({"text": "a"}, "case 1")
-    ]
+    async def __call__(self) -> Refund: ...
 
 
-async def test_expected_fields_may_go_by_their_alias(tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
-        {"input": {"day": "2026-02-03", "nights": 3}, "expected": {"nightCount": 3}},
-        {"input": {"day": "2026-02-03"}, "nodes": {"Booking": {"nightCount": 2}}},
-    )
+class Refund(Node):
+    approved: Annotated[bool, Gate("Refund it?")]
+    until: Annotated[date, Gate("Until when?")]
+    pin: Annotated[SecretStr | None, Gate("The PIN?")] = None
 
-    found = await evaluate(bookings, load_cases(file, bookings), {"no lm": None})
-
-    first, second = found.contenders[0].cases
-    assert first.score == 1.0
-    assert second.nodes["Booking"].value == 0.0
-    assert "line 1: expected.nights: Input should be a valid integer" in refusal(
-        written(tmp_path, {"input": {"day": "2026-02-03"}, "expected": {"nightCount": "x"}}),
-        bookings,
-    )
+    async def __call__(self) -> None: ...
 
 
-async def test_cases_of_another_kind_are_refused_by_what_they_are() -> None:
-    cases: list[Any] = [
-        "hi",
-        {"input": {"text": "a"}},
-        Case({"text": "a"}, expected="calm"),  # type: ignore[arg-type]
-        Case({"text": "a"}, nodes={"Bug": "low"}),  # type: ignore[dict-item]
-        Case({"text": "a"}, expected_type=Bug),  # type: ignore[arg-type]
-        Case({"text": "a"}, metric="exact"),  # type: ignore[arg-type]
-    ]
+class Checking(Node):
+    fine: Annotated[bool, Gate("Is it fine?")]
 
+    async def __call__(self) -> None: ...
+
+
+class Parcel(Node):
+    checked: Annotated[Checking, Dep(Graph(start=Checking))]
+
+    async def __call__(self) -> None: ...
+
+
+class Sending(Node):
+    item: str
+
+    async def __call__(self) -> Parcel: ...
+
+
+ANSWERS = {"Refund.approved": True, "Refund.until": "2026-02-03", "Refund.pin": "4711"}
+
+
+async def asked(start: type[Node], more: Any = None, **case: Any) -> Any:
+    given = Case({"item": "hat"}, **case)
+    found = await evaluate(Graph(start=start), [given], {"script": ScriptedLM()}, answer=more)
+    return found.contenders[0].cases[0]
+
+
+async def test_a_case_answers_the_gates_of_its_run_and_its_report_has_no_secret_of_them() -> None:
+    expected = {"approved": True, "until": "2026-02-03"}
+    result = await asked(Order, expected=expected, answers=ANSWERS)
+    assert (result.outcome, result.score) == ("ended", 1.0)
+    assert result.asked["answers"] == {"Refund.approved": True, "Refund.until": "2026-02-03"}
+    inside = await asked(Sending, answers={"Checking.fine": True})
+    assert inside.end["fields"]["checked"]["fine"] is True
+
+
+async def test_a_gate_that_a_case_has_no_answer_for_is_asked_of_whatever_answers_all() -> None:
+    met: list[str] = []
+
+    async def answer(gate: OpenGate) -> Any:
+        met.append(gate.place)
+        return date(2026, 1, 1) if gate.field_name == "until" else None
+
+    answers = {"Refund.approved": False}
+    assert (await asked(Order, answer, answers=answers)).outcome == "ended"
+    assert sorted(met) == ["Refund.pin", "Refund.until"]
+    left = await asked(Order, answers=answers)
+    assert left.failed
+    assert "Refund.until: Until when?" in left.error
+    assert '"answers": {"Refund.' in left.error
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ({"Refund.aproved": True}, "did you mean Refund.approved?"),
+        ({"Refund.until": "soon"}, "answers.Refund.until: "),
+        ("yes", "answers: Input should be a valid dictionary"),
+    ],
+)
+async def test_answers_that_fit_no_gate_are_refused_before_anything_runs(
+    answers: Any, says: str
+) -> None:
     with pytest.raises(BaeError) as caught:
-        await evaluate(tickets, cases, {"lm": ScriptedLM()})
-
+        await asked(Order, answers=answers)
     assert caught.value.code == "bae-cases-invalid"
-    for problem in (
-        "case 1: give a Case, and not 'hi'",
-        "case 2: give a Case, and not {'input'",
-        "case 3: expected: Input should be a valid dictionary",
-        "case 4: nodes.Bug: Input should be a valid dictionary",
-        "case 5: expected_type: Input should be a valid string",
-        "case 6: metric: Input should be callable",
-    ):
-        assert problem in caught.value.message
+    assert says in caught.value.message

@@ -9,33 +9,13 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import (
-    BaeLMError,
-    Dep,
-    Graph,
-    Map,
-    Node,
-    Usage,
-)
+from bae import BaeLMError, Dep, Graph, Map, Node, Usage
 from bae.evals import Case, evaluate
 from bae.journal import MemoryJournal
 from bae.lm import LM
 from bae.testing import ScriptedLM
 from bae.usage import Attempt, report, tell
-from eval_graphs import (
-    Bug,
-    Length,
-    Ticket,
-    Word,
-    counting,
-    lengths,
-    rows,
-    tickets,
-    total,
-    words,
-)
-
-# What LM calls used
+from eval_graphs import Bug, Length, Ticket, Word, counting, lengths, rows, tickets, total, words
 
 
 async def test_a_wrong_answer_counts_against_the_node_that_was_asked_for() -> None:

@@ -8,12 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import (
-    Graph,
-    GraphResult,
-    Map,
-    Node,
-)
+from bae import Graph, Map, Node
 from bae.evals import Case, evaluate
 from bae.optimizer import Score
 from bae.testing import ScriptedLM
@@ -28,6 +23,7 @@ from eval_graphs import (
     lengths,
     results,
     rows,
+    scores,
     tickets,
     words,
 )
@@ -54,90 +50,51 @@ async def test_contenders_are_compared_case_by_case() -> None:
     assert [result.case.name for result in found.contenders[2].cases] == ["a", "bb", "ccc", "dddd"]
 
 
-async def test_ending_at_another_type_than_expected_scores_nothing() -> None:
+async def test_the_end_is_scored_by_its_type_and_its_expected_fields_alone() -> None:
     cases = [
         Case({"text": "a"}, "typed", expected_type="Bug"),
         Case({"text": "b"}, "other", {"reply": "b"}, "Reply"),
         Case({"text": "c"}, "untyped", {"reply": "c"}),
         Case({"text": "d"}, "nothing"),
+        Case({"text": "e"}, "wrong", {"severity": "low"}),
+        Case({"text": "f"}, "right", {"part": "all"}),
     ]
 
     found = await evaluate(tickets, cases, {"lm": always_bug()})
 
-    scores = {name: (r.score, r.why) for name, r in results(found).items()}
-    assert scores == {
+    assert {name: (r.score, r.why) for name, r in results(found).items()} == {
         "typed": (1.0, ""),
         "other": (0.0, "ended at Bug, not at Reply"),
         "untyped": (0.0, "Bug has no reply"),
         "nothing": (1.0, ""),
+        "wrong": (0.0, "severity: 'high', where 'low' was expected"),
+        "right": (1.0, ""),
     }
 
 
-async def test_only_the_expected_fields_are_compared_and_the_reason_is_kept() -> None:
-    cases = [
-        Case({"text": "a"}, expected={"severity": "low"}),
-        Case({"text": "b"}, expected={"part": "all"}),
-    ]
-
-    found = await evaluate(tickets, cases, {"lm": always_bug()})
-
-    first, second = found.contenders[0].cases
-    assert (first.score, second.score) == (0.0, 1.0)
-    assert "severity: 'high', where 'low' was expected" in first.why
-
-
-async def test_a_metric_may_be_async_and_say_why() -> None:
-    async def shorter(case: Case, result: GraphResult[Any]) -> Score:
+async def test_a_metric_may_be_async_say_why_or_belong_to_a_case() -> None:
+    async def shorter(case: Case, result: Any) -> Score:
         return Score(1 / result.result.count, f"as {case.name} is")
 
-    def truthy(case: Case, result: GraphResult[Any]) -> bool:
+    def truthy(case: Case, result: Any) -> bool:
         return result.result.count > 1
 
     found = await evaluate(words, lengths("a", "bb"), {"lm": counting()}, metric=shorter)
     plain = await evaluate(words, lengths("a", "bb"), {"lm": counting()}, metric=truthy)
+    cases = [
+        Case({"text": "a"}, metric=lambda *_: 0.25),
+        Case({"text": "b"}, expected={"count": 1}),
+    ]
+    own = await evaluate(words, cases, {"lm": counting()})
+    overruled = await evaluate(words, cases, {"lm": counting()}, metric=lambda *_: 0.75)
 
     assert [(r.score, r.why) for r in found.contenders[0].cases] == [
         (1, "as a is"),
         (0.5, "as bb is"),
     ]
-    assert [r.score for r in plain.contenders[0].cases] == [0.0, 1.0]
-
-
-async def test_a_case_can_have_a_metric_of_its_own() -> None:
-    cases = [
-        Case({"text": "a"}, metric=lambda *_: 0.25),
-        Case({"text": "b"}, expected={"count": 1}),
-    ]
-
-    found = await evaluate(words, cases, {"lm": counting()})
-    overruled = await evaluate(words, cases, {"lm": counting()}, metric=lambda *_: 0.75)
-
-    assert [r.score for r in found.contenders[0].cases] == [0.25, 1.0]
-    assert [r.score for r in overruled.contenders[0].cases] == [0.75, 0.75]
-
-
-async def test_nodes_on_the_way_are_scored_by_what_is_expected_of_them() -> None:
-    def lm() -> ScriptedLM:
-        return ScriptedLM(
-            {Question: lambda _: {"topic": "billing"}, Reply: lambda _: {"reply": "no"}},
-            choices=[Question, Question],
-        )
-
-    cases = [
-        Case({"text": "a"}, "right", {"reply": "no"}, nodes={"Question": {"topic": "Billing"}}),
-        Case({"text": "b"}, "wrong", nodes={"Question": {"topic": "login"}, "Bug": {}}),
-    ]
-
-    found = await evaluate(tickets, cases, {"lm": lm()}, concurrency=1)
-
-    by_name = rows(found)
-    assert by_name["Question"].score is not None
-    assert by_name["Question"].score.mean == 0.5
-    assert by_name["Reply"].score is not None
-    assert by_name["Reply"].score.n == 1
-    assert results(found)["wrong"].nodes["Bug"].why == "the run did not reach it"
-    assert by_name["Bug"].score is not None
-    assert by_name["Bug"].score.mean == 0.0
+    assert scores(plain) == [0.0, 1.0]
+    assert scores(own) == [0.25, 1.0]
+    assert scores(overruled) == [0.75, 0.75]
 
 
 async def test_all_that_a_case_expects_counts_in_its_score_and_what_was_missed_is_named() -> None:
@@ -172,8 +129,11 @@ async def test_all_that_a_case_expects_counts_in_its_score_and_what_was_missed_i
         ),
         "nothing": (1.0, ""),
     }
-    # The row of the end has the score of the end alone.
+    # The row of the end has the score of the end alone; that of Question, of five that expect it.
     assert [results(found)[name].nodes["Reply"].value for name in ("the way", "the end")] == [1, 0]
+    means = {name: row.score and (row.score.mean, row.score.n) for name, row in rows(found).items()}
+    assert means["Question"] == (0.6, 5)
+    assert means["Bug"] == (0.0, 2)
 
 
 async def test_metrics_of_nodes_take_part_in_the_score_of_a_case_at_the_end_and_on_the_way() -> (
@@ -193,24 +153,14 @@ async def test_metrics_of_nodes_take_part_in_the_score_of_a_case_at_the_end_and_
     assert (result.score, result.why) == (0.5, "Reply: 0.75; Question: vague")
 
 
-async def test_the_last_node_of_a_class_is_the_one_that_counts() -> None:
+async def test_the_last_node_of_a_class_counts_of_the_items_of_a_map_that_of_the_last_item() -> (
+    None
+):
     class Guess(Node):
         number: int
 
         async def __call__(self) -> Guess | None: ...
 
-    lm = ScriptedLM([Guess, {"number": 2}, Guess, {"number": 3}, None])
-
-    found = await evaluate(
-        Graph(start=Guess), [Case({"number": 1}, nodes={"Guess": {"number": 3}})], {"lm": lm}
-    )
-
-    assert rows(found)["Guess"].score is not None
-    assert rows(found)["Guess"].score.mean == 1.0
-    assert rows(found)["Guess"].calls == 5
-
-
-async def test_of_the_items_of_a_map_the_last_is_the_one_that_counts() -> None:
     class Titles(Node):
         texts: list[str]
         counted: Annotated[list[Length], Map(words, over="texts")]
@@ -229,14 +179,17 @@ async def test_of_the_items_of_a_map_the_last_is_the_one_that_counts() -> None:
                 await first_may_go.wait()
             return await super().fill(target, resolved, instruction, source)
 
-    lm = LastFirst({Length: lambda asked: {"count": len(asked.source.text)}})  # type: ignore[union-attr]
-    case = Case({"texts": ["a", *["b"] * 9, "cc"]}, nodes={"Length": {"count": 2}})
-
-    found = await evaluate(Graph(start=Titles), [case], {"lm": lm})
-
-    assert rows(found)["Length"].score is not None
-    assert rows(found)["Length"].score.mean == 1.0
-    assert rows(found)["Length"].calls == 11
+    guessing = ScriptedLM([Guess, {"number": 2}, Guess, {"number": 3}, None])
+    guess = Case({"number": 1}, nodes={"Guess": {"number": 3}})
+    mapping = LastFirst({Length: lambda asked: {"count": len(asked.source.text)}})  # type: ignore[union-attr]
+    title = Case({"texts": ["a", *["b"] * 9, "cc"]}, nodes={"Length": {"count": 2}})
+    for graph, case, lm, name, calls in (
+        (Graph(start=Guess), guess, guessing, "Guess", 5),
+        (Graph(start=Titles), title, mapping, "Length", 11),
+    ):
+        row = rows(await evaluate(graph, [case], {"lm": lm}))[name]
+        assert row.score is not None
+        assert (row.score.mean, row.calls) == (1.0, calls)
 
 
 async def test_a_metric_of_a_node_is_given_the_expected_node_and_the_given_one() -> None:
