@@ -40,18 +40,16 @@ from bae.testing import ScriptedLM
 from bae.usage import Attempt, Restart, Usage, report, tell
 
 Mood = Literal["groggy", "steady"]
+_look: list[Callable[[], None]] = [lambda: None]
+
+
+def look() -> None:
+    """A moment in the middle of a run: `see` takes a frame then."""
+    _look[0]()
 
 
 class Location(BaseModel):
     city: str
-
-
-def look() -> None:
-    """What is done in the middle of a run: see `watched`."""
-    _look[0]()
-
-
-_look: list[Callable[[], None]] = [lambda: None]
 
 
 async def get_client() -> SecretStr:
@@ -67,6 +65,10 @@ async def get_location(client: Annotated[SecretStr, Dep(get_client)]) -> Locatio
 async def get_weather(place: Annotated[Location, Dep(get_location)]) -> str:
     look()
     return f"rain over {place.city}"
+
+
+def boom() -> str:
+    raise TimeoutError("no answer from the weather service")
 
 
 class Wake(Node):
@@ -104,13 +106,6 @@ class Packed(Node):
     async def __call__(self) -> None: ...
 
 
-dressing = Graph(start=Wake, end=(Packed, AskBack), name="dressing")
-
-
-def script() -> ScriptedLM:
-    return ScriptedLM([{"mood": "groggy"}, Outfit, {"top": "jumper"}])
-
-
 class Read(Node):
     text: str
 
@@ -123,9 +118,6 @@ class Summary(Node):
     async def __call__(self) -> None: ...
 
 
-summarise = Graph(start=Read, end=Summary, name="summarise")
-
-
 class Think(Node):
     async def __call__(self) -> Thought: ...
 
@@ -136,6 +128,8 @@ class Thought(Node):
     async def __call__(self) -> None: ...
 
 
+dressing = Graph(start=Wake, end=(Packed, AskBack), name="dressing")
+summarise = Graph(start=Read, end=Summary, name="summarise")
 thinking = Graph(start=Think, end=Thought, name="thinking")
 
 
@@ -148,62 +142,72 @@ class Report(Node):
     async def __call__(self) -> None: ...
 
 
+class Asks(Node):
+    amount: int
+    place: Annotated[Location, Dep(get_location)]
+    approved: Annotated[bool, Gate("Really?")]
+
+    async def __call__(self) -> None: ...
+
+
+class Count(Node):
+    n: int
+
+    async def __call__(self) -> Count | None:
+        look()
+        return Count(n=self.n + 1) if self.n < 1999 else None
+
+
+class Fails(Node):
+    weather: Annotated[str, Dep(boom)]
+    mood: Mood
+
+    async def __call__(self) -> None: ...
+
+
+class FailsFirst(Node):
+    async def __call__(self) -> Fails: ...
+
+
+class DoesWithout(Node):
+    calm: Annotated[str, Dep(boom)] = "calm"
+
+    async def __call__(self) -> None: ...
+
+
+class Breaks(Node):
+    async def __call__(self) -> None:
+        raise RuntimeError("first line\nsecond line")
+
+
+class Item(Node):
+    number: int
+
+    async def __call__(self) -> None:
+        if self.number == 33:
+            raise ValueError("33 is bad")
+
+
+class All(Node):
+    numbers: list[int]
+    done: Annotated[list[Item], Map(Graph(start=Item, name="each"), over="numbers", limit=2)]
+
+    async def __call__(self) -> None: ...
+
+
 report_graph = Graph(start=Report, end=Report, name="reporting")
 
 
-def summing_up(each: Callable[[], None] = lambda: None) -> ScriptedLM:
+def script(*answers: Any) -> ScriptedLM:
+    return ScriptedLM([*(answers or ({"mood": "groggy"}, Outfit, {"top": "jumper"}))])
+
+
+def summing_up() -> ScriptedLM:
     def summary(asked: Any) -> dict[str, str]:
-        each()
+        look()
         return {"line": f"in short: {asked.source.text}"}
 
     return ScriptedLM({Summary: summary, Thought: lambda asked: {"idea": "hm"}})
-
-
-def console(width: int = 80, height: int = 40, **kwargs: Any) -> Console:
-    options = {"force_terminal": True, "color_system": None, "highlight": False, **kwargs}
-    return Console(file=io.StringIO(), width=width, height=height, **options)
-
-
-def plain(lines: Sequence[Any]) -> str:
-    return "\n".join(line.plain.rstrip() for line in lines)
-
-
-async def shown(graph: Graph[Any, Any], start: Node, *, tree: LiveTree | None = None, **kw: Any):
-    """Run a graph under a tree, whatever comes of it."""
-    tree = tree or LiveTree(console())
-    raised = None
-    with observing(tree.observe):
-        try:
-            await graph.arun(start, **kw)
-        except Exception as error:
-            raised = error
-    return SimpleNamespace(tree=tree, whole=plain(tree.whole()), raised=raised)
-
-
-async def watched(graph: Graph[Any, Any], start: Node, *, height: int = 40, **kw: Any) -> list[str]:
-    """The frames at the moments when the run calls `look`."""
-    tree, frames = LiveTree(console(height=height)), []
-    _look[0] = lambda: frames.append(plain(tree.frame()))
-    try:
-        await shown(graph, start, tree=tree, **kw)
-    finally:
-        _look[0] = lambda: None
-    return frames
-
-
-async def recorded(graph: Graph[Any, Any], start: Node, **kw: Any) -> list[Record]:
-    records: list[Record] = []
-    with observing(lambda run, record: records.append(record)), suppress(Exception):
-        await graph.arun(start, **kw)
-    return records
-
-
-def without_times(text: str) -> str:
-    return re.sub(r"( ·)? +\d[\d.]* s\b", "", text)
-
-
-def some(test: Any) -> Any:
-    return pytest.mark.once(settings(max_examples=60, deadline=None)(test))
 
 
 class Speaking:
@@ -231,11 +235,82 @@ class Speaking:
         raise NotImplementedError
 
 
+def console(width: int = 80, height: int = 40, **kwargs: Any) -> Console:
+    options = {"force_terminal": True, "color_system": None, "highlight": False, **kwargs}
+    return Console(file=io.StringIO(), width=width, height=height, **options)
+
+
+def plain(lines: Sequence[Any]) -> str:
+    return "\n".join(line.plain.rstrip() for line in lines)
+
+
+def unescaped(text: str) -> str:
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"( ·)? +\d[\d.]* s\b", "", text)
+
+
+class Seen:
+    """A run under a tree and under lines: the frames at the moments when it calls `look`, the whole
+    tree, the lines, and what it came to."""
+
+    def __init__(self, tree: LiveTree | None, **size: Any) -> None:
+        self.tree = tree or LiveTree(console(**size))
+        self._lines = PlainLines(console(force_terminal=False))
+        self.frames: list[str] = []
+        self.raised: BaseException | None = None
+
+    async def run(self, begin: Callable[[], Any]) -> Seen:
+        _look[0] = lambda: self.frames.append(plain(self.tree.frame()))
+        try:
+            with observing(self.tree.observe), observing(self._lines.observe):
+                await begin()
+        except (Exception, asyncio.CancelledError) as error:
+            self.raised = error
+        finally:
+            _look[0] = lambda: None
+        return self
+
+    @property
+    def whole(self) -> str:
+        return plain(self.tree.whole())
+
+    @property
+    def lines(self) -> str:
+        return self._lines.console.file.getvalue()
+
+    @property
+    def everything(self) -> str:
+        return "\n".join([*self.frames, self.whole, self.lines])
+
+
+async def see(
+    start: Node,
+    lm: Any = None,
+    graph: Graph[Any, Any] | None = None,
+    *,
+    tree: LiveTree | None = None,
+    width: int = 80,
+    height: int = 40,
+    **options: Any,
+) -> Seen:
+    """Run a graph under displays, whatever comes of it."""
+    graph = graph or Graph(start=type(start))
+    seen = Seen(tree, width=width, height=height)
+    return await seen.run(lambda: graph.arun(start, lm, **options))
+
+
+some = settings(max_examples=60, deadline=None)
+ugh = Wake(message="ugh")
+
+
 # The tree of a run.
 
 
 async def test_every_field_is_shown_with_its_value_and_where_that_came_from():
-    run = await shown(dressing, Wake(message="ugh"), lm=script())
+    run = await see(ugh, script())
     assert without_times(run.whole).splitlines() == [
         "✓ Wake",
         "│   message  'ugh'  given",
@@ -256,7 +331,7 @@ async def test_every_field_is_shown_with_its_value_and_where_that_came_from():
 
 
 async def test_a_field_that_waits_says_for_which_function():
-    first, second, third, *_ = await watched(dressing, Wake(message="ugh"), lm=script())
+    first, second, third, *_ = (await see(ugh, script())).frames
     assert re.search(r"· weather +get_weather$", first, re.M) or "waits for get_client" in first
     assert re.search(r"⠋|⠙|⠹|⠸|⠼|⠴|⠦|⠧|⠇|⠏", first)
     assert "get_weather waits for get_location" in second
@@ -273,15 +348,9 @@ async def test_what_the_lm_is_doing_is_shown_with_the_text_as_it_streams_in():
         "{",
         Restart(ConnectionError("429, too many"), 30.0),
     ]
-    answers = {"Day": {"mood": "groggy"}, "Outfit": {"top": "jumper"}}
-    _look[0] = lambda: None
-    frames = await watched(
-        dressing,
-        Wake(message="ugh"),
-        lm=Speaking(answers, telling),
-        dep_cache={get_weather: "rain"},
-    )
-    first, second, wrong, again, restarted, choosing, *_ = frames
+    lm = Speaking({"Day": {"mood": "groggy"}, "Outfit": {"top": "jumper"}}, telling)
+    run = await see(ugh, lm, dep_cache={get_weather: "rain"})
+    first, second, wrong, again, restarted, choosing, *_ = run.frames
     assert re.search(r"LM  filling mood$", first, re.M)
     assert '    {"mood": "gr' in first
     assert '    "and": "more' in second
@@ -296,19 +365,17 @@ async def test_what_the_lm_is_doing_is_shown_with_the_text_as_it_streams_in():
 
 
 async def test_an_lm_that_a_body_asks_is_shown_with_the_body():
-    class Asks(Node):
+    class Makes(Node):
         async def __call__(self, lm: LM) -> Thought:
             return await lm.make(self, Thought)
 
-    lm = Speaking({"Thought": {"idea": "hm"}}, ["it stre", "ams"])
-    frames = await watched(Graph(start=Asks), Asks(), lm=lm)
-    assert "    it streams" in frames[1]
-    assert "1,204 tokens · $0.0041" in (await shown(Graph(start=Asks), Asks(), lm=lm)).whole
+    run = await see(Makes(), Speaking({"Thought": {"idea": "hm"}}, ["it stre", "ams"]))
+    assert "    it streams" in run.frames[1]
+    assert "1,204 tokens · $0.0041" in run.whole
 
 
 async def test_graphs_inside_a_run_are_subtrees_and_items_of_a_map_have_a_row_each():
-    tree = LiveTree(console(120))
-    run = await shown(report_graph, Report(texts=["a", "b"]), tree=tree, lm=summing_up())
+    run = await see(Report(texts=["a", "b"]), summing_up(), width=120)
     assert without_times(run.whole).splitlines() == [
         "✓ Report",
         "    texts      ['a', 'b']                                                  given",
@@ -324,112 +391,55 @@ async def test_graphs_inside_a_run_are_subtrees_and_items_of_a_map_have_a_row_ea
     ]
 
 
-async def test_of_a_map_of_many_items_only_those_under_way_have_rows():
-    tree, frames = LiveTree(console(height=20)), []
-
-    def look_at_it() -> None:
-        frames.append(plain(tree.frame()))
-
+async def test_of_a_map_of_many_items_only_those_in_progress_have_rows_and_few_have_lines():
     texts = [f"text {number}" for number in range(60)]
-    await shown(report_graph, Report(texts=texts), tree=tree, lm=summing_up(look_at_it))
-    assert all(frame.count("\n") < 19 for frame in frames)
-    late = next(frame for frame in frames if re.search(r"summaries .* 4\d/60", frame))
+    run = await see(Report(texts=texts), summing_up(), height=20)
+    assert all(frame.count("\n") < 19 for frame in run.frames)
+    late = next(frame for frame in run.frames if re.search(r"summaries .* 4\d/60", frame))
     assert len(re.findall(r"\[\d+\] Summary", late)) <= 5
     assert re.search(r"… (\d+ more in progress, )?4\d done", late)
     assert "[0]" not in late
-    whole = plain(tree.whole())
-    assert "summarise, 60 items" in whole
-    assert "[59]" not in whole
-
-
-async def test_a_dependency_that_fails_is_marked_with_its_error_and_so_is_its_node():
-    def boom() -> str:
-        raise TimeoutError("no answer from the weather service")
-
-    class Fails(Node):
-        weather: Annotated[str, Dep(boom)]
-        calm: Annotated[str, Dep(boom)] = "calm"
-        mood: Mood
-
-        async def __call__(self) -> None: ...
-
-    class Begin(Node):
-        async def __call__(self) -> Fails: ...
-
-    run = await shown(Graph(start=Begin), Begin(), lm=ScriptedLM([]))
-    assert "✗ Fails" in run.whole
-    line = next(line for line in run.whole.splitlines() if "weather" in line)
-    assert re.search(r"✗ weather +TimeoutError: no answer from the weather serv", line)
-    coloured = LiveTree(console(color_system="truecolor", no_color=False))
-    await shown(Graph(start=Begin), Begin(), tree=coloured, lm=ScriptedLM([]))
-    with coloured:
-        pass
-    printed = coloured.console.file.getvalue()
-    assert re.search(r"\x1b\[[\d;]*31m[^\x1b]*TimeoutError", printed)
-
-
-async def test_a_default_that_stands_for_a_failed_source_is_said():
-    def boom() -> str:
-        raise TimeoutError("late")
-
-    class Fails(Node):
-        calm: Annotated[str, Dep(boom)] = "calm"
-
-        async def __call__(self) -> None: ...
-
-    run = await shown(Graph(start=Fails), Fails())
-    assert run.whole.startswith("✓ Fails")
-    assert "TimeoutError: late  boom" in without_times(run.whole)
-    assert "its default stands" in run.whole
+    assert "summarise, 60 items" in run.whole
+    assert "[59]" not in run.whole
+    assert "summaries[9]  Read" in run.lines
+    assert "summaries[10]" not in run.lines
+    assert run.lines.count("\n") < 60
+    assert max(map(len, run.lines.splitlines())) <= 200
 
 
 @pytest.mark.parametrize(
-    ("lm", "marked"),
+    ("start", "answers", "marks", "shows"),
     [
-        (ScriptedLM([ValueError("down")]), "✗ Day"),
-        (ScriptedLM([{"mood": "groggy"}, ValueError("down")]), "✗ Day"),
-        (ScriptedLM([{"mood": "groggy"}, Outfit, ValueError("down")]), "✗ Outfit"),
-        (ScriptedLM([{"mood": "groggy"}, AskBack, *[{}] * 3]), "✗ AskBack"),
+        (
+            FailsFirst(),
+            [],
+            ["Fails", "weather"],
+            "TimeoutError: no answer from the weather service",
+        ),
+        (DoesWithout(), [], ["calm"], "its default stands"),
+        (ugh, [ValueError("down")], ["Day"], "ValueError: down"),
+        (ugh, [{"mood": "groggy"}, ValueError("down")], ["Day"], "ValueError: down"),
+        (ugh, [{"mood": "groggy"}, Outfit, ValueError("down")], ["Outfit"], "ValueError: down"),
+        (ugh, [{"mood": "groggy"}, AskBack, {}, {}, {}], ["AskBack"], "3 answers in a row"),
+        (Breaks(), [], ["Breaks"], "Breaks.__call__ raised RuntimeError: first line"),
+        (All(numbers=[*range(50)]), [], ["All", "done", "[33]"], "raised ValueError: 33 is bad"),
     ],
 )
-async def test_the_node_at_which_the_lm_failed_is_marked_with_the_error(lm, marked):
-    run = await shown(dressing, Wake(message="ugh"), tree=LiveTree(console(120)), lm=lm)
-    assert run.raised is not None
-    assert marked in run.whole
-    assert run.whole.count("✗") == 1
-    assert "down" in run.whole or "3 answers in a row were not valid" in run.whole
+async def test_what_failed_is_marked_with_the_error(start, answers, marks, shows):
+    run = await see(start, ScriptedLM(answers), width=120)
+    assert re.findall(r"✗ (\S+)", run.whole) == marks
+    assert shows in run.whole
+    assert (run.raised is None) == (marks == ["calm"])
 
 
-async def test_a_body_that_fails_is_marked_with_what_it_raised():
-    class Breaks(Node):
-        async def __call__(self) -> None:
-            raise RuntimeError("first line\nsecond line")
-
-    run = await shown(Graph(start=Breaks), Breaks())
-    assert run.whole.splitlines()[0].startswith("✗ Breaks")
-    assert "Breaks.__call__ raised RuntimeError: first line" in run.whole
+async def test_an_error_is_red():
+    tree = LiveTree(console(color_system="truecolor", no_color=False))
+    with tree:
+        await see(DoesWithout(), tree=tree)
+    assert re.search(r"\x1b\[[\d;]*31m[^\x1b]*TimeoutError", tree.console.file.getvalue())
 
 
-async def test_an_item_that_fails_is_among_those_that_have_rows():
-    class Item(Node):
-        number: int
-
-        async def __call__(self) -> None:
-            if self.number == 33:
-                raise ValueError("33 is bad")
-
-    class All(Node):
-        numbers: list[int]
-        done: Annotated[list[Item], Map(Graph(start=Item, name="each"), over="numbers", limit=2)]
-
-        async def __call__(self) -> None: ...
-
-    run = await shown(Graph(start=All), All(numbers=list(range(50))))
-    assert "✗ All" in run.whole
-    assert "✗ [33]  Item.__call__ raised ValueError: 33 is bad" in run.whole
-
-
-async def test_a_run_that_is_cancelled_says_what_was_under_way():
+async def test_a_run_that_is_cancelled_says_what_was_in_progress():
     begun = asyncio.Event()
 
     async def forever() -> str:
@@ -442,57 +452,41 @@ async def test_a_run_that_is_cancelled_says_what_was_under_way():
 
         async def __call__(self) -> None: ...
 
-    tree = LiveTree(console())
-    with observing(tree.observe):
+    async def cancelled() -> None:
         task = asyncio.ensure_future(Graph(start=Waits).arun(Waits()))
         await begun.wait()
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    assert re.search(r"- Waits .*cancelled\n +- value +forever.* cancelled", plain(tree.whole()))
+        await task
+
+    run = await Seen(None).run(cancelled)
+    assert re.search(r"- Waits .*cancelled\n +- value +forever.* cancelled", run.whole)
 
 
-class Asks(Node):
-    amount: int
-    place: Annotated[Location, Dep(get_location)]
-    approved: Annotated[bool, Gate("Really?")]
-
-    async def __call__(self) -> None: ...
-
-
-async def test_a_run_that_waits_for_a_person_and_goes_on_shows_what_is_from_before():
+async def test_a_run_that_waits_for_a_person_and_is_resumed_shows_what_is_from_before():
     graph, journal = Graph(start=Asks), MemoryJournal()
-    first = LiveTree(console())
-    with observing(first.observe):
-        parked = await graph.arun(Asks(amount=3), journal=journal, run_id="monday")
-    assert parked.waiting
-    waits = plain(first.whole())
-    assert re.search(r"\? Asks", waits)
-    assert re.search(r"\? approved +Really\? +waits for an answer", waits)
-
-    second, frames = LiveTree(console()), []
+    parked = await see(Asks(amount=3), None, graph, journal=journal, run_id="monday")
+    assert re.search(r"\? Asks", parked.whole)
+    assert re.search(r"\? approved +Really\? +waits for an answer", parked.whole)
+    assert "waits for       an answer to 'Really?'" in parked.lines
+    assert re.search(r" s  waiting$", parked.lines, re.M)
 
     async def answer(gate: Any) -> bool:
-        frames.append(plain(second.frame()))
+        look()
         return True
 
-    lines = PlainLines(console(force_terminal=False))
-    with observing(second.observe), observing(lines.observe):
-        await graph.resume("monday", journal=journal, answer=answer)
-    assert re.search(r"place +city='Lisbon' +get_location.*from before", frames[0])
-    assert "waits for an answer" in frames[0]
-    assert re.search(r"✓ Asks(.|\n)*approved +True +answered", plain(second.whole()))
-    assert "resumed" in lines.console.file.getvalue()
+    run = await Seen(None).run(lambda: graph.resume("monday", journal=journal, answer=answer))
+    assert re.search(r"place +city='Lisbon' +get_location.*from before", run.frames[-1])
+    assert "waits for an answer" in run.frames[-1]
+    assert re.search(r"✓ Asks(.|\n)*approved +True +answered", run.whole)
+    assert "resumed" in run.lines
 
 
 async def test_nodes_from_before_a_run_was_resumed_are_said_to_be():
-    journal, lm = MemoryJournal(), ScriptedLM([{"mood": "groggy"}, ValueError("down")])
-    with pytest.raises(Exception, match="down"):
-        await dressing.arun(Wake(message="ugh"), lm=lm, journal=journal, run_id="monday")
-    tree = LiveTree(console())
-    with observing(tree.observe):
-        await dressing.resume("monday", journal=journal, lm=ScriptedLM([Outfit, {"top": "jumper"}]))
-    whole = without_times(plain(tree.whole()))
+    journal, down = MemoryJournal(), script({"mood": "groggy"}, ValueError("down"))
+    await see(ugh, down, dressing, journal=journal, run_id="monday")
+    lm = script(Outfit, {"top": "jumper"})
+    run = await Seen(None).run(lambda: dressing.resume("monday", lm, journal=journal))
+    whole = without_times(run.whole)
     assert whole.startswith("✓ Wake  from before")
     assert "✓ Day  from before" in whole
     assert "✓ Outfit\n" in whole
@@ -500,17 +494,7 @@ async def test_nodes_from_before_a_run_was_resumed_are_said_to_be():
     assert "✗" not in whole
 
 
-async def test_a_run_that_a_body_starts_is_shown_below_the_one_it_is_started_in():
-    class Starts(Node):
-        async def __call__(self) -> None:
-            await thinking.arun(Think(), lm=ScriptedLM([{"idea": "hm"}]))
-
-    run = await shown(Graph(start=Starts), Starts())
-    assert re.search(r"✓ Starts(.|\n)*✓ thinking  a run of its own(.|\n)*✓ Thought", run.whole)
-    assert run.tree.summary().plain.startswith("1 node in")
-
-
-async def test_runs_that_a_body_starts_at_once_are_all_shown_whole():
+async def test_runs_that_a_body_starts_are_shown_whole_below_the_one_they_are_started_in():
     together = asyncio.Barrier(6)
 
     class Meets(Node):
@@ -525,57 +509,39 @@ async def test_runs_that_a_body_starts_at_once_are_all_shown_whole():
         async def __call__(self) -> None:
             await asyncio.gather(*(Graph(start=Meets).arun(Meets()) for _ in range(6)))
 
-    run = await shown(Graph(start=Starts), Starts())
-    assert len(re.findall(r"a run of its own\n✓ Meets.*\n✓ Ends", run.whole)) == 6
-
-
-class Count(Node):
-    n: int
-
-    async def __call__(self) -> Count | None:
-        look()
-        return Count(n=self.n + 1) if self.n < 1999 else None
+    run = await see(Starts())
+    assert run.whole.startswith("✓ Starts")
+    assert len(re.findall(r"✓ Meets  a run of its own\n✓ Meets.*\n✓ Ends", run.whole)) == 6
+    assert run.tree.summary().plain.startswith("1 node in")
 
 
 async def test_a_long_run_shows_its_newest_nodes_and_keeps_a_bounded_number():
     tree = LiveTree(console(height=24))
-    run = await shown(Graph(start=Count), Count(n=0), tree=tree, max_iters=0)
+    with observing(tree.observe):
+        await Graph(start=Count).arun(Count(n=0), max_iters=0)
     frame = plain(tree.frame())
     assert "n  1999" in frame
     assert frame.count("\n") < 24
     assert re.match(r"… [\d,]+ more\n", frame)
-    assert re.search(r"… 1,\d\d\d more nodes\n", run.whole)
+    assert re.search(r"… 1,\d\d\d more nodes\n", plain(tree.whole()))
     assert tree.summary().plain.startswith("2,000 nodes in")
     (view,) = tree.views.values()
     assert len(view.history.run.steps) <= MOST_STEPS
 
 
 async def test_nodes_that_are_done_are_printed_once_and_leave_the_rest_of_the_screen_to_others():
-    tree, frames = LiveTree(console()), []
-    _look[0] = lambda: frames.append(plain(tree.frame()))
+    tree = LiveTree(console())
     with tree:
-        await shown(Graph(start=Count), Count(n=1990), tree=tree)
-    _look[0] = lambda: None
-    assert [re.findall(r"n  (\d+)", frame) for frame in frames] == [
+        run = await see(Count(n=1990), tree=tree)
+    assert [re.findall(r"n  (\d+)", frame) for frame in run.frames] == [
         [str(number)] for number in range(1990, 2000)
     ]
-    written = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", tree.console.file.getvalue())
+    written = unescaped(tree.console.file.getvalue())
     assert len(re.findall(r"│   n  1994  from Count", written)) == 1
 
 
 async def test_what_is_over_in_a_map_of_graphs_is_let_go_of():
-    class Item(Node):
-        number: int
-
-        async def __call__(self) -> None: ...
-
-    class All(Node):
-        numbers: list[int]
-        done: Annotated[list[Item], Map(Graph(start=Item), over="numbers")]
-
-        async def __call__(self) -> None: ...
-
-    run = await shown(Graph(start=All), All(numbers=list(range(500))))
+    run = await see(All(numbers=[*range(34, 534)]))
     (view,) = run.tree.views.values()
     assert len(view.history.graphs) < 10
     assert run.tree.summary().plain.startswith("501 nodes in")
@@ -615,21 +581,13 @@ class Answer(Node):
 async def test_secrets_are_shown_neither_in_the_tree_nor_in_the_lines():
     login = Login(user="ana", password=SecretStr("sesame-2"), pin="sesame-3")
     start = Secretive(login=login, key="sesame-4", url="https://ana:sesame-5@host/?key=sesame-6")
-    lm = Speaking(
-        {"Answer": {"said": "open"}},
-        ['{"said": "sesame-7', Attempt(1, "", "invalid", ("sesame-8",))],
-    )
-    tree, lines = LiveTree(console()), PlainLines(console(force_terminal=False))
-    frames: list[str] = []
-    _look[0] = lambda: frames.append(plain(tree.frame()))
-    with observing(lines.observe):
-        await shown(Graph(start=Secretive), start, tree=tree, lm=lm)
-    _look[0] = lambda: None
-    everything = "\n".join([*frames, plain(tree.whole()), lines.console.file.getvalue()])
-    assert "user='ana'" in everything
-    assert "host" in everything
-    assert "(withheld)" in everything
-    assert "sesame" not in everything
+    telling = ['{"said": "sesame-7', Attempt(1, "", "invalid", ("sesame-8",))]
+    run = await see(start, Speaking({"Answer": {"said": "open"}}, telling))
+    for shown in ("user='ana'", "host", "(withheld)", "said", "half"):
+        assert shown in run.whole
+        assert shown in run.lines
+    assert run.frames
+    assert "sesame" not in run.everything
 
 
 class Odd:
@@ -669,10 +627,7 @@ def test_values_are_shown_whatever_they_are():
     assert text_of(Location(city="Lisbon")) == "city='Lisbon'"
     assert text_of([Location(city="Lisbon")]) == "[Location(city='Lisbon')]"
     assert "sesame" not in text_of({"a": Hushed(password="sesame"), "b": [SecretStr("sesame")]})
-    assert (
-        text_of(["👩\u200d👧", "\\u200d", b"\\u200d"])
-        == "['👩\u200d👧', '\\\\u200d', b'\\\\u200d']"
-    )
+    assert text_of(["👩\u200d👧", "\\u200d"]) == "['👩\u200d👧', '\\\\u200d']"
     assert text_of(Token("sesame")) == text_of([Token("sesame")])[1:-1] == "Token(…)"
 
 
@@ -697,6 +652,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.once
 @some
 @given(values, st.integers(1, 500))
 def test_no_value_is_longer_than_it_may_be_or_has_anything_a_terminal_would_obey(value, longest):
@@ -724,17 +680,13 @@ async def test_control_characters_reach_no_terminal():
         pass
 
     lm = Speaking({"Thought": {"idea": evil}}, [evil, Restart(Worse(evil), 1.0), evil])
-    start = Evil(given=evil, many=[evil])
-    tree = LiveTree(console())
-    lines = PlainLines(console(force_terminal=False))
-    frames: list[str] = []
-    _look[0] = lambda: frames.append(plain(tree.frame()))
-    with observing(lines.observe):
-        await shown(Graph(start=Evil), start, tree=tree, lm=lm)
-    _look[0] = lambda: None
-    for text in [*frames, plain(tree.whole()), lines.console.file.getvalue()]:
-        assert all(char.isprintable() or char == "\n" for char in text)
-    assert "gnp" in frames[0]
+    run = await see(Evil(given=evil, many=[evil]), lm)
+    assert all(char.isprintable() or char == "\n" for char in run.everything)
+    assert "gnp" in run.frames[0]
+    for kind in (PlainLines, Display, LiveTree):
+        display = kind(console())
+        display.say("note: \x1b]0;mine\x07 \u202e")
+        assert display.console.file.getvalue() == "note: \\x1b]0;mine\\x07 \\u202e\n"
 
 
 # Whatever a run does.
@@ -749,20 +701,23 @@ class Runs(list[list[Record]]):
 def runs() -> Runs:
     """The records of runs of all kinds."""
 
+    async def recorded(start: Node, lm: Any = None, journal: Any = None) -> list[Record]:
+        records: list[Record] = []
+        with observing(lambda run, record: records.append(record)), suppress(Exception):
+            await Graph(start=type(start)).arun(start, lm, journal=journal)
+        return records
+
     async def all_of_them() -> list[list[Record]]:
         journal = MemoryJournal()
+        telling = ["text", Restart(ValueError("x"), 1.0)]
         return [
-            await recorded(dressing, Wake(message="ugh"), lm=script()),
-            await recorded(dressing, Wake(message="ugh"), lm=script(), journal=journal),
-            await recorded(report_graph, Report(texts=list("abcdef")), lm=summing_up()),
-            await recorded(report_graph, Report(texts=list("ab")), lm=ScriptedLM([])),
-            await recorded(Graph(start=Asks), Asks(amount=1)),
-            await recorded(Graph(start=Asks), Asks(amount=1), journal=journal),
-            await recorded(
-                dressing,
-                Wake(message="ugh"),
-                lm=Speaking({"Day": {"mood": "groggy"}}, ["text", Restart(ValueError("x"), 1.0)]),
-            ),
+            await recorded(ugh, script()),
+            await recorded(ugh, script(), journal),
+            await recorded(Report(texts=list("abcdef")), summing_up()),
+            await recorded(Report(texts=list("ab")), ScriptedLM([])),
+            await recorded(Asks(amount=1)),
+            await recorded(Asks(amount=1), None, journal),
+            await recorded(ugh, Speaking({"Day": {"mood": "groggy"}}, telling)),
         ]
 
     return Runs(asyncio.run(all_of_them()))
@@ -783,6 +738,7 @@ which, share, seed = st.integers(0, 6), st.floats(0, 1), st.integers(0, 2**32)
 size = st.tuples(st.integers(1, 200), st.integers(1, 60))
 
 
+@pytest.mark.once
 @some
 @given(which, share, size)
 def test_a_run_is_drawn_that_was_cut_off_anywhere_and_resumed(runs, which, share, size):
@@ -793,6 +749,7 @@ def test_a_run_is_drawn_that_was_cut_off_anywhere_and_resumed(runs, which, share
     draws([resumed, *rest], *size, records[:cut])
 
 
+@pytest.mark.once
 @some
 @given(which, share, seed, size)
 def test_records_are_drawn_however_graphs_interleave_and_whichever_are_missing(
@@ -829,30 +786,35 @@ def test_records_may_come_from_several_threads(runs):
     assert "✓ Wake" in plain(tree.whole()) or "Report" in plain(tree.whole())
 
 
+@pytest.mark.parametrize("width", [80, 160])
+def test_notes_stand_under_each_other(runs, width):
+    tree, run = LiveTree(console(width=width)), ObservedRun("run")
+    for record in runs[0]:
+        tree.observe(run, record)
+    rows = [line for line in plain(tree.whole()).splitlines() if " get_" in line]
+    assert len({row.index(" get_") for row in rows}) == 1
+
+
 # On the screen.
 
 
 async def test_the_tree_is_drawn_over_itself_and_stays_when_the_run_is_over():
     tree = LiveTree(console(color_system="standard"))
     with tree:
-        await shown(dressing, Wake(message="ugh"), tree=tree, lm=script())
+        await see(ugh, script(), tree=tree)
     written = tree.console.file.getvalue()
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor
     drawn, _, left = written.rpartition("\x1b[1A\x1b[2K")
     assert "Packed" in drawn
-    left = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", left)
-    assert left == plain(tree.whole()) + "\n"
-    assert "✓ Packed" in left
+    assert unescaped(left) == plain(tree.whole()) + "\n"
+    assert "✓ Packed" in unescaped(left)
 
 
 async def test_the_tree_is_off_the_screen_while_somebody_is_asked():
     tree = LiveTree(console())
-
-    def written() -> str:
-        return tree.console.file.getvalue()
-
+    written = tree.console.file.getvalue
     with tree:
-        await shown(dressing, Wake(message="ugh"), tree=tree, lm=script())
+        await see(ugh, script(), tree=tree)
         with tree.asking():
             off = written()
             assert off.endswith("\n\n"), "what led to the question, and room for it"
@@ -886,7 +848,7 @@ async def test_a_run_whose_terminal_is_gone_comes_out_as_it_does(kind, caplog, m
     display = kind(err())
     with display, observing(display.observe):
         file.gone = True
-        result = await dressing.arun(Wake(message="ugh"), lm=script())
+        result = await dressing.arun(ugh, lm=script())
     assert type(result.result) is Packed
     assert not caplog.records
 
@@ -899,38 +861,23 @@ async def test_a_terminal_without_unicode_gets_plain_characters(encoding):
     lines = PlainLines(Console(file=file, width=80))
     with observing(lines.observe):
         with tree:
-            await shown(dressing, Wake(message="日本 … é"), tree=tree, lm=script())
+            await see(Wake(message="日本 … é"), script(), tree=tree)
         tree.console.print(tree.summary())
     file.flush()
-    written = raw.getvalue().decode(encoding)
-    left = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", written)
+    left = unescaped(raw.getvalue().decode(encoding))
     assert "+ Wake" in left
     assert "-> Outfit" in left
     assert "\\u65e5" in left
-
-
-def test_at_80_and_160_columns_notes_stand_under_each_other(runs):
-    for width in (80, 160):
-        tree = LiveTree(console(width=width))
-        for record in runs[0]:
-            tree.observe(_run, record)
-        rows = [line for line in plain(tree.whole()).splitlines() if " get_" in line]
-        assert len({row.index(" get_") for row in rows}) == 1
-
-
-_run = ObservedRun("run")
 
 
 # Lines.
 
 
 async def test_lines_say_what_happens_one_each_without_escapes():
-    lines = PlainLines(console(force_terminal=False))
-    with lines, observing(lines.observe):
-        await dressing.arun(Wake(message="ugh"), lm=script())
-    written = lines.console.file.getvalue()
+    written = (await see(ugh, script())).lines
     assert "\x1b" not in written
-    assert [line[10:] for line in without_parens(written).splitlines()] == [
+    without_facts = re.sub(r"  \(\d.*\)$", "", written, flags=re.M)
+    assert [line[10:] for line in without_facts.splitlines()] == [
         "Wake              message='ugh' hour=7",
         "  get_client      called for Day.weather(place)(client)",
         "  get_client      (withheld)",
@@ -950,38 +897,10 @@ async def test_lines_say_what_happens_one_each_without_escapes():
     assert all(re.match(r" +\d+\.\d\d s  ", line) for line in written.splitlines())
 
 
-def without_parens(text: str) -> str:
-    return re.sub(r"  \(\d.*\)$", "", text, flags=re.M)
-
-
-async def test_lines_say_what_failed_was_asked_again_and_waits():
-    written: list[str] = []
-    down = ScriptedLM([{"mood": "grim"}, {"mood": "groggy"}, ValueError("down")])
-    for graph, start, lm in [
-        (dressing, Wake(message="ugh"), down),
-        (Graph(start=Asks), Asks(amount=1), None),
-    ]:
-        lines = PlainLines(console(force_terminal=False))
-        with observing(lines.observe):
-            await recorded(graph, start, lm=lm)
-        written.append(lines.console.file.getvalue())
-    failed, waits = written
-    assert "LM              answer 1 was invalid: mood: Input should be" in failed
-    assert re.search(r" s  failed  .*ValueError: down", failed)
-    assert "waits for       an answer to 'Really?'" in waits
-    assert re.search(r" s  waiting$", waits, re.M)
-
-
-async def test_lines_about_a_map_of_many_items_are_few():
-    lines = PlainLines(console(force_terminal=False))
-    texts = [f"text {number}" for number in range(300)]
-    with observing(lines.observe):
-        await report_graph.arun(Report(texts=texts), lm=summing_up())
-    written = lines.console.file.getvalue()
-    assert "summaries[9]  Read" in written
-    assert "summaries[10]" not in written
-    assert written.count("\n") < 60
-    assert max(map(len, written.splitlines())) <= 200
+async def test_lines_say_what_was_not_valid_and_what_failed():
+    failed = await see(ugh, script({"mood": "grim"}, {"mood": "groggy"}, ValueError("down")))
+    assert "LM              answer 1 was invalid: mood: Input should be" in failed.lines
+    assert re.search(r" s  failed  .*ValueError: down", failed.lines)
 
 
 # Which display, and the sum.
@@ -1001,6 +920,9 @@ class Terminal(io.StringIO):
         (io.StringIO(), {"TERM": "xterm"}, False, PlainLines),
         (io.StringIO(), {"TERM": "xterm", "FORCE_COLOR": "1"}, False, PlainLines),
         (Terminal(), {"TERM": "xterm"}, True, Display),
+        (Terminal(), {"TERM": "xterm", "COLUMNS": "1"}, False, PlainLines),
+        (Terminal(), {"TERM": "xterm", "COLUMNS": "19"}, False, PlainLines),
+        (Terminal(), {"TERM": "xterm", "COLUMNS": "20"}, False, LiveTree),
     ],
 )
 def test_the_display_is_the_one_that_the_terminal_can_show(file, environment, quiet, kind):
@@ -1008,16 +930,10 @@ def test_the_display_is_the_one_that_the_terminal_can_show(file, environment, qu
     assert type(chosen) is kind
 
 
-@pytest.mark.parametrize("width", [1, 19])
-def test_a_terminal_too_narrow_for_a_tree_gets_lines(width: int):
-    assert type(display_for(Console(file=Terminal(), width=width))) is PlainLines
-    assert type(display_for(Console(file=Terminal(), width=20))) is LiveTree
-
-
 async def test_a_quiet_display_writes_nothing_and_knows_the_sum():
     silent = Display(console())
     with silent, observing(silent.observe):
-        await dressing.arun(Wake(message="ugh"), lm=script())
+        await dressing.arun(ugh, lm=script())
     assert silent.console.file.getvalue() == ""
     assert re.match(r"4 nodes in \S+ s · 3 LM calls · \$0$", silent.summary().plain)
 
@@ -1025,42 +941,18 @@ async def test_a_quiet_display_writes_nothing_and_knows_the_sum():
 @pytest.mark.parametrize(
     ("nodes", "seconds", "usage", "said"),
     [
-        (
-            3,
-            4.31,
-            Usage(2, 1000, 204, 0, 0.0041),
-            "3 nodes in 4.3 s · 2 LM calls · 1,204 tokens · $0.0041",
-        ),
-        (1, 0.0, Usage(), "1 node in 0 s"),
-        (
-            0,
-            75.2,
-            Usage(1, 0, 1, 0, None),
-            "0 nodes in 1 min 15 s · 1 LM call · 1 token · cost unknown",
-        ),
-        (2, 0.05, Usage(1, 5, 5, 0, 0.0), "2 nodes in 0.05 s · 1 LM call · 10 tokens · $0"),
-        (
-            2,
-            7200,
-            Usage(9, 10**6, 0, 0, 12.345),
-            "2 nodes in 2 h 00 min · 9 LM calls · 1,000,000 tokens · $12.35",
-        ),
-        (
-            1,
-            1,
-            Usage(1, 5, 5, 0, 0.00001234),
-            "1 node in 1.0 s · 1 LM call · 10 tokens · $0.000012",
-        ),
-        (
-            1,
-            1,
-            Usage(1, 1, 0, 0, 0.5, models=("a", "b")),
-            "1 node in 1.0 s · 1 LM call · 1 token · $0.50 · a, b",
-        ),
+        (3, 4.31, Usage(2, 1000, 204, 0, 0.0041), "2 LM calls · 1,204 tokens · $0.0041"),
+        (1, 0.0, Usage(), ""),
+        (0, 75.2, Usage(1, 0, 1, 0, None), "1 LM call · 1 token · cost unknown"),
+        (2, 0.05, Usage(1, 5, 5, 0, 0.0), "1 LM call · 10 tokens · $0"),
+        (2, 7200, Usage(9, 10**6, 0, 0, 12.345), "9 LM calls · 1,000,000 tokens · $12.35"),
+        (1, 1, Usage(1, 5, 5, 0, 0.00001234), "1 LM call · 10 tokens · $0.000012"),
+        (1, 1, Usage(1, 1, 0, 0, 0.5, models=("a", "b")), "1 LM call · 1 token · $0.50 · a, b"),
     ],
 )
 def test_the_sum_of_a_run_is_one_line(nodes, seconds, usage, said):
-    assert summary_of(nodes, seconds, usage) == said
+    first = f"{nodes} node{'s' * (nodes != 1)} in {took(seconds) or '0 s'}"
+    assert summary_of(nodes, seconds, usage) == (f"{first} · {said}" if said else first)
 
 
 def test_times_are_said_in_the_unit_that_fits():
@@ -1106,21 +998,13 @@ class Disappointed(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_an_error_of_somebodys_own_called_waiting_is_a_failure():
-    done = await shown(Graph(start=Hopeful), Hopeful())
-    assert re.search(r"✗ there +Waiting: nope", done.whole)
-    lines = PlainLines(console())
-    with lines, observing(lines.observe), suppress(Exception):
-        await Graph(start=Hopeful).arun(Hopeful())
-    assert "failed: Waiting: nope" in lines.console.file.getvalue()
-
-
-async def test_fields_that_code_will_give_are_not_said_to_come_from_an_lm():
-    frames = await watched(Graph(start=Hopeful), Hopeful())
-    assert "· text" in frames[1]
-    assert not any("LM" in frame for frame in frames)
-    done = await shown(Graph(start=Hopeful), Hopeful())
-    assert "look_at_it, 2 items" in done.whole
+async def test_an_error_called_waiting_is_a_failure_and_what_code_gives_is_not_from_an_lm():
+    run = await see(Hopeful())
+    assert re.search(r"✗ there +Waiting: nope", run.whole)
+    assert "failed: Waiting: nope" in run.lines
+    assert "· text" in run.frames[1]
+    assert not any("LM" in frame for frame in run.frames)
+    assert "look_at_it, 2 items" in run.whole
 
 
 # What others print.
@@ -1144,14 +1028,7 @@ def test_what_others_print_stands_above_the_tree_in_whole_lines(monkeypatch: pyt
             print("begun", end="", flush=True)
     finally:
         log.removeHandler(handler)
-    said = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", streams.err.getvalue())
+    said = unescaped(streams.err.getvalue())
     lines = [line for line in said.replace("\r", "\n").splitlines() if "nodes" not in line]
     assert [line for line in lines if line.strip()] == ["half a [/tmp] logged", "printed", "begun"]
     assert handler.stream is streams.err
-
-
-def test_what_is_said_beside_a_run_has_nothing_that_a_terminal_obeys():
-    for kind in (PlainLines, Display, LiveTree):
-        display = kind(Console(file=io.StringIO(), width=80, color_system=None))
-        display.say("note: \x1b]0;mine\x07 \u202e")
-        assert display.console.file.getvalue() == "note: \\x1b]0;mine\\x07 \\u202e\n"
