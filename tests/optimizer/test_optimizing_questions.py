@@ -143,7 +143,7 @@ async def test_ten_runs_of_one_question_are_no_ten_questions():
     assert lm.calls == 0
     assert found.made.examples == {"fill": 10}
     assert found.made.notes == [
-        "fill: there are 10 examples of 1 question, and it takes 10 questions or more to learn "
+        "fill: there are 10 examples of 1 question, and it takes 10 or more to learn "
         "from: it stays as it is"
     ]
     more = [*examples, *(told(f"nr {n}", "yes", f"run {n}") for n in range(9))]

@@ -4,9 +4,9 @@ call log, and with progress reports."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
@@ -80,19 +80,9 @@ class ProgressReporter:
         if self.listener is None:
             return
         asked = self.calls.statistics()
-        progress = Progress(
-            self.node,
-            self.part,
-            self.phase,
-            asked.calls,
-            asked.from_log,
-            asked.earlier.calls,
-            self.scored,
-            self.best,
-            note,
-        )
+        counts = asked.calls, asked.from_log, asked.earlier.calls, self.scored
         try:
-            self.listener(progress)
+            self.listener(Progress(self.node, self.part, self.phase, *counts, self.best, note))
         except Exception as error:
             self.listener = None
             log.warning("progress raised, and is not called again: %s", describe(error))
@@ -168,7 +158,7 @@ async def aoptimize_node(
 
     # In a thread, since it may have to import the packages of the optimizer.
     settings = await in_thread(checked_options, optimizer, options)
-    _check(node_cls, {"concurrency": concurrency, "minimum": minimum}, seed)
+    _check(node_cls, concurrency=concurrency, minimum=minimum, seed=seed)
     examples = await in_thread(examples_in, trainset)
     found = {part: part_examples(node_cls, part, examples) for part in PARTS}
     different = {part: distinct(each) for part, each in found.items()}
@@ -229,10 +219,10 @@ async def aoptimize_node(
 
 
 def _run_synchronously(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    @wraps(work)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return run_sync(lambda: work(*args, **kwargs), "optimize_node()", "await aoptimize_node(…)")
 
+    update_wrapper(call, work)
     call.__name__ = call.__qualname__ = "optimize_node"
     call.__doc__ = "`aoptimize_node` for sync callers. Inside a running event loop await that one."
     return call
@@ -242,15 +232,14 @@ optimize_node = _run_synchronously(aoptimize_node)
 """`aoptimize_node` for sync callers. Inside a running event loop await that one."""
 
 
-def _check(cls: Any, least_one: Mapping[str, Any], seed: Any) -> None:
+def _check(cls: Any, **numbers: Any) -> None:
     """Refuse what nothing could be done with, before anything is asked."""
     if not is_node_class(cls):
         raise TypeError(f"optimize_node({cls!r:.80}): give a node class")
-    for name, value in least_one.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"optimize_node({name}={value!r}): give 1 or more")
-    if type(seed) is not int or not 0 <= seed < 2**32:
-        raise ValueError(f"optimize_node(seed={seed!r}): give a whole number from 0 to 2**32 - 1")
+    for name, value in numbers.items():
+        least, most = (0, 2**32 - 1) if name == "seed" else (1, 2**32 - 1)
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"optimize_node({name}={value!r}): give a number from {least} on")
 
 
 def _replaces_written(cls: type[Node], predictor: NodePredictor) -> bool:
@@ -267,8 +256,6 @@ _PARSED: Final = (
 
 def _too_few(count: int, questions: int, minimum: int) -> str:
     have = "there is 1 example" if count == 1 else f"there are {count or 'no'} examples"
-    takes = f"{minimum}"
     if questions < count:
         have += " of 1 question" if questions == 1 else f" of {questions} questions"
-        takes += " question" if minimum == 1 else " questions"
-    return f"{have}, and it takes {takes} or more to learn from: it stays as it is"
+    return f"{have}, and it takes {minimum} or more to learn from: it stays as it is"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import create_model
 from pydantic_core import from_json
 
-from bae.draft import validated
 from bae.evals.case_types import every_node
 from bae.evals.judge import Refusals
 from bae.exceptions import BaeError, BaeLMError, FillError, RouteError
@@ -35,13 +34,14 @@ from bae.lm.requests import ask
 from bae.lm.signatures import known_inputs
 from bae.node import Node
 from bae.optimizer.calls import student_for
+from bae.optimizer.metrics import read_back
 from bae.optimizer.node_schemas import Part, chooses
 from bae.optimizer.predictors import (
     answer_values,
     output_values,
     prompt_example,
 )
-from bae.plan import NodePlan, plan_of
+from bae.plan import plan_of
 from bae.usage import Attempt, Event, metered
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class PartQuestion:
         if of.part == "choice" and not found:
             found.append(node_like(of.cls.__name__, {}))
         self.source = found[0] if found else None
-        self.resolved = dict(_resolved(of.cls, known.get("context", {})))
+        self.resolved = read_back(of.cls, known.get("context", {}))
         if of.part == "fill":
             prompt = fill_prompt(of.cls, asked_fields(of.cls), {}, of.instruction, None)
             question = replace(prompt.question, resolved=self.resolved, source=self.source)
@@ -203,24 +203,15 @@ def _class_like(name: str, fields: tuple[str, ...]) -> type[Node]:
         return create_model(name, __base__=Node, __module__=__name__, **types)
 
 
-def _resolved(cls: type[Node], context: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """The context of a node, as far as it can be read back from what the model was shown."""
-    for name, value in context.items():
-        try:
-            yield name, validated(cls, {name: value}, frozenset({name}))[name]
-        except Exception:  # validators are code of the node's own
-            continue
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunAnswer:
     """The answer to a question, asked as a run asks: None if there is no valid one. `valid` if the
     first attempt was; `refusal` is why the LM refused the question, such as its length. `chosen` is
     whether the LM chose the node of a fill when it was asked to choose and fill at once; None if it
     was not asked so."""
 
-    answer: dict[str, Any] | None
-    valid: bool
+    answer: dict[str, Any] | None = None
+    valid: bool = False
     refusal: str = ""
     chosen: bool | None = None
 
@@ -238,41 +229,37 @@ class RunAsker:
         self._of = questions
         self._lm = lm
         self._refusals = Refusals()
-        self._choosers: dict[str, list[NodePlan]] = {}
-        for cls in () if graph is None else every_node(graph):
-            plan = plan_of(cls, strict=True)
-            if chooses(cls) and questions.cls in plan.successors:
-                self._choosers.setdefault(cls.__name__, []).append(plan)
+        plans = [plan_of(cls, strict=True) for cls in (every_node(graph) if graph else ())]
+        self._choosers = [
+            plan for plan in plans if chooses(plan.node) and questions.cls in plan.successors
+        ]
 
     async def ask(
         self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> RunAnswer:
         """Ask until there is an answer, with a learned prompt for this part or without any."""
-        with in_scene(self._of.scene):
-            question = PartQuestion(self._of, known)
-        prompted = self._of.with_prompt(backend, question, learned_prompt)
-        asked = Reworded(prompted, partial(_text_with, known))
+        found = RunAnswer()
         verdicts: list[str] = []
 
         def watch(event: Event) -> None:
             if isinstance(event, Attempt):
                 verdicts.append(event.verdict)
 
-        answer: dict[str, Any] | None = None
-        refusal = ""
-        one_call = _OneCall()
         with metered(watch), in_scene(self._of.scene):
+            question = PartQuestion(self._of, known)
+            prompted = self._of.with_prompt(backend, question, learned_prompt)
+            asked = Reworded(prompted, partial(_text_with, known))
             try:
                 if self._of.part == "choice":
-                    answer = await self._choose(backend, asked, question)
+                    found.answer = await self._choose(backend, asked, question)
                 else:
-                    node = await self._fill_in_one_call(backend, asked, question, one_call)
+                    node = await self._fill_in_one_call(backend, asked, question, found)
                     if node is None:
                         verdicts.clear()  # those were about the choice
                         node = await asked.fill(
                             self._of.cls, question.resolved, self._of.instruction, question.source
                         )
-                    answer = self._of.answer_in(node)
+                    found.answer = self._of.answer_in(node)
                 self._refusals.reset()
             except (FillError, RouteError):
                 self._refusals.reset()
@@ -280,9 +267,9 @@ class RunAsker:
                 if not self._refusals.is_about_the_question(error):
                     raise
                 verdicts.clear()
-                refusal = error.message
-        valid = bool(verdicts) and all(each == "valid" for each in verdicts)
-        return RunAnswer(answer, valid, refusal, one_call.chosen)
+                found.refusal = error.message
+        found.valid = bool(verdicts) and all(each == "valid" for each in verdicts)
+        return found
 
     async def _choose(
         self, backend: Backend, asked: Backend, question: PartQuestion
@@ -305,29 +292,29 @@ class RunAsker:
         return {"choice": names[chosen]}
 
     async def _fill_in_one_call(
-        self, backend: Backend, asked: Backend, question: PartQuestion, one_call: _OneCall
+        self, backend: Backend, asked: Backend, question: PartQuestion, found: RunAnswer
     ) -> Node | None:
-        """The node, if a run chooses and fills it in one call and the model chooses it. With a
-        learned prompt for the fill the choice is still asked for, in other words; `one_call` notes
-        what it was."""
+        """The node, if a run chooses and fills it in one call and the model chooses it, which
+        `found` notes. With a learned prompt for the fill the choice is still asked for, in other
+        words."""
         cls, source = self._of.cls, question.source
-        choosers = [] if source is None else self._choosers.get(type(source).__name__, [])
+        choosers = [each for each in self._choosers if each.name == type(source).__name__]
         if source is None or len(choosers) != 1:
             return None
         types, fillable = choosers[0].offered, self._fillable(choosers[0].node)
         if cls not in choice_with(backend, types, fillable, source).fillable:
             return None
-        one_call.chosen = False
+        found.chosen = False
         try:
             chosen, made = await asked.route(source, types, fillable)
         except RouteError:
             return None
         except FillError as error:
-            if error.node_type is cls:
-                one_call.chosen = True
+            found.chosen = error.node_type is cls
+            if found.chosen:
                 raise
             return None
-        one_call.chosen = chosen is cls
+        found.chosen = chosen is cls
         return made if type(made) is cls else None
 
     def _fillable(self, cls: type[Node]) -> Sequence[type[Node]]:
@@ -337,10 +324,3 @@ class RunAsker:
         return [
             each for each, lm in lms.items() if lm is own or (isinstance(lm, str) and lm == own)
         ]
-
-
-@dataclass(slots=True)
-class _OneCall:
-    """Whether the LM chose the node when asked to choose and fill at once; None if not asked."""
-
-    chosen: bool | None = None
