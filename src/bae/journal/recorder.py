@@ -168,10 +168,13 @@ class JournalRecorder(Recorder):
         codec, field = node_codec(gate.node_type), gate.field_name
         if not self.journal.secrets and field in codec.secret:
             return value  # no other answer can be there: it would have to be stored
-        if await self.journal.answer(run.run_id, gate.address, codec.dump_answer(field, value)):
+        # After the deadline it is the default, which is no answer.
+        is_late = gate.deadline is not None and gate.deadline <= time()
+        text = codec.dump_answer(field, value)
+        if not is_late and await self.journal.answer(run.run_id, gate.address, text):
             return value
-        first = (await self.journal.read(run.run_id)).answers[gate.address]
-        return codec.read_answer(field, first)
+        first = (await self.journal.read(run.run_id)).answers.get(gate.address)
+        return value if first is None else codec.read_answer(field, first)
 
     async def finish(self, run: Run, ended: RunEnded) -> None:
         """Store how the run ended and release the claim, even if this is cancelled meanwhile."""
