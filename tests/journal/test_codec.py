@@ -465,7 +465,7 @@ def _containers(
 typed = st.recursive(st.sampled_from(leaves), _containers, max_leaves=3)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_values_of_types_made_of_types_read_back_as_they_were(data: st.DataObject) -> None:
     declared, values = data.draw(typed)
@@ -483,7 +483,7 @@ mixed: list[tuple[Any, Any]] = [
 ]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_where_types_overlap_a_value_is_kept_as_it_is_or_not_at_all(data: st.DataObject) -> None:
     declared, values = data.draw(st.sampled_from(mixed))

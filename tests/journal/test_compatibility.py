@@ -12,7 +12,7 @@ import pytest
 
 from bae import Graph
 from bae.exceptions import JournalError
-from bae.journal import Change, Journal, MemoryJournal, RunInfo, StoredRun, check
+from bae.journal import Change, Journal, RunInfo, StoredRun, check
 from bae.journal.compatibility import changes_for, refuse_changes
 from bae.journal.export import RecordedRuns
 from bae.testing import ScriptedLM
@@ -111,11 +111,6 @@ def lm() -> ScriptedLM:
 
 def _asks_size(asked: Any) -> bool:
     return "size" in asked.target.model_fields
-
-
-@pytest.fixture
-def journal() -> Journal:
-    return MemoryJournal()
 
 
 async def parked(journal: Journal, run_id: str = "r1", day: Graph[Any, Any] | None = None) -> None:

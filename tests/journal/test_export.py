@@ -262,7 +262,7 @@ def parsed(run: StoredRun) -> Any:
     return run.info, shape, lines, {gate: json.loads(a) for gate, a in run.answers.items()}
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(stored_runs(), max_size=3, unique_by=lambda run: run.info.run_id))
 def test_every_run_reads_back_as_it_was_written(runs):
     written = b"".join(line for run in runs for line in write_run(run))

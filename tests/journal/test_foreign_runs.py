@@ -30,7 +30,7 @@ class Other(EndNode):
 
 
 GRAPH = Graph(start=Start)
-BAD = ["", " ", "last", "a\nb", "a\x1b[31m", "\u202ea", "a\x00", '"""\n']
+BAD = ["", " ", "last", "a\nb", "a\x1b[31m", "\u202ea", "a\x00", '"""\n', "half \ud800"]
 
 
 async def stored(**changed: Any) -> StoredRun:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from bae import LM, Dep, Gate, Graph, JournalError, Map, Node, OpenGate
+from bae import Dep, Gate, Graph, JournalError, Map, Node, OpenGate
 from bae.exceptions import FillError, NodeError, describe, faults
 from bae.journal import MemoryJournal
 from bae.journal.codec import ANYTHING, Unkeepable, same, value_codec
@@ -99,7 +99,7 @@ def written(write: Callable[[], str]) -> str | None:
 NODES = {name: node_with(declared) for name, (declared, _) in KINDS.items()}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_field_reads_back_as_it_is_or_is_refused(kind: str, data: st.DataObject) -> None:
@@ -121,7 +121,7 @@ class Open(Node):
     model_config = ConfigDict(extra="allow")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=30)
 @given(st.dictionaries(texts, anything, max_size=3))
 def test_an_undeclared_field_reads_back_as_it_is_or_is_refused(extra: dict[str, Any]) -> None:
     node = Open.model_construct(**{f"x{name}": value for name, value in extra.items()})
@@ -213,7 +213,7 @@ def hostile_fields() -> Iterator[Any]:
                 yield pytest.param(kind, field.name, id=f"{kind}.{field.name}")
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=6)
 @given(data=st.data())
 @pytest.mark.parametrize(("kind", "name"), [*hostile_fields()])
 def test_a_record_with_anything_in_it_is_refused_or_can_be_read(
@@ -266,19 +266,7 @@ async def test_what_a_journal_cannot_store_of_an_answer_is_asked_for_again(said:
     assert "with these fields alone: inner" in turn.correction
 
 
-class Asking(Node):
-    async def __call__(self, lm: LM) -> Filled:
-        return await lm.make(self, Filled)
-
-
-async def test_a_body_that_asks_has_it_asked_for_again_too() -> None:
-    lm = Model(Answer('{"inner": {"text": "a", "number": NaN}}'), FINE)
-    async with MemoryJournal() as journal:
-        result = await Graph(start=Asking).arun(Asking(), lm=lm, journal=journal)
-    assert result.result == Filled(inner=Inner(text="a", number=1))
-
-
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=20)
 @given(anything)
 async def test_any_parsed_answer_is_stored_or_asked_for_again(value: Any) -> None:
     class Told(EndNode):
@@ -316,14 +304,3 @@ async def test_the_line_of_a_failed_run_has_each_error_once() -> None:
         (run,) = await journal.runs()
     assert run.error.count("inner.text") == 1
     assert "ValidationError" in run.error
-
-
-async def test_a_run_id_is_unicode() -> None:
-    done = Graph(start=Told)
-    async with MemoryJournal() as journal:
-        await done.arun(Told(), journal=journal, run_id="a")
-        with pytest.raises(JournalError, match="cannot be called"):
-            await done.arun(Told(), journal=journal, run_id="half \ud800")
-        with pytest.raises(JournalError, match="cannot be called"):
-            await done.fork("a", at=0, journal=journal, new_id="half \ud800")
-        assert [run.run_id for run in await journal.runs()] == ["a"]

@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 
 from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.exceptions import FillError, JournalError
-from bae.journal import Journal, MemoryJournal, Provenance
+from bae.journal import Journal, Provenance
 from bae.lm import Answer, Usage
 from bae.testing import ScriptedLM
 from end_node import EndNode
@@ -108,11 +108,6 @@ def lm() -> ScriptedLM:
         },
         choices=[Evening],
     )
-
-
-@pytest.fixture
-def journal() -> Journal:
-    return MemoryJournal()
 
 
 async def yes(_: OpenGate) -> bool:

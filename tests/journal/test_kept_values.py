@@ -10,8 +10,7 @@ import pytest
 from pydantic import Field, SecretStr
 
 from bae import Dep, DepError, Graph, JournalError, Map, Node, NodeError, ProofError
-from bae.journal import Journal, MemoryJournal
-from bae.testing import ScriptedLM
+from bae.journal import Journal
 from end_node import EndNode
 from journal_parts import refused
 from kept_runs import World
@@ -23,11 +22,6 @@ WORLD = World()
 def world() -> World:
     WORLD.__init__()
     return WORLD
-
-
-@pytest.fixture
-def journal() -> Journal:
-    return MemoryJournal()
 
 
 async def get_key() -> SecretStr:
@@ -187,27 +181,6 @@ async def test_the_text_of_prompts_can_be_left_out(journal: Journal):
     assert '"prompt"' in judged[0]
 
 
-async def test_a_value_without_a_declared_type_is_kept_where_it_is_plain(journal: Journal):
-    async def get_any() -> Any:
-        WORLD.do("any")
-        return {"a": [1, 2.5, None, "x"]}
-
-    class Loose(Node):
-        value: Annotated[Any, Dep(get_any)]
-
-        async def __call__(self) -> None:
-            WORLD.do("loose")
-
-    loose = Graph(start=Loose)
-    WORLD.failing.add("loose")
-    with pytest.raises(NodeError):
-        await loose.arun(Loose(), journal=journal, run_id="one")
-    WORLD.mend()
-    result = await loose.resume("one", ScriptedLM([]), journal=journal)
-    assert result.trace[-1].value == {"a": [1, 2.5, None, "x"]}
-    assert WORLD.done == {"any": 1, "loose": 1}
-
-
 class Item(Node):
     code: SecretStr
 
@@ -238,24 +211,6 @@ async def test_secrets_that_items_of_a_map_start_with_come_from_the_map(journal:
     result = await batch.resume("one", journal=journal, given={"Batch.codes": codes})
     assert [sent.length for sent in result.trace[-1].sent] == [1, 2]
     assert WORLD.done == {"send a": 1, "send bb": 1, "sent 1": 1, "sent 2": 1}
-
-
-class Handles(Node):
-    handles: Annotated[list[Handle], Dep(lambda: [Handle(), Handle()])]
-    kinds: Annotated[list[str], Map(lambda handle: WORLD.do("kind") or "h", over="handles")]
-
-    async def __call__(self) -> None:
-        WORLD.do("handles")
-
-
-async def test_results_for_items_that_are_made_anew_are_not_kept_for_others(journal: Journal):
-    handles = Graph(start=Handles)
-    WORLD.failing.add("handles")
-    with pytest.raises(NodeError):
-        await handles.arun(Handles(), journal=journal, run_id="one")
-    WORLD.mend()
-    result = await handles.resume("one", journal=journal)
-    assert result.trace[-1].kinds == ["h", "h"]
 
 
 async def test_a_name_in_given_that_no_class_has_is_told(journal: Journal):

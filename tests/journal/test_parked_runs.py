@@ -9,14 +9,9 @@ import pytest
 from pydantic import AfterValidator
 
 from bae import Dep, Gate, GateError, Graph, Map, Node, OpenGate
-from bae.journal import Journal, MemoryJournal
+from bae.journal import Journal
 from end_node import EndNode
 from journal_parts import refused
-
-
-@pytest.fixture
-def journal() -> Journal:
-    return MemoryJournal()
 
 
 class Refund(EndNode):

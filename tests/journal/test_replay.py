@@ -23,7 +23,7 @@ from bae import (
     ReplayError,
     RouteError,
 )
-from bae.journal import Journal, MemoryJournal
+from bae.journal import Journal
 from bae.testing import ScriptedLM
 from end_node import EndNode
 from kept_runs import World
@@ -38,11 +38,6 @@ def world() -> World:
     WORLD.__init__()
     SWITCH.clear()
     return WORLD
-
-
-@pytest.fixture
-def journal() -> Journal:
-    return MemoryJournal()
 
 
 async def get_place() -> str:

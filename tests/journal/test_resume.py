@@ -21,7 +21,7 @@ from bae import (
     OpenGate,
 )
 from bae.exceptions import BudgetError, DepError
-from bae.journal import Journal, MemoryJournal, RunResumed, StepStarted
+from bae.journal import Journal, RunResumed, StepStarted
 from bae.lm import Budget
 from bae.testing import ScriptedLM
 from end_node import EndNode
@@ -33,11 +33,6 @@ from kept_runs import WORLD, Outfit, Packed, Stay, World, get_place, get_weather
 def world() -> World:
     WORLD.__init__()
     return WORLD
-
-
-@pytest.fixture
-def journal() -> Journal:
-    return MemoryJournal()
 
 
 class Ask(Node):

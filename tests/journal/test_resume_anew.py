@@ -31,11 +31,6 @@ def world() -> World:
     return WORLD
 
 
-@pytest.fixture
-def journal() -> Journal:
-    return MemoryJournal()
-
-
 class Client:
     """Something no journal holds."""
 

@@ -13,7 +13,7 @@ from datetime import date
 from typing import Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, create_model
 
@@ -137,19 +137,16 @@ def test_a_graph_that_is_only_renamed_has_the_same_hash():
 def test_a_shape_is_the_same_in_every_process():
     code = HEAD + DAY + "from bae.journal.shape import shape_of\n"
     code += 'Start.__annotations__; s = shape_of(Graph(start=Start)); print(s.hash, s.json, sep="")'
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for seed in ("0", "77")
-    }
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
 
     here = shape_of(graph(DAY))
-    assert texts == {here.hash + here.json}
+    assert there.stdout.strip() == here.hash + here.json
 
 
 def test_a_shape_is_the_same_on_every_python():
@@ -329,6 +326,7 @@ def holding(tp: Any) -> Graph[Any, Any]:
     return Graph(start=type("Start", (Node,), body))
 
 
+@settings(max_examples=30)
 @given(json_types, json_types)
 def test_a_type_has_the_shape_of_itself_and_no_other(one: Any, two: Any):
     first, second = shape_of(holding(one)), shape_of(holding(two))

@@ -5,7 +5,6 @@ nothing of what was said in it unless that is asked for, and never with secrets.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import subprocess
@@ -26,7 +25,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from bae import LM, Dep, DepError, Gate, Graph, Map, Node, NodeError, Recall
-from bae.exceptions import JournalError
 from bae.journal import Record, RunEnded, RunStarted, StepStarted
 from bae.journal.sqlite import SQLiteJournal
 from bae.journal.store import Journal
@@ -37,7 +35,7 @@ from bae.records import AnswerRestarted, Asker, FillStarted, RunResumed
 from bae.run import Run
 from bae.testing import ScriptedLM
 from bae.work import Work
-from bounded import BOUND, some_turns
+from bounded import BOUND
 from end_node import EndNode
 
 pytestmark = pytest.mark.once
@@ -205,17 +203,10 @@ WAYS = [
 ]
 
 
-async def test_everything_a_run_does_is_a_span_under_the_right_parent(traced: Traced):
-    with tracing(traced.provider):
-        await graph.arun(start, script(), answer=yes)
-    assert traced.ways() == sorted(WAYS)
-
-
-async def test_a_run_that_is_over_gives_the_same_spans_with_the_times_of_its_records(
-    traced: Traced,
-):
+async def test_a_run_and_its_records_give_the_same_spans_under_the_right_parents(traced: Traced):
     with tracing(traced.provider):
         result = await graph.arun(start, script(), answer=yes)
+    assert traced.ways() == sorted(WAYS)
     live = sorted((s.name, s.start_time, s.end_time, s.attributes) for s in traced.spans)
     traced.kept.clear()
     export(result.journal, traced.provider)
@@ -391,15 +382,10 @@ async def test_calls_of_bodies_and_dependencies_stand_under_them(traced: Traced)
     ("model", "provider"),
     [
         ("claude-sonnet-5", "anthropic"),
-        ("anthropic/claude-sonnet-5", "anthropic"),
-        ("gpt-6-mini", "openai"),
         ("openai/gpt-6", "openai"),
         ("azure/my-deployment", "azure.ai.openai"),
         ("bedrock/anthropic.claude", "aws.bedrock"),
-        ("gemini-3-pro", "gcp.gemini"),
-        ("mistral-large", "mistral_ai"),
         ("SmolLM2-135M-Instruct", "unknown"),
-        ("", "unknown"),
     ],
 )
 def test_the_provider_is_told_from_the_name_of_the_model(model: str, provider: str):
@@ -534,46 +520,6 @@ async def test_a_run_of_which_no_more_is_heard_ends_its_spans_when_it_is_dropped
     ]
     assert outcome(traced.one("invoke_agent Ask")) == ("interrupted", "UNSET")
     assert traced.one("invoke_agent Ask").end_time == int(102 * 1e9)
-
-
-async def test_dependencies_begun_early_stand_under_the_step_they_are_for(traced: Traced):
-    early, filled = asyncio.Event(), asyncio.Event()
-
-    async def get_early() -> int:
-        early.set()
-        await filled.wait()
-        return 1
-
-    class One(Node):
-        async def __call__(self) -> Two: ...
-
-    class Base(EndNode):
-        value: Annotated[int, Dep(get_early)]
-
-    class Two(Node):
-        text: str
-
-        async def __call__(self) -> Three:
-            return Three()
-
-    class Three(Base):
-        async def __call__(self) -> None: ...
-
-    class Slow(Model):
-        async def answer(self, prompt: Prompt) -> Answer:
-            async with asyncio.timeout(BOUND):
-                await early.wait()
-            filled.set()
-            return await super().answer(prompt)
-
-    with tracing(traced.provider):
-        await Graph(start=One).arun(One(), Slow('{"text": "two"}'))
-    dep = traced.one("dep get_early")
-    parent = traced.parent(dep)
-    assert parent is not None
-    assert (parent.name, said(parent)["bae.step"]) == ("step Three", 2)
-    assert dep.start_time < (traced.one("fill Two").end_time or 0)  # type: ignore[operator]
-    assert traced.one("step Two").end_time <= parent.end_time  # type: ignore[operator]
 
 
 # --- where traces join ------------------------------------------------------------------------
@@ -779,21 +725,6 @@ async def test_a_replay_is_not_traced_since_nothing_happens_in_it(traced: Traced
     with tracing(traced.provider):
         await telling.replay("r1", journal=journal)
     assert traced.spans == []
-
-
-async def test_a_run_that_a_journal_refuses_leaves_no_span_open_and_none_current(
-    traced: Traced, journal: Journal
-):
-    with tracing(traced.provider):
-        for _ in range(2):
-            with contextlib.suppress(JournalError):
-                lm = Model('{"text": "that"}')
-                await telling.arun(Ask(question="what?"), lm, journal=journal, run_id="r1")
-            assert trace.get_current_span() is trace.INVALID_SPAN
-    await some_turns()
-    gc.collect()
-    refused = [s for s in traced.named("invoke_agent Ask") if outcome(s)[0] != "ended"]
-    assert {outcome(span)[0] for span in refused} <= {"interrupted", "failed"}
 
 
 async def test_a_journal_that_stops_anywhere_makes_a_trace_with_every_span_ended(traced: Traced):
