@@ -248,7 +248,7 @@ async def test_reading_a_run_back_takes_work_in_proportion_to_its_length(make: M
     made = await make(2)
     for read in READERS.values():
         await read(*made)  # what is worked out once is known after that
-    for n in (4, 8, 12):
+    for n in (3, 6, 9):
         graph, journal = await make(n)
         for name, read in READERS.items():
             with Lines() as lines:
