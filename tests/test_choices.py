@@ -115,16 +115,6 @@ async def test_none_is_offered_only_where_the_types_allow_it():
     assert "None" not in lm.prompts[0].text
 
 
-async def test_a_refused_choice_is_not_asked_again():
-    lm = ToyBackend(Answer("No.", stop="refused"))
-    with pytest.raises(RouteError) as caught:
-        await run(Fork(), lm)
-
-    assert caught.value.code == "bae-choice-refused"
-    assert "No." in caught.value.message
-    assert lm.calls == 1
-
-
 async def test_two_classes_of_one_name_are_told_apart():
     def twin(value: str) -> type[Node]:
         class Twin(Node):
@@ -140,19 +130,3 @@ async def test_two_classes_of_one_name_are_told_apart():
         assert await lm.choose_type([one, two, NoneType], {}) is chosen
         names = lm.prompts[0].schema["properties"]["choice"]["enum"]
         assert names == ["Twin", "Twin_2", "None"]
-
-
-async def test_a_class_named_as_the_second_of_two_is_still_told_apart():
-    def named(name: str) -> type[Node]:
-        return type(name, (Left,), {"__module__": __name__})
-
-    types = [named("A"), named("A"), named("A_2"), named("A")]
-    lm = ToyBackend(lambda prompt: choose(prompt.schema["properties"]["choice"]["enum"][2]))
-    assert await lm.choose_type(types, {}) is types[2]
-    assert len(set(lm.prompts[0].schema["properties"]["choice"]["enum"])) == 4
-
-
-async def test_a_target_of_another_type_than_chosen_is_never_guessed():
-    lm = ToyBackend(choose("Left, or Right"), choose("LEFT"), choose("L"))
-    with pytest.raises(RouteError):
-        await run(Fork(), lm)
