@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,7 +16,7 @@ from pydantic import Field
 from rich.text import Text
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.options import AsJSON, examples, lm_names
+from bae.cli.options import AsJSON, argument, examples, lm_names, option
 from bae.cli.printing import err, note, out, print_hanging, print_json
 from bae.cli.wording import in_lines
 from bae.exceptions import BaeError, BaeLMError, ProofError
@@ -37,13 +37,12 @@ from bae.node import Node
 
 if TYPE_CHECKING:
     from bae.journal.store import StoredRun
+    from bae.result import GraphResult
 
 group = typer.Typer(
     no_args_is_help=True,
     help="List the language models and try one.",
 )
-
-_TIMEOUT: Final = 120.0
 
 
 @group.command("list", epilog=examples("bae lm list", "bae lm list --json"))
@@ -69,7 +68,11 @@ def list_(as_json: AsJSON = False) -> None:
         return
     for kind in found:
         print_hanging(out(), _about(kind, default), _INDENT)
-    print_hanging(out(), _of_default(default), 2)
+    said = Text(f"\nWithout --lm{':' if default.name else ' there is no LM:'} ", style="bold")
+    said.append(default.name, style="cyan").append(", " if default.name else "", "not bold")
+    said.append(f"{default.why}.", "not bold")
+    said.append(" BAE_LM or --lm names another." if default.name else "", "not bold")
+    print_hanging(out(), said, 2)
 
 
 @group.command(
@@ -83,21 +86,19 @@ def list_(as_json: AsJSON = False) -> None:
 def try_(
     spec: Annotated[
         str | None,
-        typer.Argument(
-            metavar="SPEC",
-            show_default=False,
+        argument(
+            "SPEC",
+            "The language model, as `bae lm list` names it. Default: the one that a run without "
+            "`--lm` uses.",
             autocompletion=lm_names,
-            help="The language model, as `bae lm list` names it. Default: the one that a run "
-            "without `--lm` uses.",
         ),
     ] = None,
     prompt: Annotated[
-        str, typer.Option("--prompt", "-p", metavar="TEXT", help="The question.")
+        str, option("--prompt -p TEXT", "The question.", show_default=True)
     ] = "What is the capital of France?",
     timeout: Annotated[
-        float,
-        typer.Option("--timeout", metavar="SECONDS", min=0, help="The timeout."),
-    ] = _TIMEOUT,
+        float, option("--timeout SECONDS", "The timeout.", show_default=True, min=0)
+    ] = 120.0,
     as_json: AsJSON = False,
 ) -> None:
     """Ask a language model one question, and print answer, time, tokens and cost.
@@ -105,34 +106,35 @@ def try_(
     It is asked as in a run, for a structured answer. A model that passes can fill nodes.
     """
     name = spec or default_name().name
-    if name:
-        lm = cached_lm(name)
-    else:
-        try:
-            lm = default_lm("this call needs one")
-        except BaeLMError as error:
+    try:
+        lm = cached_lm(name) if name else default_lm("this call needs one")
+    except BaeLMError as error:
+        if not name:
             error.fix = lm_named(error, "as in `bae lm try local`")
-            raise
+        raise
+    began = perf_counter()
     with err().status(f"asking {name} …"):
-        trial = asyncio.run(ask(lm, name, prompt, timeout))
+        run = asyncio.run(_ask(lm, name, prompt, timeout))
+    reply, usage, seconds = run.result, run.usage, perf_counter() - began
     if as_json:
-        usage = trial.usage
-        print_json(
-            {
-                "lm": name,
-                "answer": trial.reply.answer,
-                "sure": trial.reply.sure,
-                "models": usage.models,
-                "seconds": trial.seconds,
-                "calls": usage.calls,
-                "attempts": usage.attempts,
-                "input_tokens": usage.input_tokens,
-                "output_tokens": usage.output_tokens,
-                "cost": usage.cost,
-            }
-        )
+        counted = ("models", "calls", "attempts", "input_tokens", "output_tokens", "cost")
+        found = {"lm": name, "answer": reply.answer, "sure": reply.sure, "seconds": seconds}
+        print_json(found | {each: getattr(usage, each) for each in counted})
         return
-    _print_trial(name, trial)
+    cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
+    more = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
+    rows = {
+        "answer": reply.answer,
+        "sure": "yes" if reply.sure else "no",
+        "lm": name,
+        "model": ", ".join(usage.models) or "not said",
+        "time": f"{seconds:.2f} s{more}",
+        "tokens": f"{usage.input_tokens:,} in, {usage.output_tokens:,} out",
+        "cost": cost,
+    }
+    for label, value in rows.items():
+        said = Text(f"{label:<8}", style="bold")
+        print_hanging(out(), said.append(in_lines(value, 8), style="not bold"), 8)
 
 
 _STATES: Final = {"ready": "bold green", "installed": "bold cyan", "missing": "bold yellow"}
@@ -158,33 +160,6 @@ def _about(kind: Kind, default: DefaultName) -> Text:
     return said
 
 
-def _of_default(default: DefaultName) -> Text:
-    said = Text("\n")
-    if default.name:
-        said.append("Without --lm: ", style="bold").append(default.name, style="bold cyan")
-        return said.append(f", {default.why}. BAE_LM or --lm names another.")
-    said.append("Without --lm there is no LM: ", style="bold").append(default.why)
-    return said.append(".")
-
-
-def _print_trial(name: str, trial: Trial) -> None:
-    usage = trial.usage
-    cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
-    more = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
-    rows = {
-        "answer": trial.reply.answer,
-        "sure": "yes" if trial.reply.sure else "no",
-        "lm": name,
-        "model": ", ".join(usage.models) or "not said",
-        "time": f"{trial.seconds:.2f} s{more}",
-        "tokens": f"{usage.input_tokens:,} in, {usage.output_tokens:,} out",
-        "cost": cost,
-    }
-    for label, value in rows.items():
-        said = Text(f"{label:<8}", style="bold")
-        print_hanging(out(), said.append(in_lines(value, 8), style="not bold"), 8)
-
-
 # --- one call, as a run makes it -----------------------------------------------------------------
 
 
@@ -205,28 +180,16 @@ class Reply(Node):
     async def __call__(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What an LM answered, what it used, and how long all of it took."""
-
-    reply: Reply
-    usage: Usage
-    seconds: float
-
-
-async def ask(lm: LM, name: str, text: str, timeout: float) -> Trial:
-    """Ask an LM one thing, for so many seconds at most."""
-    began = perf_counter()
+async def _ask(lm: LM, name: str, text: str, timeout: float) -> GraphResult[Reply]:
     try:
         async with asyncio.timeout(timeout):
-            run = await Graph(start=Question, end=Reply).arun(Question(text=text), lm)
+            return await Graph(start=Question, end=Reply).arun(Question(text=text), lm)
     except TimeoutError as error:
         raise refused(
             f"{name} gave no answer in {timeout:g} s",
             fix="give it more time with --timeout SECONDS",
             cause=error,
         ) from error
-    return Trial(run.result, run.usage, perf_counter() - began)
 
 
 # --- the LM of a run -----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import typer
 from rich.text import Text
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.options import AsJSON, LMName, examples
+from bae.cli.options import AsJSON, LMName, argument, examples
 from bae.cli.printing import out, print_hanging, print_json
 from bae.lm.extras import is_there
 from bae.lm.registry import default_name, name_error
@@ -48,10 +48,9 @@ _BAE: Final = "bae-graphs[cli]"
 def new(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME",
-            show_default=False,
-            help="The name of the project, and of the directory that is created here; or a path.",
+        argument(
+            "NAME",
+            "The name of the project, and of the directory that is created here; or a path.",
         ),
     ],
     lm: LMName = None,
@@ -150,11 +149,11 @@ def _named(name: str, lm: str, folder: Path) -> Project:
         )
     module = name.lower().replace("-", "_")
     own = {Path.cwd(), folder.resolve()}
-    elsewhere = [path for path in sys.path if Path(path).resolve() not in own]
+    found = PathFinder.find_spec(module, [p for p in sys.path if Path(p).resolve() not in own])
     taken = ""
     if keyword.iskeyword(module) or module in _TAKEN:
         taken = f"{module} means something else in Python"
-    elif module in sys.stdlib_module_names or _is_module(module, elsewhere):
+    elif module in sys.stdlib_module_names or (found and found.origin):  # a mere directory is fine
         taken = f"there is a module {module} already, which it would hide"
     if taken:
         raise refused(
@@ -164,26 +163,20 @@ def _named(name: str, lm: str, folder: Path) -> Project:
     return Project(name, module, lm)
 
 
-def _is_module(name: str, path: list[str]) -> bool:
-    found = PathFinder.find_spec(name, path)
-    return found is not None and found.origin is not None  # a mere directory hides nothing
-
-
 # --- files --------------------------------------------------------------------------------------
 
 
 def _refuse_existing(folder: Path, files: dict[str, str], force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise refused(f"{folder} is there already, and no directory", fix="give another name")
-    for path in files:
+    there = [path for path in files if (folder / path).exists()]
+    for path in there:
         if (folder / path).is_dir():
             raise refused(f"{folder / path} is a directory", fix="give another name, or move it")
-    there = [path for path in files if (folder / path).exists()]
     if there and not force:
         raise refused(
             f"{folder} has {', '.join(there)} already, and nothing was written",
-            fix="give another name, or --force to write over "
-            + ("it" if len(there) == 1 else "them"),
+            fix=f"give another name, or --force to write over {'them' if there[1:] else 'it'}",
         )
 
 

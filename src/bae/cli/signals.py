@@ -99,7 +99,7 @@ class Signals:
 
 
 def run_until_signal(begun: Coroutine[Any, Any, T]) -> T:
-    """What something short returns, as a question does. A signal cancels it and ends the command."""
+    """What something short returns, as a question. A signal cancels it and ends the command."""
     with Signals(str) as signals:
 
         async def run() -> T:
