@@ -176,7 +176,7 @@ def refusal(given: str | None, *sets: str) -> BaeError:
     ("sets", "said"),
     [
         (["number=1", "number=2"], "--set gives number twice"),
-        (["renamed=1", "re.named=2"], "--set gives renamed twice"),
+        (["renamed=1", "re.named=2"], "--set gives re.named twice"),
         (["price.of=a", "price.of=b"], "--set gives price.of twice"),
         (["price.off=a"], "Price has no field off"),
         (["numbr=1"], "Start has no field numbr"),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
@@ -42,7 +43,7 @@ from bae.cli.outcome import CommandLine, advise_gate
 from bae.cli.printing import err, note, out, print_json
 from bae.cli.questions import ask_answer, ask_field, can_ask
 from bae.cli.run import RunOptions, carry_out
-from bae.cli.start import read_sets, read_text, refuse_twice, split_set
+from bae.cli.start import read_sets, read_text, split_sets
 from bae.cli.values import Misfit, describe_type, example_of, is_secret, read
 from bae.cli.wording import in_lines
 from bae.exceptions import BaeError, BaeLMError, GateError, JournalError
@@ -251,10 +252,7 @@ def read_secrets(
     """What `Graph.resume` and `Graph.replay` take as `given`: what --set says, and what is asked
     for beside it."""
     given: dict[str, Any] = {}
-    refuse_twice([split_set(each)[0] for each in sets])
-    for each in sets:
-        place, text = split_set(each)
-        cls, field = _field_at(graph, place)
+    for (cls, field), text in split_sets(sets, partial(_field_at, graph)):
         given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
     while missing := asyncio.run(_find_missing(graph, stored, given)):
         if not (ask and can_ask()):

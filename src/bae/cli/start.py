@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -34,6 +35,7 @@ from bae.exceptions import BaeError
 from bae.node import Node
 from bae.plan import plan_of
 
+T = TypeVar("T")
 _LONGEST: Final = 60
 """Characters of a value that an error shows."""
 
@@ -47,10 +49,15 @@ def start_node(
     where nothing was given, or else those that have no default.
     """
     fields = _read_input(cls, given) if given is not None else {}
-    placed = [(_place_of(cls, place), text) for place, text in map(split_set, sets)]
-    refuse_twice([".".join(place) for place, _ in placed])
+    placed = split_sets(sets, partial(_place_of, cls))
     for (name, *inner), text in sorted(placed, key=lambda each: len(each[0])):  # objects first
-        _set_field(cls, fields, name, inner, text)
+        if inner:
+            keys, annotation = _inner_keys(cls, name, inner)
+            fields[name] = _with_part(fields.get(name), keys, _json_or_text(text, annotation))
+        elif name in cls.__pydantic_fields__:
+            fields[name] = read_text(cls, name, text).said
+        else:
+            fields[name] = _json_or_text(text, Any)
     plain = [field for field in plan_of(cls, strict=True).plain if field.name not in fields]
     missing = [field.name for field in plain if field.required]
     if missing and not (ask and can_ask()):
@@ -63,8 +70,7 @@ def start_node(
 
 def read_sets(cls: type[Node], sets: Sequence[str]) -> dict[str, Any]:
     """The fields that each FIELD=VALUE names, and the values as the fields make them."""
-    given = [(_field_of(cls, place), text) for place, text in map(split_set, sets)]
-    refuse_twice([name for name, _ in given])
+    given = split_sets(sets, partial(_field_of, cls))
     return {name: read_text(cls, name, text).value for name, text in given}
 
 
@@ -79,25 +85,28 @@ def read_text(cls: type[Node], name: str, text: str) -> Typed:
         raise _unfit(cls, [_fault(name, text, why=str(misfit), hidden=hidden)], fix) from None
 
 
-def split_set(said: str) -> tuple[str, str]:
-    """FIELD and VALUE of a `--set FIELD=VALUE`."""
-    name, equals, text = said.partition("=")
-    if not equals or not name.strip():
-        raise Misuse(
-            f"--set {shlex.quote(said)} has no FIELD=VALUE",
-            code="bae-start-fields",
-            fix="write it as --set message=hello, or with spaces as --set 'message=good morning'",
-        )
-    return name.strip(), text
-
-
-def refuse_twice(places: Sequence[str]) -> None:
-    """Refuse a field that several --set give."""
-    for place in places:
-        if places.count(place) > 1:
+def split_sets(sets: Sequence[str], find: Callable[[str], T]) -> list[tuple[T, str]]:
+    """What each `--set FIELD=VALUE` names, as `find` has it, and the VALUE. None may be there
+    twice."""
+    found: list[tuple[T, str]] = []
+    for said in sets:
+        name, equals, text = said.partition("=")
+        if not equals or not name.strip():
             raise Misuse(
-                f"--set gives {place} twice", code="bae-start-fields", fix="give each field once"
+                f"--set {shlex.quote(said)} has no FIELD=VALUE",
+                code="bae-start-fields",
+                fix="write it as --set message=hello, or with spaces as --set 'message=good "
+                "morning'",
             )
+        place = find(name.strip())
+        if any(place == each for each, _ in found):
+            raise Misuse(
+                f"--set gives {name.strip()} twice",
+                code="bae-start-fields",
+                fix="give each field once",
+            )
+        found.append((place, text))
+    return found
 
 
 # --- -i -----------------------------------------------------------------------------------------
@@ -151,19 +160,6 @@ def _text_of(given: str) -> tuple[str, str]:
 # --- --set --------------------------------------------------------------------------------------
 
 
-def _set_field(
-    cls: type[Node], fields: dict[str, Any], name: str, inner: Sequence[str], text: str
-) -> None:
-    """Put what one --set says among the fields; `a.b` is the field `b` of what is in `a`."""
-    if inner:
-        keys, annotation = _inner_keys(cls, name, inner)
-        fields[name] = _with_part(fields.get(name), keys, _json_or_text(text, annotation))
-    elif name in cls.__pydantic_fields__:
-        fields[name] = read_text(cls, name, text).said
-    else:
-        fields[name] = _json_or_text(text, Any)
-
-
 def _with_part(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
     """An object with another value at a place inside it."""
     changed = dict(cast(Mapping[str, Any], around)) if isinstance(around, Mapping) else {}
@@ -174,11 +170,10 @@ def _with_part(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
 
 def _json_or_text(text: str, annotation: Any) -> Any:
     try:
-        said: Any = loads(text)
         TypeAdapter[Any](annotation).validate_json(text)
+        return loads(text)
     except Exception:  # no JSON, or none that is valid here; the whole field says what is wrong
         return text
-    return said
 
 
 def _place_of(cls: type[Node], said: str) -> list[str]:
