@@ -4,7 +4,7 @@ the same time stands above one another. Long maps and long runs are shortened to
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -14,8 +14,10 @@ from rich.text import Text
 
 from bae.cli.wording import in_one_line
 from bae.journal.provenance import long
-from bae.journal.report import Span, Timeline, Work, WorkKind
+from bae.journal.report import Span, Timeline, Work
 
+Row = tuple[str, Work]
+"""What stands before a bar, and the work that it shows."""
 ITEMS: Final = 3
 """How many items of a map have a row, and as many that did not end well."""
 NODES: Final = 40
@@ -52,26 +54,6 @@ class Pen(NamedTuple):
 _ASCII: Final = Pen("=", "-", "/", ".", "~")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row: a piece of work, or several in one."""
-
-    kind: WorkKind
-    label: str
-    spans: tuple[Span, ...]
-    outcome: str
-
-    @property
-    def start(self) -> float:
-        """When it began."""
-        return self.spans[0].start
-
-    @property
-    def seconds(self) -> float:
-        """How long it was worked on."""
-        return sum(span.seconds for span in self.spans)
-
-
 def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iterator[Text]:
     """The lines of a timeline, as wide as the console. `full` leaves no row out."""
     pen = Pen() if console.encoding.lower().startswith("utf") else _ASCII
@@ -80,31 +62,32 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
         return
     width = max(40, min(console.width, _WIDEST))
     # As the axis has it: the gaps have no length there, and theirs is listed below.
-    since = ["from", *(long(timeline.worked_by(row.start)) for row in rows)]
-    lasted = ["took", *(long(row.seconds) for row in rows)]
-    ends = ["", *("" if row.outcome == "done" else row.outcome for row in rows)]
+    since = ["from", *(long(timeline.worked_by(work.start)) for _, work in rows)]
+    lasted = ["took", *(long(work.seconds) for _, work in rows)]
+    ends = ["", *("" if work.outcome == "done" else work.outcome for _, work in rows)]
     columns = [each for each in (since if width >= _ROOMY else [], lasted, ends) if any(each)]
     widths = [max(map(cell_len, each)) for each in columns]
     right = sum(each + 2 for each in widths)
-    label = min(max(cell_len(row.label) for row in rows), max(8, (width - right) // 2))
-    scale = _Scale(timeline, max(8, width - right - label - 2))
+    room = min(max(cell_len(label) for label, _ in rows), max(8, (width - right) // 2))
+    scale = _Scale(timeline, max(8, width - right - room - 2))
     begin, end = "0 s", long(timeline.seconds)
     axis = f"{begin}{' ' * max(1, scale.columns - len(begin) - len(end))}{end}"
-    for index, row in enumerate([None, *rows]):
-        line = Text("" if row is None else row.label, "bold" if row and row.kind == "node" else "")
-        line.truncate(label, overflow="ellipsis" if pen.more == "…" else "crop")
-        line.pad_right(label - line.cell_len)
-        line.append("  ").append_text(Text(axis, "dim") if row is None else _bar(row, scale, pen))
-        for column, room in zip(columns, widths, strict=True):
+    labels = [Text(), *(Text(said, "bold" if w.kind == "node" else "") for said, w in rows)]
+    bars = [Text(axis, "dim"), *(_bar(work, scale, pen) for _, work in rows)]
+    for index, (line, bar) in enumerate(zip(labels, bars, strict=True)):
+        line.truncate(room, overflow="ellipsis" if pen.more == "…" else "crop")
+        line.pad_right(room - line.cell_len)
+        line.append("  ").append_text(bar)
+        for column, wide in zip(columns, widths, strict=True):
             text = column[index]
             if column is ends:
                 line.append(f"  {text}", _OUTCOMES.get(text, "dim"))
             else:
-                line.append(f"  {text.rjust(room)}", "dim")
+                line.append(f"  {text.rjust(wide)}", "dim")
         line.rstrip()
         yield line
     for each in _legend(rows, scale, pen) if scale.gaps else ():
-        yield Text(f"{' ' * label}  {each}", style="dim")
+        yield Text(f"{' ' * room}  {each}", style="dim")
 
 
 class _Scale:
@@ -142,15 +125,15 @@ class _Scale:
         return int(min(1.0, part) * (self._room - 1)) + self._wide * life
 
 
-def _bar(row: Row, scale: _Scale, pen: Pen) -> Text:
-    covered = scale.covered(row.spans)
-    sign = pen.node if row.kind == "node" else pen.work
-    style = "red" if row.outcome == "failed" else _STYLES[row.kind]
+def _bar(work: Work, scale: _Scale, pen: Pen) -> Text:
+    covered = scale.covered(work.spans)
+    sign = pen.node if work.kind == "node" else pen.work
+    style = "red" if work.outcome == "failed" else _STYLES[work.kind]
     line = Text()
     for column in range(scale.columns):
         if column in scale.gap_columns:
             # A person may be waited for meanwhile.
-            waits = row.kind == "gate" and column in covered
+            waits = work.kind == "gate" and column in covered
             line.append(pen.wait if waits else pen.gap, "yellow" if waits else "dim")
         elif column in covered:
             line.append(sign, style)
@@ -165,33 +148,31 @@ def _legend(rows: Sequence[Row], scale: _Scale, pen: Pen) -> Iterator[str]:
     if len(scale.gaps) > _GAPS:
         lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
     yield f"{pen.gap} no process worked on it: {lengths}"
-    if any(scale.gap_columns & scale.covered(row.spans) for row in rows if row.kind == "gate"):
+    if any(scale.gap_columns & scale.covered(w.spans) for _, w in rows if w.kind == "gate"):
         yield f"{pen.wait} a person was waited for"
 
 
 def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> list[Row]:
     """The rows of a timeline; all of them, or a number that can be read. `more` stands before how
     many are left out."""
-    return list(_list_rows(timeline.work, 0, timeline.seconds / 200, full, more))
+    quick = timeline.seconds / 200
 
+    def rows(every: Sequence[Work], indent: str) -> Iterator[Row]:
+        shown = every if full else _select_work(every)
+        known = {id(each) for each in shown}
+        left_out = [each for each in every if id(each) not in known]
+        before = None
+        if left_out:  # after which of the rows they are counted
+            earlier = [each for each in shown if each.start <= left_out[0].start]
+            before = earlier[-1] if earlier else shown[-1]
+        for each in shown:
+            yield in_one_line(f"{indent}{_label(each)}"), each
+            inside = [work for work in each.inside if full or not _is_dull(work, each, quick)]
+            yield from rows(inside, f"{indent}  ")
+            if each is before:
+                yield f"{indent}{more} {len(left_out)} more", _sum_work(left_out)
 
-def _list_rows(
-    every: Sequence[Work], depth: int, quick: float, full: bool, more: str
-) -> Iterator[Row]:
-    shown = every if full else _select_work(every)
-    known = {id(each) for each in shown}
-    left_out = [each for each in every if id(each) not in known]
-    before = None
-    if left_out:  # after which of the rows they are counted
-        earlier = [each for each in shown if each.start <= left_out[0].start]
-        before = earlier[-1] if earlier else shown[-1]
-    for each in shown:
-        indent = "  " * depth
-        yield Row(each.kind, in_one_line(f"{indent}{_label(each)}"), each.spans, each.outcome)
-        inside = [work for work in each.inside if full or not _is_dull(work, each, quick)]
-        yield from _list_rows(inside, depth + 1, quick, full, more)
-        if each is before:
-            yield _sum_work(left_out, f"{indent}{more} {len(left_out)} more")
+    return list(rows(timeline.work, ""))
 
 
 def _select_work(every: Sequence[Work]) -> Sequence[Work]:
@@ -206,11 +187,11 @@ def _select_work(every: Sequence[Work]) -> Sequence[Work]:
     return every
 
 
-def _sum_work(works: Sequence[Work], label: str) -> Row:
-    """Several in one row, from the first that began to the last that ended."""
+def _sum_work(works: Sequence[Work]) -> Work:
+    """Several in one, from the first that began to the last that ended."""
     span = Span(min(each.start for each in works), max(each.end for each in works))
     outcome = next((each.outcome for each in works if each.outcome != "done"), "done")
-    return Row(works[0].kind, label, (span,), outcome)
+    return replace(works[0], spans=(span,), outcome=outcome)
 
 
 def _is_dull(work: Work, around: Work, quick: float) -> bool:
@@ -223,24 +204,16 @@ def _is_dull(work: Work, around: Work, quick: float) -> bool:
 
 
 def _label(work: Work) -> str:
-    last = work.place.rpartition("/")[2]
-    step, _, named = last.partition(":")
+    step, _, named = work.place.rpartition("/")[2].partition(":")
     field = named.partition(".")[2]
-    match work.kind:
-        case "node":
-            return f"{step} {work.name}"
-        case "dep":
-            return f"{field} <- {work.name}"
-        case "map":
-            count = sum(each.kind == "item" for each in work.inside) + len(work.marks)
-            return f"{field} <- {work.name} x {count}"
-        case "item":
-            return work.name
-        case "gate":
-            return f"{field} <- a person"
-        case "choice":
-            return f"LM chooses {work.name}{', fills it' if work.note else ''}"
-        case "fill":
-            return f"LM fills {work.name}"
-        case "body":
-            return f"{work.name}.__call__"
+    items = sum(each.kind == "item" for each in work.inside) + len(work.marks)
+    return {
+        "node": f"{step} {work.name}",
+        "dep": f"{field} <- {work.name}",
+        "map": f"{field} <- {work.name} x {items}",
+        "item": work.name,
+        "gate": f"{field} <- a person",
+        "choice": f"LM chooses {work.name}{', fills it' if work.note else ''}",
+        "fill": f"LM fills {work.name}",
+        "body": f"{work.name}.__call__",
+    }[work.kind]
