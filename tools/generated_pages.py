@@ -1,6 +1,7 @@
 """Pages of the docs site that are made from the code: a mkdocs hook. It writes the help of `bae`
-and of each command where a page has the line `<!-- every command -->`, and what mkdocstrings needs
-to describe each public name of a module where it has `<!-- every name of MODULE -->`."""
+and of each command where a page has the line `<!-- every command -->`, the kinds of stored lines
+where it has `<!-- every kind of line -->`, and what mkdocstrings needs to describe each public name
+of a module where it has `<!-- every name of MODULE -->`."""
 
 from __future__ import annotations
 
@@ -8,21 +9,47 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from textwrap import dedent
-from typing import Any
+from typing import Any, get_args
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 COMMANDS = "<!-- every command -->"
+KINDS = "<!-- every kind of line -->"
 NAMES = re.compile(r"<!-- every name of (bae[.\w]*) -->")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put commands and names where they belong."""
+    """Put commands, kinds and names where they belong."""
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, every_command())
+    if KINDS in markdown:
+        markdown = markdown.replace(KINDS, every_kind())
     return NAMES.sub(lambda mark: every_name(mark[1]), markdown)
+
+
+def every_kind() -> str:
+    """The kinds of lines that a journal stores, each with the fields of its data, as a table."""
+    from bae.journal.lines import DATA
+
+    rows = (
+        f"| `{kind}` | {', '.join(_data(name, what) for name, what in fields.items())} |"
+        for kind, fields in DATA.items()
+    )
+    return "\n".join(["| kind | `data` |", "| --- | --- |", *rows])
+
+
+def _data(name: str, what: Any) -> str:
+    """A field of a line: in brackets where it may be left out, with the texts that it can be."""
+    omitted = isinstance(what, tuple)
+    kind = what[0] if omitted else what
+    parts = {"StoredNode": "nodes", "AskerData": "askers", "ErrorData": "errors", "Usage": "usage"}
+    part = parts.get(getattr(kind, "__name__", ""))
+    words = [each for each in get_args(kind) if isinstance(each, str)]
+    said = f"[`{name}`](#{part})" if part else f"`{name}`"
+    said += f" ({', '.join(words)})" if words else ""
+    return f"[{said}]" if omitted else said
 
 
 def every_name(module: str) -> str:

@@ -254,20 +254,3 @@ MACHINE = re.compile(
 def test_no_page_names_a_machine_or_a_folder_on_one(page: Path):
     found = [match[0] for match in MACHINE.finditer(page.read_text("utf-8"))]
     assert found == []
-
-
-def test_the_page_on_the_stored_format_has_every_kind_of_line_and_what_is_in_it():
-    from bae.journal.lines import DATA
-
-    page = (ROOT / "docs" / "journal-format.md").read_text("utf-8")
-    kinds = page.partition("## Kinds")[2].partition("###")[0]
-    rows = dict(re.findall(r"^\| `([A-Z]\w+)` \| (.+) \|$", kinds, re.MULTILINE))
-    assert rows.keys() == DATA.keys()
-    outcomes = page.partition("### Outcomes")[2].partition("###")[0]
-    for kind, names in DATA.items():
-        row = rows[kind]
-        if row.startswith("the same"):
-            row += rows["SourceStarted"]
-        if "[outcome]" in row:
-            row += outcomes
-        assert [name for name in names if f"`{name}`" not in row] == [], kind

@@ -92,6 +92,15 @@ def test_every_command_is_on_the_site_with_its_options(site: Path):
             assert option in text
 
 
+def test_every_kind_of_line_is_on_the_site_with_its_fields(site: Path):
+    from bae.journal.lines import DATA
+
+    page = (site / "journal-format" / "index.html").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"<td><code>(\w+)</code></td>\s*<td>(.+)</td>", page))
+    for kind, fields in DATA.items():
+        assert [name for name in fields if f"<code>{name}</code>" not in rows[kind]] == []
+
+
 def every_command(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
     yield name, [opt for param in command.params for opt in param.opts if opt.startswith("--")]
     for inner, each in getattr(command, "commands", {}).items():
