@@ -124,12 +124,6 @@ def test_an_svg_refers_to_nothing_and_describes_itself():
     assert all(link.removeprefix("#") in ids for link in links)
 
 
-def test_an_svg_follows_the_reader_unless_it_has_one_theme():
-    assert "prefers-color-scheme:dark" in to_svg(library)
-    assert "prefers-color-scheme" not in to_svg(library, theme="dark")
-    assert to_svg(library, theme="dark") != to_svg(library, theme="light")
-
-
 def test_an_svg_has_a_legend_of_what_is_there_and_nothing_else():
     def legend(drawn: Graph[Any, Any]) -> list[str | None]:
         (group,) = groups(read(drawn), "legend")
@@ -149,8 +143,11 @@ def test_an_svg_has_the_text_of_all_fields_and_descriptions_on_hovering():
     assert 'text: str\nLM\nshort & "sweet", <b>not</b> long' in titles
 
 
-def test_a_notebook_shows_a_graph_by_its_picture():
+def test_a_notebook_shows_a_graph_by_its_picture_which_follows_the_reader_unless_it_has_a_theme():
     assert library._repr_svg_() == library.to_svg() == to_svg(library)
+    assert "prefers-color-scheme:dark" in to_svg(library)
+    assert "prefers-color-scheme" not in to_svg(library, theme="dark")
+    assert to_svg(library, theme="dark") != to_svg(library, theme="light")
 
 
 def test_the_picture_in_the_docs_is_of_the_graph_on_its_page():

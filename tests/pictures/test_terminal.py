@@ -255,18 +255,3 @@ def test_boxes_with_wide_and_combining_letters_are_closed(name: str):
     above = rows[rows.index(row) - 1]
 
     assert cells(row[: row.index("◆")]) == cells(above.rstrip()[:-1])
-
-
-def test_shapes_differ_by_how_the_run_goes_on():
-    text = str(to_text(library))
-    corners = {
-        name: next(
-            above[row.index(name) - 2]
-            for above, row in zip(text.splitlines(), text.splitlines()[1:], strict=False)
-            if re.search(rf"[│║┃] {name} ", row)
-        )
-        for name in ("Request", "Research", "Report", "Filed")
-    }
-    assert corners == {"Request": "┌", "Research": "╱", "Report": "╱", "Filed": "╔"}
-    assert "┃ Research" in text
-    assert "║ Filed" in text
