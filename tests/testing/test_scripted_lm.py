@@ -42,75 +42,76 @@ class Refusal(Node):
 
 
 graph = Graph(start=Start)
+TOO_SHORT = "text: String should have at least 3 characters"
+
+
+def get_number() -> int:
+    return 7
 
 
 def way(trace: list[Node]) -> list[str]:
     return [type(node).__name__ for node in trace]
 
 
-# Answers in order
+# Answers in order, by type, and from a file
+
+IN_ORDER: list[Any] = [
+    *("Draft", {"text": "größe"}, {"fine": False}),
+    *("Draft", {"text": "two"}, {"fine": 1}, None),
+]
+BY_TYPE: dict[str, Any] = {
+    "fills": {
+        "Review": [{"fine": False}, {"fine": True}],
+        "Draft": [{"text": "größe"}, {"text": "two"}],
+    },
+    "choices": ["Draft", "Draft", None],
+}
 
 
-async def test_answers_are_given_in_order_a_choice_and_a_fill_taking_one_each():
-    lm = ScriptedLM(
-        [Draft, {"text": "one"}, {"fine": False}, Draft, {"text": "two"}, {"fine": 1}, None]
-    )
+@pytest.mark.parametrize("script", [IN_ORDER, BY_TYPE], ids=["in order", "by type"])
+@pytest.mark.parametrize("from_file", [False, True])
+async def test_a_script_has_answers_in_order_or_by_type(
+    script: Any, from_file: bool, tmp_path: Path
+):
+    if from_file:
+        path = tmp_path / "script.json"
+        path.write_text(json.dumps(script, ensure_ascii=False), encoding="utf-8")
+        lm = ScriptedLM.from_file(path)
+    elif script is IN_ORDER:
+        lm = ScriptedLM([Draft if each == "Draft" else each for each in IN_ORDER])
+    else:
+        lm = ScriptedLM(script["fills"], choices=[Draft, "Draft", None])
+
     result = await graph.arun(Start(), lm)
 
     assert way(result.trace) == ["Start", "Draft", "Review", "Draft", "Review"]
-    assert [node.text for node in result.trace if isinstance(node, Draft)] == ["one", "two"]
+    assert [node.text for node in result.trace if isinstance(node, Draft)] == ["größe", "two"]
     lm.assert_complete()
 
 
 @pytest.mark.parametrize("choice", [None, NoneType, "None"], ids=str)
 async def test_none_chooses_to_end_the_run(choice: Any):
-    result = await graph.arun(Start(), ScriptedLM([choice]))
-
-    assert way(result.trace) == ["Start"]
+    assert way((await graph.arun(Start(), ScriptedLM([choice]))).trace) == ["Start"]
 
 
-async def test_a_node_fills_as_well_as_its_values_do():
-    lm = ScriptedLM(["Draft", Draft(text="a node", stars=5), {"fine": True}, None])
-    result = await graph.arun(Start(), lm)
-
-    assert result.trace[1].model_dump() == {"text": "a node", "stars": 5}
-    assert result.trace[1].model_fields_set >= {"text", "stars"}
-
-
-async def test_only_the_plain_fields_of_a_scripted_node_are_taken():
-    def get_number() -> int:
-        return 7
-
+async def test_a_node_fills_as_well_as_its_values_do_by_its_plain_fields():
     class Resolved(EndNode):
         text: str
         number: Annotated[int, Dep(get_number)]
 
-    lm = ScriptedLM([Resolved(text="x", number=-1)])
-    filled = await lm.fill(Resolved, {"number": 7}, "Resolved")
+    lm = ScriptedLM(["Draft", Draft(text="a node", stars=5), {"fine": True}, None])
+    result = await graph.arun(Start(), lm)
+    filled = await ScriptedLM([Resolved(text="x", number=-1)]).fill(Resolved, {"number": 7}, "R")
 
+    assert result.trace[1].model_dump() == {"text": "a node", "stars": 5}
+    assert result.trace[1].model_fields_set >= {"text", "stars"}
     assert filled.model_dump() == {"text": "x", "number": 7}
 
 
 async def test_a_node_with_nothing_to_fill_takes_no_answer():
     lm = ScriptedLM([Refusal])
-    result = await graph.arun(Start(), lm)
 
-    assert way(result.trace) == ["Start", "Refusal"]
-    lm.assert_complete()
-
-
-# Answers by type
-
-
-async def test_answers_by_type_are_given_to_the_type_that_is_filled():
-    lm = ScriptedLM(
-        {Review: [{"fine": False}, {"fine": True}], Draft: [{"text": "one"}, {"text": "two"}]},
-        choices=[Draft, Draft, None],
-    )
-    result = await graph.arun(Start(), lm)
-
-    assert way(result.trace) == ["Start", "Draft", "Review", "Draft", "Review"]
-    assert [node.text for node in result.trace if isinstance(node, Draft)] == ["one", "two"]
+    assert way((await graph.arun(Start(), lm)).trace) == ["Start", "Refusal"]
     lm.assert_complete()
 
 
@@ -125,95 +126,59 @@ async def test_without_choices_the_one_offered_type_with_answers_left_is_chosen(
     assert caught.value.fix == "say which in choices=[…]"
 
 
-async def test_a_function_by_type_is_asked_every_time_and_given_the_question():
+async def test_a_function_by_type_is_asked_every_time_and_told_what_was_wrong_before():
     asked: list[Asked] = []
 
     def draft(question: Asked) -> dict[str, Any]:
         asked.append(question)
-        return {"text": f"draft {len(asked)}"}
+        return {"text": f"draft {len(asked)}" if question.errors else ""}
 
-    lm = ScriptedLM(
-        {Draft: draft, Review: [{"fine": False}, {"fine": True}]}, choices=[Draft, Draft, None]
-    )
+    reviews = [{"fine": False}, {"fine": True}]
+    lm = ScriptedLM({Draft: draft, Review: reviews}, choices=[Draft, Draft, None])
     result = await graph.arun(Start(), lm)
 
-    assert [node.text for node in result.trace if isinstance(node, Draft)] == ["draft 1", "draft 2"]
-    assert [question.source for question in asked] == [result.trace[0], result.trace[2]]
+    assert [node.text for node in result.trace if isinstance(node, Draft)] == ["draft 2", "draft 4"]
+    first, second = result.trace[0], result.trace[2]
+    assert [question.source for question in asked] == [first, first, second, second]
     assert asked == [question for question in lm.asked if question.target is Draft]
     lm.assert_complete()
 
 
-async def test_a_function_is_told_what_was_wrong_with_its_answer_before():
-    def draft(question: Asked) -> dict[str, Any]:
-        return {"text": "long enough" if question.errors else ""}
-
-    assert (await ScriptedLM({Draft: draft}).fill(Draft, {}, "Draft")).text == "long enough"
-
-
-# From a file
-
-
-def written(path: Path, script: Any) -> Path:
-    path.write_text(script if isinstance(script, str) else json.dumps(script), encoding="utf-8")
-    return path
-
-
-async def test_a_file_with_a_list_has_answers_in_order(tmp_path: Path):
-    path = written(tmp_path / "script.json", ["Draft", {"text": "größe"}, {"fine": True}, None])
-    lm = ScriptedLM.from_file(path)
-    result = await graph.arun(Start(), lm)
-
-    assert way(result.trace) == ["Start", "Draft", "Review"]
-    assert result.trace[1].text == "größe"
-    lm.assert_complete()
-
-
-async def test_a_file_with_an_object_has_fills_by_type_and_choices(tmp_path: Path):
-    script = {
-        "fills": {"Draft": [{"text": "one"}], "Review": {"fine": True}},
-        "choices": ["Draft", None],
-    }
-    lm = ScriptedLM.from_file(str(written(tmp_path / "script.json", script)))
-    result = await graph.arun(Start(), lm)
-
-    assert way(result.trace) == ["Start", "Draft", "Review"]
-    lm.assert_complete()
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("[1,", "neither a list of answers nor an object"),
-        ('"text"', "neither a list of answers nor an object"),
-        ("3", "neither a list of answers nor an object"),
-        ({"Draft": []}, "neither a list of answers nor an object"),
-    ],
-    ids=["broken", "text", "number", "keys"],
-)
-def test_a_file_that_is_no_script_is_refused(tmp_path: Path, script: Any, said: str):
-    path = written(tmp_path / "script.json", script)
+@pytest.mark.parametrize("script", ["[1,", '"text"', "3", '{"Draft": []}', '{"choices": [3]}'])
+def test_a_file_that_is_no_script_is_refused(tmp_path: Path, script: str):
+    path = tmp_path / "script.json"
+    path.write_text(script, encoding="utf-8")
     with pytest.raises(ScriptError) as caught:
         ScriptedLM.from_file(path)
 
     assert caught.value.code == "bae-script-invalid"
-    assert str(path) in caught.value.message
-    assert said in caught.value.message
+    assert f"{path} is neither a list of answers nor an object" in caught.value.message
 
 
 # Wrong answers
 
 
-async def test_a_wrong_answer_is_followed_by_the_next_with_the_errors_told():
+async def test_a_wrong_answer_is_followed_by_the_next_and_all_are_in_the_journal():
     lm = ScriptedLM([Draft, {"text": "no"}, {}, {"text": "long enough"}, {"fine": True}, None])
     result = await graph.arun(Start(), lm)
 
     assert result.trace[1].text == "long enough"
     fills = [asked for asked in lm.asked if asked.target is Draft]
-    assert [asked.errors for asked in fills] == [
-        (),
-        ("text: String should have at least 3 characters",),
-        ("text: Field required",),
+    assert [asked.errors for asked in fills] == [(), (TOO_SHORT,), ("text: Field required",)]
+    judged = [
+        (str(record.asker), record.attempt.number, record.attempt.answer, record.attempt.verdict)
+        for record in result.journal.of(AnswerJudged)
     ]
+    assert judged == [
+        ("choosing after Start", 1, "Draft", "valid"),
+        ("filling Draft", 1, '{"text":"no"}', "invalid"),
+        ("filling Draft", 2, "{}", "invalid"),
+        ("filling Draft", 3, '{"text":"long enough"}', "valid"),
+        ("filling Review", 1, '{"fine":true}', "valid"),
+        ("choosing after Review", 1, "None", "valid"),
+    ]
+    assert result.journal.of(AnswerJudged)[1].attempt.errors == (TOO_SHORT,)
+    assert result.usage == Usage(calls=6, attempts=6)
 
 
 async def test_answers_that_stay_wrong_are_a_fill_error_after_the_attempts():
@@ -258,13 +223,10 @@ async def test_the_models_own_validators_have_a_say():
     assert lm.asked[1].errors == ("Value error, odd",)
 
 
-# Exceptions
-
-
-@pytest.mark.parametrize("where", ["choice", "fill"])
-async def test_an_exception_in_the_script_is_raised(where: str):
+@pytest.mark.parametrize("before", [[], [Draft]], ids=["choice", "fill"])
+async def test_an_exception_in_the_script_is_raised(before: list[Any]):
     cause = ConnectionError("down")
-    lm = ScriptedLM([cause] if where == "choice" else [Draft, cause])
+    lm = ScriptedLM([*before, cause])
     with pytest.raises(BaeLMError) as caught:
         await graph.arun(Start(), lm)
 
@@ -274,48 +236,54 @@ async def test_an_exception_in_the_script_is_raised(where: str):
 
 # More and less
 
+AGAIN = "asked for the fields of Draft again, but "
+NO_CHOICE = "a choice among Draft, Refusal, None was asked for, but the next answer is "
+NO_CHOICES: list[Any] = [Review, {"text": "one"}, Draft(text="one")]
+NO_FIELDS = "asked for the fields of Draft, but the next answer is "
+NO_FILLS: list[Any] = [Review, None, "Review", Review(fine=True)]
 
-async def test_asked_for_one_more_fill_it_fails_loudly():
-    lm = ScriptedLM([Draft, {"text": "one"}])
+
+@pytest.mark.parametrize(
+    ("script", "code", "says"),
+    [
+        (
+            [Draft, {"text": "one"}],
+            "exhausted",
+            "asked for the fields of Review, but the script has no answer left (question 3)",
+        ),
+        (
+            {Review: {"fine": True}},
+            "exhausted",
+            "asked for the fields of Draft, but the script has no answer left (question 2; it has "
+            "answers for Review)",
+        ),
+        (
+            [Draft, {"text": "no"}],
+            "exhausted",
+            f"{AGAIN}the script has no answer left; answer 1 was refused: {TOO_SHORT}",
+        ),
+        (
+            {Draft: [{"text": "no"}], Review: [{"fine": True}]},
+            "exhausted",
+            f"{AGAIN}the script has no answer left; answer 1 was refused: {TOO_SHORT}",
+        ),
+        (
+            [Draft, {"text": "no"}, "Review"],
+            "mismatch",
+            f"{AGAIN}the next answer is 'Review'; answer 1 was refused: {TOO_SHORT}",
+        ),
+        *(([answer], "mismatch", f"{NO_CHOICE}{answer!r}") for answer in NO_CHOICES),
+        *(([Draft, answer], "mismatch", f"{NO_FIELDS}{answer!r}") for answer in NO_FILLS),
+    ],
+)
+async def test_asked_what_it_has_no_answer_for_it_fails_loudly(script: Any, code: str, says: str):
+    choices = [Draft] if isinstance(script, dict) else []
     with pytest.raises(ScriptError) as caught:
-        await graph.arun(Start(), lm)
+        await graph.arun(Start(), ScriptedLM(script, choices=choices))
 
-    assert caught.value.code == "bae-script-exhausted"
-    assert caught.value.message == (
-        "asked for the fields of Review, but the script has no answer left (question 3)"
-    )
+    assert (caught.value.code, caught.value.message) == (f"bae-script-{code}", says)
     assert isinstance(caught.value, BaeLMError)
-    assert way(caught.value.trace) == ["Start", "Draft"]
-
-
-async def test_asked_for_a_type_it_has_nothing_for_it_says_what_it_has():
-    with pytest.raises(ScriptError) as caught:
-        await graph.arun(Start(), ScriptedLM({Review: {"fine": True}}, choices=[Draft]))
-
-    assert caught.value.message == (
-        "asked for the fields of Draft, but the script has no answer left (question 2; it has "
-        "answers for Review)"
-    )
-
-
-@pytest.mark.parametrize("answer", [Review, {"text": "one"}, Draft(text="one")], ids=str)
-async def test_a_choice_that_is_not_offered_or_none_fails_loudly(answer: Any):
-    with pytest.raises(ScriptError) as caught:
-        await graph.arun(Start(), ScriptedLM([answer]))
-
-    assert caught.value.code == "bae-script-mismatch"
-    assert caught.value.message.startswith(
-        "a choice among Draft, Refusal, None was asked for, but the next answer is "
-    )
-
-
-@pytest.mark.parametrize("answer", [Review, None, "Review", Review(fine=True)], ids=str)
-async def test_a_choice_where_a_fill_is_asked_for_fails_loudly(answer: Any):
-    with pytest.raises(ScriptError) as caught:
-        await graph.arun(Start(), ScriptedLM([Draft, answer]))
-
-    assert caught.value.code == "bae-script-mismatch"
-    assert "asked for the fields of Draft, but the next answer is" in caught.value.message
+    assert ("fix the answer; or" in (caught.value.fix or "")) == ("again" in says)
 
 
 def test_a_script_that_was_not_used_up_is_an_assertion_error_that_lists_what_is_left():
@@ -334,13 +302,10 @@ def test_a_script_that_cannot_be_meant_is_refused():
         ScriptedLM([], attempts=0)
 
 
-# What is remembered
+# What is remembered and counted
 
 
 async def test_every_part_of_every_question_is_remembered():
-    def get_number() -> int:
-        return 7
-
     class Ask(Node):
         word: str
 
@@ -355,16 +320,25 @@ async def test_every_part_of_every_question_is_remembered():
     start = Ask(word="w")
     await Graph(start=Ask).arun(start, lm)
 
+    resolved = {"word": "w", "number": 7}
     assert lm.asked == [
         Asked("choose_type", types=(Answer, Refusal), context={"word": "w"}),
-        Asked(
-            "fill",
-            target=Answer,
-            resolved={"word": "w", "number": 7},
-            instruction="Answer",
-            source=start,
-        ),
+        Asked("fill", target=Answer, resolved=resolved, instruction="Answer", source=start),
     ]
+
+
+async def test_every_answer_that_was_asked_for_is_one_call_and_one_attempt_if_it_is_an_answer():
+    lm = ScriptedLM([{"text": ""}, {"text": "fine"}, "Draft", ConnectionError("down")])
+    with metered() as used:
+        await lm.fill(Draft, {}, "Draft")
+        await lm.choose_type([Draft, Review], {})
+        await lm.choose_type([Draft], {})
+        await lm.fill(Refusal, {}, "Refusal")
+    with metered() as failed, pytest.raises(ConnectionError):
+        await lm.fill(Draft, {}, "Draft")
+
+    assert Usage.total(used) == Usage(calls=3, attempts=3)
+    assert failed == [Usage(calls=1)]
 
 
 # From a written body
@@ -389,13 +363,8 @@ async def test_make_and_decide_answer_from_the_script_in_a_written_body():
 
     assert way(result.trace) == ["Begin", "Middle", "Draft", "Review"]
     assert [node.text for node in result.trace[1:3]] == ["made", "decided"]
-    assert [asked.kind for asked in lm.asked] == [
-        "fill",
-        "choose_type",
-        "fill",
-        "fill",
-        "choose_type",
-    ]
+    kinds = ["fill", "choose_type", "fill", "fill", "choose_type"]
+    assert [asked.kind for asked in lm.asked] == kinds
     assert [asked.source for asked in lm.asked[:3]] == [result.trace[0], None, result.trace[1]]
     assert lm.asked[1].types == (Draft, Refusal, NoneType)
     assert lm.asked[1].context == {"text": "made"}
@@ -403,9 +372,6 @@ async def test_make_and_decide_answer_from_the_script_in_a_written_body():
 
 
 async def test_what_make_leaves_out_is_resolved_when_the_run_gets_there():
-    def get_number() -> int:
-        return 7
-
     def double(n: int) -> int:
         return 2 * n
 
@@ -421,71 +387,3 @@ async def test_what_make_leaves_out_is_resolved_when_the_run_gets_there():
     result = await Graph(start=Open).arun(Open(), ScriptedLM([{"counts": [1, 2]}]))
 
     assert result.trace[-1].model_dump() == {"number": 7, "counts": [1, 2], "doubled": [2, 4]}
-
-
-# What it counts
-
-
-async def test_every_answer_that_was_asked_for_is_one_call_and_one_attempt():
-    lm = ScriptedLM([{"text": ""}, {"text": "fine"}, "Draft"])
-    with metered() as used:
-        await lm.fill(Draft, {}, "Draft")
-        await lm.choose_type([Draft, Review], {})
-        await lm.choose_type([Draft], {})
-        await lm.fill(Refusal, {}, "Refusal")
-
-    assert Usage.total(used) == Usage(calls=3, attempts=3)
-
-
-async def test_an_answer_that_is_an_exception_is_a_call_and_no_attempt():
-    with metered() as used, pytest.raises(ConnectionError):
-        await ScriptedLM([ConnectionError("down")]).fill(Draft, {}, "Draft")
-
-    assert used == [Usage(calls=1)]
-
-
-async def test_every_answer_is_in_the_journal_with_what_was_wrong_with_it():
-    lm = ScriptedLM([Draft, {"text": "no"}, {"text": "yes"}, {"fine": True}, None])
-    result = await graph.arun(Start(), lm)
-
-    judged = [
-        (str(record.asker), record.attempt.number, record.attempt.answer, record.attempt.verdict)
-        for record in result.journal.of(AnswerJudged)
-    ]
-    assert judged == [
-        ("choosing after Start", 1, "Draft", "valid"),
-        ("filling Draft", 1, '{"text":"no"}', "invalid"),
-        ("filling Draft", 2, '{"text":"yes"}', "valid"),
-        ("filling Review", 1, '{"fine":true}', "valid"),
-        ("choosing after Review", 1, "None", "valid"),
-    ]
-    (wrong,) = [r.attempt for r in result.journal.of(AnswerJudged) if r.attempt.errors]
-    assert wrong.errors == ("text: String should have at least 3 characters",)
-    assert result.usage == Usage(calls=5, attempts=5)
-
-
-@pytest.mark.parametrize(
-    ("script", "code", "said"),
-    [
-        ([Draft, {"text": "no"}], "bae-script-exhausted", "the script has no answer left"),
-        (
-            {Draft: [{"text": "no"}], Review: [{"fine": True}]},
-            "bae-script-exhausted",
-            "the script has no answer left",
-        ),
-        ([Draft, {"text": "no"}, Review], "bae-script-mismatch", "the next answer is"),
-    ],
-    ids=["in order", "by type", "the next is another's"],
-)
-async def test_a_script_that_ends_after_a_wrong_answer_says_what_was_wrong_with_it(
-    script: Any, code: str, said: str
-):
-    with pytest.raises(ScriptError) as caught:
-        await graph.arun(Start(), ScriptedLM(script))
-
-    error = caught.value
-    assert error.code == code
-    assert error.message.startswith("asked for the fields of Draft again, but ")
-    assert said in error.message
-    assert "answer 1 was refused: text: String should have at least 3 characters" in error.message
-    assert (error.fix or "").startswith("fix the answer")

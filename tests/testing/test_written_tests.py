@@ -129,23 +129,28 @@ def test_a_graph_that_is_named_by_its_file_is_found_from_where_the_test_is(journ
     Path("loose").mkdir()
     Path("loose/garments.py").write_text(WARDROBE)
     named = {
-        "wardrobe.py": "Path(__file__).parents[2]",
-        "wardrobe.py:make_graph": "recorded.run(make_graph())",
-        "wardrobe.py:Morning": "recorded.run(Graph(start=Morning))",
-        "shop/clothes.py": "from shop.clothes import graph",
-        "loose/garments.py": 'Path(__file__).parents[2] / "loose"',
+        "wardrobe.py": ("abc", "Path(__file__).parents[2]"),
+        "wardrobe.py:make_graph": ("abc", "recorded.run(make_graph())"),
+        "wardrobe.py:Morning": ("abc", "recorded.run(Graph(start=Morning))"),
+        "wardrobe.py:Holder.graph": ("abc", "recorded.run(Holder.graph)"),
+        "wardrobe.py:asking": (
+            "ask",
+            'assert [gate.place for gate in result.waiting] == ["Ask.sure"]',
+        ),
+        "shop/clothes.py": ("abc", "from shop.clothes import graph"),
+        "loose/garments.py": ("abc", 'Path(__file__).parents[2] / "loose"'),
     }
     try:
-        for number, (module, code) in enumerate(named.items()):
+        for number, (module, (run, code)) in enumerate(named.items()):
             test = f"tests/kept/test_{number}.py"
-            noted(capsys, "test", "abc", "-j", "runs.db", "-m", module, "-o", test)
+            noted(capsys, "test", run, "-j", "runs.db", "-m", module, "-o", test)
             assert code in Path(test).read_text()
     finally:
         sys.modules.pop("garments", None)
     # Nothing but bae is on the path, and it is no matter where pytest is called.
-    run = in_a_pytest_of_its_own("tests/kept", found="")
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "5 passed" in run.stdout
+    ran = in_a_pytest_of_its_own("tests/kept", found="")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "7 passed" in ran.stdout
 
 
 def test_a_file_that_cannot_be_imported_by_its_name_does_not_become_a_test(journal, capsys):
@@ -156,18 +161,13 @@ def test_a_file_that_cannot_be_imported_by_its_name_does_not_become_a_test(journ
 
 
 @pytest.mark.skipif(find_spec("ruff") is None, reason="needs ruff")
-@pytest.mark.parametrize("module", ["wardrobe", "wardrobe.py", "wardrobe.py:Morning"])
-def test_what_is_written_is_clean_code(module, journal, capsys):
-    noted(capsys, *MAKE[:-3], module, *MAKE[-2:])
-    ruff = [sys.executable, "-m", "ruff"]
+def test_what_is_written_is_clean_code(journal, capsys):
+    for number, module in enumerate(("wardrobe", "wardrobe.py", "wardrobe.py:Morning")):
+        noted(capsys, *MAKE[:-3], module, "-o", f"tests/test_{number}.py")
     select = "B,C4,E,F,I,N,PIE,PT,RET,RUF,SIM,UP,W"
-    for command in (
-        ["check", "--isolated", "--select", select],
-        ["format", "--isolated", "--check"],
-    ):
-        run = subprocess.run(
-            [*ruff, *command, "--no-cache", "tests"], capture_output=True, text=True, timeout=60
-        )
+    for command in (["check", "--select", select], ["format", "--check"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--isolated", "--no-cache", "tests"]
+        run = subprocess.run(ruff, capture_output=True, text=True, timeout=60)
         assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -180,22 +180,6 @@ def test_no_file_is_written_over_unless_that_is_asked_for(journal, capsys):
     assert not Path("tests/test_outfit.py").exists()
     noted(capsys, *MAKE, "--force")
     assert "replaying" in Path("tests/test_outfit.py").read_text()
-
-
-def test_a_run_that_waits_becomes_a_test_of_what_it_waits_for(journal, capsys):
-    noted(capsys, "test", "ask", "-j", "runs.db", "-m", "wardrobe:asking", "-o", "test_ask.py")
-    source = Path("test_ask.py").read_text()
-    assert 'assert [gate.place for gate in result.waiting] == ["Ask.sure"]' in source
-    run = in_a_pytest_of_its_own("test_ask.py")
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
-def test_a_graph_inside_something_is_named_with_dots(journal, capsys):
-    graph = "wardrobe:Holder.graph"
-    noted(capsys, "test", "abc", "-j", "runs.db", "-m", graph, "-o", "test_it.py")
-    source = Path("test_it.py").read_text()
-    assert "from wardrobe import Holder\n" in source
-    assert "recorded.run(Holder.graph)" in source
 
 
 @pytest.mark.parametrize(
@@ -295,9 +279,3 @@ def test_no_text_of_a_recording_becomes_code(run_id, name):
     ]
     asserted = parts[-1].body[-1].test.comparators[0]
     assert ast.literal_eval(asserted) == name
-
-
-def test_a_graph_is_written_as_the_code_that_makes_it():
-    assert GraphName("a.b", "c.d").code == "c.d"
-    assert GraphName("a.b", "make", "function").code == "make()"
-    assert GraphName("a.b", "First", "node").code == "Graph(start=First)"
