@@ -507,21 +507,3 @@ def test_a_scope_that_does_not_exist_or_cannot_be_is_refused_where_it_is_written
 
 
 # FastAPI
-
-
-def test_a_graph_is_open_while_a_fastapi_app_is_served(pools: Pools):
-    pytest.importorskip("fastapi")
-    from fastapi import FastAPI
-    from fastapi.testclient import TestClient
-
-    app = FastAPI(lifespan=pools.graph.open)
-
-    @app.get("/")
-    async def ask() -> int:
-        return id((await pools.graph.arun(pools.ask())).result.pool)
-
-    with TestClient(app) as client:
-        assert pools.log == []
-        assert len({client.get("/").json() for _ in range(3)}) == 1
-        assert pools.log == OPEN
-    assert pools.log == OPEN + CLOSED

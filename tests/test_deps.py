@@ -227,31 +227,6 @@ def counted(name: str = "counted") -> tuple[Callable[[], int], list[str]]:
     return fn, calls
 
 
-async def test_a_function_is_called_once_a_run_however_many_fields_nodes_and_functions_ask():
-    base, calls = counted()
-
-    def left(x: Annotated[int, Dep(base)]) -> int:
-        return x
-
-    def right(x: Annotated[int, Dep(base)]) -> int:
-        return x
-
-    class Second(EndNode):
-        again: Annotated[int, Dep(base)]
-
-    class First(Node):
-        a: Annotated[int, Dep(base)]
-        b: Annotated[int, Dep(left)]
-        c: Annotated[int, Dep(right)]
-
-        async def __call__(self) -> Second:
-            return Second()
-
-    result = await run(First())
-    assert result.result.again == 1
-    assert len(calls) == 1
-
-
 async def test_those_who_ask_at_the_same_time_share_one_call():
     calls: list[str] = []
     asked_by_both = asyncio.Event()
@@ -379,22 +354,6 @@ async def test_inline_runs_a_sync_function_on_the_thread_of_the_loop():
 
     assert await value_from(where, inline=True) == threading.get_ident()
     assert await value_from(where) != threading.get_ident()
-
-
-async def test_a_blocking_sync_function_does_not_block_the_loop():
-    released = threading.Event()
-
-    def blocks() -> bool:
-        return released.wait(BOUND)
-
-    async def releases() -> None:
-        released.set()
-
-    class Holder(EndNode):
-        a: Annotated[bool, Dep(blocks)]
-        b: Annotated[None, Dep(releases)]
-
-    assert (await run(Holder())).result.a is True
 
 
 async def test_stop_iteration_from_a_sync_function_is_an_error_and_not_an_endless_wait():

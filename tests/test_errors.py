@@ -195,44 +195,6 @@ async def test_an_error_of_a_run_survives_pickling_with_its_journal(
     assert copy.journal.of(RunEnded)[-1].error is copy
 
 
-def test_an_error_has_the_parts_of_its_text_in_order():
-    error = DepError(
-        "AnticipateDay.weather: get_weather raised TimeoutError",
-        cause=TimeoutError("no answer from the weather service"),
-        path="AnticipateDay.weather <- get_weather(place) <- get_location()",
-        fix="give the field a default",
-    )
-
-    assert str(error) == (
-        "[bae-dep-failed] AnticipateDay.weather: get_weather raised TimeoutError\n"
-        "  path:  AnticipateDay.weather <- get_weather(place) <- get_location()\n"
-        "  cause: TimeoutError: no answer from the weather service\n"
-        "  try:   give the field a default"
-    )
-
-
-async def test_an_error_of_a_run_carries_the_trace_the_journal_and_the_run_id():
-    class Begin(Node):
-        async def __call__(self) -> Fails:
-            return Fails()
-
-    begin = Begin()
-    with pytest.raises(DepError) as caught:
-        await Graph(start=Begin).arun(begin)
-
-    error = caught.value
-    assert error.trace == [begin]
-    assert error.journal[0].run_id == error.run_id
-    assert error.journal.of(RunEnded)[-1].error is error
-    assert isinstance(error.cause, LookupError)
-    assert str(error) == (
-        "[bae-dep-failed] Fails.top: fails raised LookupError\n"
-        "  path:  Fails.top <- fails()\n"
-        "  cause: LookupError: gone\n"
-        "  try:   fix fails, retry it with retries=…, or give the field a default"
-    )
-
-
 async def test_a_fill_error_has_what_pydantic_said():
     with pytest.raises(FillError) as caught:
         await Graph(start=Fills).arun(Fills(), ScriptedLM([{"top": "x"}] * 3))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 
 from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall, RecallError
-from bae.journal import MemoryJournal, Recalled, SourceEnded, SourceStarted
+from bae.journal import MemoryJournal, Recalled
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
 from end_node import EndNode
@@ -87,28 +87,6 @@ async def test_make_sends_what_the_fields_of_its_target_look_up():
     assert result.result == Reply(**KNOWN, text="sorry")
     assert '"context":{"message":"it came late","policy":"thirty days"}' in lm.prompts[0].text
     assert WORLD.done == {"policy": 1}
-
-
-async def test_its_records_are_those_of_a_run_that_fills_the_node_itself():
-    class Asking(Node):
-        message: str
-
-        async def __call__(self) -> Told: ...
-
-    class Told(EndNode):
-        message: Annotated[str, Recall(Asking)]
-        policy: Annotated[str, Dep(find_policy)]
-        text: str
-
-    def told(result: Any) -> list[tuple[Any, ...]]:
-        kinds = (Recalled, SourceStarted, SourceEnded)
-        return [(type(r), r.step, r.field) for r in result.journal if isinstance(r, kinds)]
-
-    filled = await Graph(start=Asking).arun(Asking(message="x"), OneWord())
-    made = await SHOP.arun(LATE, OneWord())
-
-    assert told(made) == told(filled)
-    assert len(told(made)) == 3
 
 
 @pytest.mark.parametrize("how", ["backend", "four methods"])

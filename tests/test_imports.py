@@ -138,23 +138,14 @@ print("quiet")
     assert python(program) == ["quiet"]
 
 
-def test_a_run_of_the_core_needs_pydantic_and_the_standard_library_alone():
-    new = python(NEW_MODULES.format(program=RUN))
-    assert third_party(new) == PYDANTIC
-
-
-def test_a_run_opens_no_connection():
-    program = f"""
-import sys
-seen = []
+def test_a_run_of_the_core_needs_pydantic_and_the_standard_library_alone_and_opens_no_connection():
+    watch = """
 def watch(event, arguments):
-    if event in ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto"):
-        seen.append(event)
+    assert event not in ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto")
 sys.addaudithook(watch)
-{RUN}
-print("seen", *seen)
 """
-    assert python(program) == ["seen"]
+    new = python(NEW_MODULES.format(program=watch + RUN))
+    assert third_party(new) == PYDANTIC
 
 
 BLOCKED = """
@@ -368,23 +359,6 @@ def test_a_door_to_other_rooms_loads_none_of_them_by_itself():
         assert {room_of(name) for name in names if is_bae(name)} <= {"core"}
 
 
-def test_the_check_of_rooms_sees_every_way_to_import(tmp_path, monkeypatch):
-    path = tmp_path / "sneaky.py"
-    path.write_text(
-        "import bae.cli\nfrom bae import serve\nfrom bae.team import Lead\n"
-        "from . import cli\nfrom ..engine import lead\nfrom bae.compiler import compile\n"
-        "def later():\n    from bae.journal import Journal\n"
-        "if TYPE_CHECKING:\n    import bae.testing.scripted\n"
-    )
-    monkeypatch.setitem(MODULES, "bae.lm.sneaky", path)
-    rooms = {each.rpartition(" ")[2] for each in trespasses("bae.lm.sneaky")}
-    assert rooms == {"cli", "serve", "team", "engine", "optimizer", "journal", "testing"}
-    assert "bae.lm.cli" in imported("bae.lm.sneaky")
-    loaded = imported("bae.lm.sneaky", when_loaded=True)
-    assert {"bae.cli", "bae.team.Lead"} <= loaded
-    assert not {"bae.journal", "bae.testing.scripted"} & loaded
-
-
 def test_no_modules_need_each_other_to_load():
     needs = {
         module: {name for name in imported(module, when_loaded=True) if name in MODULES}
@@ -454,14 +428,3 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
         if more := foreign_packages(module) - set().union(*own):
             wrong[module] = more
     assert wrong == {}
-
-
-def test_the_check_of_packages_sees_those_that_are_asked_for_by_name(tmp_path, monkeypatch):
-    path = tmp_path / "sneaky.py"
-    path.write_text(
-        "import json, pydantic\n"
-        "def later():\n    import dspy.clients\n    return need('h11', extra='x', by='y')\n"
-        "def latest():\n    return importlib.import_module('litellm.utils')\n"
-    )
-    monkeypatch.setitem(MODULES, "bae.lm.sneaky", path)
-    assert foreign_packages("bae.lm.sneaky") == {"dspy", "h11", "litellm"}

@@ -517,32 +517,8 @@ values = st.recursive(
 )
 
 
-def same(a: Any, b: Any) -> bool:
-    """What "equal arguments" means, written out."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        typed = {(type(k), k): v for k, v in b.items()}
-        return len(a) == len(b) and all(
-            (type(k), k) in typed and same(v, typed[type(k), k]) for k, v in a.items()
-        )
-    if isinstance(a, Point | Pair):
-        return same(vars(a), vars(b))
-    return bool(a == b) or (a != a and b != b)
-
-
-@given(values, values)
-@settings(max_examples=200, deadline=None)
-def test_values_are_one_argument_exactly_where_they_are_equal(a: Any, b: Any):
-    assert (freeze(a) == freeze(b)) is same(a, b)
-    if same(a, b):
-        assert hash(freeze(a)) == hash(freeze(b))
-
-
 @given(values)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_copy_is_the_same_argument_and_nan_equals_nan(a: Any):
     assert freeze(a) == freeze(deepcopy(a))
     assert hash(freeze(a)) == hash(freeze(deepcopy(a)))
@@ -603,7 +579,7 @@ bindings = st.integers(1, 6).flatmap(
 
 
 @given(bindings, st.lists(st.integers(0, 1), min_size=6, max_size=6), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_fields_bound_to_each_other_come_to_what_one_after_the_other_does_or_are_a_cycle(
     bound: list[list[int] | None], given: list[int], data: Any
 ):

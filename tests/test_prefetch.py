@@ -231,32 +231,6 @@ async def test_nothing_is_left_running_when_what_was_started_is_not_needed():
     assert log == ["open", "cancelled", "close"]
 
 
-async def test_a_call_started_early_is_taken_over_and_not_made_again():
-    release, running = asyncio.Event(), asyncio.Event()
-    calls: list[str] = []
-
-    async def slow() -> str:
-        calls.append("slow")
-        running.set()
-        await release.wait()
-        return "slow"
-
-    async def releases() -> str:
-        release.set()
-        return "released"
-
-    class Last(EndNode):
-        # `releases` is asked for when the node is reached; until then `slow` is under way.
-        a: Annotated[str, Dep(slow)]
-        b: Annotated[str, Dep(releases, cache=False)]
-
-    result = await run(
-        draft_before(Last), PausedLM({"Draft": {"text": "hi"}}, {"Draft": running.wait})
-    )
-    assert result.result.a == "slow"
-    assert calls == ["slow"]
-
-
 async def test_it_goes_on_while_a_map_of_what_the_lm_has_filled_is_made():
     release, running = asyncio.Event(), asyncio.Event()
     calls: list[str] = []
@@ -407,35 +381,3 @@ async def test_a_graph_that_recalls_nothing_starts_early():
     assert result.result.inner.page == "fetched"
     assert [*result.nested] == ["2:Last.inner"]
     assert {r.step for r in result.journal.of(SourceEnded) if r.path == ""} == {2}
-
-
-async def test_it_works_inside_a_graph_that_is_itself_a_dependency_and_in_maps():
-    fetch = Fetch()
-
-    class Last(EndNode):
-        page: Annotated[str, Dep(fetch)]
-
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> Last: ...
-
-    class Inner(Node):
-        async def __call__(self) -> Draft: ...
-
-    class Each(Node):
-        item: int
-
-        async def __call__(self) -> Draft: ...
-
-    class Outer(EndNode):
-        items: list[int]
-        inner: Annotated[Last, Dep(Inner)]
-        each: Annotated[list[Last], Map(Each, over="items")]
-
-    lm = PausedLM({Draft: [{"text": "hi"}] * 4}, {"Draft": fetch.called.wait})
-    result = await run(Outer(items=[1, 2, 3]), lm)
-    assert result.result.inner.page == "fetched"
-    assert [last.page for last in result.result.each] == ["fetched"] * 3
-    assert fetch.calls == 1
-    lm.assert_complete()
