@@ -23,6 +23,7 @@ from bae.journal.compatibility import changes_for
 from bae.journal.decoder import read_history
 from bae.journal.report import report_run
 from bae.journal.shape import Shape, ShapeView, shape_of
+from bae.place import Place
 from end_node import EndNode
 from journal_parts import refused
 
@@ -189,7 +190,7 @@ def test_a_shape_is_the_same_on_every_python():
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 99}', "{}"])
 def test_a_stored_shape_that_cannot_be_read_is_passed_over(text: str):
     assert changes(Shape(text, "another"), graph(DAY)) == []
-    assert ShapeView(text, "").call_at("", "Day", "weather") is None
+    assert ShapeView(text, "").call_at(Place(node="Day", field="weather")) is None
 
 
 def test_a_stored_shape_that_is_damaged_is_reported():

@@ -493,9 +493,8 @@ class StoredHistory(History):
 
     def shared_key(self, place: Place, node_type: type[Node] | None = None) -> Hashable | None:
         """The number of the call behind a place, if it is called once for the whole run."""
-        where = place.path, place.node, place.field, place.parameter
-        once = self.shape.is_shared(*where) and not self.shape.is_by_value(*where)
-        return self.shape.call_at(*where) if once else None
+        once = self.shape.is_shared(place) and not self.shape.is_by_value(place)
+        return self.shape.call_at(place) if once else None
 
     def may_resolve(self, path: str, node_type: type[Node]) -> bool:
         """Whether a body may still be at work: a line says so when it has returned a draft."""

@@ -217,11 +217,10 @@ class _OpenRun:
         return line if after == before else line._replace(data=after.decode()), (values, texts)
 
     def _is_source(self, line: Line, data: Json, wanted: set[_Field], shared: set[int]) -> bool:
-        place = data["node"], data["field"], data.get("parameter", "")
-        is_shared = data.get("source") == "dep" and self._shape.is_shared(line.path, *place)
-        if is_shared and self._shape.call_at(line.path, *place) in shared:
-            return True
-        if _is_wanted(*place, wanted):
+        names = data["node"], data["field"], data.get("parameter", "")
+        place = Place(line.path, line.step, *names)
+        is_shared = data.get("source") == "dep" and self._shape.is_shared(place)
+        if (is_shared and self._shape.call_at(place) in shared) or _is_wanted(place, wanted):
             return True
         value = data.get("value")  # of a graph, the node it ended at
         return is_node(value) and any((value["type"], name) in wanted for name in value["fields"])
@@ -257,16 +256,16 @@ def _withhold(node: Json, wanted: set[_Field] | None) -> int:
     return len(names)
 
 
-def _is_wanted(node: str, field: str, parameter: str, wanted: set[_Field]) -> bool:
+def _is_wanted(at: Place, wanted: set[_Field]) -> bool:
     """Whether a field, or a parameter behind it, is wanted."""
-    return (node, field) in wanted or (node, f"{field}{parameter}") in wanted
+    return not wanted.isdisjoint({(at.node, at.field), (at.node, f"{at.field}{at.parameter}")})
 
 
 def _is_inside(place: str, wanted: set[_Field]) -> bool:
     """Whether a place is such a field, or in a graph that runs for one."""
     at = Place.parse(place)
     while at is not None:
-        if _is_wanted(at.node, at.field, at.parameter, wanted):
+        if _is_wanted(at, wanted):
             return True
         at = at.outer
     return False

@@ -117,24 +117,24 @@ class ShapeView:
         graph = self.graph_at(path)
         return None if graph is None else graph["classes"].get(node)
 
-    def field_at(self, path: str, node: str, name: str) -> Json | None:
+    def field_at(self, place: Place) -> Json | None:
         """What a field of such a class looked like."""
-        cls = self.class_at(path, node)
-        return None if cls is None else cls["fields"].get(name)
+        cls = self.class_at(place.path, place.node)
+        return None if cls is None else cls["fields"].get(place.field)
 
-    def call_at(self, path: str, node: str, name: str, route: str = "") -> int | None:
+    def call_at(self, place: Place) -> int | None:
         """The number of the call behind a field, or behind a parameter further down."""
-        return self._use(Place(path, node=node, field=name, parameter=route)).get("call")
+        return self._use(place).get("call")
 
-    def is_shared(self, path: str, node: str, name: str, route: str = "") -> bool:
+    def is_shared(self, place: Place) -> bool:
         """Whether the value is made once for the whole run, for all fields that need it."""
-        use = self._use(Place(path, node=node, field=name, parameter=route))
-        is_dep = bool(route) or use.get("kind") == "dep"
+        use = self._use(place)
+        is_dep = bool(place.parameter) or use.get("kind") == "dep"
         return is_dep and "call" in use and bool(use.get("cache", True))
 
-    def is_by_value(self, path: str, node: str, name: str, route: str = "") -> bool:
+    def is_by_value(self, place: Place) -> bool:
         """Whether the value is made once for equal arguments, which come from the run."""
-        use = self._use(Place(path, node=node, field=name, parameter=route))
+        use = self._use(place)
         call = cast(Json, self.calls[use["call"]] if "call" in use else {})
         return bool(use.get("bound") or call.get("by_value"))
 
@@ -187,7 +187,7 @@ class ShapeView:
 
     def _use(self, place: Place) -> Json:
         """What is known of a field, or of a parameter behind it."""
-        use: Json = self.field_at(place.path, place.node, place.field) or {}
+        use: Json = self.field_at(place) or {}
         for parameter in place.parameters:
             call: int | None = use.get("call")
             use = {} if call is None else self.calls[call]["inputs"].get(parameter, {})

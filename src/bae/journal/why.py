@@ -188,7 +188,7 @@ class Search:
     def _input_places(self, place: Place) -> dict[str, Place]:
         """The places of what a function is called with."""
         places = self._shape.arguments(place)
-        field = self._shape.field_at(place.path, place.node, place.field)
+        field = self._shape.field_at(place)
         if field is not None and field.get("over") and not place.parameter:
             places = {field["over"]: place._replace(field=field["over"]), **places}
         return places
@@ -226,7 +226,7 @@ class Search:
         source = min(failed, key=lambda each: len(each.place.parameter), default=None)
         if source is None or source.error is None:
             return None
-        field = self._shape.field_at(place.path, place.node, place.field)
+        field = self._shape.field_at(place)
         kind = source.kind if field is None or place.parameter else field["kind"]
         by = "" if source.place == place else f"{source.by} raised "
         made = self._made(place, "default" if step.whole else kind, source.ended or source.started)
@@ -236,7 +236,7 @@ class Search:
     def _unrecorded(self, place: Place, step: Step) -> Provenance:
         """A field of a whole node that no line tells of. A fork has its value; it came from a line
         that the two runs do not share: that of a node which a body had returned whole, for one."""
-        field, fork = self._shape.field_at(place.path, place.node, place.field), step.forked
+        field, fork = self._shape.field_at(place), step.forked
         kind = "plain" if field is None else field["kind"]
         value = None if fork is None else _held(fork, place.field)
         if fork is not None and value is not None:
@@ -269,7 +269,7 @@ class Search:
         source = self._history.source(place)
         if source is not None and source.by:
             return source.by
-        call = self._shape.call_at(place.path, place.node, place.field, place.parameter)
+        call = self._shape.call_at(place)
         return "" if call is None else self._shape.calls[call]["by"]
 
     # Finding a place, and saying what is there if it is not.
