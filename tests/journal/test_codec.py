@@ -9,28 +9,25 @@ import datetime as dt
 import enum
 import math
 import zoneinfo
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     ImportString,
     PlainSerializer,
     SecretStr,
-    computed_field,
     field_validator,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import core_schema, from_json
-from typing_extensions import TypeAliasType, TypedDict
+from typing_extensions import TypeAliasType
 
 from bae.journal.codec import Unkeepable, same, value_codec
 from naming import shortly, shown
@@ -70,21 +67,6 @@ class Aliased(BaseModel):
     y: int = Field(1, validation_alias="Y", serialization_alias="why")
 
 
-class Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    x: int
-
-    @computed_field
-    @property
-    def double(self) -> int:
-        return self.x * 2
-
-
-class LeftOut(BaseModel):
-    x: int = Field(exclude=True)
-
-
 class Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -116,14 +98,6 @@ class Weighed(BaseModel):
     @classmethod
     def parsed(cls, value: Any) -> int:
         return int(value.removesuffix("kg"))  # takes nothing but text
-
-
-class Shown(BaseModel):
-    day: dt.date
-
-    @model_serializer
-    def as_a_word(self) -> str:
-        return "shown"
 
 
 class Tree(BaseModel):
@@ -162,26 +136,8 @@ class Point3(Point):
 
 
 @dataclasses.dataclass
-class Raised:
-    x: int
-
-    def __post_init__(self) -> None:
-        self.x += 1
-
-
-@dataclasses.dataclass
 class Covered:
     key: str = dataclasses.field(repr=False)
-
-
-class Settings(TypedDict, total=False):
-    a: int
-    day: dt.date
-
-
-class Pair(NamedTuple):
-    a: int
-    b: str = "x"
 
 
 class Own:
@@ -207,17 +163,6 @@ class Own:
         )
 
 
-class OneWay(Own):
-    """Can be written, and not read."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: cls("something else"),
-            serialization=core_schema.plain_serializer_function_ser_schema(str),
-        )
-
-
 class Client:
     pass
 
@@ -232,34 +177,21 @@ def there_and_back(declared: Any, value: Any) -> Any:
 
 KEPT: list[tuple[Any, Any]] = [
     (float, math.nan),
-    (float, -math.inf),
     (Any, {"a": [1, 2.5, None, {"b": True}]}),
-    (dict[int, str], {1: "a", -2: "b"}),
-    (set[int], {3, 1}),
     (dt.datetime, dt.datetime(2024, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC"))),
     (Decimal, Decimal("1.00")),
-    (Literal["a", 1], 1),
     (int | str, "1"),
     (bool | int, True),
-    (float | int, 1),
     (dt.date | str, dt.date(2024, 1, 1)),
     (Animal | Dog, Dog(name="a", tricks=3)),
-    (Cat | Cow, Cow(Kind="cow", lives=1)),
     (Annotated[Cat | Cow, Field(discriminator="kind")], Cow(Kind="cow", lives=1)),
     (Aliased, Aliased(X=1, Y=3)),
-    (Closed, Closed(x=3)),
     (Open, Open(x=1, more=[2])),
     (Strict, Strict(day=dt.date(2024, 1, 1), pair=(1,), some={1}, colour=Colour.RED)),
-    (Tree, Tree(value=1, below=[Tree(value=2)])),
     (Box[Animal], Box[Animal](held=Animal(name="a"))),
-    (Settings, {"a": 1, "day": dt.date(2024, 1, 1)}),
-    (Pair, Pair(1, "b")),
     (Own, Own("a")),
-    (collections.Counter[str], collections.Counter("aab")),
     (collections.defaultdict[str, int], collections.defaultdict(int, a=1)),
-    (Sequence[int], [1]),
     (Nested, {"a": [1, {"b": "x"}]}),
-    (Annotated[str, AfterValidator(str.lower)], "x"),
 ]
 
 
@@ -281,35 +213,24 @@ REFUSED: list[tuple[Any, Any]] = [
     (Animal, Dog(name="a")),
     (Box[Animal], Box[Animal](held=Dog(name="a"))),
     (Animal, Animal.model_construct(name=5)),
-    (Animal, Animal.model_construct()),
     (Point, Point3(1)),
     (int, "1"),
     (dt.date, dt.datetime(2024, 1, 1)),
     (str, Text("a")),
-    (list[int], Row([1])),
-    (dict[str, int], collections.Counter("aab")),
     (Any, (1, 2)),
-    (Any, {1: 2}),
     (Any, Client()),
     (dict[int | str, int], {1: 1, "1": 2}),
-    (Open, Open(x=1, day=dt.date(2024, 1, 1))),
     (collections.defaultdict[str, int], collections.defaultdict(lambda: 7, a=1)),
-    (OneWay, OneWay("a")),
     (str, "half a character: \ud800"),
     # What JSON, or pydantic, does not tell apart or takes no part of.
     (dt.datetime, dt.datetime(2024, 6, 1, tzinfo=BERLIN)),
     (dt.datetime, dt.datetime(2024, 10, 27, 2, 30, fold=1)),
     (dt.date | str, "2024-01-01"),
     (list[int] | set[int], {1}),
-    (list[Dog | Animal], [Animal(name="a"), Dog(name="b")]),
     # What a model's own code does not do twice.
     (Growing, Growing(n=1)),
     (Weighed, Weighed(kg="5kg")),
-    (Shown, Shown(day=dt.date(2024, 1, 1))),
-    (LeftOut, LeftOut(x=1)),
-    (Raised, Raised(1)),
     (Annotated[dt.date, PlainSerializer(lambda day: "some day")], dt.date(2024, 1, 1)),
-    (Annotated[str, AfterValidator(lambda text: f"{text}!")], "a!"),
 ]
 
 

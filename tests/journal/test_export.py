@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bae.exceptions import JournalError
 from bae.journal import Journal, Line, MemoryJournal, ParkedGate, RunInfo, SQLiteJournal, StoredRun
-from bae.journal.export import VERSION, RecordedRuns, read_runs, write_run
+from bae.journal.export import VERSION, RecordedRuns, read_runs
 from bae.journal.store import LINE_VERSION
 from journal_parts import refused
 
@@ -207,69 +205,6 @@ async def test_files_of_text_and_of_bytes_are_written_and_read(tmp_path):
         assert await MemoryJournal().load(file) == ["a"]
     assert texts[0] == texts[1]
     assert all(json.loads(line) for line in texts[0].split("\n")[:-1])
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-NAMES = st.text(st.characters(categories=["L", "N", "S"]), min_size=1, max_size=20)
-
-
-@st.composite
-def stored_runs(draw: st.DrawFn) -> StoredRun:
-    count = draw(st.integers(1, 4))
-    lines = tuple(
-        Line(
-            n,
-            draw(st.sampled_from(["RunStarted", "StepStarted", "SourceEnded"])),
-            draw(st.floats(0, 2e9)),
-            draw(TEXT),
-            draw(st.integers(0, 100)),
-            json.dumps(draw(st.dictionaries(TEXT, JSON, max_size=3)), ensure_ascii=False),
-        )
-        for n in range(count)
-    )
-    gates = draw(st.lists(st.builds(ParkedGate, TEXT, TEXT, TEXT, st.none() | st.floats(0, 9))))
-    answers = {gate: json.dumps(draw(JSON)) for gate in draw(st.lists(TEXT, max_size=3))}
-    info = RunInfo(
-        draw(NAMES),
-        draw(NAMES),
-        draw(st.sampled_from(["running", "waiting", "ended", "failed", "cancelled"])),
-        draw(st.floats(0, 2e9)),
-        draw(st.floats(0, 2e9)),
-        draw(TEXT),
-        waiting=tuple(replace(gate, answered=gate.address in answers) for gate in gates),
-        error=draw(TEXT),
-        parent=draw(st.none() | NAMES),
-    )
-    shape = draw(TEXT | st.dictionaries(TEXT, JSON, max_size=3).map(json.dumps))
-    return StoredRun(info, shape, lines, answers)
-
-
-def parsed(run: StoredRun) -> Any:
-    try:
-        shape = json.loads(run.shape)
-    except ValueError:
-        shape = run.shape
-    lines = [line._replace(data=json.loads(line.data)) for line in run.lines]
-    return run.info, shape, lines, {gate: json.loads(a) for gate, a in run.answers.items()}
-
-
-@settings(max_examples=15)
-@given(st.lists(stored_runs(), max_size=3, unique_by=lambda run: run.info.run_id))
-def test_every_run_reads_back_as_it_was_written(runs):
-    written = b"".join(line for run in runs for line in write_run(run))
-    read = list(read_runs(io.BytesIO(written), "x"))
-    assert [parsed(run) for run in read] == [parsed(run) for run in runs]
-    # And what was read is written once more to the letter.
-    assert b"".join(line for run in read for line in write_run(run)) == written
 
 
 # --- what is refused -----------------------------------------------------------------------------

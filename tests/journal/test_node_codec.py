@@ -11,14 +11,10 @@ from typing import Annotated, Any
 import pytest
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
-    PrivateAttr,
     ValidationInfo,
-    computed_field,
     field_serializer,
     field_validator,
-    model_validator,
 )
 
 from bae import Dep, JournalError, Map, Node, Recall
@@ -30,10 +26,6 @@ from journal_parts import refused
 
 class Place(BaseModel):
     name: str
-
-
-class Key(BaseModel):
-    value: str = Field(repr=False)
 
 
 class Client:
@@ -79,55 +71,6 @@ def test_a_draft_reads_back_as_the_draft_it_was() -> None:
     assert "luck" not in back.__dict__
     with_more = Look(words=["a"], luck="none")
     assert same(there_and_back(with_more), with_more)
-
-
-class Everything(EndNode):
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    n: int = Field(alias="N")
-    left_out: int = Field(3, exclude=True)
-    choice: Place | Key | str = "x"
-    _mine: list[int] = PrivateAttr(default_factory=list)
-
-    @computed_field
-    @property
-    def more(self) -> int:
-        return self.n + 1
-
-    @field_validator("n")
-    @classmethod
-    def grow(cls, value: int) -> int:
-        return value + 1
-
-    @model_validator(mode="after")
-    def see(self) -> Everything:
-        self._mine.append(self.n)
-        return self
-
-
-def test_aliases_extras_defaults_computed_fields_and_validators_change_nothing() -> None:
-    node = Everything(N=1, choice=Place(name="x"), extra=[1])
-    text = node_codec(Everything).dump(node, secrets=True)
-    said = json.loads(text)
-    assert said["fields"] == {"n": 2, "left_out": 3, "choice": {"name": "x"}, "extra": [1]}
-    assert said["unset"] == ["left_out"]
-    back = node_codec(Everything).load(said)
-    assert same(back, node)
-    assert back.model_fields_set == node.model_fields_set
-    assert back.more == 3
-    assert back._mine == [2]
-
-
-def test_a_validator_that_does_more_each_time_does_nothing_when_a_node_is_read() -> None:
-    class Growing(EndNode):
-        n: int
-
-        @model_validator(mode="after")
-        def grow(self) -> Growing:
-            self.n += 1
-            return self
-
-    assert there_and_back(Growing(n=1)).n == 2
 
 
 class Odd(EndNode):
@@ -207,10 +150,3 @@ def test_a_plain_field_that_holds_what_no_journal_can_is_refused_by_name() -> No
         assert raised.value.fix
     # A source is found again, so it is left out instead.
     assert there_and_back(Hidden(anything=Client())).__dict__ == {}
-
-
-def changed(name: str, body: dict[str, Any], annotations: dict[str, Any]) -> Any:
-    async def call(self: Any) -> None: ...
-
-    space = {"__annotations__": annotations, "__call__": call, "__module__": __name__, **body}
-    return type(Node)(name, (Node,), space)
