@@ -13,7 +13,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 from weakref import WeakSet
 
 from pydantic import TypeAdapter
@@ -302,7 +302,7 @@ class _Call:
     """An answer in the log."""
 
     text: str
-    stop: Any
+    stop: Literal["end", "cut-off", "refused"]
     usage: Usage
 
 
