@@ -4,7 +4,6 @@ the result of the case; an error that is not the fault of the case is raised."""
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -266,7 +265,7 @@ def case_as_json(types: CaseTypes, case: Case) -> dict[str, Any]:
         found["expected_type"] = case.expected_type
     if case.nodes:
         found["nodes"] = {
-            name: _shown(types, fields, [cls] if (cls := types.named(name)) else ())
+            name: _shown(types, fields, [cls] if (cls := types.by_name.get(name)) else ())
             for name, fields in case.nodes.items()
         }
     if case.answers:
@@ -283,15 +282,11 @@ def node_as_json(types: CaseTypes, node: Node) -> dict[str, Any]:
     out, if there are any."""
     cls = type(node)
     codec = node_codec(cls)
-    try:
-        dumped: dict[str, Any] = json.loads(codec.dump(node))
-        fields, withheld = dumped["fields"], dumped.get("withheld", ())
-    except Exception:  # a value that no journal can keep
-        held = {n: v for n, v in node.__dict__.items() if n not in codec.live}
-        withheld = [name for name in held if name in codec.secret]
-        fields = {n: as_json(v) for n, v in held.items() if n not in withheld}
+    held = {name: value for name, value in node.__dict__.items() if name not in codec.live}
+    fields = {name: as_json(value) for name, value in held.items() if name not in codec.secret}
     found: dict[str, Any] = {"type": types.names.get(cls, cls.__name__), "fields": fields}
-    return {**found, "withheld": [*withheld]} if withheld else found
+    withheld = [name for name in held if name in codec.secret]
+    return {**found, "withheld": withheld} if withheld else found
 
 
 def _shown(

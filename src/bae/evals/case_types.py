@@ -40,7 +40,7 @@ class CaseTypes:
         self.graph = graph
         self.names = _names_for(every_node(graph))
         """The name of each class in cases and tables: a second class of one name is `Reply 2`."""
-        self._by_name = {name: cls for cls, name in self.names.items()}
+        self.by_name = {name: cls for cls, name in self.names.items()}
         self._ends = tuple(graph.terminal_nodes)
         self.gates = {
             f"{name}.{field.name}": (cls, field.name)
@@ -49,10 +49,6 @@ class CaseTypes:
             if isinstance(field.marker, Gate)
         }
         """The gates of the graph and of graphs in it, by their name in cases: `Refund.approved`."""
-
-    def named(self, name: str) -> type[Node] | None:
-        """The class of this name in cases."""
-        return self._by_name.get(name)
 
     def check(self, cases: Iterable[Checked], what: str) -> list[Case]:
         """The cases, if all of them fit; otherwise all problems are raised, under `what`."""
@@ -85,9 +81,7 @@ class CaseTypes:
             known = _fields_by_name(self.graph.start)
             if not given or any(name in known for name in cast(Mapping[str, Any], given)):
                 return cast(Any, given)
-            try:
-                self.start({only: given})
-            except Exception:  # validators are the node's own code
+            if _faults("", self.graph.start, lambda: self.start({only: given})):
                 return cast(Any, given)
         return {only: cast(Any, given)}
 
@@ -117,7 +111,7 @@ class CaseTypes:
         """The class that a case expects its run to end at: the one it names, or the only one with
         the fields it expects; None where that could be several, or any."""
         if case.expected_type:
-            return self.named(case.expected_type)
+            return self.by_name.get(case.expected_type)
         if case.expected is None or case.metric is not None:
             return None
         if len(self._ends) == 1:
@@ -150,18 +144,16 @@ class CaseTypes:
         if case.metric is None:  # otherwise what is expected is for the metric to know
             found += self._end_problems(case)
         for name, fields in case.nodes.items():
-            cls = self.named(name)
-            if cls is None:
-                found.append(f"nodes: {_no_node(name, self.names.values())}")
+            if name in self.by_name:
+                found += self._field_problems(f"nodes.{name}", self.by_name[name], fields)
             else:
-                found += self._field_problems(f"nodes.{name}", cls, fields)
+                found.append(f"nodes: {name!r} is no such node, {suggest(name, self.by_name)}")
         for place, value in case.answers.items():
             if place in self.gates:
                 cls, name = self.gates[place]
                 found += self._field_problems(f"answers.{cls.__name__}", cls, {name: value})
             else:
-                known = f"there are {', '.join(self.gates)}" if self.gates else "the graph has none"
-                hint = suggest(place, self.gates, known)
+                hint = suggest(place, self.gates)
                 found.append(f"answers.{place}: there is no such gate, {hint}")
         return found
 
@@ -174,54 +166,51 @@ class CaseTypes:
         if not isinstance(inputs, Mapping):
             return [f"input: give an object of the fields of {start.__name__}"]
         given = cast(Mapping[str, Any], inputs)
-        if start.model_config.get("extra") != "allow":
-            known = _fields_by_name(start)
-            if any(name not in known for name in given):
-                return self._field_problems("input", start, given)
-        try:
-            self.start(given)
-        except ValidationError as error:
-            return [f"input.{each}" for each in faults(error)]
-        except Exception as error:
-            return [f"input: {start.__name__} raised {describe(error)}"]
-        return []
+        known = _fields_by_name(start)
+        if start.model_config.get("extra") != "allow" and not given.keys() <= known.keys():
+            return self._field_problems("input", start, given)
+        return _faults("input", start, lambda: self.start(given))
 
     def _end_problems(self, case: Case) -> list[str]:
-        ends: Sequence[type[Node]] = self._ends
-        if case.expected_type:
-            cls = self.named(case.expected_type)
-            if cls is None or cls not in ends:
-                why = _no_node(case.expected_type, (self.names[end] for end in ends))
-                return [f"expected_type: no run of {self.graph.name} ends there: {why}"]
-            ends = (cls,)
-        if case.expected is None or not ends:
+        ends = {self.names[end]: end for end in self._ends}
+        kind = case.expected_type
+        if kind and kind not in ends:
+            why = f"{kind!r} is no such node, {suggest(kind, ends)}"
+            return [f"expected_type: no run of {self.graph.name} ends there: {why}"]
+        among = [ends[kind]] if kind else self._ends
+        if case.expected is None or not among:
             return []
-        known = {name: None for end in ends for name in _fields_by_name(end)}
+        known = {name: None for end in among for name in _fields_by_name(end)}
         unknown = [
-            f"expected.{name}: no end has such a field, "
-            + suggest(name, known, f"there are {', '.join(known)}")
+            f"expected.{name}: no end has such a field, {suggest(name, known)}"
             for name in case.expected
-            if name not in known and len(ends) > 1
+            if name not in known and len(among) > 1
         ]
         # With several ends it is enough to fit one of them; otherwise the nearest is reported.
-        fits = (self._field_problems("expected", end, case.expected) for end in ends)
+        fits = (self._field_problems("expected", end, case.expected) for end in among)
         return unknown or min(fits, key=len)
 
     def _field_problems(self, place: str, cls: type[Node], fields: Mapping[str, Any]) -> list[str]:
         known = _fields_by_name(cls)
-        found: list[str] = []
-        for name in fields:
-            if name not in known:
-                has = f"it has {', '.join(cls.__pydantic_fields__)}"
-                hint = suggest(name, cls.__pydantic_fields__, has)
-                found.append(f"{place}.{name}: {cls.__name__} has no such field, {hint}")
-        try:
-            self.expectation(cls, {n: value for n, value in fields.items() if n in known})
-        except ValidationError as error:
-            found += [f"{place}.{each}" for each in faults(error)]
-        except Exception as error:
-            found.append(f"{place}: {cls.__name__} raised {describe(error)}")
-        return found
+        unknown = [
+            f"{place}.{name}: {cls.__name__} has no such field, "
+            f"{suggest(name, cls.__pydantic_fields__)}"
+            for name in fields
+            if name not in known
+        ]
+        given = {name: value for name, value in fields.items() if name in known}
+        return unknown + _faults(place, cls, lambda: self.expectation(cls, given))
+
+
+def _faults(place: str, cls: type[Node], check: Callable[[], object]) -> list[str]:
+    """What validators of a class find wrong."""
+    try:
+        check()
+    except ValidationError as error:
+        return [f"{place}.{each}" for each in faults(error)]
+    except Exception as error:  # validators are the node's own code
+        return [f"{place}: {cls.__name__} raised {describe(error)}"]
+    return []
 
 
 def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
@@ -278,9 +267,3 @@ def _only_field(cls: type[Node]) -> str | None:
     required = [field for field in plain if field.required]
     chosen = required if len(required) == 1 else plain
     return chosen[0].name if len(chosen) == 1 else None
-
-
-def _no_node(name: str, among: Iterable[str]) -> str:
-    names = sorted(among)
-    hint = suggest(name, names, f"there are {', '.join(names)}")
-    return f"{name!r} is no such node, {hint}"

@@ -114,10 +114,11 @@ def invalid_cases(
     return BaeError(message, code="bae-cases-invalid", cause=cause, fix=fix)
 
 
-def suggest(name: str, among: Iterable[str], otherwise: str) -> str:
-    """A hint for a name that is not among these: the nearest one, or else `otherwise`."""
-    near = get_close_matches(name, [*among], n=1)
-    return f"did you mean {near[0]}?" if near else otherwise
+def suggest(name: str, among: Iterable[str]) -> str:
+    """A hint for a name that is not among these: the nearest one, or else all."""
+    names = [*among]
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
 
 
 _KEYS: Final = tuple(f.name for f in fields(Case) if f.name not in ("inputs", "metric"))
@@ -139,11 +140,8 @@ def _read(number: int, line: bytes, types: CaseTypes) -> tuple[Case | None, list
         return None, ['is no JSON object: write {"input": {…}, "expected": {…}}']
     given = {k: v for k, v in cast(dict[str, Any], values).items() if v is not None}
     keys = ("input", *_KEYS)
-    known = f"there are {', '.join(keys)}"
     wrong = [
-        f"{key}: there is no such key, {suggest(key, keys, known)}"
-        for key in given
-        if key not in keys
+        f"{key}: there is no such key, {suggest(key, keys)}" for key in given if key not in keys
     ]
     if "input" not in given:
         return None, [*wrong, "input: there is none, and a run needs something to start with"]

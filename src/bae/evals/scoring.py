@@ -75,7 +75,7 @@ class Scoring:
         """
         found = Scored()
         for name, expected in case.nodes.items():
-            cls = self._types.named(name)
+            cls = self._types.by_name.get(name)
             last = nodes[cls].last if cls in nodes else None
             score: Score | None = _NOT_REACHED
             if last is not None:
@@ -103,7 +103,7 @@ class Scoring:
     async def _score_end(self, case: Case, end: Node) -> Score:
         """How good the last node of a run is by what the case expects of it; 1 if that is
         nothing."""
-        if case.expected_type and type(end) is not self._types.named(case.expected_type):
+        if case.expected_type and type(end) is not self._types.by_name.get(case.expected_type):
             name = self._types.names[type(end)]
             return Score(0.0, f"ended at {name}, not at {case.expected_type}")
         if case.expected is None:
@@ -148,7 +148,7 @@ class Scoring:
         class several times, once is enough. Otherwise the last choice is right if it can lead to
         the expected end. If all successors can, or none, the choice has no score.
         """
-        named = [self._types.named(name) for name in case.nodes]
+        named = [self._types.by_name.get(name) for name in case.nodes]
         for cls, offered in self._offered.items():
             counting = chose = nodes[cls].chose if cls in nodes else []
             if not chose:
