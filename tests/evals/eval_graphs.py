@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from bae import Graph, Node
@@ -62,6 +63,18 @@ def counting(**wrong: int) -> ScriptedLM:
         return {"count": wrong.get(text, len(text))}
 
     return ScriptedLM({Length: count})
+
+
+class Hooked(ScriptedLM):
+    """An LM that counts letters, after doing something with the word."""
+
+    def __init__(self, before: Callable[[Word], Awaitable[object]]) -> None:
+        super().__init__({Length: lambda asked: {"count": len(asked.source.text)}})  # type: ignore[union-attr]
+        self.before = before
+
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        await self.before(source)
+        return await super().fill(target, resolved, instruction, source)
 
 
 def lengths(*texts: str) -> list[Case]:

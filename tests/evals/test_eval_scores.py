@@ -14,10 +14,12 @@ from bae.optimizer import Score
 from bae.testing import ScriptedLM
 from eval_graphs import (
     Bug,
+    Hooked,
     Length,
     Question,
     Reply,
     Ticket,
+    Word,
     always_bug,
     counting,
     lengths,
@@ -169,23 +171,17 @@ async def test_the_last_node_of_a_class_counts_of_the_items_of_a_map_that_of_the
 
     first_may_go = asyncio.Event()
 
-    class LastFirst(ScriptedLM):
-        async def fill(
-            self, target: Any, resolved: Any, instruction: str, source: Any = None
-        ) -> Any:
-            if source.text != "a":
-                first_may_go.set()
-            else:
-                await first_may_go.wait()
-            return await super().fill(target, resolved, instruction, source)
+    async def last_first(word: Word) -> None:
+        if word.text != "a":
+            first_may_go.set()
+        await first_may_go.wait()
 
     guessing = ScriptedLM([Guess, {"number": 2}, Guess, {"number": 3}, None])
     guess = Case({"number": 1}, nodes={"Guess": {"number": 3}})
-    mapping = LastFirst({Length: lambda asked: {"count": len(asked.source.text)}})  # type: ignore[union-attr]
     title = Case({"texts": ["a", *["b"] * 9, "cc"]}, nodes={"Length": {"count": 2}})
     for graph, case, lm, name, calls in (
         (Graph(start=Guess), guess, guessing, "Guess", 5),
-        (Graph(start=Titles), title, mapping, "Length", 11),
+        (Graph(start=Titles), title, Hooked(last_first), "Length", 11),
     ):
         row = rows(await evaluate(graph, [case], {"lm": lm}))[name]
         assert row.score is not None

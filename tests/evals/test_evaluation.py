@@ -18,6 +18,7 @@ from bae.testing import ScriptedLM
 from bae.usage import report
 from eval_graphs import (
     Bug,
+    Hooked,
     Length,
     Word,
     always_bug,
@@ -59,18 +60,15 @@ async def test_a_case_that_fails_scores_0_and_its_run_can_be_looked_at(tmp_path:
 
 
 async def test_a_case_that_takes_too_long_fails_alone() -> None:
-    class Slow(ScriptedLM):
-        async def fill(
-            self, target: Any, resolved: Any, instruction: str, source: Any = None
-        ) -> Any:
-            if source.text == "b":
-                await asyncio.Event().wait()
-            return await super().fill(target, resolved, instruction, source)
+    async def slow(word: Word) -> None:
+        if word.text == "b":
+            await asyncio.Event().wait()
 
-    lm = Slow({Length: lambda _: {"count": 1}})
     journal = MemoryJournal()
 
-    found = await evaluate(words, lengths("a", "b", "c"), {"lm": lm}, journal=journal, timeout=0.2)
+    lms = {"lm": Hooked(slow)}
+
+    found = await evaluate(words, lengths("a", "b", "c"), lms, journal=journal, timeout=0.2)
 
     late = results(found)["b"]
     assert late.failed
@@ -303,35 +301,26 @@ async def test_the_budget_of_one_lm_is_that_lms_failure() -> None:
     assert found.stopped == ""
 
 
-class Held(ScriptedLM):
-    """An LM that answers the first question and no other."""
-
-    def __init__(self) -> None:
-        super().__init__({Length: lambda asked: {"count": len(asked.source.text)}})  # type: ignore[union-attr]
-        self.waiting = 0
-        self.reached = asyncio.Event()
-
-    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
-        if source.text != "a":
-            self.waiting += 1
-            if self.waiting == 2:
-                self.reached.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self.waiting -= 1
-        return await super().fill(target, resolved, instruction, source)
-
-
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_an_evaluation_that_ends_early_leaves_nothing_running(cancelled: bool) -> None:
-    lm, stop, journal = Held(), asyncio.Event(), MemoryJournal()
+    waiting: set[str] = set()
+    reached, stop, journal = asyncio.Event(), asyncio.Event(), MemoryJournal()
+
+    async def hold(word: Word) -> None:
+        if word.text == "a":
+            return
+        waiting.add(word.text)
+        if len(waiting) == 2:
+            reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            waiting.discard(word.text)
+
+    options: Any = {"journal": journal, "concurrency": 2, **({} if cancelled else {"stop": stop})}
     cases = lengths("a", "b", "c", "d")
-    options: Any = {} if cancelled else {"stop": stop}
-    task = asyncio.ensure_future(
-        evaluate(words, cases, {"lm": lm}, journal=journal, concurrency=2, **options)
-    )
-    await lm.reached.wait()
+    task = asyncio.ensure_future(evaluate(words, cases, {"lm": Hooked(hold)}, **options))
+    await reached.wait()
     if cancelled:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -343,7 +332,7 @@ async def test_an_evaluation_that_ends_early_leaves_nothing_running(cancelled: b
         assert [bool(r.run_id) for r in found.contenders[0].cases] == [True, True, True, False]
         assert found.stopped == "it was stopped"
 
-    assert lm.waiting == 0
+    assert not waiting
     assert asyncio.all_tasks() == {asyncio.current_task()}
     statuses = [info.status async for info in journal.every_run()]
     assert sorted(statuses) == ["cancelled", "cancelled", "ended"]

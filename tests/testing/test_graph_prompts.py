@@ -52,59 +52,44 @@ GRAPH = Graph(start=Letter)
 
 
 def headings(prompts: list[Prompt]) -> list[str]:
-    found: list[str] = []
-    for prompt in prompts:
-        question = prompt.question
-        target = question.target.__name__ if question.target else "a choice"
-        found.append(f"{type(question.source).__name__} -> {target}")
-    return found
+    asked = [(prompt.question.source, prompt.question.target) for prompt in prompts]
+    return [
+        f"{type(source).__name__} -> {target.__name__ if target else 'a choice'}"
+        for source, target in asked
+    ]
 
 
-def only(prompts: list[Prompt], heading: str) -> Prompt:
-    (found,) = [p for p in prompts if headings([p]) == [heading]]
-    return found
-
-
-def test_every_prompt_is_listed_and_nothing_is_called():
-    assert headings(GRAPH.prompts()) == [
+def test_every_prompt_is_listed_with_samples_and_nothing_is_called():
+    prompts = GRAPH.prompts()
+    assert headings(prompts) == [
         "Letter -> a choice",
         "Letter -> Answered",
         "Answered -> Filed",
         "HandedOver -> Filed",
     ]
-
-
-def test_samples_name_their_fields_and_are_recalled_as_in_a_run():
-    prompt = only(GRAPH.prompts(), "Letter -> Answered")
-    assert prompt.text == (
+    assert prompts[1].text == (
         'Answered\n\n{"Letter":{"text":"sample Letter.text"},"context":'
         '{"letter":"sample Letter.text","shop":{"name":"sample Shop.name"}}}'
     )
-    assert prompt.schema["properties"]["reply"]["description"] == "two polite sentences"
+    assert prompts[1].schema["properties"]["reply"]["description"] == "two polite sentences"
 
 
 def test_given_nodes_take_the_place_of_samples():
     given = Letter(text="It broke."), Answered(shop=Shop(name="Lamps"), reply="Sorry!")
     prompts = GRAPH.prompts(*given)
     assert '"context":{"letter":"It broke.","shop":{"name":"Lamps"}}' in prompts[1].text
-    assert '"reply":"Sorry!"' in only(prompts, "Answered -> Filed").text
+    assert '"reply":"Sorry!"' in prompts[2].text
 
 
-def test_a_node_of_no_graph_here_is_refused():
-    class Stranger(Node):
-        async def __call__(self) -> None: ...
-
-    with pytest.raises(TypeError, match="give nodes of the graph Letter, which has Answered,"):
-        GRAPH.prompts(Stranger())
-
-
-def test_a_graph_that_cannot_run_has_no_prompts():
+def test_a_node_of_another_graph_and_a_graph_that_cannot_run_are_refused():
     class Lost(EndNode):
         mood: Annotated[int, Recall()]
 
     class Begin(Node):
         async def __call__(self) -> Lost: ...
 
+    with pytest.raises(TypeError, match="give nodes of the graph Letter, which has Answered,"):
+        GRAPH.prompts(Begin())
     with pytest.raises(ProofError, match=r"Lost\.mood"):
         Graph(start=Begin).prompts()
 
@@ -219,7 +204,7 @@ def test_what_samples_cannot_know_is_shown_all_the_same():
     assert '"never":"sample Start.never"' in prompt.text
 
 
-def test_a_pinned_lm_is_not_made_and_fills_in_a_call_of_its_own():
+def test_a_pinned_lm_is_not_made_and_learned_prompts_are_those_of_the_lm_that_has_them():
     class Other(EndNode):
         node_config = NodeConfig(lm="anthropic:claude-of-no-account")
         text: str
@@ -230,12 +215,10 @@ def test_a_pinned_lm_is_not_made_and_fills_in_a_call_of_its_own():
     choice, fill = Graph(start=Start).prompts()
     assert choice.question.fillable == ()
     assert fill.question.target is Other
-
-
-def test_learned_prompts_are_shown_for_the_lm_that_has_them():
     learned = {HandedOver: NodePrompts(fill=LearnedPrompt("Name the right person."))}
     prompts = GRAPH.prompts(lm=WithPrompts(PromptOnly(), learned))
-    assert only(prompts, "Letter -> HandedOver").text.startswith("Name the right person.\n")
+    (handed,) = [p for p in prompts if p.question.target is HandedOver]
+    assert handed.text.startswith("Name the right person.\n")
 
 
 # --- assert_prompt ------------------------------------------------------------------------------
@@ -251,9 +234,6 @@ def test_a_text_is_found_in_every_prompt_that_asks_for_a_node():
     assert prompt.startswith("system:\nYou carry out")
     assert "\n\nuser:\nFiled\n\n" in prompt
     assert "\n\nschema:\n{" in prompt
-
-
-def test_a_node_that_is_never_asked_for_has_no_prompt_to_contain_a_text():
     with pytest.raises(AssertionError, match="no prompt asks for Letter, or offers it"):
         assert_prompt(GRAPH.prompts(), Letter, "text")
 
