@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 from weakref import WeakSet
 
@@ -89,14 +88,14 @@ class CallLog:
         own."""
         logged = LoggedLM(lm, self, rollout)
         inner = innermost(logged)
-        logged.is_stored = not (isinstance(inner, LMAdapter) and not inner.has_settings)
-        if isinstance(inner, LMAdapter) and self.path and not logged.is_stored and not self._warned:
-            self._warned = True
-            _log.warning(
-                "%s has no settings, so %s knows its answers in this process alone",
-                type(inner.lm).__name__,
-                self.path,
-            )
+        if isinstance(inner, LMAdapter) and not inner.has_settings:
+            logged.is_stored = False
+            if self.path and not self._warned:
+                self._warned = True
+                _log.warning(
+                    "%s has no settings, so %s knows its answers in this process alone",
+                    *(type(inner.lm).__name__, self.path),
+                )
         return logged
 
     def statistics(self) -> CallStatistics:
@@ -108,10 +107,8 @@ class CallLog:
         anything is asked."""
         if self._store is None:
             return len(self._known)
-        try:
+        with self._usable():
             return await self._store.count()
-        except BaeLMError as error:
-            raise self._unusable(error) from error
 
     def charge(self, budget: Budget) -> None:
         """From now on, charge a budget for answers of earlier processes when they are read while it
@@ -132,12 +129,7 @@ class CallLog:
         """Close the file at the end of the block."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the file."""
         await self.aclose()
 
@@ -161,26 +153,29 @@ class CallLog:
         if text is not None:
             self._known[key] = call = _Call(text, answer.stop, answer.usage)
             self._charge(key, Usage())
-            try:
-                # It is paid for, so it is kept even if no caller waits for it any more.
-                if asks.is_stored:
-                    await finish_despite_cancel(self._put(key, call))
-            except BaseException:
-                report(answer.usage)
-                raise
+            if self._store is not None and asks.is_stored:
+                line = json.dumps({"format": FORMAT, **asdict(call)})
+                try:
+                    with self._usable():
+                        # It is paid for, so it is kept even if no caller waits for it any more.
+                        await finish_despite_cancel(self._store.put(key, line))
+                except BaseException:
+                    report(answer.usage)
+                    raise
         return answer
 
     async def _found(self, key: str) -> _Call | None:
         call = self._known.get(key)
         if call is None and self._store is not None:
-            try:
-                text = await self._store.get(key)
-            except BaeLMError as error:
-                raise self._unusable(error) from error
-            if text is not None:
-                call = self._known[key] = self._read(text)
-                self._earlier += call.usage
-                self._charge(key, call.usage)
+            with self._usable():
+                line = await self._store.get(key)
+                if line is None:
+                    return None
+                if json.loads(line)["format"] != FORMAT:
+                    raise ValueError("it holds answers, but not of a call log")
+                call = self._known[key] = _call_adapter().validate_json(line)
+            self._earlier += call.usage
+            self._charge(key, call.usage)
         return call
 
     def _charge(self, key: str, used: Usage) -> None:
@@ -190,34 +185,23 @@ class CallLog:
             if budget in self._budgets:
                 budget.carry(f"call {key}", used, 0.0)
 
-    async def _put(self, key: str, call: _Call) -> None:
-        if self._store is None:
-            return
+    @contextmanager
+    def _usable(self) -> Generator[None]:
+        """Raise that the file cannot be used, where that is why something fails."""
         try:
-            await self._store.put(key, json.dumps({"format": FORMAT, **asdict(call)}))
-        except BaeLMError as error:
-            raise self._unusable(error) from error
-
-    def _read(self, text: str) -> _Call:
-        try:
-            if json.loads(text)["format"] == FORMAT:
-                return _call_adapter().validate_json(text)
-        except (ValueError, TypeError, KeyError, RecursionError):
-            pass
-        raise self._unusable(ValueError("it holds answers, but not of a call log"))
-
-    def _unusable(self, error: Exception) -> BaeError:
-        cause = error.cause if isinstance(error, BaeError) and error.cause else error
-        busy = isinstance(cause, sqlite3.OperationalError) and "locked" in str(cause)
-        return BaeError(
-            f"the call log {self.path} cannot be used",
-            code="bae-calls-unusable",
-            cause=cause,
-            fix="another process has been writing to it for too long: wait for it to end"
-            if busy
-            else "name a file that does not exist yet, or the log of an earlier optimization; "
-            "check the path and its permissions",
-        )
+            yield
+        except (BaeLMError, ValueError, TypeError, KeyError, RecursionError) as error:
+            cause = error.cause if isinstance(error, BaeError) and error.cause else error
+            busy = isinstance(cause, sqlite3.OperationalError) and "locked" in str(cause)
+            raise BaeError(
+                f"the call log {self.path} cannot be used",
+                code="bae-calls-unusable",
+                cause=cause,
+                fix="another process has been writing to it for too long: wait for it to end"
+                if busy
+                else "name a file that does not exist yet, or the log of an earlier optimization; "
+                "check the path and its permissions",
+            ) from error
 
 
 class LoggedLM(Policy):
