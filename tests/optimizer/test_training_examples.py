@@ -31,12 +31,9 @@ import dspy
 
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal
-from bae.lm.prompts import asked_fields, choice_of, fill_prompt
 from bae.lm.signatures import node_to_signature, with_source
 from bae.optimizer import (
-    Transition,
     choice_examples,
-    example_of,
     examples_from,
     fill_examples,
     split,
@@ -44,7 +41,6 @@ from bae.optimizer import (
     trace_to_examples,
     transitions_from,
 )
-from bae.plan import plan_of
 from bae.testing import ScriptedLM
 from kept_runs import Trouble
 from toy_backend import ToyBackend
@@ -132,22 +128,12 @@ async def test_an_example_has_the_fields_and_the_two_types_and_knows_its_inputs(
     assert (third.node_type, third.next_node_type) == ("Reply", "Sent")
 
 
-async def test_an_example_of_a_result_says_which_run_it_is_from():
-    for example in trace_to_examples(await ran(run_id="one")):
-        assert (example.run_id, example.root, example.corrected) == ("one", "one", [])
-
-
 async def test_an_example_of_a_forked_run_says_which_run_that_comes_from():
     async with MemoryJournal() as journal:
         await ran(run_id="one", journal=journal)
         await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")
         result = await tickets.resume("two", ScriptedLM([]), journal=journal)
     assert {(each.run_id, each.root) for each in trace_to_examples(result)} == {("two", "one")}
-
-
-async def test_an_end_where_the_lm_could_have_continued_is_an_example():
-    *_, last = trace_to_examples(await ran([{"kind": "bill"}, None]))
-    assert (last.node_type, last.next_node_type, last.next_node) == ("Sorted", "None", None)
 
 
 class Asked(Node):
@@ -245,10 +231,15 @@ async def test_steps_of_written_bodies_are_examples_that_nothing_is_trained_with
     examples = trace_to_examples(await ran())
     assert examples[2].next_node == {"context": {}, "fields": {"letter": "Dear you, wait"}}
     assert fill_examples(Sent, examples) == choice_examples(Reply, examples) == []
+    assert choice_examples(Ticket, examples) == []  # there is nothing to choose
 
 
-async def test_where_there_is_nothing_to_choose_there_are_no_examples_of_a_choice():
-    assert choice_examples(Ticket, trace_to_examples(await ran())) == []
+async def test_the_choice_to_stop_is_one_to_train_with():
+    *others, last = trace_to_examples(await ran([{"kind": "bill"}, None]))
+    assert (last.node_type, last.next_node_type, last.next_node) == ("Sorted", "None", None)
+    (example,) = choice_examples(Sorted, [*others, last])
+    assert example.choice == "None"
+    assert example.inputs().keys() == ["known"]
 
 
 async def test_where_there_is_nothing_to_fill_there_are_no_examples_of_a_fill():
@@ -265,12 +256,6 @@ async def test_where_there_is_nothing_to_fill_there_are_no_examples_of_a_fill():
     examples = trace_to_examples(await Graph(start=Begin).arun(Begin(value=1), ScriptedLM([Look])))
     assert fill_examples(Look, examples) == []
     assert [each.choice for each in choice_examples(Begin, examples)] == ["Look"]
-
-
-async def test_the_choice_to_stop_is_one_to_train_with():
-    (example,) = choice_examples(Sorted, trace_to_examples(await ran([{"kind": "bill"}, None])))
-    assert example.choice == "None"
-    assert example.inputs().keys() == ["known"]
 
 
 def test_examples_written_by_hand_are_accepted():
@@ -462,20 +447,6 @@ async def test_a_step_that_cannot_be_shown_without_what_no_journal_keeps_is_left
     assert "1 step of Served left out" in caplog.text
 
 
-def test_every_question_of_a_transition_is_the_one_a_prompt_asks():
-    node, following = Sorted(due=get_due(), kind=Kind.BILL), Reply(kind=Kind.BILL, body="x")
-    example = example_of(Transition(node, Reply, following))
-    asked = fill_prompt(Reply, asked_fields(Reply), {"kind": Kind.BILL}, "Reply", node)
-    (fill,), (choice,) = fill_examples(Reply, [example]), choice_examples(Sorted, [example])
-    assert asked.text == f"Reply\n\n{said({**fill.source, 'context': {'kind': fill.kind}})}"
-    asked = choice_of(plan_of(Sorted).offered, ()).prompt(node)
-    assert asked.text.partition("\n\n")[2] == said(choice.known)
-
-
-def said(known: Any) -> str:
-    return json.dumps(known, ensure_ascii=False, separators=(",", ":"))
-
-
 async def test_a_correction_answers_the_same_question_of_other_runs():
     async with MemoryJournal() as journal:
         for name in ("one", "two", "three"):
@@ -517,44 +488,30 @@ def texts(some: Sequence[Any]) -> list[str]:
 
 
 @settings(derandomize=True)
-@given(examples, shares, st.integers(0, 5))
-def test_no_run_is_on_both_sides_and_nothing_is_lost(some: list[Any], share: float, seed: int):
-    parts = split_apart(some, share, seed)
-    apart = [*parts.held_out, *parts.left_out]
-    assert not roots(parts.train) & roots(apart)
+@given(examples, shares, st.integers(0, 5), st.randoms(use_true_random=False))
+def test_any_examples_are_split_by_their_runs_and_no_question_is_on_both_sides(
+    some: list[Any], share: float, seed: int, random: Random
+):
+    train, held_out, left_out = split_apart(some, share, seed)
+    apart = [*held_out, *left_out]
+    # Nothing is lost, and no run is on both sides.
+    assert not roots(train) & roots(apart)
     key = lambda each: (each["root"], each["text"])  # noqa: E731
-    assert sorted([*parts.train, *apart], key=key) == sorted(some, key=key)
-    if len(roots(some)) > 1:
-        assert parts.train
-        assert apart
-    assert split(some, share, seed) == (parts.train, parts.held_out)
-
-
-@settings(derandomize=True)
-@given(examples, shares, st.integers(0, 5))
-def test_what_is_held_out_is_asked_nowhere_else(some: list[Any], share: float, seed: int):
-    parts = split_apart(some, share, seed)
-    assert not set(texts(parts.held_out)) & set(texts(parts.train))
-    assert len(set(texts(parts.held_out))) == len(parts.held_out)
-    assert set(texts(parts.left_out)) <= {*texts(parts.held_out), *texts(parts.train)}
-
-
-@settings(derandomize=True)
-@given(examples, shares, st.randoms(use_true_random=False))
-def test_the_order_of_the_examples_changes_nothing(some: list[Any], share: float, random: Random):
-    mixed = list(some)
-    random.shuffle(mixed)
-    assert split(mixed, share, 7) == split(some, share, 7)
-
-
-@settings(derandomize=True)
-@given(examples, shares)
-def test_the_share_is_met_to_within_one_run(some: list[Any], share: float):
+    assert sorted([*train, *apart], key=key) == sorted(some, key=key)
+    # What is held out is asked nowhere else.
+    assert not set(texts(held_out)) & set(texts(train))
+    assert len(set(texts(held_out))) == len(held_out)
+    assert set(texts(left_out)) <= {*texts(held_out), *texts(train)}
+    # The share is met to within one run.
     sizes = [sum(1 for each in some if each["root"] == root) for root in roots(some)]
     if len(sizes) > 1:
-        parts = split_apart(some, share)
-        apart = len(parts.held_out) + len(parts.left_out)
-        assert abs(apart - share * len(some)) <= max(sizes)
+        assert train
+        assert apart
+        assert abs(len(apart) - share * len(some)) <= max(sizes)
+    # The order of the examples changes nothing.
+    mixed = list(some)
+    random.shuffle(mixed)
+    assert split(mixed, share, seed) == split(some, share, seed) == (train, held_out)
 
 
 def test_another_seed_holds_out_other_runs():
