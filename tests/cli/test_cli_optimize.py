@@ -7,12 +7,13 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,6 @@ pytest.importorskip("h11")
 pytest.importorskip("dspy")
 pytest.importorskip("anthropic")
 
-from bae import Graph, Node
-from bae.cli import main
 from bae.evals import interval, paired_difference
 from bae.journal import SQLiteJournal
 from bae.optimizer import Comparison
@@ -73,6 +72,37 @@ def generous(expected, given):
 
 METRICS = {Reply: same}
 GENEROUS = {Reply: generous}
+"""
+BOTH = """
+from __future__ import annotations
+
+from typing import Literal
+
+from bae import Graph, Node
+
+
+class Ticket(Node):
+    text: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    about: str
+    queue: Literal["north", "south"]
+
+    async def __call__(self) -> Sent | Spam: ...
+
+
+class Sent(Node):
+    async def __call__(self) -> None: ...
+
+
+class Spam(Node):
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ticket)
 """
 RUNS = 20
 EVAL = "eval-20260102-030405-0a1b2c-"
@@ -125,48 +155,36 @@ class Model:
         )
 
 
-class Done:
-    """How a command came out."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = out
-        self.err = err
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
-
-
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose journal has runs that are all right."""
-    folder = tmp_path_factory.mktemp("project")
-    (folder / "app.py").write_text(APP)
+def journal(tmp_path_factory):
+    """A journal with runs that are all right."""
+    file = tmp_path_factory.mktemp("project") / "runs.db"
+    collect(file, range(RUNS))
+    return file
+
+
+def collect(file: Path | str, numbers: Sequence[int], begins: str = "run-", app: str = APP) -> None:
+    """Run a graph for tickets of these numbers, answered rightly."""
     names: dict[str, Any] = {"__name__": "app"}
-    exec(APP, names)
-    graph: Graph[Any, Any] = names["graph"]
-    asyncio.run(collect(folder / "runs.db", graph, names["Ticket"], range(RUNS)))
-    return folder
+    exec(app, names)
 
+    async def run() -> None:
+        async with SQLiteJournal(file) as journal:
+            for place, number in enumerate(numbers, numbers[0]):
+                choice, queue = right(number)
+                script: list[Any] = [choice, {"queue": queue} if choice == "Reply" else {}]
+                if app is BOTH:
+                    fields = {"about": f"number {number}", "queue": queue}
+                    script = [fields, "Spam" if choice == "Spam" else "Sent", {}]
+                start = names["Ticket"](text=f"number {number}")
+                run_id = f"{begins}{place}"  # by which it is held out or not
+                await names["graph"].arun(start, ScriptedLM(script), journal=journal, run_id=run_id)
 
-async def collect(
-    file: Path,
-    graph: Graph[Any, Any],
-    ticket: type[Node],
-    numbers: Sequence[int],
-    begins: str = "run-",
-) -> None:
-    async with SQLiteJournal(file) as journal:
-        for place, number in enumerate(numbers, numbers[0]):
-            choice, queue = right(number)
-            lm = ScriptedLM([choice, {"queue": queue} if choice == "Reply" else {}])
-            start = ticket(text=f"number {number}")  # type: ignore[call-arg]
-            await graph.arun(start, lm, journal=journal, run_id=f"{begins}{place}")
+    asyncio.run(run())
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+def model(monkeypatch):
     with Provider().in_thread() as provider:
         model = Model(provider.url)
         provider.always(model)
@@ -175,34 +193,29 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
         yield model
 
 
-@pytest.fixture
-def bae(
-    project: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Iterator[Any]:
-    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def project(folder, journal, monkeypatch):
+    shutil.copy(journal, "runs.db")
     monkeypatch.setenv("BAE_JOURNAL", "runs.db")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*arguments: str) -> Done:
-        code = main(arguments)
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
-
-    yield call
-    sys.modules.pop("app", None)
 
 
-def optimize(bae: Any, model: Model, *more: str, out: str = "learned") -> Done:
-    return bae("optimize", "app.py", "-o", out, *model.lm, *FEW, *more)
+@pytest.fixture
+def optimize(bae, model):
+    """Calls `bae optimize`."""
+
+    def call(*more: str, out: str = "learned") -> Any:
+        return bae("optimize", "app.py", "-o", out, *model.lm, *FEW, *more)
+
+    return call
 
 
 def files(directory: str = "learned") -> list[str]:
     folder = Path(directory)
     return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+
+
+def parts_of(data: Any) -> dict[tuple[str, str], Any]:
+    return {(each["node"], each["part"]): each for each in data["parts"]}
 
 
 KEPT = [".calls"]
@@ -212,10 +225,8 @@ KEPT = [".calls"]
 # What is learned
 
 
-def test_what_is_better_on_runs_that_were_held_out_is_written_and_makes_runs_better(
-    bae: Any, model: Model
-) -> None:
-    done = optimize(bae, model)
+def test_what_is_better_on_held_out_runs_is_written_and_makes_runs_better(bae, optimize, model):
+    done = optimize()
     assert done.code == 0, done.err
     # What is learned cannot be asked for in one call, as an untaught model is.
     assert "Ticket choice: better; it takes 11 calls where 6 did before\n" in done.out
@@ -233,8 +244,8 @@ def test_what_is_better_on_runs_that_were_held_out_is_written_and_makes_runs_bet
     assert taught == {"type": "Reply", "fields": {"queue": "south"}}
 
 
-def test_progress_is_on_stderr_in_a_few_lines_and_quiet_has_none(bae: Any, model: Model) -> None:
-    done = optimize(bae, model, *REPLY)
+def test_progress_is_on_stderr_in_a_few_lines_and_quiet_has_none(optimize, model):
+    done = optimize(*REPLY)
     assert "Reply fill: bootstrapping" in done.err
     assert "Reply fill: comparing" in done.err
     assert len(done.err.splitlines()) < 15
@@ -243,15 +254,13 @@ def test_progress_is_on_stderr_in_a_few_lines_and_quiet_has_none(bae: Any, model
     assert f"{RUNS} steps, " in done.err  # of which each has up to two parts
     assert f"{model.asked} LM calls" in done.err
     assert "\x1b" not in done.out + done.err
-    quiet = optimize(bae, model, *REPLY, "--quiet", out="other")
+    quiet = optimize(*REPLY, "--quiet", out="other")
     assert quiet.err == ""
     assert "Reply fill: better" in quiet.out
 
 
-def test_json_has_both_parts_with_their_intervals_and_what_was_spent(
-    bae: Any, model: Model
-) -> None:
-    data = optimize(bae, model, "--json").data
+def test_json_has_both_parts_with_their_intervals_and_what_was_spent(optimize, model):
+    data = optimize("--json").data
     assert data["done"] is True
     assert data["error"] is None
     repeated = data["calls"]["repeated"]
@@ -259,7 +268,7 @@ def test_json_has_both_parts_with_their_intervals_and_what_was_spent(
     assert data["spent"]["calls"] == model.asked
     assert data["examples"]["all"] == RUNS
     assert data["examples"]["train"] + data["examples"]["held_out"] == RUNS
-    parts = {(each["node"], each["part"]): each for each in data["parts"]}
+    parts = parts_of(data)
     fill = parts["Reply", "fill"]
     assert (fill["verdict"], fill["written"]) == ("better", True)
     assert fill["comparison"]["difference"]["low"] > 0
@@ -273,128 +282,70 @@ def test_json_has_both_parts_with_their_intervals_and_what_was_spent(
 # What is not written
 
 
-def test_what_is_not_better_is_not_written_and_the_command_fails(bae: Any, model: Model) -> None:
+def test_what_is_not_better_is_written_if_forced_without_another_call(optimize, model):
     model.knows = ("fill", "choice")
-    done = optimize(bae, model)
+    done = optimize()
+    asked = model.asked
     assert done.code == 1
     assert "Reply fill: not better; not written: --force does it all the same" in done.out
-    assert files() == KEPT
-
-
-def test_what_is_forced_after_all_is_written_without_another_call(bae: Any, model: Model) -> None:
-    model.knows = ("fill", "choice")
-    done = optimize(bae, model)
-    asked = model.asked
     assert (
         f"{asked} calls are kept in learned/.calls: with --force the same command writes the rest, "
         "and asks nothing again"
     ) in done.err
-    forced = optimize(bae, model, "--force", "--json")
+    assert files() == KEPT
+    forced = optimize("--force", "--json")
     assert forced.code == 0
     assert forced.data["calls"]["made"] == 0
     assert forced.data["calls"]["earlier"] == model.asked == asked
     assert files() == ["Reply.json", "Ticket.json"]  # and the calls are gone
 
 
-def test_a_part_that_is_better_is_written_without_one_that_is_not(bae: Any, model: Model) -> None:
+def test_a_part_that_is_better_is_written_without_one_that_is_not(optimize, model):
     model.knows = ("choice",)
-    done = optimize(bae, model)
+    done = optimize()
     assert done.code == 0
     assert files() == [*KEPT, "Reply.json"]
     # As a run asks without it: for the choice and the fields in one call.
     assert "Reply fill: better; it takes 10 calls where 5 did before\n" in done.out
 
 
-BOTH = """
-from __future__ import annotations
-
-from typing import Literal
-
-from bae import Graph, Node
-
-
-class Ticket(Node):
-    text: str
-
-    async def __call__(self) -> Reply: ...
-
-
-class Reply(Node):
-    about: str
-    queue: Literal["north", "south"]
-
-    async def __call__(self) -> Sent | Spam: ...
-
-
-class Sent(Node):
-    async def __call__(self) -> None: ...
-
-
-class Spam(Node):
-    async def __call__(self) -> None: ...
-
-
-graph = Graph(start=Ticket)
-"""
-
-
-def test_of_two_parts_of_a_node_the_better_one_is_written_and_a_part_that_is_there_stays(
-    bae: Any, model: Model
-) -> None:
+def test_of_two_parts_of_a_node_the_better_one_is_written_and_the_other_stays(optimize, model):
     Path("app.py").write_text(BOTH)
-    names: dict[str, Any] = {"__name__": "app"}
-    exec(BOTH, names)
-
-    async def collected() -> None:
-        async with SQLiteJournal("both.db") as journal:
-            for number in range(RUNS):
-                choice, queue = right(number)
-                fields = {"about": f"number {number}", "queue": queue}
-                lm = ScriptedLM([fields, "Spam" if choice == "Spam" else "Sent", {}])
-                start = names["Ticket"](text=f"number {number}")
-                run_id = f"run-{number}"  # by which it is held out or not
-                await names["graph"].arun(start, lm, journal=journal, run_id=run_id)
-
-    asyncio.run(collected())
+    collect("both.db", range(RUNS), app=BOTH)
     model.chooses = "Sent"
     model.knows = ("choice",)
-    first = optimize(bae, model, "-j", "both.db")
+    first = optimize("-j", "both.db")
     assert first.code == 0, first.out + first.err
     learned = json.loads(Path("learned/Reply.json").read_text())
     assert "fill" in learned
     assert "choice" not in learned
     model.knows = ("fill",)
     shutil.rmtree("learned/.calls")  # its answers are another model's
-    assert optimize(bae, model, "-j", "both.db", "--seed", "3").code == 0
+    assert optimize("-j", "both.db", "--seed", "3").code == 0
     both = json.loads(Path("learned/Reply.json").read_text())
     assert both["fill"] == learned["fill"]
     assert both["choice"]["examples"]
     made = both["made"]
     assert (made["seed"], made["kept"]["fill"]["seed"]) == (3, 0)
-    assert (list(made["held_out"]), list(made["kept"]["fill"]["held_out"])) == (
-        ["choice"],
-        ["fill"],
-    )
+    assert [*made["held_out"], *made["kept"]["fill"]["held_out"]] == ["choice", "fill"]
 
 
-def test_what_may_be_chance_is_written_unless_certainty_is_asked_for(
-    bae: Any, model: Model
-) -> None:
+def test_what_may_be_chance_is_written_unless_certainty_is_asked_for(optimize, model):
     few = ("--held-out", "0.05", *REPLY)
-    certain = optimize(bae, model, *few, "--certain")
+    certain = optimize(*few, "--certain")
     assert certain.code == 1
     assert "better, not beyond chance; not written, as --certain asks" in certain.out
     assert files() == KEPT
     assert "without --certain the same command writes the rest" in certain.err
     asked = model.asked
-    done = optimize(bae, model, *few)
+    done = optimize(*few)
     assert done.code == 0
     assert "better, not beyond chance\n" in done.out
     assert model.asked == asked
 
 
-def test_a_node_with_too_few_examples_is_left_as_it_is(bae: Any, model: Model) -> None:
-    done = optimize(bae, model, "--minimum", "30")
+def test_a_node_with_too_few_examples_is_left_as_it_is(optimize, model):
+    done = optimize("--minimum", "30")
     assert done.code == 1
     assert "Reply fill: too few examples; " in done.out
     assert "and 30 are needed" in done.out
@@ -402,38 +353,36 @@ def test_a_node_with_too_few_examples_is_left_as_it_is(bae: Any, model: Model) -
     assert not Path("learned").exists()
 
 
-def test_with_nothing_held_out_nothing_is_written_unless_it_is_forced(
-    bae: Any, model: Model
-) -> None:
+def test_with_nothing_held_out_nothing_is_written_unless_it_is_forced(optimize):
     none = ("--held-out", "0", *REPLY)
-    done = optimize(bae, model, *none)
+    done = optimize(*none)
     assert done.code == 1
     assert "Reply fill: nothing held out" in done.out
-    assert optimize(bae, model, *none, "--force").code == 0
+    assert optimize(*none, "--force").code == 0
     assert files() == ["Reply.json"]
 
 
-def test_what_is_there_and_as_good_stays_and_that_is_no_failure(bae: Any, model: Model) -> None:
-    optimize(bae, model, *REPLY)
+def test_what_is_there_and_as_good_stays_and_that_is_no_failure(optimize):
+    optimize(*REPLY)
     before = Path("learned/Reply.json").read_text()
-    again = optimize(bae, model, *REPLY)
+    again = optimize(*REPLY)
     assert again.code == 0
     assert "Reply fill: there already" in again.out
-    other = optimize(bae, model, *REPLY, "--seed", "1")
+    other = optimize(*REPLY, "--seed", "1")
     assert other.code == 0
     assert "no better than what is there; what learned has scores 1.00" in other.out
     assert Path("learned/Reply.json").read_text() == before
-    assert optimize(bae, model, *REPLY, "--seed", "1", "--force").code == 0
+    assert optimize(*REPLY, "--seed", "1", "--force").code == 0
     assert Path("learned/Reply.json").read_text() != before
 
 
-def test_learned_prompts_of_a_changed_class_are_replaced(bae: Any, model: Model) -> None:
-    optimize(bae, model, *REPLY)
+def test_learned_prompts_of_a_changed_class_are_replaced(optimize):
+    optimize(*REPLY)
     file = Path("learned/Reply.json")
     old = json.loads(file.read_text())
     old["schema"]["hash"] = "0" * len(old["schema"]["hash"])
     file.write_text(json.dumps(old))
-    done = optimize(bae, model, *REPLY)
+    done = optimize(*REPLY)
     assert done.code == 0, done.err
     note = [line for line in done.err.splitlines() if "Reply.json" in line]
     assert len(note) == 1
@@ -442,12 +391,10 @@ def test_learned_prompts_of_a_changed_class_are_replaced(bae: Any, model: Model)
 
 
 @pytest.mark.parametrize("broken", ["{", '{"format": "bae-artifact-1"}'])
-def test_a_damaged_artifact_of_one_node_does_not_affect_others(
-    bae: Any, model: Model, broken: str
-) -> None:
+def test_a_damaged_artifact_of_one_node_does_not_affect_others(optimize, broken):
     Path("learned").mkdir()
     Path("learned/Ticket.json").write_text(broken)
-    done = optimize(bae, model, *REPLY, "--json")
+    done = optimize(*REPLY, "--json")
     assert done.code == 0, done.err
     (misfit,) = done.data["misfits"]
     assert misfit["file"] == "learned/Ticket.json"
@@ -462,69 +409,56 @@ def test_a_damaged_artifact_of_one_node_does_not_affect_others(
 # What it is learned from
 
 
-def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae: Any, model: Model) -> None:
+def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae, optimize):
     forked = ("runs", "fork", "run-1", "--at", "1", "--set", "queue=north", "--no-run")
     assert bae(*forked, "-m", "app.py").code == 0
     without = ("--without", "run-1", "--without", "run-12", "--minimum", "99", "--json")
-    data = optimize(bae, model, *without).data
+    data = optimize(*without).data
     # The other is still in the fork, where a person corrected it.
     assert data["examples"]["without"] == 1
-    parts = {(each["node"], each["part"]): each for each in data["parts"]}
+    parts = parts_of(data)
     choice, fill = parts["Ticket", "choice"], parts["Reply", "fill"]
     assert (choice["examples"], fill["examples"]) == (RUNS - 1, RUNS * 3 // 4)
     assert fill["corrected_train"] + fill["corrected_held_out"] == 1
-    unknown = optimize(bae, model, "--without", "nobody")
+    unknown = optimize("--without", "nobody")
     assert unknown.code == 1
     assert "no run id is nobody or begins so" in unknown.err
 
 
-def test_repeated_questions_are_not_held_out_and_are_counted(bae: Any, model: Model) -> None:
-    names: dict[str, Any] = {"__name__": "app"}
-    exec(APP, names)
-    again = collect(Path("runs.db"), names["graph"], names["Ticket"], [1] * RUNS, "again-")
-    asyncio.run(again)
-    done = optimize(bae, model, "--minimum", "99")
+def test_repeated_questions_are_not_held_out_and_are_counted(optimize):
+    collect("runs.db", [1] * RUNS, "again-")
+    done = optimize("--minimum", "99")
     assert re.search(r"\d+ examples of \d+ questions to learn from", " ".join(done.out.split()))
     found = re.search(r"(\d+) not held out that ask what was asked before", done.err)
     assert found
-    data = optimize(bae, model, "--minimum", "99", "--json").data["examples"]
+    data = optimize("--minimum", "99", "--json").data["examples"]
     assert data["repeated"] == int(found[1])
 
 
-def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(bae: Any, model: Model) -> None:
-    names: dict[str, Any] = {"__name__": "app"}
-    exec(APP, names)
-    made = collect(Path("evals.db"), names["graph"], names["Ticket"], range(RUNS), EVAL)
-    asyncio.run(made)
-    done = optimize(bae, model, "-j", "evals.db")
+def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(optimize):
+    collect("evals.db", range(RUNS), EVAL)
+    done = optimize("-j", "evals.db")
     assert done.code == 1
     assert "from evaluations alone" in done.err
     assert "--with-evals" in done.err
     assert not Path("learned").exists()
-    assert optimize(bae, model, "-j", "evals.db", "--with-evals", *REPLY).code == 0
+    assert optimize("-j", "evals.db", "--with-evals", *REPLY).code == 0
 
 
-def test_a_correction_does_not_include_evaluations_that_ask_the_same(
-    bae: Any, model: Model
-) -> None:
-    names: dict[str, Any] = {"__name__": "app"}
-    exec(APP, names)
+def test_a_correction_does_not_include_evaluations_that_ask_the_same(bae, optimize):
     for begins in (EVAL, EVAL.replace("0a1b2c", "3d4e5f")):
-        made = collect(Path("evals.db"), names["graph"], names["Ticket"], range(1, 4), begins)
-        asyncio.run(made)
+        collect("evals.db", range(1, 4), begins)
     forked = ("runs", "fork", f"{EVAL}1", "--at", "1", "--set", "queue=north", "--no-run")
     assert bae(*forked, "-m", "app.py", "-j", "evals.db").code == 0
-    data = optimize(bae, model, "-j", "evals.db", "--json").data["examples"]
+    data = optimize("-j", "evals.db", "--json").data["examples"]
     assert (data["all"], data["from_evals"]) == (1, 5)
 
 
-def test_a_journal_without_a_finished_run_is_refused_with_what_to_do(
-    bae: Any, model: Model
-) -> None:
+def test_a_journal_without_a_finished_run_is_refused_with_what_to_do(bae, optimize):
     Path("script.json").write_text("[]")
     lm = ("--lm", "scripted:script.json")
     assert bae("run", "app.py", "--set", "text=a", *lm, "-j", "failed.db").code == 1
-    done = optimize(bae, model, "-j", "failed.db")
+    done = optimize("-j", "failed.db")
     assert done.code == 1
     assert "no finished run of Ticket to learn from" in done.err
     assert "bae runs fork RUN --at STEP --set FIELD=VALUE" in done.err
@@ -533,17 +467,15 @@ def test_a_journal_without_a_finished_run_is_refused_with_what_to_do(
 # Options of the optimizer
 
 
-def test_options_go_to_the_optimizer(bae: Any, model: Model) -> None:
+def test_options_go_to_the_optimizer(optimize):
     few = ("--option", "max_labeled_demos=3", "--option", "max_bootstrapped_demos=0")
-    data = optimize(bae, model, *REPLY, *few, "--force", "--json").data
+    data = optimize(*REPLY, *few, "--force", "--json").data
     assert data["options"] == {"max_labeled_demos": 3, "max_bootstrapped_demos": 0}
     learned = json.loads(Path("learned/Reply.json").read_text())
     assert len(learned["fill"]["examples"]) == 3
 
 
-def test_a_directory_whose_files_do_not_fit_is_refused_with_all_of_them(
-    bae: Any, model: Model, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_directory_whose_files_do_not_fit_is_refused_with_all_of_them(bae, model, caplog):
     Path("learned").mkdir()
     for name in ("Reply", "Ticket"):
         Path(f"learned/{name}.json").write_text("{")
@@ -562,17 +494,17 @@ def test_a_directory_whose_files_do_not_fit_is_refused_with_all_of_them(
 # Metrics
 
 
-def test_a_metric_by_class_scores_what_is_filled(bae: Any, model: Model) -> None:
-    assert optimize(bae, model, *REPLY, "--metric", "app.py:METRICS").code == 0
-    generous = optimize(bae, model, *REPLY, "--metric", "app.py:GENEROUS", out="other")
+def test_a_metric_by_class_scores_what_is_filled(optimize):
+    assert optimize(*REPLY, "--metric", "app.py:METRICS").code == 0
+    generous = optimize(*REPLY, "--metric", "app.py:GENEROUS", out="other")
     assert generous.code == 1
     assert "Reply fill: not better" in generous.out
 
 
-def test_a_judge_scores_what_is_filled_by_the_rubric(bae: Any, model: Model) -> None:
+def test_a_judge_scores_what_is_filled_by_the_rubric(optimize):
     Path("judge.json").write_text(json.dumps([{"reason": "so", "grade": "poor"}] * 500))
     judge = ("--judge", "scripted:judge.json", "--rubric", "It is the right queue.")
-    done = optimize(bae, model, *REPLY, *judge)
+    done = optimize(*REPLY, *judge)
     line = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
     assert "0.25  [" in line, done.out
 
@@ -580,37 +512,27 @@ def test_a_judge_scores_what_is_filled_by_the_rubric(bae: Any, model: Model) -> 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("-o", ""), 2, "names nothing"),
-        (("--node", "Rply", "-j", "nowhere.db"), 1, "no node Rply"),
-        (("--metric", "app.py:METRICS", "--judge", "local"), 2, "not both"),
-        (("--rubric", "good"), 2, "goes with --judge"),
-        (("--force", "--certain"), 2, "not both"),
-        (("--optimizer", "luck"), 2, "bootstrap"),
-        (
-            ("--option", "num_trials=3", "-j", "nowhere.db"),
-            2,
-            "its options are max_bootstrapped_demos,",
-        ),
-        (("--option", "max_rounds"), 2, "is no NAME=VALUE"),
-        (("--option", "max_rounds=many"), 2, "max_rounds: Input should be a valid integer"),
-        (("--option", "max_rounds=1", "--option", "max_rounds=2"), 2, "there twice"),
-        (
-            ("--optimizer", "miprov2", "--option", "tip_aware_proposer=no"),
-            2,
-            "tip_aware_proposer: Input should be a valid boolean",
-        ),
-        (("--node", "Rply"), 1, "name one of Ticket, Reply, Spam"),
-        (("--metric", "app.py"), 2, "--metric scoring.py:exact"),
-        (("--metric", "app.py:same"), 1, "a mapping of node classes to functions of two nodes"),
-        (("-j", "nowhere.db"), 1, "there is no journal nowhere.db"),
-        (("--lm", "gpt"), 2, "there is no LM named"),
-        (("--teacher", "gpt"), 2, "there is no LM named"),
+        ("-o ''", 2, "names nothing"),
+        ("--node Rply -j nowhere.db", 1, "no node Rply"),
+        ("--node Rply", 1, "name one of Ticket, Reply, Spam"),
+        ("--metric app.py:METRICS --judge local", 2, "not both"),
+        ("--metric app.py", 2, "--metric scoring.py:exact"),
+        ("--metric app.py:same", 1, "a mapping of node classes to functions of two nodes"),
+        ("--rubric good", 2, "goes with --judge"),
+        ("--force --certain", 2, "not both"),
+        ("--optimizer luck", 2, "bootstrap"),
+        ("--option num_trials=3 -j nowhere.db", 2, "its options are max_bootstrapped_demos,"),
+        ("--option max_rounds", 2, "is no NAME=VALUE"),
+        ("--option max_rounds=many", 2, "max_rounds: Input should be a valid integer"),
+        ("--option max_rounds=1 --option max_rounds=2", 2, "there twice"),
+        ("--optimizer miprov2 --option tip_aware_proposer=no", 2, "should be a valid boolean"),
+        ("-j nowhere.db", 1, "there is no journal nowhere.db"),
+        ("--lm gpt", 2, "there is no LM named"),
+        ("--teacher gpt", 2, "there is no LM named"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_to_write(
-    bae: Any, model: Model, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    done = optimize(bae, model, *arguments)
+def test_what_makes_no_sense_is_refused_with_what_to_write(optimize, arguments, code, says):
+    done = optimize(*shlex.split(arguments))
     assert done.code == code
     assert says in " ".join(done.err.replace("│", " ").split())
     assert not Path("learned").exists()
@@ -619,24 +541,27 @@ def test_what_makes_no_sense_is_refused_with_what_to_write(
 # What ends it early
 
 
-def test_a_spent_budget_keeps_the_calls_and_with_more_it_resumes(bae: Any, model: Model) -> None:
-    whole = optimize(bae, model, "--json", out="whole").data["calls"]["made"]
+def test_a_spent_budget_keeps_the_calls_and_with_more_it_resumes(optimize, model):
+    whole = optimize("--json", out="whole").data["calls"]["made"]
     model.asked = 0
-    short = optimize(bae, model, "--budget", "calls=10", "-c", "1")  # so none is cut off
+    short = optimize("--budget", "calls=10", "-c", "1")  # so none is cut off
     assert short.code == 1
     assert "10 of 10 calls spent; 10 calls are kept in learned/.calls: the same" in short.err
+    assert "kept from before" not in short.err
     assert files() == KEPT
-    done = optimize(bae, model, "--budget", "calls=200", "--json")
+    done = optimize("--budget", "calls=200", "--json")
     assert done.code == 0, done.err
     assert done.data["calls"]["earlier"] == done.data["spent_earlier"]["calls"] == 10
     assert done.data["calls"]["made"] == whole - 10
     assert done.data["spent"]["calls"] == model.asked == whole
+    line = next(line for line in done.err.splitlines() if line.startswith(f"{RUNS} steps"))
+    assert f" · {whole - 10} LM calls now, {whole} in all · " in line
+    assert re.search(r" · \d+ asked again at no cost · [\d,]+ tokens in all", line)
+    assert "10 kept from before" in done.err
     assert files() == ["Reply.json", "Ticket.json"]
 
 
-def test_a_graph_whose_lms_are_all_pinned_is_learned_for_without_another(
-    bae: Any, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_whose_lms_are_all_pinned_is_learned_for_without_another(bae, model, monkeypatch):
     monkeypatch.setenv("BAE_LM", "no-such-lm")
     pinned = APP.replace("Reply | Spam", "Reply").replace("Graph, Node", "Graph, Node, NodeConfig")
     config = f"    node_config = NodeConfig(lm={model.lm[1]!r})\n"
@@ -654,21 +579,8 @@ def test_a_graph_whose_lms_are_all_pinned_is_learned_for_without_another(
     assert files() == ["Reply.json"]
 
 
-def test_new_kept_and_repeated_calls_are_counted_separately(bae: Any, model: Model) -> None:
-    short = optimize(bae, model, "--budget", "calls=1", "-c", "1")
-    assert "1 call is kept in learned/.calls: the same command resumes" in short.err
-    assert "kept from before" not in short.err
-    done = optimize(bae, model)
-    now = model.asked - 1
-    line = next(line for line in done.err.splitlines() if line.startswith(f"{RUNS} steps"))
-    assert f" · {now} LM calls now, {model.asked} in all · " in line
-    assert re.search(r" · \d+ asked again at no cost · [\d,]+ tokens in all", line)
-    assert "1 kept from before" in done.err
-    assert "from the log" not in done.err
-
-
-def test_quiet_prints_only_why_it_did_not_finish(bae: Any, model: Model) -> None:
-    done = optimize(bae, model, "--budget", "calls=3", "-c", "1", "-q")
+def test_quiet_prints_only_why_it_did_not_finish(optimize):
+    done = optimize("--budget", "calls=3", "-c", "1", "-q")
     assert done.code == 1
     assert done.err == (
         "--budget: 3 of 3 calls spent; 3 calls are kept in learned/.calls: the same command "
@@ -676,7 +588,7 @@ def test_quiet_prints_only_why_it_did_not_finish(bae: Any, model: Model) -> None
     )
 
 
-def test_where_no_answer_can_be_kept_the_command_starts_again(bae: Any) -> None:
+def test_where_no_answer_can_be_kept_the_command_starts_again(bae):
     Path("script.json").write_text(json.dumps(["Reply"] * 99))
     words = ("optimize", "app.py", "-o", "learned", "--lm", "scripted:script.json", *FEW)
     done = bae(*words, "--budget", "calls=3")
@@ -685,20 +597,20 @@ def test_where_no_answer_can_be_kept_the_command_starts_again(bae: Any) -> None:
     assert not Path("learned").exists()
 
 
-def test_a_call_log_that_cannot_be_read_is_an_error_and_stays(bae: Any, model: Model) -> None:
+def test_a_call_log_that_cannot_be_read_is_an_error_and_stays(optimize, model):
     log = Path("learned/.calls/calls.db")
     log.parent.mkdir(parents=True)
     log.write_bytes(b"answers that were paid for")
-    done = optimize(bae, model, "--json")
+    done = optimize("--json")
     assert done.data["error"]["code"] == "bae-calls-unusable"
     assert log.read_bytes() == b"answers that were paid for"
     assert model.asked == 0
 
 
-def test_git_ignores_the_call_log_whatever_the_directory_ignores(bae: Any, model: Model) -> None:
+def test_git_ignores_the_call_log_whatever_the_directory_ignores(optimize):
     Path("learned").mkdir()
     Path("learned/.gitignore").write_text("*.tmp\n")
-    optimize(bae, model, "--budget", "calls=1")
+    optimize("--budget", "calls=1")
     assert Path("learned/.gitignore").read_text() == "*.tmp\n"
     assert Path("learned/.calls/calls.db").exists()
     if shutil.which("git"):
@@ -712,23 +624,19 @@ def test_git_ignores_the_call_log_whatever_the_directory_ignores(bae: Any, model
         assert said.stdout == "?? learned/.gitignore\n"
 
 
-def test_a_narrow_terminal_shows_the_difference_whole(
-    bae: Any, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_terminal_shows_the_difference_whole(optimize, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "40")
-    done = optimize(bae, model, *REPLY)
+    done = optimize(*REPLY)
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in done.out.splitlines()]
     row = next(line for line in lines if line.startswith("Reply fill  "))
     assert re.search(r"\+1\.00 \[\+0\.\d\d, \+1\.00\]$", row), row
     assert len(row) <= 40
 
 
-def test_an_lm_that_fails_ends_it_with_what_to_do_and_the_calls_are_kept(
-    bae: Any, model: Model
-) -> None:
+def test_an_lm_that_fails_ends_it_with_what_to_do_and_the_calls_are_kept(optimize, model):
     model.limit, model.beyond = 10, lambda: Status(401)
-    done = optimize(bae, model, "--json")
+    done = optimize("--json")
     assert done.code == 1
     assert done.data["done"] is False
     assert done.data["error"]["code"].startswith("bae-")
@@ -738,31 +646,27 @@ def test_an_lm_that_fails_ends_it_with_what_to_do_and_the_calls_are_kept(
 
 @pytest.mark.skipif(os.name != "posix", reason="it sends itself a signal")
 @pytest.mark.usefixtures("default_signals")
-def test_ctrl_c_keeps_the_calls_and_the_same_command_resumes_without_paying_twice(
-    bae: Any, model: Model
-) -> None:
-    whole = optimize(bae, model, "--json", "-c", "1", out="whole").data["calls"]["made"]
+def test_ctrl_c_keeps_the_calls_and_the_same_command_resumes_without_paying_twice(optimize, model):
+    whole = optimize("--json", "-c", "1", out="whole").data["calls"]["made"]
 
     def interrupt() -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         return Stall()
 
     model.asked, model.limit, model.beyond = 0, 10, interrupt
-    stopped = optimize(bae, model, "-c", "1")
+    stopped = optimize("-c", "1")
     assert stopped.code == 130, stopped.err
     assert "10 calls are kept in learned/.calls: the same command resumes" in stopped.err
     assert "Traceback" not in stopped.err
     model.limit = 10**9
-    done = optimize(bae, model, "-c", "1")
+    done = optimize("-c", "1")
     assert done.code == 0, done.err
     assert model.asked == whole + 1  # the one that was not answered
     assert files() == ["Reply.json", "Ticket.json"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="another process is killed")
-def test_one_optimization_at_a_time_writes_to_a_directory_and_a_killed_one_is_no_hindrance(
-    bae: Any, model: Model
-) -> None:
+def test_one_optimization_at_a_time_writes_to_a_directory_until_it_is_killed(bae, model):
     words = ["optimize", "app.py", "-o", "learned", *model.lm, *FEW, *REPLY, "-c", "1"]
     there = threading.Event()
 
@@ -805,7 +709,7 @@ def comparison(before: list[float], after: list[float]) -> Comparison:
     return Comparison("Reply", "fill", len(before), one, other, both, 1.0, 1.0, pairs)
 
 
-def test_a_verdict_goes_by_the_difference_and_by_what_is_there() -> None:
+def test_a_verdict_goes_by_the_difference_and_by_what_is_there():
     better = comparison([0.0] * 20, [1.0] * 20)
     lucky = comparison([0.0, 1.0, 1.0], [1.0, 1.0, 1.0])
     worse = comparison([1.0] * 5, [0.0] * 5)
@@ -818,7 +722,7 @@ def test_a_verdict_goes_by_the_difference_and_by_what_is_there() -> None:
     assert verdict_on(better, better.after, held_out=20) == "no better than what is there"
 
 
-def test_force_writes_all_that_was_learned_and_certainty_only_what_is_beyond_chance() -> None:
+def test_force_writes_all_that_was_learned_and_certainty_only_what_is_beyond_chance():
     for verdict, plain, force, certain in (
         ("better", True, True, True),
         ("better, not beyond chance", True, True, False),
