@@ -194,19 +194,3 @@ def test_export_refuses_a_file_that_makes_no_sense(capsys, file, message):
     assert message in said.err
     assert "try:" in said.err
     assert "Traceback" not in said.err
-
-
-def test_a_module_that_is_not_there_is_an_error_without_a_traceback(capsys):
-    bae("show", "nothing_here.py", code=1)
-    said = capsys.readouterr()
-
-    assert said.out == ""
-    assert "there is no file nothing_here.py" in said.err
-
-
-def test_help_names_the_formats_and_the_options(capsys):
-    bae("export", "--help")
-    said = " ".join(capsys.readouterr().out.split())
-
-    for word in (".svg", ".mmd", "--force", "--direction", "--no-fields"):
-        assert word in said

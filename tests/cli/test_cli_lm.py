@@ -33,6 +33,13 @@ class Slow:
 
 make_lm = Slow
 """
+ECHO = """
+class Echo:
+    async def fill(self, target, resolved, instruction, source):
+        return target(answer=source.text, sure=True)
+
+    choose_type = make = decide = fill
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -264,24 +271,10 @@ def test_an_lm_that_gives_wrong_answers_does_not_pass(capsys: pytest.CaptureFixt
     assert "[bae-fill-invalid]" in capsys.readouterr().err
 
 
-@pytest.mark.once
-def test_a_call_is_made_over_http_with_what_was_asked_and_paid_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    pytest.importorskip("h11")
-    pytest.importorskip("anthropic")
-    from bae.testing import Provider
-
-    with Provider().in_thread() as provider:
-        provider.script(REPLY)
-        monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-        assert main(["lm", "try", "anthropic", "--prompt", "Where is the Louvre?"]) == 0
-        rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-        assert rows["answer"] == "Paris."
-        assert re.fullmatch(r"[\d,]+ in, [\d,]+ out", rows["tokens"])
-        (request,) = provider.requests
-        assert "Where is the Louvre?" in json.dumps(request.body)
+def test_what_is_asked_can_be_given(capsys: pytest.CaptureFixture[str]):
+    Path("app.py").write_text(ECHO)
+    assert main(["lm", "try", "python:app.py:Echo", "--prompt", "Where is the Louvre?"]) == 0
+    assert capsys.readouterr().out.startswith("answer  Where is the Louvre?\n")
 
 
 def test_a_call_that_takes_too_long_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

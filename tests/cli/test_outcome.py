@@ -4,10 +4,7 @@ says when another model answers, and nothing is asked for that would be of no us
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -305,11 +302,6 @@ def test_a_command_line_that_makes_no_sense_has_the_exit_code_2(
     assert not list(Path().glob("x.*"))
 
 
-@pytest.mark.parametrize("given", [["--set", "tex=a"], ["-i", "{text: a}"], ["-i", '{"text": 1}']])
-def test_what_does_not_fit_the_graph_has_the_exit_code_1(bae: Any, given: list[str]) -> None:
-    assert bae("run", "app.py", *LM, *given).code == 1
-
-
 # Lines
 
 
@@ -326,21 +318,3 @@ def test_a_failure_is_told_by_who_failed_and_by_the_error(bae: Any) -> None:
     done = bae("run", "app.py:Shaky", "--no-journal")
     assert done.err.count("the service is down") == 2
     assert not re.search(r"s  failed\b", done.err)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="pipes of another kind")
-def test_help_that_nobody_reads_to_its_end_ends_in_silence() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "bae", "runs", "show", "--help"],
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
-            text=True,
-            timeout=30,
-        )
-    finally:
-        os.close(writing)
-    assert done.stderr == ""

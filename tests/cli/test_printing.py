@@ -165,7 +165,8 @@ def test_with_json_what_subprocesses_print_is_on_stderr(tmp_path: Path):
         (["run", "nofile.py"], FAILED, "nofile.py"),
         (["run", "app.py", "-j", "no/such/folder.db"], FAILED, "no/such"),
         (["run", "app.py", "--budget", "x=1"], MISUSED, "--budget"),
-        (["run", "app.py", "-i", "{"], FAILED, ""),
+        (["run", "app.py", "-i", "{"], FAILED, "not JSON"),
+        (["run", "app.py:BeginFailing"], FAILED, "failing raised"),
         (["runs", "resume", "-m", "app.py"], FAILED, "no journal"),
         (["runs", "answer", "-m", "app.py"], FAILED, "no journal"),
         (["runs", "fork", "last", "--at", "0", "-m", "app.py"], FAILED, "no journal"),
@@ -182,6 +183,8 @@ def test_with_json_an_error_is_one_json_object_too(
     assert done.code == code
     error = json.loads(done.out)["error"]
     assert about in error["message"]
+    assert code == MISUSED or f"[{error['code']}]" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_with_json_an_error_that_nobody_has_foreseen_is_an_object_too(

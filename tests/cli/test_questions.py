@@ -260,16 +260,22 @@ def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_std
 
 
 @pytest.mark.parametrize("where", ["dep", "lm", "gate"])
-def test_ctrl_c_ends_a_run_cleanly_and_resume_does_nothing_twice(folder: Path, where: str) -> None:
+def test_ctrl_c_names_the_node_ends_a_run_cleanly_and_resume_does_nothing_twice(
+    folder: Path, where: str
+) -> None:
     (folder / "hold").write_text(where)
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
-        seen = {"dep": "slow", "lm": "Draft", "gate": "approved (y/n):"}[where]
+        seen, at = {
+            "dep": ("slow", "Facts (after Ask)"),
+            "lm": ("Draft", "Draft (after Ask"),
+            "gate": ("approved (y/n):", "Review (after Ask -> Facts -> Draft)"),
+        }[where]
         terminal.shows(seen)
         if where != "gate":
             logs(terminal, folder, f"{where} begun")
         terminal.types(CTRL_C)
         assert terminal.ends() == 130
-        shown = terminal.shows("interrupted", "resume with: bae runs resume")
+        shown = terminal.shows("interrupted", f", at {at}", "resume with: bae runs resume")
         assert "Traceback" not in shown
         assert terminal.is_as_it_was
         assert not terminal.left_processes
@@ -425,34 +431,3 @@ def test_what_led_to_a_question_stands_above_it_and_is_not_shown_twice(folder: P
         over = terminal.screen
     assert [over.count(each) for each in ("✓ Ask", "a slow fact", "✓ Draft")] == [1, 1, 1]
     assert over.count("✓ Review") == over.count("✓ Printed") == 1
-
-
-@pytest.mark.parametrize(("hold", "at"), [("dep", "Facts (after Ask)"), ("lm", "Draft (after Ask")])
-def test_ctrl_c_names_the_node_that_was_being_made(folder: Path, hold: str, at: str) -> None:
-    (folder / "hold").write_text(hold)
-    with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
-        logs(terminal, folder, f"{hold} begun")
-        terminal.types(CTRL_C)
-        assert terminal.ends() == 130
-        terminal.shows(f", at {at}")
-
-
-def test_ctrl_c_at_a_gate_names_the_node_that_asks(folder: Path) -> None:
-    with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
-        terminal.shows("approved (y/n):")
-        terminal.types(CTRL_C)
-        assert terminal.ends() == 130
-        terminal.shows("at Review (after Ask -> Facts -> Draft)")
-
-
-def test_a_model_that_is_missing_is_told_of_before_anything_is_asked(folder: Path) -> None:
-    (folder / "bare.py").write_text(
-        "from __future__ import annotations\n"
-        "from bae import Graph, Node\n"
-        "class A(Node):\n    x: str\n    async def __call__(self) -> B: ...\n"
-        "class B(Node):\n    y: str\n    async def __call__(self) -> None: ...\n"
-        "graph = Graph(start=A, end=B)\n"
-    )
-    with Session(folder, "run", "bare.py", env={"BAE_LM": "none"}) as terminal:
-        assert terminal.ends() == 1
-        assert "x (str)" not in terminal.shows("there is no LM")

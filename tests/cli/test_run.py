@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -240,27 +239,6 @@ def test_a_terminal_that_stands_still_takes_nothing_from_the_outcome(
     monkeypatch.setattr("bae.observers.perf_counter", lambda: next(hours))
     done = bae("run", "app.py:Countdown", "--set", "left=20", "--json")  # it has 10 nodes at most
     assert done.data["trace"] == ["Countdown"] * 10
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("run", "nowhere.py", "--json"),
-        ("run", "app.py", "--set", "txt=a", "--json"),
-        ("run", "app.py:Fragile", "--json"),
-        ("runs", "resume", "nobody", "-m", "app.py", "--json"),
-        ("runs", "answer", "last", "-m", "app.py", "-j", "nowhere.db", "--json"),
-    ],
-)
-def test_with_json_an_error_is_an_object_as_well_and_a_few_lines_on_stderr(
-    bae: Any, arguments: tuple[str, ...]
-) -> None:
-    bae("run", "app.py:Countdown", "--set", "left=0")
-    done = bae(*arguments)
-    assert done.code == 1
-    assert done.data["error"]["code"].startswith("bae-")
-    assert done.data["error"]["code"] in done.err
-    assert "Traceback" not in done.err
 
 
 # What is given
@@ -572,13 +550,6 @@ def test_a_run_id_that_is_there_already_is_refused_with_the_way_to_go_on(bae: An
     assert bae(*done.command("runs resume")).code == 0
 
 
-def test_without_a_language_model_the_error_says_how_to_name_one(bae: Any) -> None:
-    done = bae("run", "app.py", "-i", "wet")
-    assert done.code == 1
-    assert "bae-lm-missing" in done.err
-    assert "--lm local" in done.err
-
-
 def test_a_graph_with_errors_is_not_run_and_the_command_that_lists_them_is_named(bae: Any) -> None:
     Path("broken.py").write_text(
         "from bae import Graph, Node\n\n\nclass Lost(Node):\n    text: str\n\n\n"
@@ -663,10 +634,3 @@ def test_a_result_at_a_terminal_fits_it_and_holds_nothing_that_the_terminal_woul
     assert max(map(len, lines)) <= width
     assert not any("\x1b" in line for line in lines)
     assert not any("hunter2" in line for line in lines)
-
-
-def test_runs_of_one_process_do_not_count_each_others_nodes(bae: Any) -> None:
-    first = bae("run", "app.py:Countdown", "--set", "left=1", "--json").data
-    second = bae("run", "app.py:Countdown", "--set", "left=4", "--json").data
-    assert Counter(first["trace"])["Countdown"] == 2
-    assert Counter(second["trace"])["Countdown"] == 5
