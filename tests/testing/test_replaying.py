@@ -8,6 +8,8 @@ import asyncio
 import hashlib
 import os
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +19,7 @@ from pydantic import SecretStr
 from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall
 from bae.exceptions import JournalError, ReplayError
 from bae.journal import MemoryJournal, SQLiteJournal
-from bae.testing import Recorded, replaying
+from bae.testing import replaying
 from end_node import EndNode
 from toy_backend import ToyBackend, choose
 
@@ -195,37 +197,15 @@ def test_what_goes_another_way_is_told_with_a_diff(tmp_path, monkeypatch):
     assert re.search(r"^\+\s+\"hat\"", raised.value.diff, re.MULTILINE)
 
 
-def test_a_journal_that_is_being_written_is_replayed_as_it_is_at_that_moment(tmp_path):
-    async def both() -> None:
-        path = tmp_path / "runs.db"
-        async with SQLiteJournal(path) as journal:
-            await record(journal, "one")
-            assert path.with_name("runs.db-wal").exists()
-            with replaying(path) as recorded:
-                assert (await recorded.arun(graph)).result.items[0] == "a thick jumper"
-                await record(journal, "two")
-                assert [info.run_id for info in recorded.runs] == ["one"]
-            with replaying(path) as recorded:
-                assert len(recorded.runs) == 2
-
-    asyncio.run(both())
-
-
-def test_nothing_is_left_of_what_was_opened(tmp_path, monkeypatch):
-    path = in_a_database(tmp_path, "one")
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    recorded = replaying(path)
-    with recorded:
-        recorded.run(graph)
-        assert len(list(folder.iterdir())) == 1
-    assert list(folder.iterdir()) == []
-    recorded.close()
-    with recorded:  # and once more
-        assert recorded.run(graph).result.items[0] == "a thick jumper"
-    assert list(folder.iterdir()) == []
-    assert isinstance(recorded, Recorded)
+async def test_a_journal_that_is_being_written_is_replayed_too(tmp_path):
+    path = tmp_path / "runs.db"
+    async with SQLiteJournal(path) as journal:
+        await record(journal, "one")
+        assert path.with_name("runs.db-wal").exists()
+        with replaying(path) as recorded:
+            assert (await recorded.arun(graph)).result.items[0] == "a thick jumper"
+            await record(journal, "two")
+            assert [info.run_id for info in recorded.runs] == ["two", "one"]
 
 
 def test_secrets_and_what_no_journal_holds_are_given(tmp_path):
@@ -280,20 +260,17 @@ def test_secrets_and_what_no_journal_holds_are_given(tmp_path):
         (b"SQLite format 3\x00 and then something else", "bae-journal-damaged"),
     ],
 )
-def test_a_file_that_cannot_be_replayed_is_said_to_be_so_when_it_is_opened(content, code, tmp_path):
+def test_a_file_that_cannot_be_replayed_is_refused_with_its_name(content, code, tmp_path):
     path = tmp_path / "runs"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(JournalError) as raised, replaying(path):
-        pass
+    with pytest.raises(JournalError) as raised, replaying(path) as recorded:
+        recorded.run(graph)
     assert raised.value.code == code
     assert str(path) in str(raised.value)
 
 
-def test_a_database_of_another_program_is_refused(tmp_path):
-    import sqlite3
-    from contextlib import closing
-
+def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path):
     with closing(sqlite3.connect(tmp_path / "other.db")) as other:
         other.execute("create table t (x)")
     before = contents(tmp_path)

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from bae.exceptions import JournalError
@@ -52,15 +49,12 @@ class Recorded:
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self._path = Path(file)
         self._read: RecordedRuns | None = None
-        self._folder: TemporaryDirectory[str] | None = None
 
     @property
     def runs(self) -> list[RunInfo]:
         """What runs there are, the newest first: `.run_id`, `.graph`, `.status` and so on."""
-        self._open()
-        if self._read is not None:
-            return self._read.infos
-        return _in_a_thread(self._listed())
+        with ThreadPoolExecutor(1) as pool:  # an event loop may be running here
+            return pool.submit(asyncio.run, self._listed()).result()
 
     def run(
         self,
@@ -91,58 +85,38 @@ class Recorded:
         given: Mapping[str, Any] | None = None,
     ) -> GraphResult[T]:
         """`run` for async tests."""
-        await in_thread_to_the_end(self._open)
-        async with self._journal() as journal:
+        async with await in_thread_to_the_end(self._open) as journal:
             if run_id is None:
                 run_id = await self._only(journal, graph)
             return await graph.replay(run_id, journal=journal, dep_cache=dep_cache, given=given)
-
-    def close(self) -> None:
-        """Let go of the file; leaving the `with` does."""
-        self._read = None
-        if self._folder is not None:
-            folder, self._folder = self._folder, None
-            folder.cleanup()
 
     def __enter__(self) -> Self:
         self._open()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.close()
+        self._read = None
 
     async def __aenter__(self) -> Self:
         await in_thread_to_the_end(self._open)
         return self
 
     async def __aexit__(self, *raised: object) -> None:
-        await in_thread_to_the_end(self.close)
+        self._read = None
 
-    def _open(self) -> None:
-        if self._read is not None or self._folder is not None:
-            return
-        if not is_sqlite(self._path):
-            self._read = RecordedRuns.of(self._path)
-            return
-        folder = TemporaryDirectory(prefix="replaying-", ignore_cleanup_errors=True)
-        try:
-            _copy(self._path, Path(folder.name, _COPY))
-        except BaseException:
-            folder.cleanup()
-            raise
-        self._folder = folder
-
-    def _journal(self) -> Journal:
+    def _open(self) -> Journal:
+        """The journal in the file; a `SQLiteJournal` that is only read changes nothing."""
         if self._read is not None:
             return self._read
-        if self._folder is None:
-            raise RuntimeError("the recorded runs are closed: replay them inside the `with`")
-        from bae.journal.sqlite import SQLiteJournal
+        if is_sqlite(self._path):
+            from bae.journal.sqlite import SQLiteJournal
 
-        return SQLiteJournal(Path(self._folder.name, _COPY))
+            return SQLiteJournal(self._path)
+        self._read = RecordedRuns.of(self._path)
+        return self._read
 
     async def _listed(self) -> list[RunInfo]:
-        async with self._journal() as journal:
+        async with self._open() as journal:
             return await journal.runs(limit=_MANY)
 
     async def _only(self, journal: Journal, graph: Graph[Any, Any]) -> str:
@@ -161,31 +135,4 @@ class Recorded:
         raise JournalError(what, code="bae-run-unknown", fix=fix)
 
 
-_COPY: Final = "journal.db"
 _MANY: Final = 10_000
-
-
-def _copy(path: Path, to: Path) -> None:
-    """Copy a journal as it is at this moment, without a trace beside it."""
-    # A file that is open nowhere has no log beside it, and reading it must not make one.
-    live = path.with_name(f"{path.name}-wal").exists()
-    mode = "mode=ro" if live else "immutable=1"
-    try:
-        with (
-            closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as source,
-            closing(sqlite3.connect(to)) as target,
-        ):
-            source.backup(target)
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise JournalError(
-            f"{path} could not be read as a journal",
-            code="bae-journal-damaged",
-            cause=error,
-            fix="give the file of a SQLiteJournal, or one that Journal.export has written",
-        ) from error
-
-
-def _in_a_thread(work: Coroutine[Any, Any, V]) -> V:
-    """What sync code gets from async code, also where an event loop is running."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
