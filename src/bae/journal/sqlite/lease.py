@@ -6,12 +6,10 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
-import time as clocks
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from secrets import token_hex
 from time import monotonic, time
-from typing import Final
 
 from bae.exceptions import JournalError
 from bae.journal.sqlite.schema import failure
@@ -70,14 +68,12 @@ class Lease:
         self.unreleased: list[Fence] = []
         """Runs that could not be released: they are given up with the next commit."""
         self._seconds = seconds
-        self._granted = self._granted_boot = 0.0
-        self._until_boot = 0.0
-        """When the lease ends by a clock that cannot be set."""
+        self._granted = 0.0
         self._retry_at = 0.0
 
     def is_over(self) -> bool:
-        """Whether other processes may take over the runs of this one, by either clock."""
-        return time() >= self.until or since_boot() >= self._until_boot
+        """Whether other processes may take over the runs of this one."""
+        return time() >= self.until
 
     def hold(self, claim: SQLiteClaim) -> None:
         """Work on one more run."""
@@ -98,10 +94,10 @@ class Lease:
         """In a transaction that was just begun: renew the lease if that is due, and give up what
         could not be released before."""
         give_up(db, self.unreleased)
-        self._granted, self._granted_boot = self.until, self._until_boot
+        self._granted = self.until
         if self._left() > 0:
             return
-        now, boot = time(), since_boot()
+        now = time()
         if not self.until:  # this process owns nothing in a file that it has just opened
             forget_dead_owners(db, now)
             db.execute(
@@ -109,13 +105,13 @@ class Lease:
             )
         elif self.is_over():  # another process may have taken runs over
             self.drop_lost(db, list(self.claims))
-        self._granted, self._granted_boot = now + self._seconds, boot + self._seconds
+        self._granted = now + self._seconds
         db.execute("replace into owners (name, until) values (?, ?)", (self.owner, self._granted))
 
     def committed(self) -> None:
         """The transaction was committed."""
         self.unreleased.clear()
-        self.until, self._until_boot = self._granted, self._granted_boot
+        self.until = self._granted
 
     def failed(self) -> None:
         """Nothing can be stored now."""
@@ -159,17 +155,7 @@ class Lease:
         db.execute("delete from owners where name = ?", (self.owner,))
 
     def _left(self) -> float:
-        left = min(self.until - time(), self._until_boot - since_boot())
-        return left - self._seconds * 2 / 3
-
-
-def since_boot() -> float:
-    """Seconds, those in which the process or the machine is suspended too; by the wall clock where
-    the system has no such clock."""
-    return time() if _BOOT is None else clocks.clock_gettime(_BOOT)
-
-
-_BOOT: Final[int | None] = getattr(clocks, "CLOCK_BOOTTIME", None)
+        return self.until - time() - self._seconds * 2 / 3
 
 
 def give_up(db: sqlite3.Connection, fences: Sequence[Fence]) -> None:
