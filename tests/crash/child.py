@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any, Literal
 
@@ -40,7 +41,7 @@ class Job:
     journal: str
     tasks: list[Task]
     lease: float
-    kill: tuple[int, str] | None = None
+    kill: Kill | None = None
     at_once: bool = False
 
 
@@ -66,26 +67,18 @@ class Report:
     writes: list[str]
     seconds: float
 
-    @classmethod
-    def of(cls, said: dict[str, Any]) -> Report:
-        outcomes = {run_id: Outcome(**outcome) for run_id, outcome in said["outcomes"].items()}
-        return cls(outcomes, said["writes"], said["seconds"])
 
-
-def job_of(said: dict[str, Any]) -> Job:
-    """A job as it comes out of JSON."""
-    return Job(**{**said, "tasks": [Task(**task) for task in said["tasks"]]})
-
-
-def do(job: Job) -> dict[str, Any]:
+def work(job: Job, pipe: Connection) -> None:
     """Do a job, in a process of its own."""
-    return asdict(asyncio.run(_do(job)))
+    pipe.send("begun")
+    if job.at_once:
+        pipe.recv()
+    pipe.send(asyncio.run(_do(job)))
 
 
 async def _do(job: Job) -> Report:
-    kill = None if job.kill is None else Kill(*job.kill)  # type: ignore[arg-type]
     started = perf_counter()
-    async with KillingJournal(job.journal, kill, lease=job.lease) as journal:
+    async with KillingJournal(job.journal, job.kill, lease=job.lease) as journal:
         outcomes = await asyncio.gather(*(_carry_out(task, journal) for task in job.tasks))
         ids = [task.run_id for task in job.tasks]
         return Report(

@@ -1,20 +1,18 @@
-"""The test's side of `forking.py`: processes that carry out jobs, killed when wanted."""
+"""Processes that carry out jobs, killed when wanted. They are forked from one that has imported and
+prepared everything (`crash.prepared`), so that each is ready at once."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import asdict
-from types import TracebackType
-from typing import Any, Self
+from contextlib import contextmanager, suppress
 
-from crash.child import Job, Report
+from crash.child import Job, Report, work
 
 BOUND = 60
 """Seconds until a process that does not end fails the test."""
@@ -25,36 +23,13 @@ class Forks:
 
     def __init__(self, limit: int = 2) -> None:
         self._limit = asyncio.Semaphore(limit)
-        self._running: dict[int, Fork] = {}
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["crash.prepared"])
+        # The process that others are forked from is started with the first of them.
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         self.started = 0
         self.kills = 0
         """How many of the processes that were started were killed."""
-
-    async def __aenter__(self) -> Self:
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._template = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "crash.forking",
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=1 << 22,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        assert await _next(self._template), "the process to fork from did not come up"
-        self._listening = asyncio.create_task(self._listen())
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._template.stdin is not None
-        self._template.stdin.close()
-        await self._listening
-        await self._template.wait()
 
     async def run(self, job: Job, kill_after: float | None = None) -> Report | None:
         """Have a process do a job; its report, or None where it was killed."""
@@ -76,61 +51,61 @@ class Forks:
     def start(self, job: Job) -> Fork:
         """Have a process begin a job."""
         self.started += 1
-        fork = self._running[self.started] = Fork(self.started, self)
-        self.tell({"number": fork.number, "job": asdict(job)})
-        return fork
-
-    def tell(self, order: dict[str, Any]) -> None:
-        assert self._template.stdin is not None
-        self._template.stdin.write(json.dumps(order).encode() + b"\n")
-
-    async def _listen(self) -> None:
-        while said := await _next(self._template):
-            fork = self._running[said["number"]]
-            if "exit" not in said:
-                (fork.begun if "begun" in said else fork.stopped).set_result(None)
-                continue
-            del self._running[fork.number]
-            self.kills += said["exit"] == -9
-            if not fork.begun.done():
-                fork.begun.set_result(None)
-            fork.over.set_result((said["exit"], said["report"]))
+        return Fork(self, self._context, job)
 
 
 class Fork:
     """One process."""
 
-    def __init__(self, number: int, forks: Forks) -> None:
-        self.number = number
+    def __init__(
+        self, forks: Forks, context: multiprocessing.context.ForkServerContext, job: Job
+    ) -> None:
         self._forks = forks
-        loop = asyncio.get_running_loop()
-        self.begun: asyncio.Future[None] = loop.create_future()
-        self.stopped: asyncio.Future[None] = loop.create_future()
-        self.over: asyncio.Future[tuple[int, Any]] = loop.create_future()
+        self._loop = asyncio.get_running_loop()
+        self._pipe, other_end = context.Pipe()
+        self._process = context.Process(target=work, args=(job, other_end))
+        self._process.start()
+        other_end.close()
+        self.begun: asyncio.Future[None] = self._loop.create_future()
+        self.over = asyncio.ensure_future(asyncio.to_thread(self._listen))
 
     def send(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send it a signal."""
-        self._forks.tell({"number": self.number, "signal": number})
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid or 0, number)
 
     async def stop(self) -> None:
         """Stop it until it is sent SIGCONT."""
         self.send(signal.SIGSTOP)
-        async with asyncio.timeout(BOUND):
-            await self.stopped
+        state = ["ps", "-o", "state=", "-p", str(self._process.pid)]
+        while not (await asyncio.to_thread(subprocess.check_output, state)).startswith(b"T"):
+            pass
 
     def go(self) -> None:
         """Let a process begin whose job says that it waits for that."""
-        self._forks.tell({"number": self.number, "go": True})
+        self._pipe.send("go")
 
     async def report(self) -> Report | None:
         """What it reports when it is through, None where it was killed."""
         async with asyncio.timeout(BOUND):
-            code, said = await self.over
-        assert code in (0, -9), f"the process ended with {code}"
-        return None if code else Report.of(said)
+            code, report = await self.over
+        self._forks.kills += bool(code)
+        # 255 is how one that was killed ends where its status is not known.
+        assert code in (0, -signal.SIGKILL, 255), f"the process ended with {code}"
+        return report
 
+    def _listen(self) -> tuple[int | None, Report | None]:
+        report: Report | None = None
+        with suppress(EOFError, ConnectionError):  # it was killed
+            self._pipe.recv()
+            self._loop.call_soon_threadsafe(self.begun.set_result, None)
+            report = self._pipe.recv()
+        self._process.join()
+        if not self.begun.done():
+            self._loop.call_soon_threadsafe(self._give_up)
+        self._pipe.close()
+        return self._process.exitcode, report
 
-async def _next(template: Process) -> dict[str, Any]:
-    assert template.stdout is not None
-    line = await template.stdout.readline()
-    return json.loads(line) if line else {}
+    def _give_up(self) -> None:
+        if not self.begun.done():
+            self.begun.set_result(None)

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -41,10 +41,9 @@ pytestmark = [
 ]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def forks() -> AsyncIterator[Forks]:
-    async with Forks() as forks:
-        yield forks
+@pytest.fixture(scope="module")
+def forks() -> Forks:
+    return Forks()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
