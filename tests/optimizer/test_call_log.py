@@ -3,9 +3,7 @@ optimization reads, judges are asked through it, and sync code can close the fil
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -157,16 +155,6 @@ async def test_a_judge_without_a_verdict_scores_0_with_a_note_and_is_not_paid_tw
     assert set(notes) == {"the judge gave no verdict on some answers, which count 0"}
 
 
-@pytest.mark.once
-async def test_a_corrected_verdict_is_answered_from_the_log(tmp_path: Path):
-    grades = iter(["8/10", "good"])
-    lm = Says(lambda prompt: {"reason": "x", "grade": next(grades)})
-    for _ in range(2):
-        async with CallLog(tmp_path / "calls.sqlite") as log:
-            assert (await judged_by(log, lm, [])(GOLD, GIVEN)).value == 0.75
-    assert len(lm.asked) == 2
-
-
 async def test_the_model_that_is_optimized_is_not_asked_again_what_it_could_not_answer(
     tmp_path: Path,
 ):
@@ -178,18 +166,3 @@ async def test_the_model_that_is_optimized_is_not_asked_again_what_it_could_not_
             with pytest.raises(FillError):
                 await log.around(lm).fill(Note, {}, "a")
     assert len(lm.asked) == lm.attempts + 1
-
-
-# Files
-
-
-def test_sync_code_closes_the_file(lm: Says, tmp_path: Path):
-    log = CallLog(tmp_path / "calls.sqlite")
-    asyncio.run(asked(log, lm, "a"))
-    log.close()
-    with sqlite3.connect(tmp_path / "calls.sqlite") as database:
-        database.execute("PRAGMA journal_mode = DELETE")  # which nobody else may have open
-    database.close()
-    asyncio.run(asked(log, lm, "a", "b"))
-    assert len(lm.asked) == 2
-    log.close()

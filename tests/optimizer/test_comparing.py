@@ -31,28 +31,9 @@ from bae.optimizer import (
     trace_to_examples,
 )
 from bae.testing import ScriptedLM
-from wrong_by_design import (
-    HINT,
-    Coded,
-    answer,
-    asks,
-    right_examples,
-    wrong_provider,
-)
+from wrong_by_design import HINT, Coded, answer, fills, right_examples
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture
-async def provider():
-    async with wrong_provider() as made:
-        yield made
-
-
-@pytest.fixture
-async def student(provider):
-    async with asks(provider) as made:
-        yield made
 
 
 def told(instruction: str, part: str = "fill") -> Any:
@@ -61,10 +42,6 @@ def told(instruction: str, part: str = "fill") -> Any:
     each = getattr(predictor, part)
     each.signature = each.signature.with_instructions(instruction)
     return predictor
-
-
-def fills(count: int) -> list[Any]:
-    return [each for each in right_examples(count, seed=1) if each.next_node_type == "Coded"]
 
 
 async def test_every_example_is_asked_once_with_what_was_learned_and_once_without(
@@ -88,15 +65,6 @@ async def test_what_has_learned_nothing_is_not_asked_about(provider, student):
     assert await compare(Coded, fresh_predictor(Coded), fills(8), lm=student) == []
     assert await compare(Coded, told(HINT), [], lm=student) == []
     assert provider.received == 0
-
-
-async def test_a_choice_is_compared_as_a_fill_is(student):
-    (found,) = await compare(
-        Coded, told(f"Choose {HINT}", "choice"), right_examples(8, seed=1), lm=student
-    )
-
-    assert (found.part, found.n) == ("choice", 8)
-    assert (found.before.mean, found.after.mean) == (0.0, 1.0)
 
 
 async def test_a_wrong_answer_is_asked_for_again_and_counts_for_validity(provider, student):
@@ -190,29 +158,6 @@ async def test_looked_up_context_and_typed_fields_are_shown_as_a_run_shows_them(
     assert len(run) == 2
     assert all(each in asked for each in run)
     assert '"opened":"1871-05-01"' in json.dumps(run[0]["messages"]).replace("\\", "")
-
-
-async def test_a_log_answers_what_was_asked_before_and_a_judge_goes_through_it(provider, tmp_path):
-    def say(received: Any) -> Any:
-        if received.model == "judge":
-            return {"reason": "near enough", "grade": "good"}
-        return answer(received)
-
-    provider.always(say)
-    async with asks(provider) as lm, asks(provider, "judge") as judge:
-        for _ in range(2):
-            (found,) = await compare(
-                Coded,
-                told(HINT),
-                fills(4),
-                Judge(judge),
-                lm=lm,
-                calls=tmp_path / "calls.sqlite",
-            )
-    assert (found.before.mean, found.after.mean) == (0.75, 1.0)
-    judged = sum(each.model == "judge" for each in provider.requests)
-    assert provider.received == 8 + judged
-    assert 0 < judged <= 4
 
 
 async def test_a_spent_budget_ends_a_comparison_and_loses_no_call_in_progress(
@@ -374,20 +319,6 @@ async def test_an_lm_that_asks_for_one_thing_at_a_time_is_compared_so():
     assert [each.before.mean for each in (choice, fill)] == [0.0, 0.0]
     assert [each.after.mean for each in (choice, fill)] == [1.0, 1.0]
     assert {choice.calls_before, choice.calls_after, fill.calls_before, fill.calls_after} == {6}
-
-
-async def test_a_fill_that_the_model_does_not_choose_is_asked_for_by_itself():
-    def chats(prompt: Prompt) -> Any:
-        if prompt.question.target is not None:
-            return pays(prompt)
-        return {"answer": {"choice": "Chat", "fields": {"topic": 5}}}  # and never a valid one
-
-    lm = Model(chats, attempts=0)
-    (found,) = await compare(Bill, shown_how("fill"), BILLS, lm=lm, graph=mails)
-
-    assert (found.before.mean, found.after.mean) == (0.0, 1.0)
-    assert (found.validity_before, found.validity_after) == (1.0, 1.0)
-    assert (found.calls_before, found.calls_after) == (12, 12)
 
 
 def chooses(at_once: str, alone: str) -> Callable[[Prompt], Any]:

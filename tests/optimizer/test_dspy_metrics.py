@@ -56,13 +56,6 @@ def examples() -> tuple[Any, Any]:
     return fill, choice
 
 
-async def test_the_examples_of_a_trace_are_scored_by_default() -> None:
-    fill, choice = examples()
-    assert await metrics_for(Order, "fill", None)(fill, {"amount": 3, "config": "gift"}) == Score(1)
-    assert (await metrics_for(Order, "fill", None)(fill, {"amount": 3})).value == 0.5
-    assert await metrics_for(Asking, "choice", None)(choice, {"choice": "Order"}) == Score(1)
-
-
 @pytest.mark.parametrize("metric", [node_transition_metric, fields_metric])
 async def test_the_metrics_of_bae_are_for_the_part_that_they_are_for(metric: Any) -> None:
     fill, choice = examples()
@@ -160,9 +153,3 @@ async def test_a_function_can_compare_the_fields_of_its_example_and_prediction(
     given = fill if as_example else dict(fill)
     assert await score(given, {"amount": 3, "config": "gift"}) == Score(1.0)
     assert (await score(given, {"amount": 4, "config": "gift"})).value == 0.5
-
-
-def test_an_answer_that_dspy_could_not_read_is_no_right_stop() -> None:
-    stop = dspy.Example(next_node_type="None")
-    assert node_transition_metric(stop, dspy.Prediction(choice=None)) == 0
-    assert node_transition_metric(stop, dspy.Prediction(choice="None")) == 1

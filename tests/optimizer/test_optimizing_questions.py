@@ -30,15 +30,9 @@ from bae.optimizer import (
     trace_to_examples,
 )
 from toy_backend import ToyBackend
-from wrong_by_design import CODES, COLOURS, HINT, Coded, Parcel, right_examples, right_traces
+from wrong_by_design import CODES, COLOURS, HINT, SMALL, Coded, Parcel, fills, right_traces
 
 pytestmark = pytest.mark.once
-
-SMALL: dict[str, dict[str, Any]] = {
-    "bootstrap": {},
-    "miprov2": {"num_candidates": 3, "num_trials": 3},
-    "gepa": {"max_metric_calls": 40},
-}
 
 
 class Asked(Node):
@@ -65,10 +59,6 @@ def shown(predictor: Any) -> list[tuple[str, str]]:
     learned = artifact_of(predictor).fill
     assert learned is not None
     return [(each.known["Asked"]["text"], each.answer["text"]) for each in learned.examples]
-
-
-def fills(count: int = 24) -> list[Any]:
-    return [each for each in right_examples(count) if each.next_node_type == "Coded"]
 
 
 def always(text: str) -> ToyBackend:

@@ -27,7 +27,7 @@ from bae.lm import Budget
 from bae.lm.backend import Prompt, Question
 from bae.optimizer import OPTIMIZERS, CallLog, aoptimize_node
 from bae.testing import ScriptedLM
-from wrong_by_design import RESUMED, Coded, answer, asks, found_by, right_examples, wrong_provider
+from wrong_by_design import SMALL, Coded, answer, asks, fills, found_by, wrong_provider
 
 pytestmark = pytest.mark.once
 
@@ -107,32 +107,16 @@ def kept(file: Path) -> list[Any]:
     return rows
 
 
-@pytest.fixture
-async def provider():
-    async with wrong_provider() as made:
-        yield made
-
-
-@pytest.fixture
-async def student(provider):
-    async with asks(provider) as made:
-        yield made
-
-
-def fills(count: int = 12) -> list[Any]:
-    return [each for each in right_examples(count) if each.next_node_type == "Coded"]
-
-
 async def test_a_budget_is_charged_what_earlier_lives_have_spent(provider, student, tmp_path):
     file = tmp_path / "calls.sqlite"
-    given: dict[str, Any] = {"lm": student, "optimizer": "gepa", "calls": file, **RESUMED["gepa"]}
+    given: dict[str, Any] = {"lm": student, "optimizer": "gepa", "calls": file, **SMALL["gepa"]}
     first = Budget(calls=10)
-    cut_short = await aoptimize_node(Coded, fills(), budget=first, **given)
+    cut_short = await aoptimize_node(Coded, fills(12), budget=first, **given)
     assert first.usage.calls == provider.received == 10
     assert "budget ran out" in cut_short.made.notes[0]
 
     same = Budget(calls=10)
-    again = await aoptimize_node(Coded, fills(), budget=same, **given)
+    again = await aoptimize_node(Coded, fills(12), budget=same, **given)
     assert same.usage.calls == 10
     assert same.usage.tokens == first.usage.tokens
     assert same.elapsed > 0
@@ -140,7 +124,7 @@ async def test_a_budget_is_charged_what_earlier_lives_have_spent(provider, stude
     assert again.made.notes == cut_short.made.notes
 
     more = Budget(calls=500)
-    whole = await aoptimize_node(Coded, fills(), budget=more, **given)
+    whole = await aoptimize_node(Coded, fills(12), budget=more, **given)
     assert more.usage.calls == provider.received > 10
     assert whole.made.best == {"fill": 1.0}
 
@@ -148,11 +132,11 @@ async def test_a_budget_is_charged_what_earlier_lives_have_spent(provider, stude
 async def test_what_was_answered_before_a_cancellation_is_not_asked_again(
     provider, student, tmp_path
 ):
-    given: dict[str, Any] = {"lm": student, "optimizer": "gepa", **RESUMED["gepa"]}
+    given: dict[str, Any] = {"lm": student, "optimizer": "gepa", **SMALL["gepa"]}
     holding = Holding({"": 2})
     provider.always(holding)
     task = asyncio.create_task(
-        aoptimize_node(Coded, fills(), calls=tmp_path / "calls.sqlite", **given)
+        aoptimize_node(Coded, fills(12), calls=tmp_path / "calls.sqlite", **given)
     )
     await holding.until_held({"": 4})
     task.cancel()
@@ -163,34 +147,21 @@ async def test_what_was_answered_before_a_cancellation_is_not_asked_again(
     provider.always(answer)
     log = CallLog(tmp_path / "calls.sqlite")
     before = provider.received
-    await aoptimize_node(Coded, fills(), calls=log, **given)
+    await aoptimize_node(Coded, fills(12), calls=log, **given)
     await log.aclose()
     assert log.statistics().calls == provider.received - before
     assert len(kept(tmp_path / "calls.sqlite")) == 2 + log.statistics().calls
 
 
 async def test_one_file_serves_optimizations_with_other_arguments(provider, student, tmp_path):
-    async with CallLogs(tmp_path / "calls.sqlite") as log:
-        await aoptimize_node(Coded, fills(), lm=student, calls=log, max_bootstrapped_demos=1)
+    async with CallLog(tmp_path / "calls.sqlite") as log:
+        await aoptimize_node(Coded, fills(12), lm=student, calls=log, max_bootstrapped_demos=1)
         asked = provider.received
-        await aoptimize_node(Coded, fills(), lm=student, calls=log, max_bootstrapped_demos=1)
+        await aoptimize_node(Coded, fills(12), lm=student, calls=log, max_bootstrapped_demos=1)
         assert provider.received == asked
         async with asks(provider, "another") as other:
-            await aoptimize_node(Coded, fills(), lm=other, calls=log, max_bootstrapped_demos=1)
+            await aoptimize_node(Coded, fills(12), lm=other, calls=log, max_bootstrapped_demos=1)
         assert provider.received == 2 * asked
-
-
-class CallLogs:
-    """A log that is closed at the end of a block."""
-
-    def __init__(self, path: Path) -> None:
-        self.log = CallLog(path)
-
-    async def __aenter__(self) -> CallLog:
-        return self.log
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.log.aclose()
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 99, None])
@@ -204,7 +175,7 @@ async def test_a_file_that_is_no_log_of_calls_is_refused_before_anything_is_aske
         file.write_bytes(content)
 
     with pytest.raises(BaeError) as caught:
-        await aoptimize_node(Coded, fills(), lm=student, calls=file)
+        await aoptimize_node(Coded, fills(12), lm=student, calls=file)
     assert caught.value.code == "bae-calls-unusable"
     assert str(file) in caught.value.message
     assert provider.received == 0
@@ -232,7 +203,7 @@ async def test_equal_questions_in_progress_are_asked_once_and_rollouts_by_themse
 
 async def test_an_invalid_answer_is_kept_as_it_was_given_and_paid_for(provider, student, tmp_path):
     provider.always("nonsense")
-    async with CallLogs(tmp_path / "calls.sqlite") as log:
+    async with CallLog(tmp_path / "calls.sqlite") as log:
         asked = log.around(student)
         await asked.answer(question())
         await asked.reject(question())
@@ -243,7 +214,7 @@ async def test_an_invalid_answer_is_kept_as_it_was_given_and_paid_for(provider, 
 async def test_an_lm_without_settings_is_warned_of_once(tmp_path, caplog):
     scripted = ScriptedLM()
     with caplog.at_level(logging.WARNING, "bae.optimizer"):
-        async with CallLogs(tmp_path / "calls.sqlite") as log:
+        async with CallLog(tmp_path / "calls.sqlite") as log:
             log.around(scripted)
             log.around(scripted, rollout=1)
     (message,) = caplog.messages

@@ -74,6 +74,11 @@ def right_examples(count: int = 24, seed: int = 0) -> list[Any]:
     return [each for trace in right_traces(count, seed) for each in trace_to_examples(trace)]
 
 
+def fills(count: int = 24, seed: int = 0) -> list[Any]:
+    """Examples for the fill of Coded, and none for its choice."""
+    return [each for each in right_examples(count, seed) if each.next_node_type == "Coded"]
+
+
 def answer(received: Any) -> dict[str, Any]:
     """What the model says: as a `teacher` all that is right, and otherwise what it was taught."""
     fields = received.schema["properties"]
@@ -131,12 +136,12 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(each["text"] for each in content)
 
 
-RESUMED: dict[str, dict[str, Any]] = {
+SMALL: dict[str, dict[str, Any]] = {
     "bootstrap": {},
     "miprov2": {"num_candidates": 3, "num_trials": 3},
     "gepa": {"max_metric_calls": 40},
 }
-"""Options for optimizations that are killed and resumed."""
+"""Options that make an optimizer short."""
 
 
 async def found_by(optimizer: str, url: str, calls: Any) -> Any:
@@ -147,13 +152,13 @@ async def found_by(optimizer: str, url: str, calls: Any) -> Any:
     async with asks(at, f"student-{optimizer}") as lm, asks(at, f"teacher-{optimizer}") as teacher:
         found = await aoptimize_node(
             Coded,
-            [each for each in right_examples(16) if each.next_node_type == "Coded"],
+            fills(16),
             lm=lm,
             teacher=teacher,
             optimizer=optimizer,
             calls=calls,
             seed=5,
-            **RESUMED[optimizer],
+            **SMALL[optimizer],
         )
     return artifact_of(found).model_dump(mode="json")
 
@@ -166,7 +171,7 @@ class _At:
 async def main(url: str, directory: str) -> None:
     """Have all optimizers at work at once, each with a log of its own."""
     async with asyncio.TaskGroup() as tasks:
-        for name in RESUMED:
+        for name in SMALL:
             tasks.create_task(found_by(name, url, f"{directory}/{name}.sqlite"))
 
 
