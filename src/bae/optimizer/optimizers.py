@@ -46,7 +46,6 @@ class _MIPROv2(_Options):
     data_aware_proposer: bool = True
     tip_aware_proposer: bool = True
     fewshot_aware_proposer: bool = True
-    max_fruitless: AtLeastOne | None = None
     accept: Accept = None
 
     @model_validator(mode="after")
@@ -88,8 +87,8 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 - `max_rounds`: how often the teacher is asked about an example until its answer is good, each time
   with the examples that it is shown in another order.
 - `accept`: the score of a good answer; by default that of the metric: 1, or a judge's threshold.
-- `max_fruitless`: after how many answers that are not good enough the teacher is asked no more; by
-  default 3 for each wanted example, and 4; with MIPROv2 as many for each set of examples.
+- `max_fruitless`: how many examples more than `max_bootstrapped_demos` the teacher is asked about,
+  at most; by default 3 for each wanted one, and 4.
 - `num_candidates`: how many instructions and sets of examples MIPROv2 combines; `num_trials`: how
   many combinations it tries.
 - `validation`: the share of the examples that candidates are scored on; they are made from the
@@ -199,6 +198,8 @@ def _bootstrap(training: Training, made: list[Any], scored: list[Any]) -> Any:
     if options["max_bootstrapped_demos"]:
         # And for the teacher it goes last: there is hardly anything to gain from it.
         asked = sorted(shuffled, key=lambda each: corrected[id(each)])
+        wanted = options["max_bootstrapped_demos"]
+        asked = asked[: wanted + (options["max_fruitless"] or 3 * wanted + 4)]
         program = optimizer.compile(program, teacher=teacher, trainset=asked)
         found = list(program.demos)
     answered = {_question(training, demo) for demo in found}

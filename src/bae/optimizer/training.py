@@ -57,8 +57,8 @@ async def optimize_part(
     bridge = Bridge(budget)
     accept = options.get("accept")
     accept = metric.accept if accept is None else accept
-    answers = TeacherAnswers(accept, _fruitless_limit(options))
-    adapter = AskingAdapter(bridge, log, backends, questions, reporter, answers)
+    adapter = AskingAdapter(bridge, log, backends, questions, reporter)
+    bootstrapped: dict[str, tuple[float, bool]] = {}
     plain = [_example(questions, each) for each in examples]
     places = {id(each): index for index, each in enumerate(plain)}
 
@@ -77,7 +77,7 @@ async def optimize_part(
             elif trace is not None:
                 if is_corrected(examples[place]) and answer != questions.answer(dict(example)):
                     value = _NEVER  # no other answer replaces a person's
-                answers.record(question, found.value, value >= accept)
+                bootstrapped[question] = found.value, value >= accept
             reporter.report()
             return value, found.why
 
@@ -142,7 +142,7 @@ async def optimize_part(
         predictor.demos = [_example(questions, each) for each in found.demos]
         if apart:
             best = board.mean(adapter.candidate_of(instruction, found.demos))
-    for note in (adapter.note(), answers.note() if adapter.answered else ""):
+    for note in (adapter.note(), _teacher_note(bootstrapped, accept) if adapter.answered else ""):
         if note:
             reporter.note(note)
     reporter.phase = "done"
@@ -188,7 +188,6 @@ class AskingAdapter(_dspy.Adapter):
         backends: Mapping[Role, Backend],
         questions: PartQuestions,
         reporter: ProgressReporter,
-        teacher_answers: TeacherAnswers,
     ) -> None:
         _dspy.Adapter.__init__(self)
         self._bridge = bridge
@@ -196,7 +195,6 @@ class AskingAdapter(_dspy.Adapter):
         self._backends = backends
         self._questions = questions
         self._reporter = reporter
-        self._teacher_answers = teacher_answers
         self._in_a_row = Refusals()
         self._here = threading.local()
         self.answered = 0
@@ -261,8 +259,6 @@ class AskingAdapter(_dspy.Adapter):
         known = questions.known(inputs)
         self._here.candidate = self.candidate_of(signature.instructions, demos)
         self._here.question = json.dumps([self.candidate, known])
-        if role == "teacher":
-            self._teacher_answers.may_ask(self.question)
 
         async def asked() -> dict[str, Any] | None:
             self._reporter.phase = "bootstrapping" if role == "teacher" else "trying"
@@ -333,56 +329,16 @@ _NEVER: Final = float("-inf")
 """A score that is never good enough."""
 
 
-class TeacherStopped(Exception):
-    """The teacher is not asked: its answers have not been good enough, or there is nothing new to
-    ask. DSPy continues with the next example."""
-
-
-class TeacherAnswers:
-    """What became of the teacher's answers, from the thread that bootstraps.
-
-    An answer is good with a score of `accept`; after `fruitless_limit` that were not, only what was
-    asked before may be asked, which costs nothing.
-    """
-
-    def __init__(self, accept: float, fruitless_limit: int) -> None:
-        self.accept = accept
-        self._most = fruitless_limit
-        self._scores: dict[str, float] = {}
-        self._good: set[str] = set()
-        self._is_stopped = False
-
-    def may_ask(self, question: str) -> None:
-        """Raise `TeacherStopped` where the teacher is to be asked no more."""
-        if question not in self._scores and len(self._scores) - len(self._good) >= self._most:
-            self._is_stopped = True
-            raise TeacherStopped
-
-    def record(self, question: str, score: float, good: bool) -> None:
-        """Note what an answer was worth, and whether it can be an example."""
-        self._scores[question] = score
-        self._good.update([question] if good else [])
-
-    def note(self) -> str:
-        """A note if few or none of the answers were good; empty otherwise."""
-        asked, good = len(self._scores), len(self._good)
-        if not asked or (good and not self._is_stopped):
-            return ""
-        best = max(self._scores.values())
-        more = "a higher max_fruitless" if good else "a lower accept"
-        stopped = ", and it was asked no more" if self._is_stopped else ""
-        return (
-            f"{good or 'none'} of {asked} answers of the teacher were good enough to be examples"
-            f"{stopped}: it takes a score of {self.accept:g}, and the best had {best:.2g}; give "
-            f"another teacher, or {more}"
-        )
-
-
-def _fruitless_limit(options: Mapping[str, Any]) -> int:
-    """How many answers of the teacher may be of no use, by the options of an optimizer."""
-    # MIPROv2 makes two of its sets of examples without a teacher.
-    sets = max(1, options.get("num_candidates", 0) - 2)
-    return options.get("max_fruitless") or sets * (3 * options.get("max_bootstrapped_demos", 0) + 4)
+def _teacher_note(answers: Mapping[str, tuple[float, bool]], accept: float) -> str:
+    """A note if there are answers of the teacher, each with its score, and none of them is good."""
+    if not answers or any(good for _, good in answers.values()):
+        return ""
+    best = max(score for score, _ in answers.values())
+    return (
+        f"none of {len(answers)} answers of the teacher were good enough to be examples: it takes "
+        f"a score of {accept:g}, and the best had {best:.2g}; give another teacher, or a lower "
+        "accept"
+    )
 
 
 class Scoreboard:
