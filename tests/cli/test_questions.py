@@ -181,27 +181,6 @@ class Deaf(Node):
                 pass
 '''
 
-
-# A shell that has its job go on in the foreground whenever Enter is typed.
-SHELL = """
-import os, signal, sys
-signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-job = os.fork()
-if job == 0:
-    os.setpgid(0, 0)
-    os.tcsetpgrp(0, os.getpid())
-    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-    os.execv(sys.executable, [sys.executable, "-m", "bae", *sys.argv[1:]])
-while True:
-    _, status = os.waitpid(job, os.WUNTRACED)
-    os.tcsetpgrp(0, os.getpgrp())
-    if not os.WIFSTOPPED(status):
-        sys.exit(os.waitstatus_to_exitcode(status))
-    input("the job is stopped")
-    os.tcsetpgrp(0, job)
-    os.killpg(job, signal.SIGCONT)
-"""
-
 NOHUP = """
 import os, sys
 os.execvp("nohup", ["nohup", sys.executable, "-m", "bae", *sys.argv[1:]])
@@ -231,9 +210,7 @@ def resume_command(screen: str) -> list[str]:
     return line.removeprefix("resume with: bae ").split()
 
 
-def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_stdout(
-    folder: Path,
-) -> None:
+def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_stdout(folder):
     with Session(folder, "run", "app.py", piped=True) as terminal:
         terminal.shows("topic - What it is about.\ntopic (str):")
         terminal.types("umbrellas\r")
@@ -259,17 +236,17 @@ def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_std
     )
 
 
-@pytest.mark.parametrize("where", ["dep", "lm", "gate"])
-def test_ctrl_c_names_the_node_ends_a_run_cleanly_and_resume_does_nothing_twice(
-    folder: Path, where: str
-) -> None:
+@pytest.mark.parametrize(
+    ("where", "seen", "at"),
+    [
+        ("dep", "slow", "Facts (after Ask)"),
+        ("lm", "Draft", "Draft (after Ask -> Facts)"),
+        ("gate", "approved (y/n):", "Review (after Ask -> Facts -> Draft)"),
+    ],
+)
+def test_ctrl_c_names_the_node_and_resume_does_nothing_twice(folder, where, seen, at):
     (folder / "hold").write_text(where)
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
-        seen, at = {
-            "dep": ("slow", "Facts (after Ask)"),
-            "lm": ("Draft", "Draft (after Ask"),
-            "gate": ("approved (y/n):", "Review (after Ask -> Facts -> Draft)"),
-        }[where]
         terminal.shows(seen)
         if where != "gate":
             logs(terminal, folder, f"{where} begun")
@@ -294,7 +271,7 @@ def test_ctrl_c_names_the_node_ends_a_run_cleanly_and_resume_does_nothing_twice(
     assert counts["desk opened"] == counts["desk closed"]
 
 
-def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_what_was_answered(folder: Path) -> None:
+def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_what_was_answered(folder):
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
         terminal.shows("approved (y/n):")
         terminal.types("y\r")
@@ -313,19 +290,24 @@ def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_what_was_answered(fol
     assert Counter(logged(folder))["lm done"] == 1
 
 
-def test_sigterm_ends_a_run_as_cleanly_as_ctrl_c(folder: Path) -> None:
+@pytest.mark.parametrize("how", ["SIGTERM", "its terminal is closed"])
+def test_a_run_that_is_ended_from_outside_closes_everything(folder, how):
     (folder / "hold").write_text("dep")
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
         terminal.shows("slow")
         logs(terminal, folder, "dep begun")
-        os.kill(terminal.process.pid, signal.SIGTERM)
-        assert terminal.ends() == 143
-        terminal.shows("terminated", "resume with: bae runs resume")
-        assert terminal.is_as_it_was
+        if how == "SIGTERM":
+            os.kill(terminal.process.pid, signal.SIGTERM)
+            assert terminal.ends() == 143
+            terminal.shows("terminated", "resume with: bae runs resume")
+            assert terminal.is_as_it_was
+        else:
+            terminal.hangs_up()
+            assert terminal.ends() == 129
     assert logged(folder)[-1] == "desk closed"
 
 
-def test_a_second_ctrl_c_ends_at_once_what_does_not_listen_to_the_first(folder: Path) -> None:
+def test_a_second_ctrl_c_ends_at_once_what_does_not_listen_to_the_first(folder):
     with Session(folder, "run", "app.py:Deaf") as terminal:
         logs(terminal, folder, "deaf again")
         terminal.types(CTRL_C)
@@ -337,7 +319,7 @@ def test_a_second_ctrl_c_ends_at_once_what_does_not_listen_to_the_first(folder: 
         assert not terminal.left_processes
 
 
-def test_a_secret_is_not_shown_while_it_is_typed_nor_afterwards(folder: Path) -> None:
+def test_a_secret_is_not_shown_while_it_is_typed_nor_afterwards(folder):
     with Session(folder, "run", "app.py:Login") as terminal:
         terminal.shows("password (not shown):")
         terminal.types("hunter2\r")
@@ -346,7 +328,7 @@ def test_a_secret_is_not_shown_while_it_is_typed_nor_afterwards(folder: Path) ->
         assert terminal.is_as_it_was
 
 
-def test_ctrl_c_at_the_question_for_a_field_ends_it_with_nothing_begun(folder: Path) -> None:
+def test_ctrl_c_at_the_question_for_a_field_ends_it_with_nothing_begun(folder):
     with Session(folder, "run", "app.py") as terminal:
         terminal.shows("topic (str):")
         terminal.types(CTRL_C)
@@ -356,7 +338,7 @@ def test_ctrl_c_at_the_question_for_a_field_ends_it_with_nothing_begun(folder: P
     assert not (folder / ".bae").exists()
 
 
-def test_a_question_whose_time_is_over_makes_room_for_the_next_one(folder: Path) -> None:
+def test_a_question_whose_time_is_over_makes_room_for_the_next_one(folder):
     with Session(folder, "run", "app.py:Patient") as terminal:
         terminal.shows("Sure?", "then it is no")
         terminal.shows("Who?")
@@ -366,7 +348,7 @@ def test_a_question_whose_time_is_over_makes_room_for_the_next_one(folder: Path)
         assert terminal.is_as_it_was
 
 
-def test_threads_that_nobody_can_stop_do_not_hold_up_ctrl_c(folder: Path) -> None:
+def test_threads_that_nobody_can_stop_do_not_hold_up_ctrl_c(folder):
     with Session(folder, "run", "app.py:Stuck") as terminal:
         terminal.waits(lambda: logged(folder).count("stuck begun") == 2, "never began")
         terminal.types(CTRL_C)
@@ -376,7 +358,7 @@ def test_threads_that_nobody_can_stop_do_not_hold_up_ctrl_c(folder: Path) -> Non
         assert not terminal.left_processes
 
 
-def test_sigterm_at_the_question_for_a_secret_turns_the_echo_on_again(folder: Path) -> None:
+def test_sigterm_at_the_question_for_a_secret_turns_the_echo_on_again(folder):
     with Session(folder, "run", "app.py:Login") as terminal:
         terminal.shows("password (not shown):")
         terminal.waits(lambda: not terminal.is_as_it_was, "never turned the echo off")
@@ -385,17 +367,7 @@ def test_sigterm_at_the_question_for_a_secret_turns_the_echo_on_again(folder: Pa
         assert terminal.is_as_it_was
 
 
-def test_a_terminal_that_is_closed_ends_a_run_and_everything_is_closed(folder: Path) -> None:
-    (folder / "hold").write_text("dep")
-    with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
-        terminal.shows("slow")
-        logs(terminal, folder, "dep begun")
-        terminal.hangs_up()
-        assert terminal.ends() == 129
-    assert logged(folder)[-1] == "desk closed"
-
-
-def test_nohup_keeps_a_run_going_when_its_terminal_is_closed(folder: Path) -> None:
+def test_nohup_keeps_a_run_going_when_its_terminal_is_closed(folder):
     os.mkfifo(folder / "released")
     with Session(folder, "run", "app.py:Released", program=("-c", NOHUP)) as terminal:
         logs(terminal, folder, "waits")
@@ -405,7 +377,7 @@ def test_nohup_keeps_a_run_going_when_its_terminal_is_closed(folder: Path) -> No
     assert "by: the test" in (folder / "nohup.out").read_text()
 
 
-def test_an_answer_is_a_whole_line_and_an_empty_one_is_given_on_purpose(folder: Path) -> None:
+def test_an_answer_is_a_whole_line_and_an_empty_one_is_given_on_purpose(folder):
     with Session(folder, "run", "app.py:Named") as terminal:
         terminal.shows("Who?", "name (str):")
         terminal.types(f"An{CTRL_D}")
@@ -418,7 +390,7 @@ def test_an_answer_is_a_whole_line_and_an_empty_one_is_given_on_purpose(folder: 
         terminal.shows("name  Ana", "note  ''")
 
 
-def test_what_led_to_a_question_stands_above_it_and_is_not_shown_twice(folder: Path) -> None:
+def test_what_led_to_a_question_stands_above_it_and_is_not_shown_twice(folder):
     with Session(folder, "run", "app.py", "-i", "umbrellas", columns=80) as terminal:
         asked = terminal.shows("? Print it?  Review.approved", "approved (y/n):")
         above = asked.partition("? Print it?  Review.approved")[0]
