@@ -115,7 +115,7 @@ def evaluate(
     ] = None,
     concurrency: Annotated[
         int,
-        option("--concurrency -c N", "The number of concurrent cases.", min=1, show_default=True),
+        option("--concurrency -c N", "The number of concurrent cases.", min=1),
     ] = 8,
     budget: Annotated[str | None, budget_option("the evaluation, all its cases together,")] = None,
     max_iters: Annotated[
@@ -124,7 +124,6 @@ def evaluate(
             "--max-iters N",
             "The maximum number of nodes per case; 0 for no limit.",
             min=0,
-            show_default=True,
         ),
     ] = 10,
     timeout: Annotated[
@@ -133,7 +132,6 @@ def evaluate(
             "--timeout SECONDS",
             "The timeout of a case, more than 0.",
             callback=above_zero,
-            show_default=True,
         ),
     ] = 600.0,
     journal: JournalFile = None,

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from bae.cli.exits import Misuse, refused
 from bae.cli.lm import check_lm, made_lm
+from bae.cli.printing import note
+from bae.lm import WithPrompts
+from bae.lm.registry import LazyLM, default_name
 
 if TYPE_CHECKING:
     from bae.evals.case_runs import Contending
@@ -42,8 +45,6 @@ def artifacts_in(graph: Graph[Any, Any], directory: str) -> Artifacts:
 
 def with_prompts(lm: LM, artifacts: Artifacts) -> LM:
     """An LM asked with learned prompts."""
-    from bae.lm import WithPrompts
-
     return WithPrompts(lm, {cls: artifact.prompts() for cls, artifact in artifacts.items()})
 
 
@@ -54,12 +55,10 @@ def lm_with_learned(
     says."""
     if directory is None:
         return lm
-    from bae.cli.printing import note
-
     artifacts = artifacts_in(graph, directory)
     if not quiet:
-        parts = ", ".join(f"{cls.__name__} ({_parts(each)})" for cls, each in artifacts.items())
-        note(f"learned prompts from {directory_label(directory)}: {parts}")
+        said = [f"{cls.__name__} ({_parts(each)})" for cls, each in artifacts.items()]
+        note(f"learned prompts from {directory_label(directory)}: {', '.join(said)}")
     if lm is None or isinstance(lm, str):
         lm = make_lm(graph, lm, quiet=quiet)
     return with_prompts(lm, artifacts)
@@ -76,21 +75,20 @@ def contenders(
 ) -> dict[str, Contending]:
     """The LMs of an evaluation by their names in tables: `local`, and `local + learned/`. Without
     any, the default of runs. A script starts from its beginning for each run."""
-    _once("--lm", lms, str.strip)
-    _once("--optimized", directories, os.path.realpath)
-    for each in lms:
-        check_lm(graph, each)
-    if not lms:
-        check_lm(graph, None, begins=True)
+    _refuse_twice("--lm", lms, str.strip)
+    _refuse_twice("--optimized", directories, os.path.realpath)
+    for each in lms or [None]:
+        check_lm(graph, each, begins=True)
     learned = {directory_label(each): artifacts_in(graph, each) for each in directories}
     found: dict[str, Contending] = {}
     for named in lms or [None]:
-        name = named if named is not None else _name_of_default(graph)
-        is_script = name.strip().startswith("scripted:")
-        found[name] = name if is_script else make_lm(graph, named, quiet=quiet)
+        name = named or (default_name().name if graph.needs_lm else "no LM")
+        again = name.strip().startswith("scripted:")
+        made = make_lm(graph, named, quiet=quiet or again)
+        found[name] = name if again else made
         for directory, artifacts in learned.items():
-            made = partial(_with_learned, graph, named, artifacts)
-            found[f"{name} + {directory}"] = made if is_script else made()
+            fresh = partial(_with_learned, graph, named, artifacts)
+            found[f"{name} + {directory}"] = fresh if again else with_prompts(made, artifacts)
     return found
 
 
@@ -103,27 +101,19 @@ def _parts(artifact: Artifact) -> str:
     return ", ".join(part for part in ("fill", "choice") if getattr(artifact, part)) or "nothing"
 
 
-def _with_learned(graph: Graph[Any, Any], named: str | None, artifacts: Artifacts) -> LM:
-    return with_prompts(make_lm(graph, named, quiet=True), artifacts)
-
-
 def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool) -> LM:
     """The LM of a name; without one the default, or one that is never asked."""
     if named is None and not graph.needs_lm:
         # Every LM that is asked is pinned to a node; prompts reach it through the run's.
-        from bae.lm.registry import LazyLM
-
         return LazyLM(f"the LM of {graph.name} was asked")
     return made_lm(graph, named, quiet=quiet)
 
 
-def _name_of_default(graph: Graph[Any, Any]) -> str:
-    from bae.lm.registry import default_name
-
-    return default_name().name if graph.needs_lm else "no LM"
+def _with_learned(graph: Graph[Any, Any], named: str | None, artifacts: Artifacts) -> LM:
+    return with_prompts(make_lm(graph, named, quiet=True), artifacts)
 
 
-def _once(option: str, given: Sequence[str], meant: Callable[[str], str]) -> None:
+def _refuse_twice(option: str, given: Sequence[str], meant: Callable[[str], str]) -> None:
     """Refuse what is there twice, by whatever names."""
     names: dict[str, str] = {}
     for each in given:

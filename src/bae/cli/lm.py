@@ -94,11 +94,9 @@ def try_(
         ),
     ] = None,
     prompt: Annotated[
-        str, option("--prompt -p TEXT", "The question.", show_default=True)
+        str, option("--prompt -p TEXT", "The question.")
     ] = "What is the capital of France?",
-    timeout: Annotated[
-        float, option("--timeout SECONDS", "The timeout.", show_default=True, min=0)
-    ] = 120.0,
+    timeout: Annotated[float, option("--timeout SECONDS", "The timeout.", min=0)] = 120.0,
     as_json: AsJSON = False,
 ) -> None:
     """Ask a language model one question, and print answer, time, tokens and cost.

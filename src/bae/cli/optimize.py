@@ -82,7 +82,6 @@ def optimize(
             "--optimizer NAME",
             "`bootstrap` selects few-shot examples, `miprov2` also searches instructions, `gepa` "
             "rewrites instructions from mistakes.",
-            show_default=True,
         ),
     ] = "bootstrap",
     option: Annotated[
@@ -125,15 +124,12 @@ def optimize(
             "The share of the runs that is held out for the comparison.",
             min=0,
             max=0.9,
-            show_default=True,
         ),
     ] = 0.3,
-    seed: Annotated[
-        int, option("--seed N", "The seed for held-out runs and random choices.", show_default=True)
-    ] = 0,
+    seed: Annotated[int, option("--seed N", "The seed for held-out runs and random choices.")] = 0,
     concurrency: Annotated[
         int,
-        option("--concurrency -c N", "The number of concurrent calls.", min=1, show_default=True),
+        option("--concurrency -c N", "The number of concurrent calls.", min=1),
     ] = 4,
     minimum: Annotated[
         int,
@@ -141,7 +137,6 @@ def optimize(
             "--minimum N",
             "The number of different questions that a node needs.",
             min=1,
-            show_default=True,
         ),
     ] = 10,
     without: Annotated[

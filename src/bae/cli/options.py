@@ -120,11 +120,11 @@ def _files(incomplete: str) -> list[str]:
 # --- arguments and options ----------------------------------------------------------------------
 
 
-def option(words: str, about: str, show_default: bool | str = False, **more: Any) -> Any:
+def option(words: str, about: str, **more: Any) -> Any:
     """An option that takes a value, by its names and what the help calls the value: `--journal -j
     FILE`."""
     *names, value = words.split()
-    return typer.Option(*names, metavar=value, help=about, show_default=show_default, **more)
+    return typer.Option(*names, metavar=value, help=about, **more)
 
 
 def argument(value: str, about: str, **more: Any) -> Any:
@@ -240,9 +240,7 @@ NoAsk = Annotated[
     ),
 ]
 _NODES: Final = "The maximum number of nodes"
-MaxIters = Annotated[
-    int, option("--max-iters N", f"{_NODES}; 0 for no limit.", min=0, show_default=True)
-]
+MaxIters = Annotated[int, option("--max-iters N", f"{_NODES}; 0 for no limit.", min=0)]
 MoreIters = Annotated[
     int | None,
     option(

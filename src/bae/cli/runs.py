@@ -68,7 +68,7 @@ group = typer.Typer(
 Status = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 OfStatus = Annotated[
     Status | None,
-    typer.Option("--status", "-s", show_default=False, help="Only runs with this status."),
+    typer.Option("--status", "-s", help="Only runs with this status."),
 ]
 OfGraph = Annotated[str | None, option("--graph -g NAME", "Only runs of this graph.")]
 
@@ -183,9 +183,7 @@ def why(
     ],
     step: Annotated[
         int | None,
-        typer.Option(
-            "--step", show_default=False, help="The node, if the class occurs several times."
-        ),
+        typer.Option("--step", help="The node, if the class occurs several times."),
     ] = None,
     journal: JournalFile = None,
     as_json: AsJSON = False,
