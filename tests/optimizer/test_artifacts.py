@@ -32,7 +32,6 @@ from bae.lm import LearnedPrompt, PromptExample, WithPrompts
 from bae.optimizer import (
     Artifact,
     Made,
-    every_node,
     load_artifacts,
     save_artifacts,
     schema_of,
@@ -744,43 +743,6 @@ def test_classes_that_share_a_name_have_files_with_their_module(tmp_path: Path):
     # One that is saved alone, for a graph that has both, has it too.
     (file,) = save_artifacts({Outfit: both[Outfit]}, tmp_path, among=[Second, Outfit])
     assert file.name == mine
-
-
-# Graphs
-
-
-class Fitting(Node):
-    top: str
-
-    async def __call__(self) -> Fitted | Fitting: ...
-
-
-class Fitted(Node):
-    size: int
-
-    async def __call__(self) -> None: ...
-
-
-async def fit(fitted: Annotated[Fitted, Dep(Graph(start=Fitting, end=Fitted))]) -> int: ...
-
-
-class Tailor(Node):
-    sizes: Annotated[int, Dep(fit)]
-    tops: list[str]
-    each: Annotated[list[Fitted], Map(Fitting, over="tops")]
-
-    async def __call__(self) -> Tailor | AskBack: ...
-
-
-def test_every_node_of_a_graph_and_of_those_inside_is_found_once():
-    assert every_node(Graph(start=Tailor)) == (Tailor, AskBack, Fitting, Fitted)
-    assert every_node(GRAPH) == (Waking, Outfit, AskBack)
-
-
-def test_artifacts_of_graphs_inside_are_loaded_with_the_graph(tmp_path: Path):
-    save_artifacts({Fitted: learned(Fitted, "Measure")}, tmp_path)
-
-    assert list(load_artifacts(Graph(start=Tailor), tmp_path)) == [Fitted]
 
 
 # NodePrompts

@@ -3,8 +3,6 @@ that people put right by forking a run, each once."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -15,9 +13,9 @@ import pytest
 from pydantic import Field, SecretStr
 
 import bae.invoke
-from bae import BaeError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
+from bae import BaeError, Dep, Gate, Graph, Map, Node, Recall
 from bae.evals import Case, evaluate
-from bae.journal import Journal, Line, MemoryJournal, RunInfo, SQLiteJournal, StoredRun
+from bae.journal import Journal, MemoryJournal, RunInfo, SQLiteJournal
 from bae.optimizer import Transition, examples_from, transitions_from
 from bae.testing import ScriptedLM
 from toy_backend import ToyBackend
@@ -242,29 +240,6 @@ async def test_a_step_for_which_no_lm_was_asked_is_none(memory: MemoryJournal):
     graph = Graph(start=Begin)
     await graph.arun(Begin(value=1), journal=memory)
     assert await transitions_from(memory, graph) == []
-
-
-PINNED = ScriptedLM({"Pinned": lambda _: {"value": 8}})
-
-
-class Begun(Node):
-    value: int
-
-    async def __call__(self) -> Pinned: ...
-
-
-class Pinned(Node):
-    value: int
-    node_config = NodeConfig(lm=PINNED)
-
-    async def __call__(self) -> None: ...
-
-
-async def test_what_an_lm_of_a_nodes_own_answered_counts(journal: Journal):
-    graph = Graph(start=Begun)
-    await graph.arun(Begun(value=1), ScriptedLM([]), journal=journal)
-    (found,) = await transitions_from(journal, graph)
-    assert found.next_node == Pinned(value=8)
 
 
 # People's corrections
@@ -698,39 +673,3 @@ async def test_a_run_that_is_deleted_meanwhile_is_not_missed(caplog: pytest.LogC
         found = await transitions_from(journal, tickets)
     assert {each.run_id for each in found} == {"two"}
     assert not [each for each in caplog.records if each.name == "bae.optimizer"]
-
-
-# Many runs
-
-
-async def copied(journal: Journal, of: str, count: int) -> None:
-    """The same run over and over, each under an id of its own."""
-    run = await journal.read(of)
-    for number in range(count):
-        name = f"{of}-{number}"
-        lines = tuple(
-            Line(*line[:5], line.data.replace(json.dumps(of), json.dumps(name)))
-            for line in run.lines
-        )
-        info = RunInfo(name, run.info.graph, "ended", run.info.started, 0.0, run.info.shape)
-        await journal.put(StoredRun(info, run.shape, lines, {}))
-
-
-async def test_many_runs_are_read_off_the_loop(memory: MemoryJournal):
-    await ran(memory, "run")
-    await copied(memory, "run", 99)
-    turns = 0
-
-    async def turn() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    turning = asyncio.create_task(turn())
-    try:
-        found = await transitions_from(memory, tickets)
-    finally:
-        turning.cancel()
-    assert len(found) == 200
-    assert turns > 100

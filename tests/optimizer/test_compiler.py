@@ -136,20 +136,6 @@ def test_a_fresh_predictor_asks_for_the_fields_and_the_choice_as_any_backend_doe
     assert repr(waking) == "NodePredictor(Waking, fresh)"
 
 
-def test_examples_of_a_predictor_have_the_names_of_its_signature():
-    (demo,) = predictor_of(Outfit, dressed()).fill.demos
-
-    assert dict(demo) == {
-        "source_": {"Waking": {"message": "früh auf"}},
-        "config_": {"sky": "snow"},
-        "top": "a blue shirt",
-        "tone": "warm",
-        "lm_": "2030-01-02",
-        "source": "12.50",
-    }
-    assert set(demo.inputs().keys()) == {"source_", "config_"}
-
-
 def test_nothing_is_lost_from_an_artifact_to_a_predictor_to_a_file_and_back(tmp_path: Path):
     decide = LearnedPrompt(
         "Choose well.", (PromptExample({"Waking": {"message": "up"}}, {"choice": "None"}),)
@@ -563,29 +549,6 @@ async def test_the_nodes_to_optimize_can_be_named_and_others_keep_what_they_have
     assert compiled.predictors[Ask].choice.signature.instructions == "Choose by parity."
     with pytest.raises(ValueError, match="has no node 'Prime'; it has Ask, Even, Odd"):
         await compiled.aoptimize(examples, lm=Counting(), nodes=["Prime"])
-
-
-async def test_what_was_learned_before_stays_where_there_are_too_few_examples(
-    caplog: pytest.LogCaptureFixture,
-):
-    compiled = compile_graph(NUMBERS)
-    told = compiled.predictors[Even].fill
-    told.signature = told.signature.with_instructions("Halve it.")
-    before = artifact_of(compiled.predictors[Even])
-    await compiled.aoptimize(await traces(4), lm=Counting())
-
-    assert artifact_of(compiled.predictors[Even]) == before
-    assert compiled.predictors[Odd].is_fresh
-    assert "Odd, fill: there are 2 examples, and it takes 10 or more" in caplog.text
-
-
-def test_optimize_is_for_sync_callers():
-    import asyncio
-
-    examples = asyncio.run(traces(22))
-    compiled = compile_graph(NUMBERS)
-    assert compiled.optimize(examples, lm=Counting(), nodes=[Even]) is compiled
-    assert not compiled.predictors[Even].is_fresh
 
 
 class Clerk(Backend):

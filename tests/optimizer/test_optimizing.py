@@ -77,15 +77,6 @@ async def test_each_optimizer_finds_what_makes_a_model_right_that_is_wrong_by_de
         assert HINT in found.fill.signature.instructions
 
 
-async def test_without_a_teacher_the_examples_of_runs_are_enough(student):
-    found = await aoptimize_node(Coded, fills(), lm=student, max_labeled_demos=12)
-
-    assert {demo.source["Parcel"]["colour"] for demo in found.fill.demos} == set(COLOURS)
-    assert all(demo.code == CODES[demo.source["Parcel"]["colour"]] for demo in found.fill.demos)
-    (fill,) = await compare(Coded, found, fills(8, seed=1), lm=student)
-    assert fill.certain
-
-
 async def test_what_is_asked_while_optimizing_is_word_for_word_what_a_run_asks(provider, student):
     from bae import Graph
     from bae.lm import WithPrompts
@@ -340,16 +331,6 @@ async def test_an_lm_that_fails_ends_the_optimization_with_its_error(provider, s
     )
     await calls.aclose()
     assert calls.statistics().from_log >= 5
-
-
-async def test_the_error_of_a_metric_names_the_example(student):
-    def metric(expected: Coded, given: Coded) -> float:
-        raise ZeroDivisionError
-
-    with pytest.raises(BaeError) as caught:
-        await aoptimize_node(Coded, fills(), {Coded: metric}, lm=student, optimizer="gepa")
-    assert caught.value.code == "bae-metric-failed"
-    assert "the fields of Coded, example " in caught.value.message
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

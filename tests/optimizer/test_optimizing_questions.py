@@ -16,17 +16,15 @@ pytest.importorskip("gepa")
 
 from bae import BaeLMError, Graph, Node, NodeConfig, Recall
 from bae.journal import MemoryJournal
-from bae.lm import Answer, Budget
+from bae.lm import Answer
 from bae.lm.prompts import SYSTEM
 from bae.optimizer import (
     OPTIMIZERS,
     OPTIONS,
-    Judge,
     aoptimize_node,
     artifact_of,
     examples_from,
     optimize_node,
-    split,
     trace_to_examples,
 )
 from toy_backend import ToyBackend
@@ -140,36 +138,6 @@ async def test_ten_runs_of_one_question_are_no_ten_questions():
     assert not (await aoptimize_node(Told, more, lm=lm)).is_fresh
 
 
-async def test_a_correction_holds_for_equal_questions_of_other_runs_in_training():
-    journal, graph = MemoryJournal(), Graph(start=Asked)
-    for number in range(16):
-        text = f"nr {number}" if number > 1 else "same"
-        await graph.arun(Asked(text=text), always("nearly"), journal=journal, run_id=f"r{number}")
-    await graph.fork("r0", at=1, journal=journal, new_id="fork", text="RIGHT")
-    examples = await examples_from(journal, graph)
-
-    def apart(seed: int) -> Any:
-        found = split(examples, 0.3, seed)[0]
-        return [each for each in found if each.text == "same"], found
-
-    # The fork, with the run it was forked from, is held out, and the other run that asked is not.
-    ((same,), train), *_ = (
-        found for found in map(apart, range(40)) if [each.run_id for each in found[0]] == ["r1"]
-    )
-    assert (same.next_node["fields"], same.corrected) == ({"text": "RIGHT"}, ["text"])
-    found = await aoptimize_node(
-        Told,
-        train,
-        Judge(ToyBackend(lambda prompt: {"reason": "fine", "grade": "good"})),
-        lm=always("the teacher's"),
-        max_bootstrapped_demos=16,
-        max_labeled_demos=16,
-    )
-    answers = dict(shown(found))
-    assert answers.pop("same") == "RIGHT"
-    assert set(answers.values()) == {"the teacher's"}
-
-
 async def test_no_lm_is_looked_for_where_there_is_nothing_to_learn(monkeypatch):
     monkeypatch.setenv("BAE_LM", "no-such-lm")
 
@@ -278,29 +246,6 @@ async def test_a_metric_in_dspys_manner_has_a_trace_while_examples_are_bootstrap
     for optimizer in OPTIMIZERS:
         await optimized(optimizer)
     assert traced == {"bootstrap": {True}, "miprov2": {True, False}, "gepa": {False}}
-
-
-@pytest.mark.parametrize("optimizer", ["miprov2", "gepa"])
-async def test_the_best_score_is_that_of_what_was_found_or_missing(optimizer):
-    # Wrong about everything, until an instruction has the hint: then right about everything.
-    def lm() -> ToyBackend:
-        return ToyBackend(coding(lambda prompt: HINT in prompt.text))
-
-    async def found(budget: Budget | None) -> Any:
-        return await aoptimize_node(
-            Coded, fills(), lm=lm(), optimizer=optimizer, budget=budget, **SMALL[optimizer]
-        )
-
-    whole = await found(None)
-    assert whole.made.best == {"fill": 1.0}
-    stopped = 0
-    for spent in range(17, 35, 4):
-        cut = await found(Budget(calls=spent))
-        best = getattr(cut.made, "best", {})
-        hinted = HINT in cut.fill.signature.instructions
-        assert best in ({}, {"fill": 1.0 if hinted else 0.0})
-        stopped += hinted and not best
-    assert stopped
 
 
 # Questions that are not taken

@@ -201,16 +201,6 @@ async def test_equal_questions_in_progress_are_asked_once_and_rollouts_by_themse
     assert log.statistics() == type(log.statistics())(calls=2, from_log=1, joined=2)
 
 
-async def test_an_invalid_answer_is_kept_as_it_was_given_and_paid_for(provider, student, tmp_path):
-    provider.always("nonsense")
-    async with CallLog(tmp_path / "calls.sqlite") as log:
-        asked = log.around(student)
-        await asked.answer(question())
-        await asked.reject(question())
-        assert (await asked.answer(question())).text == "nonsense"
-    assert provider.received == 1
-
-
 async def test_an_lm_without_settings_is_warned_of_once(tmp_path, caplog):
     scripted = ScriptedLM()
     with caplog.at_level(logging.WARNING, "bae.optimizer"):

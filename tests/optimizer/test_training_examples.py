@@ -29,7 +29,7 @@ pytest.importorskip("dspy")
 
 import dspy
 
-from bae import Dep, Gate, Graph, Map, Node, Recall
+from bae import Dep, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal
 from bae.lm.signatures import node_to_signature, with_source
 from bae.optimizer import (
@@ -134,25 +134,6 @@ async def test_an_example_of_a_forked_run_says_which_run_that_comes_from():
         await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")
         result = await tickets.resume("two", ScriptedLM([]), journal=journal)
     assert {(each.run_id, each.root) for each in trace_to_examples(result)} == {("two", "one")}
-
-
-class Asked(Node):
-    text: str
-
-    async def __call__(self) -> Judged | None: ...
-
-
-class Judged(Node):
-    sure: Annotated[bool, Gate("Sure?")]
-    verdict: str
-
-    async def __call__(self) -> None: ...
-
-
-async def test_a_run_that_waits_has_not_ended():
-    result = await Graph(start=Asked).arun(Asked(text="?"), ScriptedLM(["Judged"]))
-    assert result.waiting
-    assert trace_to_examples(result) == []
 
 
 async def test_traces_without_a_run_have_roots_of_their_own_that_stay_the_same():
