@@ -35,7 +35,10 @@ from http_backends import (
 )
 
 pytest.importorskip("h11")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+pytestmark = [
+    pytest.mark.once,  # it starts the real program, which tells little about Python
+    pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc"),
+]
 
 OUTFIT_SCHEMA = {
     "type": "object",
