@@ -57,33 +57,19 @@ def listed(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [run["run_id"] for run in json.loads(capsys.readouterr().out)]
 
 
-def test_the_runs_of_a_project_are_found_from_anywhere_in_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    assert main(RUN) == exits.WAITING
-    assert Path(".bae/runs.db").is_file()
-    monkeypatch.chdir("deep/er")
-    assert listed(capsys) == ["r1"]
-
-
-def test_a_run_from_a_subdirectory_is_kept_with_the_project(
+def test_a_run_from_a_subdirectory_is_kept_with_the_project_and_found_from_anywhere_in_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     project = Path.cwd()
     monkeypatch.chdir("deep/er")
     assert main(RUN) == exits.WAITING
+    said = capsys.readouterr()
     assert not Path(".bae").exists()
     assert (project / ".bae" / ".gitignore").read_text() == "*\n"
-    monkeypatch.chdir(project)
-    assert listed(capsys) == ["r1"]
-
-
-def test_a_command_to_copy_works_in_the_subdirectory_it_was_printed_in(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir("deep")
-    assert main(RUN) == exits.WAITING
-    said = capsys.readouterr()
+    for folder in (project, project / "deep"):
+        monkeypatch.chdir(folder)
+        assert listed(capsys) == ["r1"]
+    monkeypatch.chdir("er")  # the command to copy works where it was printed
     line = next(line for line in said.err.splitlines() if "bae runs answer" in line)
     words = shlex.split(line[line.index("bae runs answer") :].rstrip("`"))
     assert "-j" not in words

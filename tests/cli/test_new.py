@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,6 @@ def test_where_pytest_is_missing_the_next_steps_install_it(
     monkeypatch.setitem(sys.modules, "pytest", None)  # what Python takes for not installed
     assert main(["new", "wardrobe"]) == 0
     assert "  bae check\n  pip install pytest\n  pytest\n" in capsys.readouterr().out
-
-
-def test_a_new_project_says_first_what_it_does():
-    assert main(["new", "wardrobe"]) == 0
-    what = "a letter about a parcel, looks up the parcels and the rules, and either answers or"
-    for name in ("README.md", "wardrobe.py"):
-        assert what in Path("wardrobe", name).read_text("utf-8")[:200]
 
 
 def test_the_tests_of_a_new_project_pass():
@@ -154,9 +148,6 @@ def test_a_file_in_the_way_is_an_error(capsys: pytest.CaptureFixture[str]):
         ("my agent", "a letter first"),
         ("1st", "a letter first"),
         ("été", "a letter first"),
-        ("Ünï", "a letter first"),
-        ("jsön!", "a letter first"),
-        ("日本-x", "no - or _ last\n"),
         ("-x", "No such option"),
         ("a-", "with a letter first"),
         ("class", "class means something else in Python"),
@@ -196,15 +187,12 @@ def test_where_no_lm_is_ready_the_script_is_offered(
     assert "No language model is ready" not in capsys.readouterr().out
 
 
-def test_a_directory_that_cannot_be_written_to_is_told(capsys: pytest.CaptureFixture[str]):
-    Path("file").touch()
-    assert main(["new", "file/wardrobe"]) == 1
-    assert "could not be written" in capsys.readouterr().err
-
-
 def test_a_project_that_cannot_be_written_whole_is_not_written_at_all(
     capsys: pytest.CaptureFixture[str],
 ):
+    Path("file").touch()
+    assert main(["new", "file/wardrobe"]) == 1
+    assert "could not be written" in capsys.readouterr().err
     Path("wardrobe").mkdir()
     Path("wardrobe/tests").write_text("mine")
     assert main(["new", "wardrobe"]) == 1
@@ -258,6 +246,8 @@ class Installed:
 
     def read_text(self, name: str) -> str | None:
         assert name == "direct_url.json"
+        if isinstance(self.told, Exception):
+            raise self.told
         told = self.told
         return told if told is None or isinstance(told, str) else json.dumps(told)
 
@@ -266,7 +256,7 @@ class Installed:
     ("told", "requirement"),
     [
         (None, "bae-graphs[cli]"),
-        ("", "bae-graphs[cli]"),
+        (PackageNotFoundError("bae-graphs"), "bae-graphs[cli]"),
         ("no json", "bae-graphs[cli]"),
         ("[]", "bae-graphs[cli]"),
         (
@@ -286,7 +276,7 @@ class Installed:
             "bae-graphs[cli] @ file:///home/ana/bae",
         ),
     ],
-    ids=["index", "empty", "broken", "list", "git", "archive", "directory"],
+    ids=["index", "not installed", "broken", "list", "git", "archive", "directory"],
 )
 def test_a_project_depends_on_the_bae_that_made_it(
     told: Any, requirement: str, monkeypatch: pytest.MonkeyPatch
@@ -297,16 +287,6 @@ def test_a_project_depends_on_the_bae_that_made_it(
     project = tomllib.loads(files["pyproject.toml"])
     assert project["project"]["dependencies"] == [requirement]
     assert f"$ pip install {shlex.quote(requirement)} pytest\n" in files["README.md"]
-
-
-def test_bae_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch):
-    from importlib.metadata import PackageNotFoundError
-
-    def missing(name: str) -> Any:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(new, "distribution", missing)
-    assert new.requirement() == "bae-graphs[cli]"
 
 
 def test_every_template_is_used():
