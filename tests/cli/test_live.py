@@ -30,6 +30,7 @@ from rich.console import Console
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.cli.live import Display, LiveTree, PlainLines, display_for
 from bae.cli.live.display import MOST_STEPS
+from bae.cli.live.screen import ProgressLine
 from bae.cli.printing import err
 from bae.cli.wording import summary_of, text_of, took
 from bae.journal import MemoryJournal
@@ -1032,3 +1033,14 @@ def test_what_others_print_stands_above_the_tree_in_whole_lines(monkeypatch: pyt
     lines = [line for line in said.replace("\r", "\n").splitlines() if "nodes" not in line]
     assert [line for line in lines if line.strip()] == ["half a [/tmp] logged", "printed", "begun"]
     assert handler.stream is streams.err
+
+
+def test_progress_of_other_work_is_a_line_that_is_drawn_again_with_notes_above_it():
+    file = Terminal()
+    line = ProgressLine(Console(file=file, width=60, _environ={"TERM": "xterm"}), quiet=False)
+    with line:
+        line.update("1 of 2 cases")
+        line.inform("note: \x1b[2Jhalf")
+    said = unescaped(file.getvalue())
+    assert "note: \\x1b[2Jhalf\n" in said
+    assert re.search(r"\S 1 of 2 cases( · [\d.]+ s)?\n", said)

@@ -189,11 +189,13 @@ class RunView:
         return self._text(step, f"{name}{step.whole}", value, hidden=hidden, inline=inline)
 
     def source_value(self, source: Source) -> str:
-        """The value that a source has made, or recalled."""
-        found = None if source.origin is None else self.history.step(*source.origin[:2])
-        hidden = _is_hidden(source, source.place.field) or (
-            found is not None and source.origin is not None and _is_hidden(found, source.origin[2])
-        )
+        """The value that a source has made, or recalled: nothing shows one from a hidden field, or
+        from a step that is not kept."""
+        hidden = _is_hidden(source, source.place.field)
+        if source.origin is not None:
+            path, number, field = source.origin
+            step = self.history.step(path, number)
+            hidden = hidden or step is None or _is_hidden(step, field)
         return self._text(source, "", source.value, hidden=hidden)
 
     def own_values(self, step: Step) -> str:

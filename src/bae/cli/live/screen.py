@@ -17,9 +17,9 @@ from rich.live import Live
 from rich.text import Text
 
 from bae.cli.live.display import Display, RunView
-from bae.cli.live.drawing import Row, draw_rows, fitted, signs_for, squeeze_rows
+from bae.cli.live.drawing import Row, draw_rows, fitted, squeeze_rows
 from bae.cli.live.rows import graph_rows, step_rows
-from bae.cli.wording import in_lines, in_one_line, took
+from bae.cli.wording import in_one_line, took
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,12 +89,8 @@ class LiveTree(Display):
 
     def frame(self) -> list[Text]:
         """The lines of what is in progress, no more than the terminal has."""
-        width, height = self.console.size
-        rows = squeeze_rows(self._rows(), max(1, height - 2))
-        line = Text(no_wrap=True).append(f"{self.signs.spin(time())} ", "yellow")
-        said = self.summary().plain
-        line.append(fitted(said, max(1, width - 3), self.signs.dots), "dim").truncate(width)
-        return [*self._draw(rows), line]
+        rows = squeeze_rows(self._rows(), max(1, self.console.height - 2))
+        return [*self._draw(rows), _spinning(self, self.summary().plain)]
 
     def whole(self) -> list[Text]:
         """The lines of all runs, without those of nodes that were printed."""
@@ -136,13 +132,12 @@ class LiveTree(Display):
         return Group(*self._last)
 
 
-class ProgressLine:
+class ProgressLine(Display):
     """How far `bae eval` or `bae optimize` is: at a terminal one line that is drawn again,
     elsewhere a few plain lines. A `quiet` one prints only what `say` is given."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
-        self._console = console
-        self._signs = signs_for(console)
+        super().__init__(console)
         self._quiet = quiet
         self._began = perf_counter()
         self._text = ""
@@ -164,8 +159,8 @@ class ProgressLine:
         printed: keep them few."""
         self._text = text
         if milestone and self._screen is None and not self._quiet:
-            seconds = perf_counter() - self._began
-            self._print(Text(in_one_line(f"{seconds:7.1f} s  {text}")))
+            said = f"{perf_counter() - self._began:7.1f} s  {text}"
+            self.console.print(Text(in_one_line(said)), soft_wrap=True)
 
     def inform(self, text: str) -> None:
         """Print a line that is part of the progress."""
@@ -174,17 +169,17 @@ class ProgressLine:
         else:
             self.update(text, milestone=True)
 
-    def say(self, text: str) -> None:
-        """Print a line beside it, also if it is quiet."""
-        self._print(Text(in_lines(text, 4), "dim"))
-
     def _line(self) -> Text:
-        said = [self._text, took(perf_counter() - self._began)]
-        line = Text(f"{self._signs.spin(time())} ", "yellow", no_wrap=True, overflow="ellipsis")
-        return line.append(self._signs.said(in_one_line(" · ".join(filter(None, said)))), "dim")
+        said = [in_one_line(self._text), took(perf_counter() - self._began)]
+        return _spinning(self, " · ".join(filter(None, said)))
 
-    def _print(self, text: Text) -> None:
-        self._console.print(text, soft_wrap=True)
+
+def _spinning(display: Display, said: str) -> Text:
+    """A line with a spinner before it."""
+    width, signs = display.console.width, display.signs
+    line = Text(no_wrap=True).append(f"{signs.spin(time())} ", "yellow")
+    line.append(fitted(signs.said(said), max(1, width - 3), signs.dots), "dim").truncate(width)
+    return line
 
 
 class Redrawn:
