@@ -454,9 +454,9 @@ async def test_a_lock_of_an_optimization_that_is_something_else(many, what, tmp_
         if what == "bytes":
             whole = b"SQLite format 3\x00" + bytes(5000)
             lock.write_bytes(damage_bytes(whole, random.Random(case)))
-        with pytest.raises(BaeError, match="is no lock of an optimization") as caught:
+        with pytest.raises(BaeError, match="lock is damaged") as caught:
             await Improvement(GRAPH, MemoryJournal(), tmp_path, lm=backend).run()
-        assert caught.value.code == "bae-artifact-invalid"
+        assert caught.value.code == "bae-optimizing-elsewhere"
 
 
 CASE = {

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.optimizer.artifacts import Artifact
     from bae.optimizer.metrics import Metric
+    from bae.optimizer.predictors import NodePredictor
 
 Verdict = Literal[
     "better",
@@ -155,8 +156,11 @@ class Improvement:
     async def run(self) -> Self:
         """Do all of it. Raises `bae-optimize-nothing` if there is nothing to learn from, and
         `bae-optimizing-elsewhere` if another process writes to the directory."""
-        for judge in self._judges():
-            judge.ready()
+        given: Any = self.metric
+        judges = cast("Mapping[Any, Any]", given) if isinstance(given, Mapping) else {None: given}
+        for judge in judges.values():
+            if isinstance(judge, Judge):
+                judge.ready()
         async with self._log() as log:
             found = await self._examples()
             for part in self.parts:
@@ -272,28 +276,37 @@ class Improvement:
     ) -> None:
         from bae.optimizer.predictors import artifact_of, predictor_of
 
+        asked: dict[str, Any] = {
+            "lm": self.lm,
+            "calls": log,
+            "concurrency": self.concurrency,
+            "budget": self.budget,
+            "progress": self.progress,
+            "graph": self.graph,
+        }
+
+        async def comparisons(after: NodePredictor) -> dict[str, Comparison]:
+            found = await compare(cls, after, self._held_out, self.metric, **asked)
+            return {each.part: each for each in found}
+
         predictor = await aoptimize_node(
             cls,
             self._train,
             self.metric,
-            lm=self.lm,
             teacher=self.teacher,
             optimizer=self.optimizer,
-            budget=self.budget,
             seed=self.seed,
-            calls=log,
-            concurrency=self.concurrency,
-            progress=self.progress,
             minimum=self.minimum,
+            **asked,
             **self.options,
         )
         found = artifact_of(predictor)
-        compared = await self._compare(cls, predictor, log)
+        compared = await comparisons(predictor)
         before: dict[str, Comparison] = {}
         if existing is not None:
             same = [part for part in PARTS if getattr(existing, part) == getattr(found, part)]
             other = existing.model_copy(update=dict.fromkeys(same))
-            before = await self._compare(cls, predictor_of(cls, other), log)
+            before = await comparisons(predictor_of(cls, other))
         for part in parts:
             if part.verdict == "too few examples":
                 continue
@@ -311,23 +324,6 @@ class Improvement:
                 part.verdict = verdict_on(part.comparison, part.existing, held_out=part.held_out)
             part.written = is_written(part.verdict, force=self.force, certain=self.certain)
         self._write(cls, found, existing, [part for part in parts if part.written])
-
-    async def _compare(
-        self, cls: type[Node], predictor: Any, log: CallLog
-    ) -> dict[str, Comparison]:
-        found = await compare(
-            cls,
-            predictor,
-            self._held_out,
-            self.metric,
-            lm=self.lm,
-            calls=log,
-            concurrency=self.concurrency,
-            budget=self.budget,
-            progress=self.progress,
-            graph=self.graph,
-        )
-        return {each.part: each for each in found}
 
     def _write(
         self,
@@ -375,13 +371,6 @@ class Improvement:
                     for each in made:
                         with suppress(OSError):  # it has artifacts now
                             os.rmdir(each)
-
-    def _judges(self) -> list[Judge]:
-        given: Any = self.metric
-        metrics: list[Any] = [given]
-        if isinstance(given, Mapping):
-            metrics = [*cast("Mapping[Any, Any]", given).values()]
-        return [each for each in metrics if isinstance(each, Judge)]
 
     def _nothing(self) -> BaeError:
         name = self.graph.name
@@ -475,15 +464,8 @@ def _lock(file: Path, directory: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if database is not None:
             database.close()
-        if "locked" not in str(error):
-            raise BaeError(
-                f"{file} is no lock of an optimization: {error}",
-                code="bae-artifact-invalid",
-                cause=error,
-                fix=f"delete {file.parent}, or name another directory",
-            ) from error
         raise BaeError(
-            f"another optimization writes to {directory}",
+            f"another optimization writes to {directory}, or {file} is damaged",
             code="bae-optimizing-elsewhere",
             cause=error,
             fix="wait for it to end, or name another directory",
