@@ -585,7 +585,7 @@ class Shown(Node):
 def shown(*, width: int, terminal: bool) -> str:
     from rich.console import Console
 
-    from bae.cli.outcome import print_node
+    from bae.cli.values import print_node
 
     inner = Inner(name="a", parts=["x", "y"])
     node = Shown(

@@ -6,15 +6,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic_core import to_jsonable_python
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from bae.assignable import type_name
@@ -23,10 +20,9 @@ from bae.cli.journals import default
 from bae.cli.lm import lm_named
 from bae.cli.printing import err, error_data, iso, note, out, print_hanging, print_json
 from bae.cli.questions import describe_deadline
-from bae.cli.values import describe_type, example_of, is_secret
-from bae.cli.wording import WITHHELD, count, in_lines, in_one_line
+from bae.cli.values import describe_type, example_of, fields_of, print_node
+from bae.cli.wording import count, in_lines
 from bae.exceptions import BaeError, BudgetError, GateError, LimitError, ProofError
-from bae.secrets import without_hidden_parts
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -282,107 +278,3 @@ def advise_gate(error: GateError, run_id: str, said: CommandLine) -> None:
         error.fix = f"resume the run: {said.resume(run_id)}"
     elif error.code == "bae-gate-timeout" and error.fix:
         error.fix += f": {said.resume(run_id)}"
-
-
-# --- the result ---------------------------------------------------------------------------------
-
-
-def print_node(node: Node, console: Console) -> None:
-    """Print a node: its class as a title, the fields below. At a terminal they are set out in
-    columns and wrapped; elsewhere a line stays a line."""
-    fields = fields_of(node)
-    if not console.is_terminal:
-        lines = [type(node).__name__, *_plain(fields, "  ")]
-        console.print(Text("\n".join(lines)), soft_wrap=True)
-        return
-    console.print(Text(type(node).__name__, style="bold green"))
-    if fields:
-        console.print(_table(fields, "  "))
-
-
-def fields_of(node: Node) -> dict[str, Any]:
-    """The fields of a node as JSON has them, secrets withheld: those that the types tell of, and
-    fields with `repr=False` of whatever else is in a value."""
-    cls = type(node)
-    hidden = {name for name in cls.__pydantic_fields__ if is_secret(cls, name)}
-    held = {**node.__dict__, **(node.__pydantic_extra__ or {})}
-    cleaned = {n: without_hidden_parts(v, WITHHELD) for n, v in held.items() if n not in hidden}
-    within = {name for name, value in cleaned.items() if value is not held[name]}
-    try:
-        shown: dict[str, Any] = node.model_dump(
-            mode="json", exclude=hidden | within, fallback=repr, warnings=False
-        )
-    except Exception:  # a serializer of the user's: the values as they are will do
-        shown = {n: each for n, each in held.items() if n not in hidden | within}
-    values = shown | {n: cleaned[n] for n in within} | dict.fromkeys(hidden, WITHHELD)
-    order = dict.fromkeys((*cls.__pydantic_fields__, *held, *shown))
-    return {name: _jsonable(values[name]) for name in order if name in values}
-
-
-def _jsonable(value: Any) -> Any:
-    """A value as JSON has it; one that it cannot have, as it writes itself."""
-    try:
-        return to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
-    except Exception:  # a serializer of the user's, which may raise anything
-        return repr(value)
-
-
-def _plain(fields: Mapping[str, Any], before: str) -> Iterator[str]:
-    for name, value in fields.items():
-        yield from _entry(f"{before}{in_one_line(name)}:", value, before + "  ")
-
-
-def _entry(start: str, value: Any, below: str) -> Iterator[str]:
-    """The lines of one value, the first one after what it is called."""
-    if isinstance(value, dict) and value:
-        yield start
-        yield from _plain(cast("dict[str, Any]", value), below)
-    elif isinstance(value, list) and value:
-        yield start
-        for each in cast("list[Any]", value):
-            yield from _item(each, below)
-    else:
-        lines = f"{start} {in_lines(_plain_value(value), len(below))}".split("\n")
-        yield from (line.rstrip() for line in lines)
-
-
-def _item(value: Any, before: str) -> Iterator[str]:
-    if not (isinstance(value, dict) and value):
-        yield from _entry(f"{before}-", value, before + "  ")
-        return
-    for index, line in enumerate(_plain(cast("dict[str, Any]", value), before + "  ")):
-        yield line if index else f"{before}- {line[len(before) + 2 :]}"
-
-
-def _table(fields: Mapping[str, Any], before: str = "") -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=24)
-    table.add_column(overflow="fold", ratio=1)
-    for name, value in fields.items():
-        table.add_row(Text(f"{before}{in_one_line(name)}", style="bold"), _cell(value))
-    return table
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, dict) and value:
-        return _table(cast("dict[str, Any]", value))
-    if isinstance(value, list) and value:
-        listed = Table.grid(padding=(0, 1))
-        listed.add_column(width=1)
-        listed.add_column(overflow="fold", ratio=1)
-        for each in cast("list[Any]", value):
-            listed.add_row(Text("-", style="dim"), _cell(each))
-        return listed
-    quiet = value is None or value == WITHHELD
-    return Text(in_lines(_plain_value(value)), style="dim" if quiet else "")
-
-
-def _plain_value(value: Any) -> str:
-    """A value without parts, as it is read."""
-    if isinstance(value, str):
-        return value
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "yes", False: "no"}[value]
-    if isinstance(value, Sequence | Mapping):
-        return "none"  # an empty list or object
-    return str(value)

@@ -1,14 +1,11 @@
-"""`bae runs resume`, `fork` and `answer`: runs of a journal that continue, with the secrets that
-the journal does not keep, given again."""
+"""`bae runs resume`, `fork` and `answer`: runs of a journal that continue."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
@@ -41,9 +38,10 @@ from bae.cli.options import (
 from bae.cli.options import open_gates as gate_names
 from bae.cli.outcome import CommandLine, advise_gate
 from bae.cli.printing import err, note, out, print_json
-from bae.cli.questions import ask_answer, ask_field, can_ask
+from bae.cli.questions import ask_answer, can_ask
+from bae.cli.replay import read_secrets
 from bae.cli.run import RunOptions, carry_out
-from bae.cli.start import read_sets, read_text, split_sets
+from bae.cli.start import read_sets
 from bae.cli.values import Misfit, describe_type, example_of, is_secret, read
 from bae.cli.wording import in_lines
 from bae.exceptions import BaeError, BaeLMError, GateError, JournalError
@@ -241,59 +239,6 @@ def _choose_lm(
     graph: Graph[Any, Any], stored: StoredRun, said: CommandLine, *, quiet: bool
 ) -> LM | str | None:
     return lm_with_learned(graph, lm_for(graph, stored, said.lm), said.optimized, quiet=quiet)
-
-
-# --- secrets ------------------------------------------------------------------------------------
-
-
-def read_secrets(
-    graph: Graph[Any, Any], stored: StoredRun, sets: Sequence[str], *, ask: bool
-) -> dict[str, Any]:
-    """What `Graph.resume` and `Graph.replay` take as `given`: what --set says, and what is asked
-    for beside it."""
-    given: dict[str, Any] = {}
-    for (cls, field), text in split_sets(sets, partial(_field_at, graph)):
-        given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
-    while missing := asyncio.run(_find_missing(graph, stored, given)):
-        if not (ask and can_ask()):
-            raise JournalError(
-                f"the run needs {', '.join(missing)}, which the journal does not have: it is a "
-                "secret, or was redacted",
-                run_id=stored.info.run_id,
-                places=missing,
-                code="bae-journal-secret",
-                fix=f"give it again with {' '.join(f'--set {place}=…' for place in missing)}",
-            )
-        for place in missing:
-            typed = None
-            while typed is None:
-                typed = ask_field(*_field_at(graph, place))
-            given[place] = typed.value
-    return given
-
-
-def _field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
-    """The class and the field of `Login.token`."""
-    name, _, field = place.partition(".")
-    for each in graph.graphs:
-        for cls in each.plans:
-            if cls.__name__ == name and field in cls.__pydantic_fields__:
-                return cls, field
-    raise refused(
-        f"{graph.name} has no field {place}", fix="name it by its node, as --set Login.token=…"
-    )
-
-
-async def _find_missing(
-    graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]
-) -> list[str]:
-    """The fields that must be given, as `Login.token`."""
-    try:
-        await decode_run(graph, stored.lines, given=given)
-    except BaeError as error:
-        # Anything else is reported by the run itself, in its own words.
-        return list(error.places) if isinstance(error, JournalError) else []
-    return []
 
 
 # --- gates --------------------------------------------------------------------------------------

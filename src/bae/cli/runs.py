@@ -1,15 +1,12 @@
-"""`bae runs`: everything one does with the runs that a journal has kept. `resume.py` has the
-commands that continue one."""
+"""`bae runs`: everything one does with the runs that a journal has kept. The commands that continue
+one are in `resume.py`, those that go through one again in `replay.py`."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from time import time
 from typing import Annotated, Final, Literal, cast, get_args
@@ -17,18 +14,15 @@ from typing import Annotated, Final, Literal, cast, get_args
 import typer
 from rich.text import Text
 
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import refused
 from bae.cli.journals import file_to_read, file_to_write, run_meant, stored_run, use
-from bae.cli.loading import Loaded, is_configured, load
+from bae.cli.loading import is_configured
 from bae.cli.options import (
     AsJSON,
     Force,
     JournalFile,
     NewestRun,
-    NoAsk,
-    OfModule,
     OneRun,
-    Secrets,
     Yes,
     argument,
     examples,
@@ -37,22 +31,17 @@ from bae.cli.options import (
 )
 from bae.cli.outcome import CommandLine
 from bae.cli.printing import as_data, note, out, print_hanging, print_json
-from bae.cli.resume import answer, fork, read_secrets, resume
+from bae.cli.replay import make_test, refuse_existing, replay
+from bae.cli.resume import answer, fork, resume
 from bae.cli.story import heading_lines, node_lines, outcome_lines, print_runs
 from bae.cli.timeline import bars_of
 from bae.cli.wording import count, in_one_line
-from bae.exceptions import JournalError
-from bae.graph import Graph
 from bae.journal.export import is_sqlite
-from bae.journal.gates import describe_status
 from bae.journal.provenance import Provenance
 from bae.journal.redaction import Redaction
-from bae.journal.replay import repeat
 from bae.journal.report import report_run
 from bae.journal.store import Journal, Listed, RunInfo
 from bae.journal.store import Status as Stored
-from bae.private_files import private
-from bae.testing.written_tests import GraphName, write_test
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -202,7 +191,7 @@ def why(
         print_hanging(out(), Text(in_one_line(line)), depth + 4)
 
 
-# --- resume, answer, fork -----------------------------------------------------------------------
+# --- the commands of resume.py and replay.py ---------------------------------------------------
 
 group.command(
     epilog=examples("bae runs resume -m app.py", "bae runs resume 3f2a -m app.py --budget calls=40")
@@ -220,105 +209,12 @@ group.command(
         "bae runs fork last --at 0 --run-id second-try --no-run -m app.py",
     )
 )(fork)
-
-
-# --- replay, test -------------------------------------------------------------------------------
-
-
-@group.command(
-    "replay", epilog=examples("bae runs replay 3f2a -m app.py  # after you have changed it")
+group.command(epilog=examples("bae runs replay 3f2a -m app.py  # after you have changed it"))(
+    replay
 )
-def replay(
-    run: NewestRun = None,
-    module: OfModule = None,
-    journal: JournalFile = None,
-    sets: Secrets = None,
-    as_json: AsJSON = False,
-    no_ask: NoAsk = False,
-) -> None:
-    """Run a recorded run again with the recorded values.
-
-    No LLM is asked, no dependency is called and no gate waits; your bodies run. If the run takes
-    another path or sends another prompt, the difference is shown and the exit code is 1.
-    """
-    graph = load(module, "-m").graph
-    stored = stored_run(journal, run)
-    given = read_secrets(graph, stored, sets or (), ask=not no_ask)
-    done = asyncio.run(repeat(graph, stored, given))
-    if as_json:
-        print_json(as_data(done))
-        return
-    said = Text("went the same way", style="green").append(f": {' -> '.join(done.trace)}", "none")
-    if done.outcome == "failed":
-        said.append(f", and failed as it did then: {in_one_line(done.error)}")
-    elif done.outcome == "waiting":
-        said.append(f", and waits for {', '.join(done.waiting)}")
-    out().print(said, soft_wrap=True)
-
-
-@group.command("test", epilog=examples("bae runs test 3f2a -m app.py -o tests/test_outfit.py"))
-def make_test(
-    run: NewestRun = None,
-    module: OfModule = None,
-    output: Annotated[str, option("--output -o tests/test_X.py", "The test file to write.")] = ...,  # pyright: ignore[reportArgumentType]  it is required
-    force: Force = False,
-    journal: JournalFile = None,
-) -> None:
-    """Write a pytest file that replays a run.
-
-    The recording is written beside the test, as .jsonl. The test fails with a diff when a node, a
-    choice or a prompt has changed. It needs no LLM and no network.
-    """
-    target = Path(output)
-    cassette = target.with_suffix(".jsonl")
-    if target.suffix != ".py":
-        raise Misuse(
-            f"{output} is no Python file",
-            code="bae-command-refused",
-            fix="write -o tests/test_….py",
-        )
-    refuse_existing(target, cassette, force=force)
-    loaded = load(module, "-m")
-    name = _graph_name(loaded, target)
-    stored = stored_run(journal, run)
-    if stored.info.status not in ("ended", "waiting"):
-        raise refused(
-            f"a test is made of a run that has ended, not of {stored.info.run_id}: "
-            f"{describe_status(stored.info)}",
-            fix=f"resume it: {CommandLine(module, journal).resume(stored.info.run_id)}",
-        )
-    try:
-        written = asyncio.run(write_test(loaded.graph, stored, name))
-    except JournalError as error:
-        if error.code == "bae-journal-secret":
-            error.fix = "make the test of a run that has them: one that fails without what is not "
-            error.fix += "kept is no test"
-        raise
-    _write({cassette: written.recording, target: written.source.encode()})
-    note(f"{target}: replays the run and checks its path and its end")
-    note(f"{cassette}: the recording, which belongs beside it")
-    note(f"run it with: python -m pytest {target}")
-
-
-def _graph_name(loaded: Loaded, target: Path) -> GraphName:
-    """How the test finds the graph. A file is found from where the test is, wherever it is run."""
-    module = sys.modules[loaded.module]
-    found: object = attrgetter(loaded.attribute)(module)
-    kind: Literal["graph", "node", "function"] = "node" if isinstance(found, type) else "function"
-    if isinstance(found, Graph):
-        kind = "graph"
-    said = loaded.said
-    if not (said.partition(":")[0].endswith(".py") or "/" in said or "\\" in said):
-        return GraphName(loaded.module, loaded.attribute, kind)
-    file = Path(str(module.__file__)).resolve()
-    top = file.parents[loaded.module.count(".") + (file.name == "__init__.py")]
-    if file.stem not in ("__init__", loaded.module.rpartition(".")[2]):
-        raise refused(
-            f"{said} has the name of another module, so that no test can import it",
-            fix="rename the file",
-        )
-    folder = Path(os.path.relpath(top, target.resolve().parent)).as_posix()
-    return GraphName(loaded.module, loaded.attribute, kind, folder)
+group.command("test", epilog=examples("bae runs test 3f2a -m app.py -o tests/test_outfit.py"))(
+    make_test
+)
 
 
 # --- export, load -------------------------------------------------------------------------------
@@ -519,34 +415,3 @@ def _confirm(question: str) -> None:
 def _print_ids(ids: Sequence[str]) -> None:
     for run_id in ids:
         out().print(in_one_line(run_id), markup=False, soft_wrap=True)
-
-
-# --- files --------------------------------------------------------------------------------------
-
-
-def refuse_existing(*paths: str | Path, force: bool) -> None:
-    """Refuse to write where something is already."""
-    there = [str(path) for path in map(Path, paths) if path.exists()]
-    if there and not force:
-        raise refused(
-            f"{' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already",
-            fix="give another name, or --force to write over it",
-        )
-
-
-def _write(files: Mapping[Path, bytes]) -> None:
-    """Write files that only their owner reads, with the folders they are in: all of them, or none
-    where one cannot be written."""
-    written: list[Path] = []
-    try:
-        for path, data in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "wb", opener=private) as file:
-                written.append(path)
-                file.write(data)
-    except OSError as error:
-        for each in written:
-            each.unlink(missing_ok=True)
-        raise refused(
-            f"{error.filename} could not be written: {error.strerror}", cause=error
-        ) from error
