@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.plan import FieldPlan
 
-Kind = Literal["async", "sync", "async_generator", "generator", "async_context", "context", "graph"]
+Kind = Literal["async", "sync", "async_generator", "generator", "context", "graph"]
 
 
 OPENING: Final = ("generator", "async_generator", "context")

@@ -158,7 +158,7 @@ class Node(BaseModel):
         _take_config(cls)
         if "." in cls.__qualname__:
             remember_frame(cls)
-        cls.__bae_sourced__ = sourced_fields(cls) if cls.__pydantic_complete__ else None
+        cls.__bae_sourced__ = _sourced_fields(cls) if cls.__pydantic_complete__ else None
 
     if not TYPE_CHECKING:  # for type checkers the constructor stays the one pydantic declares
 
@@ -166,7 +166,7 @@ class Node(BaseModel):
             __tracebackhide__ = True
             sourced = self.__bae_sourced__
             if sourced is None:
-                sourced = _finish(type(self))
+                sourced = finish_class(type(self))
             if sourced and not sourced <= data.keys() and start_draft(self, data, sourced):
                 return
             self.__pydantic_validator__.validate_python(data, self_instance=self)
@@ -200,7 +200,7 @@ Node.__class_vars__.add("node_config")
 Node.model_config["defer_build"] = False
 
 
-def sourced_fields(cls: type[Node]) -> frozenset[str]:
+def _sourced_fields(cls: type[Node]) -> frozenset[str]:
     """The names of the fields whose annotation carries a source marker."""
     return frozenset(
         [
@@ -211,9 +211,10 @@ def sourced_fields(cls: type[Node]) -> frozenset[str]:
     )
 
 
-def _finish(cls: type[Node]) -> frozenset[str]:
+def finish_class(cls: type[Node]) -> frozenset[str]:
+    """Resolve the annotations of a class; returns the names of its fields that have a source."""
     rebuild(cls)
-    cls.__bae_sourced__ = sourced_fields(cls)
+    cls.__bae_sourced__ = _sourced_fields(cls)
     return cls.__bae_sourced__
 
 

@@ -35,11 +35,10 @@ from bae.hints import (
     forget_frame,
     is_empty_body,
     names_of_class,
-    rebuild,
     remembers_frame,
 )
 from bae.markers import MARKERS, Dep, Gate, Map, Recall, Source, Text
-from bae.node import Node, NodeConfig, sourced_fields
+from bae.node import Node, NodeConfig, finish_class
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Shown
@@ -162,8 +161,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     plan.shows, plan.shows_limit = _setting(cls, "context"), _setting(cls, "context_limit")
     names = names_of_class(cls)
     try:
-        rebuild(cls)
-        cls.__bae_sourced__ = sourced_fields(cls)
+        finish_class(cls)
         _plan_fields(plan, names)
         _plan_call(plan, names)
     except HintError as error:

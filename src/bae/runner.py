@@ -39,7 +39,7 @@ from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
 from bae.recall import recall_ahead
-from bae.recorder import NOTHING, RunJournal
+from bae.recorder import NOTHING
 from bae.records import (
     Asker,
     ChoiceMade,
@@ -176,7 +176,7 @@ async def _finish(run: Run, failure: BaseException | None) -> BaseException | No
 
 def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
     """The result of a run, or the exception that it failed with."""
-    journal = RunJournal(run.recorder.log, run.trace) if run.outer is None else run.journal
+    journal = run.journal
     if failure is None:
         return GraphResult(list(run.trace), journal, run.run_id)
     if isinstance(failure, Waiting):
