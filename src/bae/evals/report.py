@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic_core import to_jsonable_python
@@ -180,10 +180,10 @@ class Evaluation:
         contenders = [
             {
                 "name": each.name,
-                "total": asdict(each.total),
-                "nodes": [asdict(row) for row in each.nodes],
+                "total": each.total,
+                "nodes": each.nodes,
                 **_counts(each),
-                "judging": asdict(each.judging),
+                "judging": each.judging,
                 "cases": [_case_data(result) for result in each.cases],
             }
             for each in self.contenders
@@ -273,9 +273,7 @@ def _case_data(result: CaseResult) -> dict[str, Any]:
     return {
         "name": result.case.name,
         **result.asked,
-        **{name: getattr(result, name) for name in names},
-        "usage": asdict(result.usage),
-        "judging": asdict(result.judging),
+        **{name: getattr(result, name) for name in (*names, "usage", "judging")},
         "nodes": {n: {"score": s.value, "why": s.why} for n, s in sorted(result.nodes.items())},
         "metadata": as_json(dict(result.case.metadata)),
     }
