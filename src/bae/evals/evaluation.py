@@ -27,6 +27,7 @@ from bae.evals.metrics import fields_metric, short
 from bae.evals.report import CaseResult, Evaluation
 from bae.evals.scoring import Scoring
 from bae.language_model import is_lm
+from bae.lm.registry import cached_lm
 from bae.tasks import all_or_first_error
 from bae.threads import in_thread
 
@@ -230,8 +231,6 @@ def _ready(lm: Contending) -> Contending:
     stays a name, since it starts from its beginning for each run."""
     if not isinstance(lm, str):
         return lm
-    from bae.lm.registry import cached_lm
-
     made = cached_lm(lm)
     return lm if lm.strip().startswith("scripted:") else made
 

@@ -13,6 +13,10 @@ from pydantic import BeforeValidator, Field
 
 from bae.evals.metrics import Score
 from bae.exceptions import BaeError, BaeLMError, FillError
+from bae.failures import not_an_lm
+from bae.language_model import is_lm
+from bae.lm.prompts import asked_fields, seen_of
+from bae.lm.registry import cached_lm, name_error
 from bae.node import Node
 from bae.secrets import secret_fields
 
@@ -119,8 +123,6 @@ class Judge:
 
     async def __call__(self, expected: Node, given: Node) -> Score:
         """Have the LM compare two nodes of one class. Fields that are equal need no LM."""
-        from bae.lm.prompts import asked_fields
-
         names = asked_fields(type(expected))
         if type(expected) is type(given) and all(
             getattr(expected, name) == getattr(given, name) for name in names
@@ -157,16 +159,10 @@ class Judge:
     @property
     def _asked(self) -> LM:
         lm = _checked(self.lm)
-        if isinstance(lm, str):
-            from bae.lm.registry import cached_lm
-
-            return cached_lm(lm)
-        return lm
+        return cached_lm(lm) if isinstance(lm, str) else lm
 
     def _shown(self, node: Node) -> dict[str, Any] | str:
         """The fields that an LM fills, as it would see them; text where they are too long."""
-        from bae.lm.prompts import asked_fields, seen_of
-
         seen = seen_of(node)
         shown: dict[str, Any] = {type(node).__name__: seen}
         if isinstance(seen, dict):  # unless the node has a serializer of its own
@@ -212,9 +208,6 @@ _TOO_LONG: Final = re.compile(
 
 def _checked(lm: Any) -> LM | str:
     """What a judge can ask; raises for anything else."""
-    from bae.language_model import is_lm
-    from bae.lm.registry import name_error
-
     if isinstance(lm, str):
         unknown = name_error(lm)
         if unknown is not None:
@@ -227,8 +220,6 @@ def _checked(lm: Any) -> LM | str:
 
         return DSPyBackend(lm)
     if isinstance(lm, type) or not is_lm(lm):
-        from bae.failures import not_an_lm
-
         raise not_an_lm(cast(object, lm))
     return lm
 

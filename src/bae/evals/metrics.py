@@ -18,7 +18,9 @@ from typing import Any, Final, TypeVar, cast
 from pydantic import BaseModel
 
 from bae.assignable import union_members
+from bae.draft import validated
 from bae.exceptions import BaeError
+from bae.lm.prompts import asked_fields
 from bae.node import Node
 from bae.secrets import secret_fields
 from bae.threads import in_thread
@@ -54,8 +56,6 @@ def fields_metric(
     is a node, the values of a mapping are read as its class reads them. The score says which fields
     differ.
     """
-    from bae.lm.prompts import asked_fields
-
     expected, given = _holder(expected, "expected"), _holder(given, "given")
     if isinstance(expected, Node) and isinstance(given, Node) and type(expected) is not type(given):
         difference = f"{type(given).__name__}, where {type(expected).__name__} was expected"
@@ -314,8 +314,6 @@ def _field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) 
         if info.is_required() or info.default_factory_takes_validated_data:
             return None
         return info.get_default(call_default_factory=True)
-    from bae.draft import validated
-
     try:
         return validated(cls, {name: value}, frozenset({name}) if is_json(value) else None)[name]
     except Exception:  # a value that does not fit is compared as it is

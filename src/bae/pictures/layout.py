@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import fsum
 from typing import Final
 
@@ -78,16 +78,13 @@ def arrange(
     layer, upward, walk = layers(len(sizes), edges)
     down = [(b, a) if place in upward else (a, b) for place, (a, b) in enumerate(edges)]
     sizes = [_widen(box, size, down, spacing) for box, size in enumerate(sizes)]
-    loops = {a for a, b in edges if a == b}
-    widths = [size.width + spacing.loop * (box in loops) for box, size in enumerate(sizes)]
-    drawn = [size.width for size in sizes]
-    rows = _Rows(layer, down, walk)
-    left = _Placing(rows, widths, drawn, spacing).result()
-
+    rows = _Rows(layer, down, walk, sizes, spacing)
+    rows.order()
+    rows.place()
     tops: list[int] = []
     lines: list[list[Point]] = [[] for _ in edges]
     top = 0
-    for row, links in zip(rows.rows, _link_rows(rows, left, drawn, spacing), strict=True):
+    for row, links in zip(rows.rows, _link_rows(rows), strict=True):
         tops.append(top)
         bottom = top + max(sizes[box].height for box in row if rows.is_box(box))
         ways, tracks = _assign_tracks([(link.top, link.bottom) for link in links], spacing.joins)
@@ -103,23 +100,26 @@ def arrange(
                 at = place
             if rows.is_box(link.lower):
                 points.append((at, top))
-    corners = [(left[box], tops[layer[box]]) for box in range(len(sizes))]
+    corners = [(rows.left[box], tops[layer[box]]) for box in range(len(sizes))]
     for place, (a, b) in enumerate(edges):
         if a == b:
             (x, y), (first, last) = corners[a], spacing.loop_at
-            right, out = x + sizes[a].width, x + widths[a] - 1
-            loop = [(right, y + first), (out, y + first), (out, y + last), (right, y + last)]
-            lines[place] = loop
+            right, out = x + sizes[a].width, x + rows.widths[a] - 1
+            lines[place] = [
+                (right, y + first),
+                (out, y + first),
+                (out, y + last),
+                (right, y + last),
+            ]
         elif place in upward:
             lines[place].reverse()
     # A detour may lead out of the picture at the left.
-    first = min((x for line in lines for x, _ in line), default=0)
-    shift = max(0, -first)
+    shift = max(0, -min((x for line in lines for x, _ in line), default=0))
     corners = [(x + shift, y) for x, y in corners]
     moved = [tuple((x + shift, y) for x, y in _drop_repeats(line)) for line in lines]
-    ends = [x + width for (x, _), width in zip(corners, widths, strict=True)]
+    ends = [x + rows.widths[box] for box, (x, _) in enumerate(corners)]
     ends += [x + 1 for line in moved for x, _ in line]
-    height = max((y + size.height for (_, y), size in zip(corners, sizes, strict=True)), default=0)
+    height = max((y + sizes[box].height for box, (_, y) in enumerate(corners)), default=0)
     return Arranged(tuple(corners), tuple(sizes), tuple(moved), max(ends, default=0), height)
 
 
@@ -180,42 +180,60 @@ def layers(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int], list
     return rows, upward, list(walk)
 
 
-# The order within each row
+# The order within each row, and the place of each box in it
 
 SWEEPS: Final = 12
+ROUNDS: Final = 6
+PULL: Final = (8.0, 2.0, 1.0)
+"""How much a link with no, one or two boxes at its ends wants to be straight: the longer an edge,
+the more a bend shows."""
 
 
 class _Rows:
-    """Boxes, and stand-ins numbered on from them for edges that skip rows, ordered so that few
-    edges cross. A chain has the boxes and stand-ins that an edge passes, from above to below."""
+    """Boxes, and stand-ins numbered on from them for edges that skip rows. A chain has the boxes
+    and stand-ins that an edge passes, from above to below."""
 
-    def __init__(self, layer: Sequence[int], down: Sequence[Edge], walk: Sequence[int]) -> None:
+    def __init__(
+        self,
+        layer: Sequence[int],
+        down: Sequence[Edge],
+        walk: Sequence[int],
+        sizes: Sequence[Size],
+        spacing: Spacing,
+    ) -> None:
+        self.spacing = spacing
         self.boxes = len(layer)
         self.rows: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
         for box in walk:
             self.rows[layer[box]].append(box)
-        self.count = self.boxes
+        count = self.boxes
         self.chains: list[list[int]] = []
         for a, b in down:
             chain = [a]
             for row in range(layer[a] + 1, layer[b]):
-                self.rows[row].append(self.count)
-                chain.append(self.count)
-                self.count += 1
+                self.rows[row].append(count)
+                chain.append(count)
+                count += 1
             self.chains.append([*chain, b] if a != b else [])
-        self.above: list[list[int]] = [[] for _ in range(self.count)]
-        self.below: list[list[int]] = [[] for _ in range(self.count)]
+        self.above: list[list[int]] = [[] for _ in range(count)]
+        self.below: list[list[int]] = [[] for _ in range(count)]
         for chain in self.chains:
             for a, b in pairwise(chain):
                 self.below[a].append(b)
                 self.above[b].append(a)
-        self._order()
+        loops = {a for a, b in down if a == b}
+        self.drawn = [*(size.width for size in sizes), *[1] * (count - self.boxes)]
+        self.widths = [w + spacing.loop * (box in loops) for box, w in enumerate(self.drawn)]
+        """With room for a line from a box to itself."""
+        self.left = [0] * count
+        """The left side of every box, and the place of every stand-in."""
 
     def is_box(self, vertex: int) -> bool:
         """Whether it is a box, and no stand-in."""
         return vertex < self.boxes
 
-    def _order(self) -> None:
+    def order(self) -> None:
+        """Order each row so that few edges cross."""
         best, fewest = self.rows, self._crossings()
         self.rows = [list(row) for row in best]
         for sweep in range(SWEEPS):
@@ -226,6 +244,27 @@ class _Rows:
             if crossings < fewest:
                 best, fewest = [list(row) for row in self.rows], crossings
         self.rows = best
+
+    def place(self) -> None:
+        """Draw boxes to the middle of what they are linked to, and the stand-ins of one edge to one
+        straight line."""
+        for row in self.rows:
+            steps = self._steps(row)
+            for vertex, at in zip(row, accumulate(steps, initial=-sum(steps) // 2), strict=True):
+                self.left[vertex] = at
+        for _ in range(ROUNDS):
+            for row in self.rows:
+                self._settle(row, self.above)
+            for row in reversed(self.rows):
+                self._settle(row, self.below)
+        for row in self.rows:
+            self._settle(row, self.above, self.below)
+        at = {vertex: (row, place) for row in self.rows for place, vertex in enumerate(row)}
+        for _ in range(2):
+            for chain in sorted(self.chains, key=len, reverse=True):
+                self._straighten(chain, at)
+        first = min(self.left, default=0)
+        self.left = [left - first for left in self.left]
 
     def _sweep(self, downward: bool) -> None:
         """Order each row by the places of the neighbors in the row before it."""
@@ -251,86 +290,41 @@ class _Rows:
                     insort(seen, end)
         return total
 
-
-# The place of each box in its row
-
-ROUNDS: Final = 6
-PULL: Final = (8.0, 2.0, 1.0)
-"""How much a link with no, one or two boxes at its ends wants to be straight: the longer an edge,
-the more a bend shows."""
-
-
-class _Placing:
-    """Where in its row each box and each stand-in is. Boxes are drawn to the middle of what they
-    are linked to, and the stand-ins of one edge to one straight line. `widths` is what a box takes
-    up, `drawn` how much of that is the box itself."""
-
-    def __init__(
-        self, rows: _Rows, widths: Sequence[int], drawn: Sequence[int], spacing: Spacing
-    ) -> None:
-        self.rows, self.spacing = rows, spacing
-        lines = [1] * (rows.count - rows.boxes)
-        self.widths, self.drawn = [*widths, *lines], [*drawn, *lines]
-        self.left = [0] * rows.count
-        self.at = {vertex: (row, at) for row in rows.rows for at, vertex in enumerate(row)}
-        self.steps = [[self._step(a, b) for a, b in pairwise(row)] for row in rows.rows]
-        for row, steps in zip(rows.rows, self.steps, strict=True):
-            at = -sum(steps) // 2
-            for vertex, step in zip(row, [*steps, 0], strict=True):
-                self.left[vertex] = at
-                at += step
-
-    def result(self) -> list[int]:
-        """The left side of every box and the place of every stand-in."""
-        above, below = self.rows.above, self.rows.below
-        places = range(len(self.rows.rows))
-        for _ in range(ROUNDS):
-            for place in places:
-                self._settle(place, above)
-            for place in reversed(places):
-                self._settle(place, below)
-        for place in places:
-            self._settle(place, above, below)
-        for _ in range(2):
-            for chain in sorted(self.rows.chains, key=len, reverse=True):
-                self._straighten(chain)
-        first = min(self.left, default=0)
-        return [left - first for left in self.left]
-
     def _step(self, a: int, b: int) -> int:
         """From the left side of one to that of the next, at least."""
-        boxes = self.rows.is_box(a) and self.rows.is_box(b)
+        boxes = self.is_box(a) and self.is_box(b)
         return self.widths[a] + (self.spacing.apart if boxes else self.spacing.beside)
 
-    def _settle(self, place: int, *directions: list[list[int]]) -> None:
-        row = self.rows.rows[place]
+    def _steps(self, row: list[int]) -> list[int]:
+        return [self._step(a, b) for a, b in pairwise(row)]
+
+    def _settle(self, row: list[int], *directions: list[list[int]]) -> None:
         wanted: list[float] = []
         weights: list[float] = []
         for vertex in row:
             total = pulled = 0.0
             half = (self.drawn[vertex] - 1) / 2
             for each in (each for linked in directions for each in linked[vertex]):
-                weight = PULL[self.rows.is_box(vertex) + self.rows.is_box(each)]
+                weight = PULL[self.is_box(vertex) + self.is_box(each)]
                 total += weight
                 pulled += weight * (self.left[each] + (self.drawn[each] - 1) / 2)
             wanted.append(pulled / total - half if total else self.left[vertex])
             weights.append(total or 0.1)
-        for vertex, left in zip(
-            row, settle_places(wanted, weights, self.steps[place]), strict=True
-        ):
+        places = settle_places(wanted, weights, self._steps(row))
+        for vertex, left in zip(row, places, strict=True):
             self.left[vertex] = left
 
-    def _straighten(self, chain: list[int]) -> None:
+    def _straighten(self, chain: list[int], at: dict[int, tuple[list[int], int]]) -> None:
         """Put the stand-ins of an edge on one line where nothing is in the way, above a box that it
         leads to if that can be."""
         between = chain[1:-1]
         low, high = -(10**9), 10**9
         for vertex in between:
-            row, at = self.at[vertex]
-            if at:
-                low = max(low, self.left[row[at - 1]] + self._step(row[at - 1], vertex))
-            if at + 1 < len(row):
-                high = min(high, self.left[row[at + 1]] - self._step(vertex, row[at + 1]))
+            row, place = at[vertex]
+            for before in row[max(0, place - 1) : place]:
+                low = max(low, self.left[before] + self._step(before, vertex))
+            for after in row[place + 1 : place + 2]:
+                high = min(high, self.left[after] - self._step(vertex, after))
         if not between or low > high:
             return
         for end in (chain[-1], chain[0]):
@@ -356,9 +350,7 @@ def settle_places(
     `high`, where there is room."""
     # Without the distances the places need only rise: neighbors in the wrong order are pooled
     # until none is.
-    offsets = [0]
-    for distance in distances:
-        offsets.append(offsets[-1] + distance)
+    offsets = list(accumulate(distances, initial=0))
     pools: list[tuple[float, float, int]] = []
     for want, weight, offset in zip(wanted, weights, offsets, strict=True):
         pool = (want - offset, weight, 1)
@@ -390,11 +382,10 @@ class _Link:
     bottom: int
 
 
-def _link_rows(
-    rows: _Rows, left: Sequence[int], drawn: Sequence[int], spacing: Spacing
-) -> list[list[_Link]]:
+def _link_rows(rows: _Rows) -> list[list[_Link]]:
     """The links of all edges, those below each row together: straight where two boxes are above
     each other, and without crossings where they leave."""
+    left, spacing = rows.left, rows.spacing
     at = {vertex: (y, x) for y, row in enumerate(rows.rows) for x, vertex in enumerate(row)}
     found: list[list[_Link]] = [[] for _ in rows.rows]
     for edge, chain in enumerate(rows.chains):
@@ -404,7 +395,7 @@ def _link_rows(
     def reach(vertex: int) -> tuple[int, int]:
         if not rows.is_box(vertex):
             return left[vertex], left[vertex]
-        return left[vertex] + spacing.inset, left[vertex] + drawn[vertex] - 1 - spacing.inset
+        return left[vertex] + spacing.inset, left[vertex] + rows.drawn[vertex] - 1 - spacing.inset
 
     def settle(links: list[_Link], box: int, upper: bool) -> None:
         links.sort(key=lambda link: (at[link.lower if upper else link.upper], link.edge))

@@ -86,14 +86,7 @@ class Messages(Wire):
 
     def whole(self, reply: Reply) -> Body:
         """The answer as one body."""
-        content: list[Any] = []
-        if reply.text:
-            block = _block(reply)
-            if block["type"] == "text":
-                block["text"] = reply.text
-            else:
-                block["input"] = _arguments(reply) or {}  # of one that was cut off, nothing
-            content.append(block)
+        content = [_block(reply)] if reply.text else []
         return {**_message(reply, content), **_stop(reply), "usage": _usage(reply.counted)}
 
     def events(self, reply: Reply) -> list[bytes]:
@@ -105,10 +98,10 @@ class Messages(Wire):
             {"type": "ping"},
         ]
         if reply.text:
-            block = _block(reply)
-            kind, key = ("text_delta", "text")
+            block = _block(reply, empty=True)
+            kind, key = "text_delta", "text"
             if block["type"] == "tool_use":
-                kind, key = ("input_json_delta", "partial_json")
+                kind, key = "input_json_delta", "partial_json"
             bodies.append({"type": "content_block_start", "index": 0, "content_block": block})
             bodies += [
                 {"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: chunk}}
@@ -140,22 +133,20 @@ def _last(body: Body) -> list[Body]:
     return _parts(body["messages"][-1])
 
 
-def _arguments(reply: Reply) -> Any:
-    """The input of a tool, which is sent parsed; None if the text is not JSON."""
-    try:
-        return json.loads(reply.text)
-    except ValueError:
-        return None
+def _block(reply: Reply, *, empty: bool = False) -> dict[str, Any]:
+    """The block of content that holds the answer, or will.
 
-
-def _block(reply: Reply) -> dict[str, Any]:
-    """The block of content that holds the answer, still empty.
-
-    What is not JSON cannot be the input of a tool: a model that says that says it as text.
+    What is not JSON cannot be the input of a tool: a model that says that says it as text. Of an
+    input that was cut off, nothing is there.
     """
-    if reply.tool is None or (reply.stop != "cut-off" and _arguments(reply) is None):
-        return {"type": "text", "text": ""}
-    return {"type": "tool_use", "id": f"toolu_{reply.number}", "name": reply.tool, "input": {}}
+    try:
+        arguments = json.loads(reply.text)
+    except ValueError:
+        arguments = None
+    if reply.tool is None or (reply.stop != "cut-off" and arguments is None):
+        return {"type": "text", "text": "" if empty else reply.text}
+    given: Any = {} if empty else arguments or {}
+    return {"type": "tool_use", "id": f"toolu_{reply.number}", "name": reply.tool, "input": given}
 
 
 def _message(reply: Reply, content: list[Any]) -> dict[str, Any]:
