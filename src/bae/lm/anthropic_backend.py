@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -325,14 +324,8 @@ def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
 
 
 def _shown_headers(given: Mapping[str, str]) -> dict[str, str | None]:
-    """The headers of every request, also those that the SDK takes from the environment; of secret
-    ones only the name."""
-    sent: dict[str, str] = {}
-    for line in os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").split("\n"):
-        name, colon, value = line.partition(":")
-        if colon:
-            sent[name.strip().lower()] = value.strip()
-    sent |= {name.lower(): value for name, value in given.items()}
+    """The headers of every request; of secret ones only the name."""
+    sent = {name.lower(): value for name, value in given.items()}
     return {n: None if is_secret(n, sent[n]) else sent[n] for n in sorted(sent)}
 
 

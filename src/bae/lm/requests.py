@@ -199,9 +199,7 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     else:
         answer = await in_time(lambda: retrying(request, backend.retries, backend.first_wait))
     if not answer.usage.attempts:  # no request was sent for it
-        used = answer.usage
-        used = _signed(used, used.seconds, used.models, 1, used.calls)
-        answer = Answer(answer.text, used, answer.stop, answer.value)
+        answer = replace(answer, usage=replace(answer.usage, attempts=1))
     report(answer.usage)
     around = asked_under.get()
     if around is not None:
@@ -234,8 +232,12 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
         used = Usage.total(reported) if reported else _used_by_failure(backend, error)
         if used is not None:
             used = sound(used)
-            calls = used.calls or (0 if reported else 1)
-            used = _signed(used, perf_counter() - since, used.models or named, used.attempts, calls)
+            used = replace(
+                used,
+                calls=used.calls or (0 if reported else 1),
+                seconds=perf_counter() - since,
+                models=used.models or named,
+            )
             report(used)
         if reservation is not None:
             reservation.settle(None if used is None else reservation.at_least(used))
@@ -243,9 +245,14 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     finally:
         asked_under.reset(token)
     used = sound(Usage.total(reported) if reported else answer.usage)
-    calls = used.calls or (0 if reported or not answer.sent else 1)
-    # An LM that asks again by itself has counted the answers that it judged.
-    used = _signed(used, perf_counter() - since, used.models or named, used.attempts or 1, calls)
+    used = replace(
+        used,
+        calls=used.calls or (0 if reported or not answer.sent else 1),
+        # An LM that asks again by itself has counted the answers that it judged.
+        attempts=used.attempts or 1,
+        seconds=perf_counter() - since,
+        models=used.models or named,
+    )
     if reservation is None:
         pass
     elif not answer.sent:
@@ -371,22 +378,6 @@ def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
             return error.usage
         free = free or error.status in _NOTHING_DONE
     return Usage(calls=1, cost=0.0 if free else None)
-
-
-def _signed(
-    used: Usage, seconds: float, models: tuple[str, ...], attempts: int, calls: int
-) -> Usage:
-    # In full, as `replace` takes three times as long, and this is done for every request.
-    return Usage(
-        calls,
-        used.input_tokens,
-        used.output_tokens,
-        used.cached_tokens,
-        used.cost,
-        attempts,
-        seconds,
-        models,
-    )
 
 
 _NOTHING_DONE = frozenset({*range(400, 500), 500, 503, 529} - {408})
