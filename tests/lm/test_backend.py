@@ -126,66 +126,53 @@ async def test_a_validator_that_looks_at_another_field_is_told_for_its_own():
     assert lm.prompts[1].question.fields == ("length",)
 
 
-WRONG: list[tuple[Any, str, str]] = [
-    ({**GOOD, "score": 99}, "bae-fill-invalid", "invalid"),
-    ({}, "bae-fill-invalid", "invalid"),
-    ("", "bae-fill-empty", "empty"),
-    (" \n", "bae-fill-empty", "empty"),
-    ("null", "bae-fill-empty", "empty"),
-    ('""', "bae-fill-empty", "empty"),
-    ("not json", "bae-fill-unparsable", "unparsable"),
-    ("```json\n{}\n```", "bae-fill-unparsable", "unparsable"),
-    (json.dumps(GOOD) + " and more", "bae-fill-unparsable", "unparsable"),
-    ("[1]", "bae-fill-unparsable", "unparsable"),
-    ("3", "bae-fill-unparsable", "unparsable"),
-    ("{" * 5000, "bae-fill-unparsable", "unparsable"),
-    ('{"a":' * 5000 + "1" + "}" * 5000, "bae-fill-unparsable", "unparsable"),
-    (Answer('{"person": {"na', stop="cut-off"), "bae-fill-cut-off", "cut-off"),
-    (Answer("", stop="cut-off"), "bae-fill-cut-off", "cut-off"),
-    (Answer('{"score": 7}', stop="cut-off"), "bae-fill-cut-off", "cut-off"),
-    (Answer(value=None), "bae-fill-empty", "empty"),
-    (Answer(value=[GOOD]), "bae-fill-unparsable", "unparsable"),
+CUT_OFF = Answer('{"score": 7}', stop="cut-off")
+WRONG: list[tuple[Any, str]] = [
+    ({**GOOD, "score": 99}, "invalid"),
+    (" \n", "empty"),
+    ("null", "empty"),
+    ("```json\n{}\n```", "unparsable"),
+    (json.dumps(GOOD) + " and more", "unparsable"),
+    ("[1]", "unparsable"),
+    ('{"a":' * 5000 + "1" + "}" * 5000, "unparsable"),
+    (Answer('{"person": {"na', stop="cut-off"), "cut-off"),
+    (CUT_OFF, "cut-off"),
+    (Answer(value=None), "empty"),
+    (Answer(value=[GOOD]), "unparsable"),
 ]
+CORRECTIONS = {
+    "invalid": "That was not valid:",
+    "empty": "That was no answer.",
+    "unparsable": "That was not ",
+    "cut-off": "That was cut off for its length.",
+}
 
 
-@pytest.mark.parametrize(("wrong", "code", "verdict"), WRONG, ids=range(len(WRONG)))
-async def test_answers_that_stay_wrong_end_in_an_error_that_holds_them_all(
-    wrong: Any, code: str, verdict: str
+@pytest.mark.parametrize(("wrong", "verdict"), WRONG, ids=range(len(WRONG)))
+async def test_a_wrong_answer_is_asked_again_and_answers_that_stay_wrong_end_in_an_error(
+    wrong: Any, verdict: str
 ):
+    lm = ToyBackend(wrong, GOOD)
+    result = await run(Ask(), lm)
+    assert result.trace[-1] == Found(**GOOD)
+    assert [each[1] for each in attempts_of(result)] == [verdict, "valid"]
+    assert lm.prompts[1].turns[0].correction.startswith(CORRECTIONS[verdict])
+
     lm = ToyBackend(lambda prompt: wrong)
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)
-
     error = caught.value
-    assert (error.code, error.node_type, error.attempts, lm.calls) == (code, Found, 3, 3)
+    assert (error.code, error.node_type) == (f"bae-fill-{verdict}", Found)
+    assert (error.attempts, lm.calls) == (3, 3)
     assert [attempt.number for attempt in error.tried] == [1, 2, 3]
     assert {attempt.verdict for attempt in error.tried} == {verdict}
     assert all(attempt.errors for attempt in error.tried)
     assert attempts_of(error) == [(n, verdict, error.tried[n - 1].errors) for n in (1, 2, 3)]
-    assert bool(error.validation_errors) == (verdict == "invalid" or wrong == WRONG[15][0])
+    assert bool(error.validation_errors) == (verdict == "invalid" or wrong is CUT_OFF)
     assert error.fix
     assert lm.rejected == lm.prompts
     assert error.journal is not None
     assert error.journal.usage().attempts == 3
-
-
-@pytest.mark.parametrize(("wrong", "code", "verdict"), WRONG, ids=range(len(WRONG)))
-async def test_every_kind_of_wrong_answer_can_be_followed_by_a_right_one(
-    wrong: Any, code: str, verdict: str
-):
-    lm = ToyBackend(wrong, GOOD)
-    result = await run(Ask(), lm)
-
-    assert result.trace[-1] == Found(**GOOD)
-    assert [each[1] for each in attempts_of(result)] == [verdict, "valid"]
-    correction = lm.prompts[1].turns[0].correction
-    said = {
-        "invalid": "That was not valid:",
-        "empty": "That was no answer.",
-        "unparsable": "That was not ",
-        "cut-off": "That was cut off for its length.",
-    }
-    assert correction.startswith(said[verdict])
 
 
 async def test_an_answer_that_was_cut_off_after_its_end_is_as_good_as_any():
@@ -301,7 +288,7 @@ NEARLY = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(NEARLY.map(json.dumps) | JSON.map(json.dumps) | st.text(max_size=9), max_size=4))
 async def test_whatever_is_answered_the_outcome_is_a_valid_node_or_a_fill_error(
     answers: list[str],
@@ -360,19 +347,6 @@ async def test_a_target_for_which_nothing_was_asked_and_that_is_not_valid_is_the
         await run(Before(), ToyBackend())
 
     assert (caught.value.code, caught.value.node_type) == ("bae-node-invalid", Sourced)
-
-
-async def test_a_resolved_value_that_does_not_fit_is_told_and_not_asked_about_again():
-    class Sourced(EndNode):
-        number: Annotated[int, Dep(lambda: 1)]
-        text: str
-
-    lm = ToyBackend({"text": "x"})
-    with pytest.raises(NodeError) as caught:
-        await lm.fill(Sourced, {"number": "many"}, "Sourced")
-
-    assert caught.value.code == "bae-node-invalid"
-    assert "number: Input should be a valid integer" in caught.value.message
 
 
 async def test_a_resolved_value_that_only_fits_other_answers_is_asked_about_again():

@@ -221,12 +221,6 @@ async def test_a_node_that_an_lm_built_is_the_same_each_time(node: Node, calls: 
     assert lm.statistics().unstored == (4 if calls == 2 else 0)
 
 
-async def test_a_secret_is_not_written_into_a_store():
-    store = MemoryCache()
-    await Cached(Counting(Secret(word=SecretStr("hunter2"))), store).fill(Secret, {}, "Secret")
-    assert len(store) == 0
-
-
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"version": 0}', '{"version": 1, "text": 1}'])
 async def test_what_cannot_be_read_is_asked_for_again(kept: str):
     store = MemoryCache()
@@ -378,21 +372,6 @@ async def test_the_request_is_gone_when_the_last_who_waits_is_cancelled():
 
     held.release()
     assert (await lm.answer(prompt())).text == REPLY
-
-
-async def test_one_who_comes_while_the_request_is_being_cancelled_makes_a_new_one():
-    held = Held()
-    lm = Cached(held)
-    first = asyncio.create_task(lm.answer(prompt()))
-    await settled()
-    first.cancel()
-    await asyncio.sleep(0)
-    second = asyncio.create_task(lm.answer(prompt()))
-    await settled()
-    held.release()
-    async with asyncio.timeout(BOUND):
-        await second
-    assert held.asked == ["Reply", "Reply"]
 
 
 async def test_a_failure_is_everybodys_and_each_has_an_error_of_its_own():

@@ -19,14 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bae import BaeLMError, FillError, Graph
 from bae.lm import ClaudeCLIBackend
-from bae.testing import Cut, Provider, Refusal, Stall, Status, WrongSchema
+from bae.testing import Cut, Provider, Refusal, Stall, Status
 from bae.usage import Attempt, metered
 from bounded import BOUND
 from claude_programs import ROOT, children, dead, living, open_files, real_claude
 from end_node import EndNode
 from http_backends import (
     SHIRT,
-    AskBack,
     Outfit,
     Weather,
     letter_after_a_wrong_one,
@@ -129,30 +128,14 @@ async def test_usage_and_cost_are_those_of_the_request(
     assert first.usage.cost > again.usage.cost > 0
 
 
-async def test_a_choice_and_what_is_chosen_are_one_request(
+async def test_a_wrong_answer_is_asked_again_with_what_was_wrong(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
-    provider.script({"answer": {"choice": "AskBack", "fields": {"question": "where to?"}}})
-    chosen = await claude.decide(Weather(sky="grey", degrees=12))
-    assert chosen == AskBack(question="where to?")
-    assert len(provider.requests) == 1
-
-
-@pytest.mark.parametrize(
-    ("wrong", "verdict", "quoted"),
-    [
-        (WrongSchema(), "invalid", "Your answer was"),
-        ("I would wear a shirt.", "unparsable", "I would wear a shirt."),
-    ],
-    ids=["wrong-schema", "prose"],
-)
-async def test_a_wrong_answer_is_asked_again_with_what_was_wrong(
-    claude: ClaudeCLIBackend, provider: Provider, wrong: Any, verdict: str, quoted: str
-) -> None:
-    assert await told_of_a_wrong_answer(provider, claude, wrong) == [verdict, "valid"]
+    wrong = "I would wear a shirt."
+    assert await told_of_a_wrong_answer(provider, claude, wrong) == ["unparsable", "valid"]
     first, second = provider.requests
-    assert quoted not in first.text
-    assert quoted in second.text
+    assert wrong not in first.text
+    assert wrong in second.text
 
 
 async def test_a_refusal_is_told_in_the_words_of_the_model(
@@ -280,6 +263,7 @@ async def test_nothing_of_the_callers_project_and_home_is_sent(
     assert str(secrets.parent) not in sent
 
 
+@pytest.mark.slow
 async def test_the_program_by_itself_would_have_sent_it(
     claude: ClaudeCLIBackend, provider: Provider, secrets: Path
 ) -> None:
@@ -320,8 +304,6 @@ async def test_a_prompt_like_a_command_is_sent_and_not_written_at_home(
     ("fault", "code", "retryable"),
     [
         (Status(429, retry_after=60), "bae-lm-rate-limited", True),
-        (Status(500), "bae-lm-unavailable", True),
-        (Status(529), "bae-lm-unavailable", True),
         (Cut(after=3), "bae-lm-unreachable", True),
     ],
     ids=lambda value: repr(value) if isinstance(value, Cut) else str(getattr(value, "code", "")),
@@ -336,24 +318,6 @@ async def test_a_failure_of_the_provider_is_told_after_one_request(
     assert (error.code, error.retryable) == (code, retryable)
     assert error.status == getattr(fault, "code", None)
     assert len(provider.requests) == 1
-
-
-async def test_a_failure_that_passes_is_asked_again(
-    claude: ClaudeCLIBackend, provider: Provider
-) -> None:
-    provider.script(Status(529), SHIRT)
-    claude.retries, claude.first_wait = 1, 0.0
-    assert (await claude.fill(Outfit, {}, "Outfit")).layers == 2
-
-
-async def test_a_provider_that_is_not_there_is_unreachable(
-    claude: ClaudeCLIBackend, provider: Provider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
-    with pytest.raises(BaeLMError) as caught:
-        await claude.answer(prompt())
-    assert caught.value.code == "bae-lm-unreachable"
-    assert caught.value.retryable
 
 
 async def test_without_a_login_it_says_how_to_get_one(

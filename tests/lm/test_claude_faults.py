@@ -346,23 +346,23 @@ async def test_a_program_that_the_system_will_not_start_is_told(tmp_path: Path) 
 # --- many at once -----------------------------------------------------------------------------
 
 
-async def test_fifty_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
+async def test_many_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
     body = CALL + "call()\nwait()\nprint(text)"
     async with calls() as line:
         program = script(tmp_path, body, port=line.port, text=json.dumps(result()))
         backend = claude(program)
-        running = [asyncio.create_task(backend.answer(prompt())) for _ in range(50)]
+        running = [asyncio.create_task(backend.answer(prompt())) for _ in range(12)]
         callers = [await line.next() for _ in running]
         for task in running[::2]:
             task.cancel()
         cancelled = await asyncio.gather(*running[::2], return_exceptions=True)
         assert all(isinstance(each, asyncio.CancelledError) for each in cancelled)
         left = [caller for caller in callers if living(group=caller.pid)]
-        assert len(left) == len(children()) == 25
+        assert len(left) == len(children()) == 6
         for caller in left:
             caller.go()
         answers = await asyncio.gather(*running[1::2])
-        assert [answer.value for answer in answers] == [{"top": "a shirt"}] * 25
+        assert [answer.value for answer in answers] == [{"top": "a shirt"}] * 6
         for caller in callers:
             await caller.gone()
 

@@ -80,15 +80,12 @@ async def asked(provider: Provider, make: Make, *answers: str) -> tuple[Filled, 
 
 WRONG = {
     "half": '{"text": "a \ud800 b"}',
-    "other half": '{"text": "\udfff"}',
     "halves the wrong way round": '{"text": "\ude00\ud83d"}',
     "half in a key": '{"text": "a", "others": {"\ud800": 1}}',
     "half in anything": '{"text": "a", "held": [{"\ud800": "\udfff"}]}',
     "half escaped": '{"text": "\\ud800"}',
-    "half around it": '\ud800{"text": "a"}',
     "long int": f'{{"text": "a", "count": {"9" * 4301}}}',
     "long int in anything": f'{{"text": "a", "held": {"9" * 4301}}}',
-    "long int in a dict": f'{{"text": "a", "others": {{"b": [-{"9" * 4301}]}}}}',
     "no number": '{"text": "a", "size": {"number": NaN}}',
     "endless": '{"text": "a", "size": {"number": 1e999}}',
     "deep": f'{{"text": "a", "held": {"[" * 300}{"]" * 300}}}',
@@ -112,7 +109,6 @@ async def test_what_is_no_text_or_cannot_be_stored_is_asked_for_again(
 RIGHT = {
     "pair": ('{"text": "a \ud83d\ude00"}', "a \U0001f600"),
     "escaped pair": ('{"text": "\\ud83d\\ude00"}', "\U0001f600"),
-    "many": ('{"text": "%s"}' % ("\ud83d\ude00" * 50), "\U0001f600" * 50),
     "control characters": ('{"text": "\\u0000\\u001b"}', "\x00\x1b"),
     "replaced": ('{"text": "\ufffd"}', "\ufffd"),
 }
@@ -141,7 +137,7 @@ values = st.sampled_from(
 
 @settings(
     deadline=None,
-    max_examples=8,
+    max_examples=4,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(text=texts, key=texts, value=values)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import random
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -22,10 +21,9 @@ from bae import BaeLMError
 from bae.exceptions import FillError
 from bae.lm import Budget, Retry
 from bae.lm.backend import Backend
-from bae.testing import Provider
 from bae.usage import Attempt, Usage, metered
 from bounded import BOUND
-from http_backends import BACKENDS, SHIRT, Make, Outfit, prompt, tasks_besides_this
+from http_backends import BACKENDS, SHIRT, Make, Outfit, prompt
 from raw_provider import EVENTS, Raw, RawProvider, raw_provider
 
 KEY = "sk-ant-very-secret-0123456789"
@@ -470,23 +468,3 @@ async def test_a_key_of_the_environment_is_masked_too(
     ):
         found = await outcome(backend)
     assert not any(KEY in text for text in every_text(found))  # pyright: ignore
-
-
-# --- cancellation -------------------------------------------------------------------------------
-
-
-async def test_a_call_cancelled_at_any_await_leaves_no_task(kind: str) -> None:
-    order = random.Random(20)
-    async with Provider() as provider:
-        provider.always(SHIRT)
-        before = tasks_besides_this()
-        async with MAKES[kind](provider) as backend, asyncio.timeout(BOUND):
-            await backend.answer(prompt())
-            for _ in range(40):
-                call = asyncio.create_task(backend.answer(prompt()))
-                for _ in range(order.randrange(60)):
-                    await asyncio.sleep(0)
-                call.cancel()
-                await asyncio.wait([call])
-        await provider.disconnected()
-        assert tasks_besides_this() == before

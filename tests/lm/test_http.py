@@ -12,7 +12,7 @@ from socket import gaierror
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae import BaeLMError, Graph, Node
@@ -223,6 +223,7 @@ def test_a_wait_until_a_date_is_the_time_until_then():
     assert 80 < wait <= 90
 
 
+@settings(max_examples=30)
 @given(st.text() | st.from_regex(r"\w{3}, \d{1,3} \w{3} \d{1,30} \d\d:\d\d:\d\d [+-]?\w{1,9}"))
 def test_whatever_a_header_says_there_is_a_wait_or_none(said: str):
     for name in ("retry-after", "retry-after-ms"):

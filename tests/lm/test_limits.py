@@ -46,20 +46,6 @@ async def test_those_who_wait_go_in_the_order_they_came():
     assert held.asked == [str(n) for n in range(6)]
 
 
-async def test_one_who_gives_up_while_waiting_is_passed_over():
-    held = Held()
-    lm = Concurrency(held, 1)
-    asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(3)]
-    await settled()
-    asking[1].cancel()
-    await settled()
-    assert lm.statistics().waiting == 1
-    held.release()
-    async with asyncio.timeout(BOUND):
-        await asyncio.gather(asking[0], asking[2])
-    assert held.asked == ["0", "2"]
-
-
 async def test_one_who_is_cancelled_at_the_moment_it_is_served_hands_the_slot_on():
     held = Held()
     lm = Concurrency(held, 1)

@@ -432,17 +432,6 @@ async def test_the_usage_of_a_cancelled_lm_is_counted():
     assert Usage.total(used).input_tokens == 5
 
 
-async def test_a_backend_in_a_policy_is_asked_for_a_choice_alone_where_it_cannot_do_both():
-    class Plain(Backend):
-        answers_unions = False
-
-        async def answer(self, prompt: Prompt) -> Answer:
-            return Answer(json.dumps(choose("Refusal")))
-
-    result = await Graph(start=Start).arun(Start(), Retry(Plain()))
-    assert way(result.trace) == ["Start", "Refusal"]
-
-
 def test_what_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():
     with pytest.raises(TypeError, match="give a Budget"):
         Budgeted(ScriptedLM(), 5)  # type: ignore[arg-type]

@@ -198,20 +198,6 @@ async def test_a_wait_that_grows_while_it_lasts_is_given_up_rather_than_exceeded
 # --- giving up ----------------------------------------------------------------------------------
 
 
-async def test_one_who_gives_up_while_waiting_leaves_its_place_to_the_next():
-    clock = Clock()
-    inner = Timed(clock)
-    lm = limited(clock, inner, requests=1, per=60)
-    asking = [asyncio.create_task(lm.answer(prompt(n))) for n in "abc"]
-    await settled()
-    asking[1].cancel()
-    await settled()
-    assert lm.statistics().waiting == 1
-    await clock.until_idle()
-    await asyncio.gather(asking[0], asking[2])
-    assert list(zip(inner.order, inner.sent, strict=True)) == [("a", 0), ("c", 60)]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +14,8 @@ from pydantic import BaseModel, Field, SecretStr
 
 from asked_nodes import attempts_of
 from bae import LM, Dep, FillError, Graph, Map, Node, NodeError, Recall, Text
-from bae.journal import AnswerJudged, SQLiteJournal, TextArrived
-from bae.lm import Answer, Cached, LearnedPrompt, NodePrompts, PromptExample, WithPrompts, tell
+from bae.journal import AnswerJudged, SQLiteJournal
+from bae.lm import Answer, Cached, LearnedPrompt, NodePrompts, PromptExample, WithPrompts
 from bae.lm.prompts import SYSTEM
 from bae.testing import ScriptedLM
 from bounded import run
@@ -108,14 +107,6 @@ class Code(EndNode):
 
 
 ADD = "def add(a, b):\n    return a + b\n"
-
-
-async def test_a_function_makes_the_typed_value():
-    lm = ToyBackend(ADD)
-    result = await run(Task(wanted="a sum"), lm)
-    assert result.result == Code(function=Function(name="add", source=ADD))
-    # The value has a schema of its own, which says nothing about the text.
-    assert lm.prompts[0].text.endswith("\n\nAnswer in plain text, not in JSON: Python")
 
 
 async def test_what_the_function_raises_is_asked_again_with_its_message():
@@ -280,36 +271,7 @@ class Twice(EndNode):
     title: str
 
 
-class Order(Node):
-    word: str
-
-    async def __call__(self, lm: LM) -> Rhymed:
-        return await lm.make(self, Rhymed)
-
-
-async def test_a_body_has_the_context_of_a_text_looked_up_first():
-    lm = ToyBackend("one\nthree")
-    result = await run(Order(word="red"), lm)
-    assert result.result.lengths == [3, 5]
-    assert '"context":{"word":"red","rhymes":["dead","bed"]}' in lm.prompts[0].text
-
-
 # Streaming, policies, journal
-
-
-class Streaming(ToyBackend):
-    async def answer(self, prompt: Any) -> Answer:
-        found = await super().answer(prompt)
-        for piece in re.findall(r"\S+\s*", found.text):
-            tell(piece)
-        return found
-
-
-async def test_the_text_streams_to_observers_as_it_is():
-    result = await run(Topic(word="x"), Streaming(POEM))
-    pieces = [record.text for record in result.journal.of(TextArrived)]
-    assert len(pieces) > 3
-    assert "".join(pieces) == POEM
 
 
 @pytest.mark.parametrize("answers", [POEM, {"body": POEM}])

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from bae.exceptions import BaeLMError
-from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import need
 from bae.lm.http import (
     PerLoop,
@@ -82,15 +82,8 @@ class AnthropicBackend(Backend):
         one_call: bool = True,
     ) -> None:
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
-        for name, value in (
-            ("timeout", timeout),
-            ("idle_timeout", idle_timeout),
-            ("connect_timeout", connect_timeout),
-            ("max_tokens", max_tokens),
-            ("max_bytes", max_bytes),
-        ):
-            if not value > 0:
-                raise ValueError(f"AnthropicBackend({name}={value!r}): give a number above 0")
+        check_positive(self, timeout=timeout, idle_timeout=idle_timeout, max_tokens=max_tokens)
+        check_positive(self, connect_timeout=connect_timeout, max_bytes=max_bytes)
         # Imported, and prices read, here, where waiting for it does no harm.
         for module in ("anthropic", "anthropic.resources.messages", "httpx2"):
             need(module, extra="anthropic", by="AnthropicBackend")

@@ -195,6 +195,13 @@ class Backend(RoutingLM):
         return await ask_to_choose(self, types, node, fillable=fillable, resolved=resolved)
 
 
+def check_positive(backend: Backend, **given: float) -> None:
+    """Raise where an argument of a backend, such as a number of seconds, is not above 0."""
+    for name, value in given.items():
+        if not value > 0:
+            raise ValueError(f"{type(backend).__name__}({name}={value!r}): give a number above 0")
+
+
 async def ask_to_fill(
     backend: Backend,
     target: type[N],

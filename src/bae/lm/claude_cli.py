@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from pydantic_core import from_json
 
 from bae.exceptions import BaeLMError, BaeParseError
-from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
@@ -54,10 +54,7 @@ class ClaudeCLIBackend(Backend):
         one_call: bool = True,
     ) -> None:
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
-        if max_output < 1:
-            raise ValueError(f"ClaudeCLIBackend(max_output={max_output!r}): give 1 or more")
-        if not timeout > 0:
-            raise ValueError(f"ClaudeCLIBackend(timeout={timeout!r}): give a number of seconds")
+        check_positive(self, timeout=timeout, max_output=max_output)
         self.model = model
         self.timeout = timeout
         self.executable = os.fspath(executable)

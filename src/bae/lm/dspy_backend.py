@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from bae.exceptions import BaeLMError
-from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import load_dspy
 from bae.lm.http import PerLoop, mask_error, secrets_in, timeout_error, without_secrets
 from bae.lm.prices import cost_of
@@ -53,10 +53,7 @@ class DSPyBackend(Backend):
         **options: Any,
     ) -> None:
         dspy = load_dspy(type(self).__name__)
-        if not timeout > 0:
-            raise ValueError(
-                f"{type(self).__name__}(timeout={timeout!r}): give a number of seconds"
-            )
+        check_positive(self, timeout=timeout)
         made = isinstance(lm, str)
         if made:
             given = {"cache": False, "num_retries": 0, "timeout": timeout, **options}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bae.exceptions import BaeLMError
-from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import is_there
 from bae.lm.json_schemas import outline
 from bae.lm.local_engine import ENGINE, INSTALL, Call, Loading, cores
@@ -98,8 +98,7 @@ class LocalBackend(Backend):
                 )
         if not 0 <= temperature < math.inf:
             raise ValueError(f"LocalBackend(temperature={temperature!r}): give 0 or more")
-        if not timeout > 0:
-            raise ValueError(f"LocalBackend(timeout={timeout!r}): give a number of seconds")
+        check_positive(self, timeout=timeout)
         if not is_there(ENGINE):
             raise BaeLMError(
                 f"LocalBackend needs the package {ENGINE}, which is not installed",

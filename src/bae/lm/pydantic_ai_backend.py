@@ -17,7 +17,7 @@ from weakref import WeakSet
 from pydantic_core import to_jsonable_python
 
 from bae.exceptions import BaeLMError
-from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import need
 from bae.lm.http import (
     PerLoop,
@@ -72,10 +72,7 @@ class PydanticAIBackend(Backend):
         one_call: bool = True,
     ) -> None:
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
-        if not timeout > 0:
-            raise ValueError(f"PydanticAIBackend(timeout={timeout!r}): give a number of seconds")
-        if not max_bytes > 0:
-            raise ValueError(f"PydanticAIBackend(max_bytes={max_bytes!r}): give a number above 0")
+        check_positive(self, timeout=timeout, max_bytes=max_bytes)
         need("pydantic_ai", extra="pydantic-ai", by="PydanticAIBackend")
         models: Any = import_module("pydantic_ai.models")
         if not isinstance(model, (str, models.Model, NoneType)):
