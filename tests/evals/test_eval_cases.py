@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ConfigDict, Field, SecretStr, field_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from bae import BaeError, Dep, Gate, Graph, Node, OpenGate
 from bae.evals import Case, evaluate, load_cases
@@ -210,8 +210,6 @@ async def test_cases_made_in_code_are_checked_before_one_of_them_runs() -> None:
         (Case(ticket, "case 1"), "case 1: name: another case is called 'case 1' too"),
         (Case("e"), "case 5: input: give an object of the fields of Ticket"),  # type: ignore[arg-type]
         ("hi", "case 6: give a Case, and not 'hi'"),
-        (Case(ticket, expected_type=Bug), "case 7: expected_type: Input should be a valid string"),  # type: ignore[arg-type]
-        (Case(ticket, metric="exact"), "case 8: metric: Input should be callable"),  # type: ignore[arg-type]
     ]
 
     with pytest.raises(BaeError) as caught:
@@ -221,6 +219,8 @@ async def test_cases_made_in_code_are_checked_before_one_of_them_runs() -> None:
     for _, problem in wrong:
         assert problem in caught.value.message
     assert lm.asked == []
+    with pytest.raises(ValidationError, match="expected_type\n  Input should be a valid string"):
+        Case(ticket, expected_type=Bug)  # type: ignore[arg-type]
 
 
 async def test_inputs_and_expected_fields_may_be_python_values_or_nodes() -> None:
@@ -345,7 +345,6 @@ async def test_a_gate_that_a_case_has_no_answer_for_is_asked_of_whatever_answers
     [
         ({"Refund.aproved": True}, "did you mean Refund.approved?"),
         ({"Refund.until": "soon"}, "answers.Refund.until: "),
-        ("yes", "answers: Input should be a valid dictionary"),
     ],
 )
 async def test_answers_that_fit_no_gate_are_refused_before_anything_runs(

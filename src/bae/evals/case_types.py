@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from bae.draft import from_answer, validated
 from bae.evals.cases import MOST_PROBLEMS, Case, invalid_cases, suggest
@@ -139,8 +139,6 @@ class CaseTypes:
     def problems(self, case: Case) -> list[str]:
         """What does not fit, as `input.age: Input should be …`; empty if everything fits."""
         found = self._start_problems(case.inputs)
-        if misshapen := _shape_problems(case):
-            return found + misshapen
         if case.metric is None:  # otherwise what is expected is for the metric to know
             found += self._end_problems(case)
         for name, fields in case.nodes.items():
@@ -219,28 +217,6 @@ def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
         number = 1 + sum(other.__name__ == cls.__name__ for other in found)
         found[cls] = cls.__name__ if number == 1 else f"{cls.__name__} {number}"
     return found
-
-
-class _Shape(BaseModel):
-    """The types of the values in a case, but for its inputs."""
-
-    name: str
-    expected: Mapping[str, Any] | None
-    expected_type: str
-    nodes: Mapping[str, Mapping[str, Any]]
-    metadata: Mapping[str, Any]
-    answers: Mapping[str, Any]
-    metric: Callable[..., Any] | None
-
-
-def _shape_problems(case: Case) -> list[str]:
-    try:
-        _Shape.model_validate(
-            {name: getattr(case, name) for name in _Shape.model_fields}, strict=True
-        )
-    except ValidationError as error:
-        return faults(error)
-    return []
 
 
 def _copied(value: Any) -> Any:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from bae.exceptions import BaeError
+from pydantic import ConfigDict, SkipValidation, ValidationError
+from pydantic.dataclasses import dataclass
+
+from bae.exceptions import BaeError, faults
+from bae.node import Node
 
 if TYPE_CHECKING:
     from bae.evals.case_types import CaseTypes, Checked
     from bae.evals.metrics import Score
     from bae.graph import Graph
-    from bae.node import Node
     from bae.result import GraphResult
 
 
@@ -28,7 +31,7 @@ class CaseMetric(Protocol):
     ) -> float | bool | Score | Awaitable[float | bool | Score]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 class Case:
     """One case: a run that starts with `inputs`, and what is expected of it.
 
@@ -47,13 +50,13 @@ class Case:
       `{"Refund.approved": True}`.
     """
 
-    inputs: Mapping[str, Any] | Node
+    inputs: SkipValidation[Mapping[str, Any] | Node]
     name: str = ""
     expected: Mapping[str, Any] | None = None
     expected_type: str = ""
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    metric: CaseMetric | None = field(default=None, compare=False, repr=False)
+    metric: SkipValidation[CaseMetric | None] = field(default=None, compare=False, repr=False)
     answers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -147,4 +150,7 @@ def _read(number: int, line: bytes, types: CaseTypes) -> tuple[Case | None, list
         return None, [*wrong, "input: there is none, and a run needs something to start with"]
     case: dict[str, Any] = {"name": f"case {number}"}
     case |= {key: given[key] for key in _KEYS if key in given}
-    return Case(types.fields_of(given["input"]), **case), wrong
+    try:
+        return Case(types.fields_of(given["input"]), **case), wrong
+    except ValidationError as error:
+        return None, [*wrong, *faults(error)]
