@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from bae import Dep, Node, Recall
 
@@ -30,17 +29,6 @@ class World:
     def mend(self) -> None:
         """Let nothing fail any more."""
         self.failing.clear()
-
-
-def counting(function: Callable[..., Any], world: World) -> Callable[..., Any]:
-    """A dependency that says it was called."""
-
-    async def called() -> Any:
-        world.do(function.__name__)
-        return function()
-
-    called.__annotations__ = dict(function.__annotations__)
-    return called
 
 
 WORLD = World()

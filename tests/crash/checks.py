@@ -216,15 +216,13 @@ async def all_of(
 
 
 def one_of_each(writes: Sequence[str]) -> Iterator[Kill]:
-    """Kills after one write of each kind that is waited for, and before one of every other kind."""
+    """Kills around one write of each kind that is waited for: before it, or after it."""
     of_kind: dict[str, list[int]] = {}
     for number, write in enumerate(writes):
         if not write.startswith("note"):
             of_kind.setdefault(" ".join(write.split()[:2]), []).append(number)
     for place, numbers in enumerate(of_kind.values()):
-        yield Kill(numbers[len(numbers) // 2], "after")
-        if place % 2:
-            yield Kill(numbers[len(numbers) // 4], "before")
+        yield Kill(numbers[len(numbers) // 2], "after" if place % 2 else "before")
 
 
 def every_one(writes: Sequence[str]) -> Iterator[Kill]:
