@@ -397,55 +397,6 @@ async def test_an_owner_that_stood_still_is_told_when_another_has_its_run(path):
         assert owner.communicate(timeout=BOUND) == ("", "")
 
 
-STOPPED = """
-import asyncio, os, signal, sqlite3, sys
-from bae import JournalError
-from bae.journal import SQLiteJournal
-from journal_parts import begun, line
-
-async def main():
-    async with SQLiteJournal(sys.argv[1], lease=0.3) as journal:
-        claim = await begun(journal)
-        stored = journal.append(claim, [line(1)])
-        file = sqlite3.connect(sys.argv[1])
-        while file.execute("select count(*) from lines").fetchone() != (2,):
-            pass  # the event loop is held up: the line is stored, and nobody knows
-        file.close()
-        print("stored", flush=True)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        try:
-            await stored
-            print("acknowledged")
-        except JournalError as error:
-            print(error.code)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize(
-    ("is_taken_over", "told"), [(True, "bae-run-taken\n"), (False, "acknowledged\n")]
-)
-async def test_a_stored_line_is_acknowledged_only_while_the_run_is_still_ours(
-    path, is_taken_over, told
-):
-    with program(STOPPED, path) as stopped:
-        assert stopped.stdout.readline() == "stored\n"
-        async with SQLiteJournal(path) as journal:
-            if is_taken_over:
-                claim = await taken_over(journal)
-                await journal.append(claim, [line(2)])
-            else:
-                await until(lambda: _is_interrupted(journal))
-            stopped.send_signal(signal.SIGCONT)
-            assert stopped.communicate(timeout=BOUND) == (told, "")
-            assert await numbers(journal) == ([0, 1, 2] if is_taken_over else [0, 1])
-
-
-async def _is_interrupted(journal):
-    return (await journal.runs())[0].is_interrupted(time())
-
-
 async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
     async with SQLiteJournal(path, lease=1.5) as journal, SQLiteJournal(path) as other:
         claim = await begun(journal)

@@ -124,8 +124,8 @@ def stop_at(what):
             print("stopped", flush=True)
             os.kill(os.getpid(), signal.SIGSTOP)
 
-def settle_and_stop(works, lease, put):
-    settle(works, lease, put)  # from here on the callers know, and have not continued yet
+def settle_and_stop(works, put):
+    settle(works, put)  # from here on the callers know, and have not continued yet
     for work in works:
         if work.claim is not None or isinstance(work.value, SQLiteClaim):
             stop_at("acknowledged")

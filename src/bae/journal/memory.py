@@ -58,7 +58,7 @@ class MemoryJournal(SQLJournal):
             else:
                 self._writer.serve([work])
             if work.future is not None:
-                settle([work], self._writer.lease, self._note)
+                settle([work], self._note)
 
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:

@@ -182,8 +182,7 @@ class Journal(ABC):
         """Store lines; they are durable when what is returned has been awaited.
 
         The lines are taken in at the call, in order, whether or not the caller awaits: this is not
-        a coroutine function. Fails with `bae-run-taken` if another owner has claimed the run; so
-        does a caller whose lease was over when its lines were stored.
+        a coroutine function. Fails with `bae-run-taken` if another owner has claimed the run.
         """
 
     @abstractmethod

@@ -287,7 +287,7 @@ class Worker:
         self._crowded = any(len(works) > 1 for works in by_loop.values())
         for loop, works in by_loop.items():
             try:  # noqa: SIM105 - the plain form is the faster one
-                loop.call_soon_threadsafe(settle, works, self.desk.lease, self.put)
+                loop.call_soon_threadsafe(settle, works, self.put)
             except RuntimeError:  # a closed loop has no callers
                 pass
 
@@ -301,11 +301,8 @@ class Worker:
             self._tell([work])
 
 
-def settle(works: Sequence[Work], lease: Lease | None, put: Callable[[Work], None]) -> None:
-    """Tell the callers, in the thread of their event loop, what came of their work. A process that
-    was stopped for longer than its lease asks first whether it still owns the run: the caller would
-    start an effect that another process may have done."""
-    is_over = lease is not None and lease.is_over()
+def settle(works: Sequence[Work], put: Callable[[Work], None]) -> None:
+    """Tell the callers, in the thread of their event loop, what came of their work."""
     for work in works:
         future, value, error = work.future, work.value, work.error
         assert future is not None
@@ -322,8 +319,6 @@ def settle(works: Sequence[Work], lease: Lease | None, put: Callable[[Work], Non
         elif error is not None:
             future.set_exception(error)
             future.exception()  # a caller that does not wait is told at the next line
-        elif claim is not None and is_over:
-            put(Work(claim.run_id, lambda _, value=value: value, claim, future=future))
         else:
             future.set_result(value)
 

@@ -196,8 +196,6 @@ class Reader:
     """Answers questions beside the writer: with the write-ahead log neither waits for the other.
     Where there is no file yet, it asks an empty journal."""
 
-    lease = None
-
     def __init__(self, path: str, busy_timeout: float) -> None:
         self.path = path
         self._busy_timeout = busy_timeout
