@@ -375,21 +375,6 @@ async def test_an_export_leaves_no_damaged_run_out_and_is_one_that_can_be_loaded
     assert not (tmp_path / "all.jsonl").exists()
 
 
-@pytest.mark.parametrize("value", ["cast(x'ff' as text)", "x'ff'", "9e999", "'{}'", "text || ' '"])
-async def test_a_new_run_does_not_share_a_damaged_shape(value, runs, tmp_path):
-    file = tmp_path / "runs.db"
-    file.write_bytes((runs / "runs.db").read_bytes())
-    with closing(sqlite3.connect(file)) as db:
-        db.execute(f"update shapes set text = {value}")
-        db.commit()
-    async with SQLiteJournal(file) as journal:
-        await GRAPH.arun(Begin.model_construct(words=[]), lm(), journal=journal, run_id="new")
-        assert await check(GRAPH, journal) is not None
-        for run_id in ("new", "parked"):
-            await GRAPH.replay(run_id, journal=journal)
-        assert await journal.export(tmp_path / "all.jsonl") == 5
-
-
 # --- other files ---------------------------------------------------------------------------------
 
 

@@ -154,7 +154,7 @@ class Story:
             for info in await journal.runs(limit=100):
                 stored = await journal.read(info.run_id)
                 assert [line.n for line in stored.lines] == list(range(len(stored.lines)))
-                records = decode(newsroom.graph, stored.lines)
+                records, _ = decode(newsroom.graph, stored.lines)
                 if info.run_id == self.run_id:
                     done = acknowledged(records)
                     unanswered = sum(not gate.answered for gate in stored.info.waiting)

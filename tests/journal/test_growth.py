@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import pytest
 
 from bae import Dep, Gate, Graph, Map, Node, NodeError, Recall
-from bae.history import History
 from bae.journal import MemoryJournal, StoredRun
 from bae.journal.compatibility import changes_for
 from bae.journal.decoder import decode, read_history
@@ -231,7 +230,7 @@ def other_shape(stored: StoredRun) -> StoredRun:
 
 READERS: dict[str, Reader] = {
     "read": lambda _, journal: journal.read("run"),
-    "fold": of_stored(lambda graph, stored: History(decode(graph, stored.lines)).usage),
+    "fold": of_stored(lambda graph, stored: decode(graph, stored.lines)[1].usage),
     "changes": of_stored(lambda graph, stored: changes_for(other_shape(stored), graph)),
     "report": of_stored(lambda _, stored: report_run(stored)),
     "why": of_stored(lambda _, stored: why(stored, str(read_history(stored).run.steps[0].place))),

@@ -151,7 +151,7 @@ def watch(made: Made, journal: MemoryJournal, run_id: str) -> None:
 def assert_alike(made: Made, live: Sequence[Record], stored: StoredRun) -> None:
     """That what is stored reads as what the run wrote, errors as far as they can be."""
     live = [record for record in live if not isinstance(record, TextArrived)]
-    read = decode(made.graph, stored.lines)
+    read, _ = decode(made.graph, stored.lines)
     assert [type(one).__name__ for one in live] == [type(one).__name__ for one in read]
     for one, two in zip(live, read, strict=True):
         for field in dataclasses.fields(one):

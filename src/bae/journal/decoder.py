@@ -44,14 +44,19 @@ def decode(
     *,
     given: Mapping[str, Any] | None = None,
     partial: bool = False,
-) -> list[Record]:
-    """The records of a run, as the run wrote them.
+) -> tuple[list[Record], History]:
+    """The records of a run, as the run wrote them, and their history.
 
     `given` has the values of plain fields that were withheld as secrets, by `Class.field`; without
     them `JournalError` (`bae-journal-secret`) names all that are missing. With `partial` such a
     field is absent, which serves to show a run and not to resume it.
     """
-    return _read_run(graph, lines, given, partial)[0]
+    reader = LineReader(graph, given, partial)
+    records = [record for line in lines if (record := reader.read(line)) is not None]
+    if reader.missing_secrets:
+        raise secret_needed(reader.missing_secrets)
+    reader.history.replaying = False
+    return records, reader.history
 
 
 async def decode_run(
@@ -61,19 +66,8 @@ async def decode_run(
     given: Mapping[str, Any] | None = None,
     partial: bool = False,
 ) -> tuple[list[Record], History]:
-    """The records of a run and their history, without blocking the event loop; see `decode`."""
-    return await off_loop(len(lines), _read_run, graph, lines, given, partial)
-
-
-def _read_run(
-    graph: Graph[Any, Any], lines: Iterable[Line], given: Mapping[str, Any] | None, partial: bool
-) -> tuple[list[Record], History]:
-    reader = LineReader(graph, given, partial)
-    records = [record for line in lines if (record := reader.read(line)) is not None]
-    if reader.missing_secrets:
-        raise secret_needed(reader.missing_secrets)
-    reader.history.replaying = False
-    return records, reader.history
+    """What `decode` returns, without blocking the event loop."""
+    return await off_loop(len(lines), decode, graph, lines, given=given, partial=partial)
 
 
 def read_history(stored: StoredRun) -> StoredHistory:

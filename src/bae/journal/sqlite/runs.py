@@ -19,7 +19,6 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter
 
 from bae.exceptions import describe
-from bae.journal.shape import is_forged
 from bae.journal.sqlite.lease import Fence, SQLiteClaim, has_died, is_alive
 from bae.journal.sqlite.schema import LINES_OF_A_RUN, as_journal_error, failure, is_busy
 from bae.journal.sqlite.writer import Work, add_lines
@@ -352,13 +351,9 @@ def add_run(
 
 
 def shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
-    """The key of a shape, which is added if it is new, and written again if it is damaged."""
+    """The key of a shape, which is added if it is new."""
     db.execute("insert or ignore into shapes (hash, text) values (?, ?)", (shape_hash, text))
-    query = "select shape, text = ?, cast(text as blob) from shapes where hash = ?"
-    key, is_same, stored = db.execute(query, (text, shape_hash)).fetchone()
-    if not is_same and is_forged(stored, shape_hash):  # else it has another name for the graph
-        db.execute("update shapes set text = ? where shape = ?", (text, key))
-    return key
+    return db.execute("select shape from shapes where hash = ?", (shape_hash,)).fetchone()[0]
 
 
 def release_run(
