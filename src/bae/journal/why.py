@@ -62,17 +62,9 @@ class Search:
     def at(self, place: Place) -> Provenance:
         """Where the value at a place came from, or how far it is: see `Provenance.state`."""
         if place not in self._found:
-            # From the far end of a chain of functions on: it may be longer than the stack.
-            chain = [place]
-            for each in chain:
-                if self._history.source(each) is not None:
-                    below = self._input_places(each).values()
-                    chain += [found for found in below if found not in self._found]
-            for each in reversed(chain):
-                if each not in self._found:
-                    # For lines that lead back to themselves, which are no lines of a run.
-                    self._found[each] = self._absent(each)
-                    self._found[each] = self._look(each)
+            # For lines that lead back to themselves, which are no lines of a run.
+            self._found[place] = self._absent(place)
+            self._found[place] = self._look(place)
         return self._found[place]
 
     def _look(self, place: Place) -> Provenance:
@@ -182,16 +174,12 @@ class Search:
 
     def _inputs(self, place: Place) -> dict[str, Provenance]:
         """What a function was called with, without live values that no line has."""
-        found = {name: self.at(each) for name, each in self._input_places(place).items()}
-        return {name: each for name, each in found.items() if _is_known(each)}
-
-    def _input_places(self, place: Place) -> dict[str, Place]:
-        """The places of what a function is called with."""
         places = self._shape.arguments(place)
         field = self._shape.field_at(place)
         if field is not None and field.get("over") and not place.parameter:
             places = {field["over"]: place._replace(field=field["over"]), **places}
-        return places
+        found = {name: self.at(each) for name, each in places.items()}
+        return {name: each for name, each in found.items() if _is_known(each)}
 
     def _shared(self, place: Place) -> Provenance | None:
         """A dependency that was called before, for another field."""
