@@ -11,12 +11,13 @@ import linecache
 import re
 import sys
 import typing
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from itertools import islice
 from opcode import opname
 from types import CodeType, FrameType, FunctionType, MethodType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 
@@ -25,42 +26,26 @@ from bae.exceptions import HintError, text_of
 _FRAME = "__bae_frame__"
 
 
-class Names(Mapping[str, Any]):
-    """The places a name is looked for in, innermost first, each with a label for messages."""
+class Names(NamedTuple):
+    """The places a name is looked for in, innermost first, each with a label for messages; and the
+    frame of the function that they are in."""
 
-    def __init__(
-        self,
-        places: list[tuple[str, Mapping[str, Any]]],
-        module: dict[str, Any] | None = None,
-        frame: FrameType | None = None,
-    ) -> None:
-        self.places = places
-        self.module: dict[str, Any] = {} if module is None else module
-        self.frame = frame
-        """The frame of the function that the places are in."""
-
-    def __getitem__(self, name: str) -> Any:
-        for _, place in self.places:
-            if name in place:
-                return place[name]
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({name: None for _, place in self.places for name in place})
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+    places: tuple[tuple[str, Mapping[str, Any]], ...]
+    module: dict[str, Any]
+    frame: FrameType | None = None
 
     def then(self, other: Names) -> Names:
         """These places, then the other's."""
-        places = [*self.places, *other.places]
+        places = (*self.places, *other.places)
         return Names(places, self.module or other.module, self.frame or other.frame)
 
-    def labels(self) -> str:
-        return ", ".join(dict.fromkeys(label for label, _ in self.places))
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """What each name means."""
+        return ChainMap(*(cast("dict[str, Any]", place) for _, place in self.places))
 
 
-NOWHERE = Names([])
+NOWHERE = Names((), {})
 
 
 def remember_frame(cls: type) -> None:
@@ -102,7 +87,7 @@ def names_of_class(cls: type) -> Names:
     module = _module_names(cls)
     if module:
         places.append((f"module {cls.__module__}", module))
-    return Names(places, module, frame)
+    return Names(tuple(places), module, frame)
 
 
 def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,7 +123,7 @@ def evaluate(raw: Any, names: Names, where: object) -> Any:
     """One annotation as a type; `where` is named in the error when that fails."""
     try:
         if isinstance(raw, str):
-            raw = eval(raw, names.module, names)
+            raw = eval(raw, names.module, names.known)
         if raw is not None and _has_forward_reference(raw):
             raw = _settle(raw, names)
     except NameError as error:
@@ -157,7 +142,7 @@ def rebuild(cls: type[BaseModel]) -> None:
         if getattr(base, "__pydantic_fields__", None):
             names = names.then(names_of_class(base))
     try:
-        cls.model_rebuild(_types_namespace=dict(names))
+        cls.model_rebuild(_types_namespace=dict(names.known))
     except NameError as error:
         name = error.name or text_of(error)
         raise _unresolved(error, name, _field_naming(cls, name), names) from error
@@ -263,7 +248,7 @@ def _names_of_function(function: Callable[..., Any], defined_in: FrameType | Non
     if module_names:
         places.append((f"module {module_names.get('__name__', '?')}", module_names))
         places.append(("builtins", vars(builtins)))
-    return Names(places, module_names)
+    return Names(tuple(places), module_names)
 
 
 def _module_names(cls: type) -> dict[str, Any]:
@@ -329,17 +314,20 @@ def _settle(hint: Any, names: Names) -> Any:
     def holder() -> None: ...
 
     holder.__annotations__ = {"hint": hint}
-    return typing.get_type_hints(holder, names.module, dict(names), include_extras=True)["hint"]
+    return typing.get_type_hints(holder, names.module, dict(names.known), include_extras=True)[
+        "hint"
+    ]
 
 
 def _unresolved(error: NameError, name: str, where: object, names: Names) -> HintError:
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [*names, *vars(builtins)], n=1, cutoff=0.75)
+    labels = dict.fromkeys(label for label, _ in names.places)
+    near = get_close_matches(name, [*names.known, *vars(builtins)], n=1, cutoff=0.75)
     return HintError(
         f"{_label(where)}: the name {name!r} cannot be resolved",
         code="bae-hint-unresolved",
-        path=f"looked in {names.labels()}",
+        path=f"looked in {', '.join(labels)}",
         cause=error,
         fix=(f"did you mean {near[0]}? Or " if near else "")
         + f"define or import {name} where that code can see it (an import under "
