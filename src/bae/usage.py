@@ -152,41 +152,26 @@ def tell(event: Event) -> None:
 
 
 @contextmanager
-def metered(watch: Callable[[Event], None] | None = None) -> Generator[list[Usage]]:
+def metered(
+    watch: Callable[[Event], None] | None = None, *, alone: bool = False
+) -> Generator[list[Usage]]:
     """Collect what is reported inside the block, by tasks started in it too; `watch` is called
-    with every event. Whoever meters or watches around the block hears of it as well."""
+    with every event. Whoever meters or watches around the block hears of it as well; with `alone`,
+    not of what was used: for callers that report it themselves."""
     reported: list[Usage] = []
-    outer = meter_in_force.get()
-    if outer is None:
-        meter: Meter = reported.append, watch
-    else:
-        used, told = outer
+    used, told = meter_in_force.get() or (None, None)
 
-        def count(usage: Usage) -> None:
-            reported.append(usage)
+    def count(usage: Usage) -> None:
+        reported.append(usage)
+        if used is not None and not alone:
             used(usage)
 
-        def hear(event: Event) -> None:
-            if told is not None:
-                told(event)
-            if watch is not None:
-                watch(event)
+    def hear(event: Event) -> None:
+        for each in (told, watch):
+            if each is not None:
+                each(event)
 
-        meter = count, hear if watch is not None else told
-    token = meter_in_force.set(meter)
-    try:
-        yield reported
-    finally:
-        meter_in_force.reset(token)
-
-
-@contextmanager
-def collected() -> Generator[list[Usage]]:
-    """Collect as `metered` does, and keep it from meters around the block: for callers that
-    report it themselves."""
-    reported: list[Usage] = []
-    outer = meter_in_force.get()
-    token = meter_in_force.set((reported.append, None if outer is None else outer[1]))
+    token = meter_in_force.set((count, hear if told or watch else None))
     try:
         yield reported
     finally:

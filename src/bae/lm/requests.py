@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from bae.exceptions import BaeLMError, BudgetError, describe
 from bae.lm.http import mask, mask_error, mask_parts
 from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, scope_in_force
-from bae.usage import Restart, Usage, collected, read_name, report, sound, tell
+from bae.usage import Restart, Usage, metered, read_name, report, sound, tell
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend
@@ -223,7 +223,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     named = (backend.model,) if backend.model else ()
     try:
         if asks_others:
-            with collected() as reported:
+            with metered(alone=True) as reported:
                 answer = checked(backend, await backend.answer(prompt))
         else:
             answer = masked(checked(backend, await backend.answer(prompt)), (*backend.secrets,))
