@@ -85,16 +85,10 @@ def paired_difference(
 
 
 def _checked(name: str, scores: Sequence[float]) -> list[float]:
-    values: list[float] = []
     for score in scores:
-        try:
-            value = float(score)
-        except (TypeError, ValueError, OverflowError):
-            value = math.nan
-        if not 0 <= value <= 1:
+        if not 0 <= score <= 1:
             raise ValueError(f"{name}: {score!r} is no score from 0 to 1")
-        values.append(value)
-    return values
+    return [float(score) for score in scores]
 
 
 def _check_level(level: float) -> None:

@@ -203,7 +203,7 @@ class _Provider:
         where = f"{request.method} {request.path}"
         if request.path == "/":
             await client.whole(200, b"", "text/plain")
-        elif request.path not in (*WIRES, COUNT_TOKENS):
+        elif request.path not in WIRES:
             base = "The base URL for OpenAI's clients ends in /v1, the one for Anthropic's does not"
             here = f"there is nothing here; {', '.join(WIRES)} are. {base}"
             await _refuse(client, wire, 404, f"{where}: {here}")
@@ -213,19 +213,14 @@ class _Provider:
             await self._post(client, wire, request)
 
     async def _post(self, client: Connection, wire: Wire, request: Request) -> None:
-        counting = request.path == COUNT_TOKENS
         try:
             body = json.loads(request.body)
             if not isinstance(body, dict):
                 raise ValueError("the body is not a JSON object")
-            limit = {"max_tokens": 1} if counting else {}
-            asked = {**limit, **cast(dict[str, Any], body)}
+            asked = cast(dict[str, Any], body)
             received = read(wire, request.path, request.headers, asked)
         except (ValueError, RecursionError) as error:
             await _refuse(client, wire, 400, str(error))
-            return
-        if counting:
-            await client.whole(200, json.dumps({"input_tokens": received.tokens}).encode())
             return
         with self._lock:
             self._received += 1
@@ -257,10 +252,8 @@ class _Provider:
             answer = self._script.popleft() if self._script else self._fallback
         if answer is None or isinstance(answer, str | Fault):
             return answer
-        made: Any = answer(received)
-        if isawaitable(made):
-            made = await made
-        made = _check_answer(made)
+        returned: Any = answer(received)
+        made = _check_answer(await returned if isawaitable(returned) else returned)
         if not isinstance(made, str | Fault):
             raise TypeError(f"{answer!r} returned {made!r}, which cannot be an answer")
         return made
@@ -428,7 +421,6 @@ WIRES: dict[str, Wire] = {
     "/v1/responses": Responses(),
     "/v1/messages": Messages(),
 }
-COUNT_TOKENS = "/v1/messages/count_tokens"
 
 
 async def _refuse(
