@@ -348,7 +348,7 @@ def test_a_node_with_too_few_examples_is_left_as_it_is(optimize, model):
     done = optimize("--minimum", "30")
     assert done.code == 1
     assert "Reply fill: too few examples; " in done.out
-    assert "and 30 are needed" in done.out
+    assert "to learn from, and 30 questions are needed" in done.out
     assert model.asked == 0
     assert not Path("learned").exists()
 

@@ -30,7 +30,6 @@ from bae.evals.page import (
     format_difference,
     format_interval,
     format_score,
-    format_share,
 )
 from bae.exceptions import BaeError
 from bae.optimizer.improvement import CALLS, PartResult
@@ -53,11 +52,7 @@ _COLUMNS: Final = (
     Column("DIFFERENCE", right=False),
     Column("HELD OUT", rank=5),
     Column("CALLS", rank=6),
-    Column("LEARNED FROM", rank=7),
-    Column("CORRECTED", rank=8),
-    Column("TOKENS", rank=9),
-    Column("VALID BEFORE", rank=10),
-    Column("VALID AFTER", rank=10),
+    Column("TOKENS", rank=7),
 )
 """On a narrow terminal, the interval that decides stays."""
 _STYLES: Final = {
@@ -181,11 +176,7 @@ def _row(part: PartResult, compared: Comparison) -> list[Text]:
         Text(format_difference(compared.difference), difference_style(compared.difference)),
         Text(str(compared.n)),
         _grown(compared.calls_before, compared.calls_after),
-        Text(str(part.train)),
-        Text(str(part.corrected_train)),
         _grown(compared.tokens_before, compared.tokens_after),
-        Text(format_share(compared.validity_before)),
-        Text(format_share(compared.validity_after)),
     ]
 
 
@@ -202,13 +193,10 @@ def _reasons(part: PartResult, found: Improvement) -> Iterator[str]:
     """The reasons for a verdict, and what to do about it."""
     match part.verdict:
         case "too few examples":
-            if part.questions < part.train:
-                yield (
-                    f"{count(part.train, 'example')} of {count(part.questions, 'question')} to "
-                    f"learn from, and {count(found.minimum, 'question')} are needed"
-                )
-            else:
-                yield f"{part.train} to learn from, and {found.minimum} are needed"
+            yield (
+                f"{count(part.train, 'example')} of {count(part.questions, 'question')} to learn "
+                f"from, and {count(found.minimum, 'question')} are needed"
+            )
         case "nothing held out":
             yield (
                 f"nothing to compare on: {count(part.train, 'example')} to learn from, and none "
