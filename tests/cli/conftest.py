@@ -72,3 +72,16 @@ def bae(
         return Done(code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A provider on loopback, which `--lm anthropic` asks."""
+    pytest.importorskip("h11")
+    pytest.importorskip("anthropic")
+    from bae.testing import Provider
+
+    with Provider.in_thread() as provider:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        yield provider

@@ -555,22 +555,10 @@ def test_a_fork_with_a_directory_that_is_not_there_is_not_made(bae):
     assert len(bae("runs", "list", "--json").data) == 1
 
 
-@pytest.fixture
-def provider(monkeypatch):
-    pytest.importorskip("h11")
-    pytest.importorskip("anthropic")
-    from bae.testing import Provider
-
-    with Provider().in_thread() as provider:
-        provider.always({"answer": "dry it"})
-        monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-        yield provider
-
-
 @pytest.mark.once
 def test_a_run_with_learned_prompts_shows_them_to_the_model(bae, provider):
     learn(answer="dry it well")
+    provider.always({"answer": "so"})
     run = ("run", "app.py", "--set", "text=Rain.", "--lm", "anthropic")
     assert bae(*run).code == 0
     assert bae(*run, "--optimized", "learned").code == 0
@@ -603,6 +591,7 @@ def test_what_is_stopped_before_it_begins_is_never_begun():
 
 @pytest.mark.once
 def test_a_budget_that_runs_out_ends_it_with_what_was_done(evaluate, provider):
+    provider.always({"answer": "dry it"})
     done = evaluate("--lm", "anthropic", "--budget", "calls=2", lms=())
     assert provider.received == 2
     assert done.code == 1

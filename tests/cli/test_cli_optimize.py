@@ -29,7 +29,7 @@ from bae.evals import interval, paired_difference
 from bae.journal import SQLiteJournal
 from bae.optimizer import Comparison
 from bae.optimizer.improvement import is_written, verdict_on
-from bae.testing import Provider, ScriptedLM, Stall, Status
+from bae.testing import ScriptedLM, Stall, Status
 
 pytestmark = pytest.mark.once
 
@@ -184,13 +184,10 @@ def collect(file: Path | str, numbers: Sequence[int], begins: str = "run-", app:
 
 
 @pytest.fixture
-def model(monkeypatch):
-    with Provider().in_thread() as provider:
-        model = Model(provider.url)
-        provider.always(model)
-        monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-        yield model
+def model(provider):
+    model = Model(provider.url)
+    provider.always(model)
+    return model
 
 
 @pytest.fixture(autouse=True)

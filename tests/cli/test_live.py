@@ -72,6 +72,10 @@ def boom() -> str:
     raise TimeoutError("no answer from the weather service")
 
 
+class End(Node):
+    async def __call__(self) -> None: ...
+
+
 class Wake(Node):
     message: str
     hour: int = 7
@@ -95,16 +99,12 @@ class Outfit(Node):
         return Packed(bag=f"{self.top} in a bag")
 
 
-class AskBack(Node):
+class AskBack(End):
     question: str
 
-    async def __call__(self) -> None: ...
 
-
-class Packed(Node):
+class Packed(End):
     bag: str
-
-    async def __call__(self) -> None: ...
 
 
 class Read(Node):
@@ -113,20 +113,16 @@ class Read(Node):
     async def __call__(self) -> Summary: ...
 
 
-class Summary(Node):
+class Summary(End):
     line: str
-
-    async def __call__(self) -> None: ...
 
 
 class Think(Node):
     async def __call__(self) -> Thought: ...
 
 
-class Thought(Node):
+class Thought(End):
     idea: str
-
-    async def __call__(self) -> None: ...
 
 
 dressing = Graph(start=Wake, end=(Packed, AskBack), name="dressing")
@@ -134,21 +130,17 @@ summarise = Graph(start=Read, end=Summary, name="summarise")
 thinking = Graph(start=Think, end=Thought, name="thinking")
 
 
-class Report(Node):
+class Report(End):
     texts: list[str]
     lengths: Annotated[list[int], Map(len, over="texts")]
     summaries: Annotated[list[Summary], Map(summarise, over="texts", limit=8)]
     thought: Annotated[Thought, Dep(thinking)]
 
-    async def __call__(self) -> None: ...
 
-
-class Asks(Node):
+class Asks(End):
     amount: int
     place: Annotated[Location, Dep(get_location)]
     approved: Annotated[bool, Gate("Really?")]
-
-    async def __call__(self) -> None: ...
 
 
 class Count(Node):
@@ -159,21 +151,17 @@ class Count(Node):
         return Count(n=self.n + 1) if self.n < 1999 else None
 
 
-class Fails(Node):
+class Fails(End):
     weather: Annotated[str, Dep(boom)]
     mood: Mood
-
-    async def __call__(self) -> None: ...
 
 
 class FailsFirst(Node):
     async def __call__(self) -> Fails: ...
 
 
-class DoesWithout(Node):
+class DoesWithout(End):
     calm: Annotated[str, Dep(boom)] = "calm"
-
-    async def __call__(self) -> None: ...
 
 
 class Breaks(Node):
@@ -189,11 +177,9 @@ class Item(Node):
             raise ValueError("33 is bad")
 
 
-class All(Node):
+class All(End):
     numbers: list[int]
     done: Annotated[list[Item], Map(Graph(start=Item, name="each"), over="numbers", limit=2)]
-
-    async def __call__(self) -> None: ...
 
 
 report_graph = Graph(start=Report, end=Report, name="reporting")
@@ -448,10 +434,8 @@ async def test_a_run_that_is_cancelled_says_what_was_in_progress():
         await asyncio.Event().wait()
         return ""
 
-    class Waits(Node):
+    class Waits(End):
         value: Annotated[str, Dep(forever)]
-
-        async def __call__(self) -> None: ...
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(Graph(start=Waits).arun(Waits()))
@@ -570,13 +554,11 @@ class Secretive(Node):
     async def __call__(self) -> Answer: ...
 
 
-class Answer(Node):
+class Answer(End):
     key: Annotated[str, Recall(Secretive), Field(repr=False)]
     length: Annotated[int, Dep(lambda key: len(key), key="key")]
     half: Annotated[int, Dep(halve)]
     said: str
-
-    async def __call__(self) -> None: ...
 
 
 async def test_secrets_are_shown_neither_in_the_tree_nor_in_the_lines():
@@ -993,10 +975,8 @@ class Hoping(Node):
         return Disappointed()
 
 
-class Disappointed(Node):
+class Disappointed(End):
     there: Annotated[str, Dep(not_there)]
-
-    async def __call__(self) -> None: ...
 
 
 async def test_an_error_called_waiting_is_a_failure_and_what_code_gives_is_not_from_an_lm():
