@@ -193,7 +193,7 @@ def test_with_json_an_error_that_nobody_has_foreseen_is_an_object_too(
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr("bae.cli.run.load", broken)
+    monkeypatch.setattr("bae.cli.run.load_proved", broken)
     done = bae("run", "app.py", "--json")
     assert done.code == FAILED
     assert json.loads(done.out)["error"]["message"] == "RuntimeError: out of order"

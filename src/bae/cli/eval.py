@@ -22,8 +22,7 @@ from bae.cli.exits import refused
 from bae.cli.journals import journal_for, open_to_write
 from bae.cli.learned import contenders
 from bae.cli.live.screen import ProgressLine
-from bae.cli.lm import prove
-from bae.cli.loading import load, load_object
+from bae.cli.loading import load_object, load_proved
 from bae.cli.options import (
     AsJSON,
     JournalFile,
@@ -164,8 +163,7 @@ def evaluate(
     limits = budget_of(budget)
     refuse_both_journals(context, no_journal=no_journal)
     check_files(output or ())
-    graph = load(module).graph
-    prove(graph, module)
+    graph = load_proved(module)
     by_case, by_node = _metrics(metric, graph)
     cases = _cases(data[0], graph, evaluator or [], own_metric=by_case is not None)
     lms = contenders(graph, lm or [], optimized or [], quiet=quiet)

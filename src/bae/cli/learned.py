@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.lm import check_lm, made_lm
+from bae.cli.lm import check_lm, make_lm
 from bae.cli.printing import note
 from bae.lm import WithPrompts
-from bae.lm.registry import LazyLM, default_name
+from bae.lm.registry import default_name
 
 if TYPE_CHECKING:
     from bae.evals.case_runs import Contending
@@ -99,14 +99,6 @@ def directory_label(directory: str) -> str:
 
 def _parts(artifact: Artifact) -> str:
     return ", ".join(part for part in ("fill", "choice") if getattr(artifact, part)) or "nothing"
-
-
-def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool) -> LM:
-    """The LM of a name; without one the default, or one that is never asked."""
-    if named is None and not graph.needs_lm:
-        # Every LM that is asked is pinned to a node; prompts reach it through the run's.
-        return LazyLM(f"the LM of {graph.name} was asked")
-    return made_lm(graph, named, quiet=quiet)
 
 
 def _with_learned(graph: Graph[Any, Any], named: str | None, artifacts: Artifacts) -> LM:

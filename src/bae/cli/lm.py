@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shlex
 from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,7 +18,7 @@ from bae.cli.exits import Misuse, refused
 from bae.cli.options import AsJSON, argument, examples, lm_names, option
 from bae.cli.printing import err, note, out, print_hanging, print_json
 from bae.cli.wording import in_lines
-from bae.exceptions import BaeError, BaeLMError, ProofError
+from bae.exceptions import BaeError, BaeLMError
 from bae.graph import Graph
 from bae.lm import LM, Usage
 from bae.lm.registry import (
@@ -195,16 +194,6 @@ async def _ask(lm: LM, name: str, text: str, timeout: float) -> GraphResult[Repl
 _log = logging.getLogger("bae.cli")
 
 
-def prove(graph: Graph[Any, Any], module: str | None) -> None:
-    """Refuse a graph that cannot run, with the command that says all there is to say about it."""
-    try:
-        graph.prove()
-    except ProofError as error:
-        error.fix = f"fix it; `{shlex.join(['bae', 'check', *([module] if module else [])])}` "
-        error.fix += "lists all problems, warnings too"
-        raise
-
-
 def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False) -> None:
     """Refuse an LM that cannot be had. A run that `begins` needs one where its graph does; one that
     is resumed may be past that."""
@@ -222,14 +211,17 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
             raise
 
 
-def made_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -> LM:
+def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -> LM:
     """The LM of a name that `check_lm` has passed; without one, that of runs which are given none,
     with a note that says which it is where BAE_LM does not name it."""
     if named is not None:
         return cached_lm(named)
+    if not graph.needs_lm:
+        # Every LM that is asked is pinned to a node; prompts reach it through the run's.
+        return LazyLM(f"the LM of {graph.name} was asked")
     found = default_name().name
     if not found:
-        return default_lm(graph.needs_lm or "it is to be asked")
+        return default_lm(graph.needs_lm)
     if not quiet and not os.environ.get(VARIABLE, "").strip():
         note(f"using {found}: --lm names another")
     return cached_lm(found)

@@ -5,6 +5,7 @@ says where in it."""
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tomllib
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from types import CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bae.cli.exits import Misuse, refused
-from bae.exceptions import BaeError
+from bae.exceptions import BaeError, ProofError
 from bae.graph import Graph
 from bae.node import Node
 
@@ -51,6 +52,18 @@ def load(said: str | None, option: str = "") -> Loaded:
     said = said if name else where  # of `app.py:` too
     graph, attribute = _find_graph(module, where, name)
     return Loaded(graph, said, module.__name__, attribute)
+
+
+def load_proved(said: str | None) -> Graph[Any, Any]:
+    """The same graph. One that cannot run is refused, with the command that says all about it."""
+    graph = load(said).graph
+    try:
+        graph.prove()
+    except ProofError as error:
+        error.fix = f"fix it; `{shlex.join(['bae', 'check', *([said] if said else [])])}` "
+        error.fix += "lists all problems, warnings too"
+        raise
+    return graph
 
 
 def load_module(said: str, root: Path | None = None) -> tuple[ModuleType, str, str]:

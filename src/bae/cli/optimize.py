@@ -12,10 +12,9 @@ import typer
 from bae.cli.eval import refusing_metric
 from bae.cli.exits import refused
 from bae.cli.journals import file_to_read, open_to_read, run_meant
-from bae.cli.learned import make_lm
 from bae.cli.live.screen import ProgressLine
-from bae.cli.lm import check_lm, prove
-from bae.cli.loading import load, load_object
+from bae.cli.lm import check_lm, make_lm
+from bae.cli.loading import load_object, load_proved
 from bae.cli.optimize_output import how_to_resume, print_result
 from bae.cli.options import (
     AsJSON,
@@ -183,8 +182,7 @@ def optimize(
     from bae.optimizer import Improvement, Judge
 
     options = _options(optimizer, option or ())
-    graph = load(module).graph
-    prove(graph, module)
+    graph = load_proved(module)
     classes = _classes(graph, node or ())
     file = file_to_read(journal)
     student = _lm(graph, lm, quiet=quiet)

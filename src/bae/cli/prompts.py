@@ -11,8 +11,7 @@ from rich.text import Text
 
 from bae.cli.exits import refused
 from bae.cli.learned import artifacts_in, with_prompts
-from bae.cli.lm import prove
-from bae.cli.loading import load
+from bae.cli.loading import load_proved
 from bae.cli.options import AsJSON, Input, Module, Optimized, Sets, argument, examples
 from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.start import start_node
@@ -49,8 +48,7 @@ def prompts(
     Nothing is called: no function, no body and no language model. Values are samples named like
     their fields; `-i` and `--set` give those of the start node.
     """
-    graph = load(module).graph
-    prove(graph, module)
+    graph = load_proved(module)
     nodes: list[Any] = []
     if given is not None or sets:
         example = shlex.join(["bae", "prompts", *([module] if module else [])])

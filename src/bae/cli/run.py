@@ -19,8 +19,8 @@ from bae.cli import exits
 from bae.cli.journals import journal_for, open_to_write
 from bae.cli.learned import lm_with_learned
 from bae.cli.live import display_for
-from bae.cli.lm import check_lm, prove
-from bae.cli.loading import load
+from bae.cli.lm import check_lm
+from bae.cli.loading import load_proved
 from bae.cli.options import (
     AsJSON,
     BudgetLimits,
@@ -87,8 +87,7 @@ def run(
     """
     limits = budget_of(budget)
     refuse_both_journals(context, no_journal=no_journal)
-    graph = load(module).graph
-    prove(graph, module)
+    graph = load_proved(module)
     check_lm(graph, lm, begins=True)
     model = lm_with_learned(graph, lm, optimized, quiet=quiet)
     example = shlex.join(["bae", "run", *([module] if module else [])])
