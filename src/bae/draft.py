@@ -19,7 +19,7 @@ from pydantic_core import (
 )
 
 from bae.core_schemas import inner_schema, looks_around, model_config_of, without_aliases
-from bae.exceptions import NodeError, faults, text_of
+from bae.exceptions import faults, text_of
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -99,24 +99,16 @@ def from_answer(cls: type[N], data: dict[str, Any], said: frozenset[str]) -> N:
 
 def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
     """A node, or the draft of one, of which an LM has nothing to fill."""
+    from bae.failures import invalid
     from bae.node import Node
+    from bae.plan import plan_of
 
     try:
         if cls.__init__ is not Node.__init__:
             return cls(**resolved)
         return from_answer(cls, dict(resolved), _NOTHING)
     except Exception as error:
-        found = f"a validator raised {type(error).__name__}"
-        if isinstance(error, ValidationError):
-            found = "; ".join(faults(error))
-        raise NodeError(
-            f"{cls.__name__}: {found}",
-            node_type=cls,
-            cause=error,
-            code="bae-node-invalid",
-            fix=f"fix the sources of {cls.__name__}'s fields, or its validators: the LM has no "
-            "part in it",
-        ) from error
+        raise invalid(plan_of(cls), error) from error
 
 
 def from_text(cls: type[Node], text: str) -> dict[str, Any]:

@@ -179,25 +179,17 @@ def undeclared(plan: NodePlan, following: object) -> RouteError:
 def invalid(plan: NodePlan, error: Exception) -> BaeError:
     """A resolved value, or the node as a whole, that the model refuses."""
     if not isinstance(error, ValidationError):
-        return NodeError(
-            f"{plan.name}: a validator raised {type(error).__name__}",
-            node_type=plan.node,
-            cause=error,
-            code="bae-node-invalid",
-            fix=f"fix the validators of {plan.name}",
+        said, fix = (
+            f"a validator raised {type(error).__name__}",
+            f"fix the validators of {plan.name}",
         )
+        return _refused(plan, f"{plan.name}: {said}", error, fix)
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     field = plan.fields.get(name)
     said = f"{'.'.join(map(str, [plan.name, *first['loc']]))}: {first['msg']}"
     if field is None or field.kind == "plain":
-        return NodeError(
-            said,
-            node_type=plan.node,
-            cause=error,
-            code="bae-node-invalid",
-            fix=f"fix what builds {plan.name}, or its validators",
-        )
+        return _refused(plan, said, error, f"fix what builds {plan.name}, or its validators")
     raised, code = {
         "recall": (RecallError, "bae-recall-invalid"),
         "gate": (GateError, "bae-gate-invalid"),
@@ -214,6 +206,10 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
         if field.kind == "recall"
         else "return what the field declares, or declare what is returned",
     )
+
+
+def _refused(plan: NodePlan, said: str, error: Exception, fix: str) -> NodeError:
+    return NodeError(said, error, node_type=plan.node, code="bae-node-invalid", fix=fix)
 
 
 def _name(offered: type) -> str:

@@ -78,17 +78,13 @@ async def _once(call: CallPlan, inline: bool, arguments: dict[str, Any], opened:
             return await _open_async_generator(call, call.fn(*args, **kwargs), opened)
         case "generator":
             return await _open_generator(call, call.fn(*args, **kwargs), inline, opened)
-        case "context":
-            if inline:
-                manager = call.fn(*args, **kwargs)
-            else:  # one that is only annotated as a context manager may do its work right here
-                manager = await in_thread(call.fn, *args, **kwargs)
-            return await _open_context(call, manager, inline, opened)
-        case _:
+        case _:  # one that is only annotated as a context manager may do its work right here
             if inline:
                 value = call.fn(*args, **kwargs)
             else:
                 value = await in_thread(call.fn, *args, **kwargs)
+            if call.kind == "context":
+                return await _open_context(call, value, inline, opened)
             # A sync callable may hand back a coroutine: a lambda around an async function does.
             return await value if _is_awaitable(value) else value
 
