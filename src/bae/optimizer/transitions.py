@@ -279,7 +279,8 @@ class _JournalReader:
 
     def _decode(self, run_id: str, stored: StoredRun) -> Steps:
         try:
-            return steps_of(run_id, decode(self._graph, stored.lines, partial=True))
+            records, _ = decode(self._graph, stored.lines, partial=True)
+            return steps_of(run_id, records)
         except Exception as error:  # today's classes may raise anything for old values
             message = error.message if isinstance(error, BaeError) else describe(error)
             self._unreadable[run_id] = message
