@@ -25,9 +25,10 @@ from bae.lm.prompts import (
     seen_of,
     text_of_json,
 )
-from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
+from bae.lm.signatures import node_to_signature, with_source
 from bae.node import Node
 from bae.optimizer.node_schemas import Part, chooses, is_filled
+from bae.optimizer.predictors import demo_of
 from bae.optimizer.transitions import (
     Transition,
     count_steps,
@@ -178,25 +179,18 @@ def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     if not is_filled(cls):
         return []
     signature = with_source(node_to_signature(cls))
-    inputs = {name: model_name(name, field) for name, field in signature.input_fields.items()}
-    source = next(name for name, field in signature.input_fields.items() if is_known(field))
-    outputs = {name: model_name(name, field) for name, field in signature.output_fields.items()}
     required = {field.name for field in plan_of(cls).plain if field.required}
     found: list[Any] = []
     for example in examples:
         made = example.get("next_node")
         if not isinstance(made, Mapping) or not _is_about(example, "fill", cls):
             continue
-        parts = cast(Mapping[str, Any], made)
+        parts = cast("Mapping[str, Any]", made)
         fields: Mapping[str, Any] = parts.get("fields") or {}
-        context: Mapping[str, Any] = parts.get("context") or {}
-        if not required <= fields.keys():
-            continue
-        values: dict[str, Any] = {source: source_of(example)}
-        values |= {n: context[m] for n, m in inputs.items() if n != source and m in context}
-        inputs_given = list(values)
-        values |= {n: fields[m] for n, m in outputs.items() if m in fields}
-        found.append(_example(values, inputs_given, example, list(example.get("corrected") or ())))
+        if required <= fields.keys():
+            known = {**source_of(example), "context": parts.get("context")}
+            corrected = example.get("corrected") or ()
+            found.append(_with_origin(demo_of(signature, known, fields), example, corrected))
     return found
 
 
@@ -206,21 +200,20 @@ def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     plan = plan_of(cls, strict=True)
     if not chooses(cls):
         return []
-    names = names_of(plan.offered)
+    names, example = names_of(plan.offered), load_dspy("choice_examples").Example
     return [
         # A correction of fields accepts the choice: nothing of that was corrected.
-        _example({"known": source_of(each), "choice": choice}, ["known"], each, [])
+        _with_origin(example(known=source_of(each), choice=choice).with_inputs("known"), each, [])
         for each in examples
         if _is_about(each, "choice", cls) and (choice := each.get("next_node_type")) in names
     ]
 
 
-def _example(values: dict[str, Any], inputs: list[str], of: Any, corrected: list[str]) -> Any:
-    example = load_dspy("fill_examples").Example(values)
-    if BAE not in values:  # a node may have a field of that name
-        run_id = str(of.get("run_id") or "")
-        example[BAE] = {"run_id": run_id, "root": root_of(of), "corrected": corrected}
-    return example.with_inputs(*inputs)
+def _with_origin(made: Any, example: Any, corrected: Sequence[str]) -> Any:
+    if BAE not in made:  # a node may have a field of that name
+        run_id = str(example.get("run_id") or "")
+        made[BAE] = {"run_id": run_id, "root": root_of(example), "corrected": [*corrected]}
+    return made
 
 
 def root_of(example: Any) -> str:

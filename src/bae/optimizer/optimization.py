@@ -154,7 +154,7 @@ async def aoptimize_node(
     from bae.optimizer.predictors import fresh_predictor
     from bae.optimizer.questions import PartQuestions, scene_in
     from bae.optimizer.splits import distinct
-    from bae.optimizer.training import optimize_part
+    from bae.optimizer.training import Training
 
     # In a thread, since it may have to import the packages of the optimizer.
     settings = await in_thread(checked_options, optimizer, options)
@@ -195,12 +195,11 @@ async def aoptimize_node(
                 reporter.note(_too_few(len(chosen), len(asking), minimum))
             else:
                 questions[part] = len(asking)
-                reached = await optimize_part(
+                training = Training(
                     PartQuestions(node_cls, part, getattr(predictor, part), graph),
                     asking,
                     metrics_for(node_cls, part, with_log(metric, log, reporter.note)),
                     backends,
-                    optimizer,
                     settings,
                     log=log,
                     reporter=reporter,
@@ -208,6 +207,7 @@ async def aoptimize_node(
                     seed=seed,
                     concurrency=concurrency,
                 )
+                reached = await training.run(optimizer)
                 if reached is not None:
                     best[part] = reached
                 if part == "fill" and _replaces_written(node_cls, predictor):

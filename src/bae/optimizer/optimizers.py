@@ -3,17 +3,19 @@ GEPA. They are sync, and run in a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from random import Random
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bae.exceptions import faults
 from bae.lm.extras import load_dspy, need
-from bae.optimizer.splits import is_corrected, question_of, sides
+from bae.optimizer.splits import question_of
+
+if TYPE_CHECKING:
+    from bae.optimizer.training import Training
 
 Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
@@ -100,35 +102,6 @@ The others are DSPy's own.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """The arguments of an optimizer: a fresh predictor, examples, one for each question, with the
-    ones they were made from, a function that scores an answer, the two LMs, and limits."""
-
-    predictor: Any
-    examples: Sequence[Any]
-    origins: Sequence[Any]
-    score: Callable[[Any, Any, Any], tuple[float, str]]
-    accept: float
-    student: Any
-    teacher: Any
-    adapter: Any
-    seed: int
-    concurrency: int
-    calls: int | None
-    is_over: Callable[[], bool]
-    options: Mapping[str, Any]
-
-    def value(self, example: Any, given: Any, trace: Any = None) -> float:
-        """The score alone, as DSPy calls a metric: with a trace while it bootstraps."""
-        return self.score(example, given, trace)[0]
-
-    @property
-    def threshold(self) -> float:
-        """From which score on an answer is good; 0 would mean none to DSPy."""
-        return self.accept or -1.0
-
-
 def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of an optimizer, with the defaults for those that are not given."""
     if optimizer not in OPTIMIZERS:
@@ -149,37 +122,19 @@ def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return options.model_dump()
 
 
-def split_validation(training: Training) -> tuple[list[Any], list[Any]]:
-    """The examples to make candidates from, and those to score them on. There are some of each."""
-    examples = list(training.examples)
-    share = training.options.get("validation")
-    if share is None:
-        return examples, []
-    # By what they were made from: that says which runs they belong to.
-    made, scored = sides(training.origins, share, training.seed)
-    if not made or not scored:  # all of one run
-        half = max(1, round(len(examples) * (1 - share)))
-        return examples[:half], examples[half:] or examples[:half]
-    return [examples[place] for place in made], [examples[place] for place in scored]
-
-
-def run_optimizer(name: str, training: Training, made: list[Any], scored: list[Any]) -> Any:
+def run_optimizer(name: str, training: Training) -> Any:
     """Have an optimizer do its work, in this thread and those that it starts. Returns the predictor
     that it found."""
-    return _BY_NAME[name](training, made, scored)
+    return _BY_NAME[name](training)
 
 
-def _bootstrap(training: Training, made: list[Any], scored: list[Any]) -> Any:
+def _bootstrap(training: Training) -> Any:
     dspy = load_dspy("optimize_node")
     options = training.options
-    corrected = {
-        id(example): is_corrected(origin)
-        for example, origin in zip(training.examples, training.origins, strict=True)
-    }
-    shuffled = list(made)
+    shuffled = list(training.made)
     Random(training.seed).shuffle(shuffled)
     # What people have corrected goes first: nothing is known better than that.
-    labelled = sorted(shuffled, key=lambda each: not corrected[id(each)])
+    labelled = sorted(shuffled, key=lambda each: not training.is_corrected(each))
     teacher = training.predictor.deepcopy()
     teacher.demos = labelled[: options["max_labeled_demos"]]
     teacher._compiled = True  # for DSPy not to choose examples for it again
@@ -197,7 +152,7 @@ def _bootstrap(training: Training, made: list[Any], scored: list[Any]) -> Any:
     found: list[Any] = []
     if options["max_bootstrapped_demos"]:
         # And for the teacher it goes last: there is hardly anything to gain from it.
-        asked = sorted(shuffled, key=lambda each: corrected[id(each)])
+        asked = sorted(shuffled, key=training.is_corrected)
         wanted = options["max_bootstrapped_demos"]
         asked = asked[: wanted + (options["max_fruitless"] or 3 * wanted + 4)]
         program = optimizer.compile(program, teacher=teacher, trainset=asked)
@@ -214,7 +169,7 @@ def _question(training: Training, demo: Any) -> str:
     return question_of({name: demo[name] for name in names if name in demo})
 
 
-def _miprov2(training: Training, made: list[Any], scored: list[Any]) -> Any:
+def _miprov2(training: Training) -> Any:
     dspy = load_dspy("optimize_node")
     options = training.options
     optimizer = dspy.MIPROv2(
@@ -235,11 +190,11 @@ def _miprov2(training: Training, made: list[Any], scored: list[Any]) -> Any:
     size = options["minibatch_size"]
     return optimizer.compile(
         training.predictor.deepcopy(),
-        trainset=made,
-        valset=scored,
+        trainset=training.made,
+        valset=training.scored,
         num_trials=options["num_trials"],
-        minibatch=len(scored) > size,
-        minibatch_size=min(size, len(scored)),
+        minibatch=len(training.scored) > size,
+        minibatch_size=min(size, len(training.scored)),
         **{
             name: options[name]
             for name in (
@@ -254,7 +209,7 @@ def _miprov2(training: Training, made: list[Any], scored: list[Any]) -> Any:
     )
 
 
-def _gepa(training: Training, made: list[Any], scored: list[Any]) -> Any:
+def _gepa(training: Training) -> Any:
     dspy = load_dspy("optimize_node")
     options = training.options
     gepa: Any = import_module("dspy.teleprompt.gepa")
@@ -266,16 +221,16 @@ def _gepa(training: Training, made: list[Any], scored: list[Any]) -> Any:
         return dspy.Prediction(score=value, feedback=why or f"This answer scores {value:g} of 1.")
 
     def is_over(state: Any) -> bool:
-        return training.is_over()
+        return training.is_over
 
     optimizer = dspy.GEPA(
         metric,
         max_metric_calls=options["max_metric_calls"]
         or training.calls
-        or 6 * (len(made) + len(scored)),
+        or 6 * (len(training.made) + len(training.scored)),
         reflection_lm=training.teacher,
         instruction_proposer=gepa.InstructionProposer(adapter=training.adapter),
-        reflection_minibatch_size=min(options["reflection_minibatch_size"], len(made)),
+        reflection_minibatch_size=min(options["reflection_minibatch_size"], len(training.made)),
         candidate_selection_strategy=options["candidate_selection_strategy"],
         use_merge=False,  # there is one instruction, and nothing to merge
         num_threads=training.concurrency,
@@ -283,10 +238,12 @@ def _gepa(training: Training, made: list[Any], scored: list[Any]) -> Any:
         seed=training.seed,
         gepa_kwargs={"stop_callbacks": [is_over]},
     )
-    return optimizer.compile(training.predictor.deepcopy(), trainset=made, valset=scored)
+    return optimizer.compile(
+        training.predictor.deepcopy(), trainset=training.made, valset=training.scored
+    )
 
 
-_BY_NAME: Final[Mapping[str, Callable[[Training, list[Any], list[Any]], Any]]] = {
+_BY_NAME: Final[Mapping[str, Callable[[Training], Any]]] = {
     "bootstrap": _bootstrap,
     "miprov2": _miprov2,
     "gepa": _gepa,

@@ -103,7 +103,9 @@ def predictor_of(cls: type[Node], artifact: Artifact) -> NodePredictor:
         if predictor is not None and learned is not None:
             instruction = learned.instruction or predictor.signature.instructions
             predictor.signature = predictor.signature.with_instructions(instruction)
-            predictor.demos = [_demo(predictor.signature, each) for each in learned.examples]
+            predictor.demos = [
+                demo_of(predictor.signature, each.known, each.answer) for each in learned.examples
+            ]
     return made
 
 
@@ -202,9 +204,10 @@ def prompt_example(
     return PromptExample(known_inputs(signature, demo), answer)
 
 
-def _demo(signature: Any, example: PromptExample) -> Any:
-    source = {name: value for name, value in example.known.items() if name != "context"}
-    context = cast(dict[str, Any], example.known.get("context", {}))
+def demo_of(signature: Any, known: Mapping[str, Any], answer: Mapping[str, Any]) -> Any:
+    """The `dspy.Example` of what is known and the answer, by the names of a signature."""
+    source = {name: value for name, value in known.items() if name != "context"}
+    context = cast("Mapping[str, Any]", known.get("context") or {})
     inputs: dict[str, Any] = {}
     for name, info in signature.input_fields.items():
         if is_known(info):
@@ -212,8 +215,8 @@ def _demo(signature: Any, example: PromptExample) -> Any:
                 inputs[name] = source
         elif model_name(name, info) in context:
             inputs[name] = context[model_name(name, info)]
-    outputs = output_values(signature, example.answer)
-    return load_dspy("predictor_of").Example(**inputs, **outputs).with_inputs(*inputs)
+    values = {**inputs, **output_values(signature, answer)}
+    return load_dspy("demo_of").Example(values).with_inputs(*inputs)
 
 
 def _as_predictor(cls: type[Node], given: Any) -> NodePredictor:

@@ -20,9 +20,9 @@ from bae.lm.extras import load_dspy
 from bae.lm.prompts import text_of_question
 from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
 from bae.optimizer.bridge import QUIET, Bridge, OutOfBudget, silence_dspy
-from bae.optimizer.optimizers import Training, run_optimizer, split_validation
+from bae.optimizer.optimizers import run_optimizer
 from bae.optimizer.questions import Reworded, node_like
-from bae.optimizer.splits import is_corrected
+from bae.optimizer.splits import is_corrected, sides
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend
@@ -37,76 +37,131 @@ Role = Literal["student", "teacher"]
 _dspy = load_dspy("optimize_node")
 
 
-async def optimize_part(
-    questions: PartQuestions,
-    examples: list[Any],
-    metric: PartMetric,
-    backends: Mapping[Any, Backend],
-    optimizer: str,
-    options: Mapping[str, Any],
-    *,
-    log: CallLog,
-    reporter: ProgressReporter,
-    budget: Budget | None,
-    seed: int,
-    concurrency: int,
-) -> float | None:
-    """Optimize the predictor of a part, in place, with examples of which no two ask the same.
-    Returns the score of what was found, if it has one: its mean over the validation examples, which
-    candidates are scored on and not made from."""
-    bridge = Bridge(budget)
-    accept = options.get("accept")
-    accept = metric.accept if accept is None else accept
-    adapter = AskingAdapter(bridge, log, backends, questions, reporter)
-    bootstrapped: dict[str, tuple[float, bool]] = {}
-    plain = [_example(questions, each) for each in examples]
-    places = {id(each): index for index, each in enumerate(plain)}
+class Training:
+    """One part of a node in training, with examples of which no two ask the same.
 
-    def score(example: Any, prediction: Any, trace: Any) -> tuple[float, str]:
-        answer = questions.answer(dict(prediction))
-        candidate, question = adapter.candidate, adapter.question
-        place = places[id(example)]
+    For optimizers it has the fresh `predictor`, the examples that candidates are `made` from and
+    those that they are `scored` on, the `student` and the `teacher`, and what scores an answer.
+    """
+
+    def __init__(
+        self,
+        questions: PartQuestions,
+        examples: list[Any],
+        metric: PartMetric,
+        backends: Mapping[Any, Backend],
+        options: Mapping[str, Any],
+        *,
+        log: CallLog,
+        reporter: ProgressReporter,
+        budget: Budget | None,
+        seed: int,
+        concurrency: int,
+    ) -> None:
+        self.options, self.seed, self.concurrency = options, seed, concurrency
+        self.calls = None if budget is None else budget.calls
+        accept = options.get("accept")
+        self.accept: float = metric.accept if accept is None else accept
+        self.student, self.teacher = AskingLM("student"), AskingLM("teacher")
+        self._bridge = Bridge(budget)
+        self.adapter = AskingAdapter(self._bridge, log, backends, questions, reporter)
+        self.predictor = _without_defaults(questions)
+        self._questions, self._metric, self._reporter = questions, metric, reporter
+        self._origins = examples
+        plain = [_example(questions, each) for each in examples]
+        self._places = {id(each): place for place, each in enumerate(plain)}
+        self.made, self.scored = self._split(plain)
+        # With a single question it is both, and a score of it says nothing.
+        self._apart = not {id(each) for each in self.made} & {id(each) for each in self.scored}
+        self._board = Scoreboard(self.scored)
+        self._bootstrapped: dict[str, tuple[float, bool]] = {}
+        """The scores of the teacher's answers by what was asked, and whether they are good."""
+
+    async def run(self, optimizer: str) -> float | None:
+        """Optimize the predictor of the part, in place. Returns the score of what was found, if it
+        has one: its mean over the examples that candidates are scored on and not made from."""
+        adapter, reporter, bridge = self.adapter, self._reporter, self._bridge
+        reporter.report()
+        with silence_dspy():
+            found = await bridge.run(lambda: self._work(optimizer))
+        if bridge.spent is not None:
+            reporter.note(
+                f"the budget ran out, and this is the best until then: {bridge.spent.message}"
+            )
+        best: float | None = None
+        # If all was refused, what was found was never asked, and could not be.
+        if found is not None and (adapter.answered or not adapter.refusals):
+            instruction, predictor = found.signature.instructions, self._questions.predictor
+            predictor.signature = self._questions.signature.with_instructions(instruction)
+            predictor.demos = [_example(self._questions, each) for each in found.demos]
+            if self._apart:
+                best = self._board.mean(adapter.candidate_of(instruction, found.demos))
+        for note in (adapter.note(), self._teacher_note()):
+            if note:
+                reporter.note(note)
+        reporter.phase = "done"
+        reporter.report()
+        return best
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to spend, or to gain."""
+        return self._bridge.spent is not None or self._board.best == 1.0
+
+    @property
+    def threshold(self) -> float:
+        """From which score on an answer is good; 0 would mean none to DSPy."""
+        return self.accept or -1.0
+
+    def is_corrected(self, example: Any) -> bool:
+        """Whether a person corrected the answer of an example."""
+        return is_corrected(self._origins[self._places[id(example)]])
+
+    def value(self, example: Any, given: Any, trace: Any = None) -> float:
+        """The score alone, as DSPy calls a metric: with a trace while it bootstraps."""
+        return self.score(example, given, trace)[0]
+
+    def score(self, example: Any, prediction: Any, trace: Any) -> tuple[float, str]:
+        """The score of an answer, and why; from a thread of the optimizer."""
+        reporter, place = self._reporter, self._places[id(example)]
+        answer = self._questions.answer(dict(prediction))
+        candidate, question = self.adapter.candidate, self.adapter.question
 
         async def judged() -> tuple[float, str]:
-            found = await metric(examples[place], answer, index=place, trace=trace)
+            found = await self._metric(self._origins[place], answer, index=place, trace=trace)
             value = found.value
             reporter.scored += 1
             if reporter.phase == "trying":
-                board.add(candidate, example, value)
-                reporter.best = board.best if apart else None
+                self._board.add(candidate, example, value)
+                reporter.best = self._board.best if self._apart else None
             elif trace is not None:
-                if is_corrected(examples[place]) and answer != questions.answer(dict(example)):
+                if self.is_corrected(example) and answer != self._questions.answer(dict(example)):
                     value = _NEVER  # no other answer replaces a person's
-                bootstrapped[question] = found.value, value >= accept
+                self._bootstrapped[question] = found.value, value >= self.accept
             reporter.report()
             return value, found.why
 
-        return bridge.call(judged)
+        return self._bridge.call(judged)
 
-    training = Training(
-        predictor=_without_defaults(questions),
-        examples=plain,
-        origins=examples,
-        score=score,
-        accept=accept,
-        student=AskingLM("student"),
-        teacher=AskingLM("teacher"),
-        adapter=adapter,
-        seed=seed,
-        concurrency=concurrency,
-        calls=None if budget is None else budget.calls,
-        is_over=lambda: bridge.spent is not None or board.best == 1.0,
-        options=options,
-    )
-    made, scored = split_validation(training)
-    board = Scoreboard(scored)
-    # With a single question it is both, and a score of it says nothing.
-    apart = not {id(each) for each in made} & {id(each) for each in scored}
+    def _split(self, examples: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The examples to make candidates from, and those to score them on. There are some of each,
+        where an optimizer scores candidates."""
+        share = self.options.get("validation")
+        if share is None:
+            return examples, []
+        # By what they were made from: that says which runs they belong to.
+        made, scored = sides(self._origins, share, self.seed)
+        if not made or not scored:  # all of one run
+            half = max(1, round(len(examples) * (1 - share)))
+            return examples[:half], examples[half:] or examples[:half]
+        return [examples[place] for place in made], [examples[place] for place in scored]
 
-    def work() -> Any:
+    def _work(self, optimizer: str) -> Any:
+        """Have an optimizer do its work, in this thread and those that it starts. Returns the
+        predictor that it found; None if there was no budget for that."""
         with _dspy.context(
-            lm=training.student,
-            adapter=adapter,
+            lm=self.student,
+            adapter=self.adapter,
             trace=None,
             callbacks=[],
             send_stream=None,
@@ -114,11 +169,11 @@ async def optimize_part(
             disable_history=True,
             warn_on_type_mismatch=False,
             max_errors=10**9,
-            num_threads=concurrency,
+            num_threads=self.concurrency,
             **{QUIET: True},
         ):
             try:
-                return run_optimizer(optimizer, training, made, scored)
+                return run_optimizer(optimizer, self)
             except OutOfBudget:
                 return None
             except BaseException as error:
@@ -127,27 +182,17 @@ async def optimize_part(
                 clear_frames(error.__traceback__)
                 raise
 
-    reporter.report()
-    with silence_dspy():
-        found = await bridge.run(work)
-    if bridge.spent is not None:
-        reporter.note(
-            f"the budget ran out, and this is the best until then: {bridge.spent.message}"
+    def _teacher_note(self) -> str:
+        """A note if the teacher has answered, and none of its answers is good."""
+        answers = self._bootstrapped.values()
+        if not self.adapter.answered or not answers or any(good for _, good in answers):
+            return ""
+        best = max(score for score, _ in answers)
+        return (
+            f"none of {len(answers)} answers of the teacher were good enough to be examples: it "
+            f"takes a score of {self.accept:g}, and the best had {best:.2g}; give another teacher, "
+            "or a lower accept"
         )
-    best: float | None = None
-    # If all was refused, what was found was never asked, and could not be.
-    if found is not None and (adapter.answered or not adapter.refusals):
-        instruction, predictor = found.signature.instructions, questions.predictor
-        predictor.signature = questions.signature.with_instructions(instruction)
-        predictor.demos = [_example(questions, each) for each in found.demos]
-        if apart:
-            best = board.mean(adapter.candidate_of(instruction, found.demos))
-    for note in (adapter.note(), _teacher_note(bootstrapped, accept) if adapter.answered else ""):
-        if note:
-            reporter.note(note)
-    reporter.phase = "done"
-    reporter.report()
-    return best
 
 
 class AskingLM(_dspy.LM):
@@ -327,18 +372,6 @@ _INSTRUCTIONS: Final = {
 """The names of a proposed and of the current instruction in optimizers."""
 _NEVER: Final = float("-inf")
 """A score that is never good enough."""
-
-
-def _teacher_note(answers: Mapping[str, tuple[float, bool]], accept: float) -> str:
-    """A note if there are answers of the teacher, each with its score, and none of them is good."""
-    if not answers or any(good for _, good in answers.values()):
-        return ""
-    best = max(score for score, _ in answers.values())
-    return (
-        f"none of {len(answers)} answers of the teacher were good enough to be examples: it takes "
-        f"a score of {accept:g}, and the best had {best:.2g}; give another teacher, or a lower "
-        "accept"
-    )
 
 
 class Scoreboard:
