@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from pydantic import ValidationError
 
-from bae.evals.measures import Measures, NodeMeasure, measure
 from bae.evals.report import CaseResult, as_json
-from bae.evals.scoring import Scored, Scoring
+from bae.evals.scoring import Measures, NodeMeasure, Scored, Scoring, measure
 from bae.exceptions import BaeError, BudgetError, GateError, JournalError, describe
 from bae.journal.node_codec import node_codec
 from bae.language_model import is_lm

@@ -14,9 +14,8 @@ from pydantic import BaseModel
 
 from bae.evals.case_types import CaseTypes
 from bae.evals.cases import Case, invalid_cases
-from bae.evals.measures import measure
 from bae.evals.metrics import Score, call_scorer, read_score
-from bae.evals.scoring import Scoring
+from bae.evals.scoring import Scoring, measure
 from bae.exceptions import BaeError
 from bae.lm.extras import need
 from bae.lm.prompts import asked_fields

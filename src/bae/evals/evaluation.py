@@ -22,9 +22,8 @@ from bae.evals.case_runs import (
 from bae.evals.case_types import CaseTypes, every_node
 from bae.evals.cases import Case, invalid_cases
 from bae.evals.judge import Judge
-from bae.evals.measures import contenders_of, differences_of
 from bae.evals.metrics import fields_metric, short
-from bae.evals.report import CaseResult, Evaluation
+from bae.evals.report import CaseResult, Evaluation, contenders_of, differences_of
 from bae.evals.scoring import Scoring
 from bae.language_model import is_lm
 from bae.lm.registry import cached_lm

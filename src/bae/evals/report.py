@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic_core import to_jsonable_python
 
-from bae.evals.intervals import Interval
+from bae.evals.intervals import Interval, interval, paired_difference
 from bae.evals.metrics import short
 from bae.usage import Usage
 
 if TYPE_CHECKING:
+    from bae.evals.case_runs import CaseRun
     from bae.evals.cases import Case
     from bae.evals.metrics import Score
+    from bae.evals.scoring import NodeMeasure
+    from bae.node import Node
 
 FORMAT: Final = "bae-evaluation-1"
 
@@ -277,3 +280,95 @@ def _case_data(result: CaseResult) -> dict[str, Any]:
         "nodes": {n: {"score": s.value, "why": s.why} for n, s in sorted(result.nodes.items())},
         "metadata": as_json(dict(result.case.metadata)),
     }
+
+
+# --- rows of tables ---------------------------------------------------------------------------
+
+
+def contenders_of(
+    runs: Mapping[str, Sequence[CaseRun]], names: Mapping[type[Node], str]
+) -> list[Contender]:
+    """The contenders by name, each with rows for the same node classes, in the order of `names`:
+    those with LM work or a score in any."""
+    rows = {
+        contender: [_node_row(cls, node, cases) for cls, node in names.items()]
+        for contender, cases in runs.items()
+    }
+    every = [row for each in rows.values() for row in each]
+    shown = {row.node for row in every if row.calls or row.judged or row.score is not None}
+    return [
+        Contender(
+            contender,
+            _total(cases),
+            [row for row in rows[contender] if row.node in shown],
+            [each.result for each in cases],
+        )
+        for contender, cases in runs.items()
+    ]
+
+
+def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
+    """Each further contender against the first, over the cases that both have a score for."""
+    found: list[Difference] = []
+    for other in contenders[1:]:
+        first = contenders[0]
+        pairs = [
+            (before.score, after.score)
+            for before, after in zip(first.cases, other.cases, strict=True)
+            if before.score is not None and after.score is not None
+        ]
+        apart = paired_difference([b for b, _ in pairs], [a for _, a in pairs])
+        found.append(Difference(other.name, first.name, apart))
+    return found
+
+
+def _total(runs: Sequence[CaseRun]) -> Row:
+    over = [each.result for each in runs if each.result.outcome != "not run"]
+    scores = [result.score for result in over if result.score is not None]
+    measured = [node for each in runs for node in each.nodes.values()]
+    return _row("", len(over), measured, scores, [result.seconds for result in over])
+
+
+def _node_row(cls: type[Node], name: str, runs: Sequence[CaseRun]) -> Row:
+    measured = [each.nodes[cls] for each in runs if cls in each.nodes]
+    scores = [each.result.nodes[name].value for each in runs if name in each.result.nodes]
+    seconds = [taken for node in measured for taken in node.seconds.values()]
+    return _row(name, len(measured), measured, scores, seconds)
+
+
+def _row(
+    node: str,
+    cases: int,
+    measured: Sequence[NodeMeasure],
+    scores: Sequence[float],
+    seconds: Sequence[float],
+) -> Row:
+    used = Usage.total(each.usage for each in measured)
+    judged = sum(each.judged for each in measured)
+    valid = sum(each.valid for each in measured)
+    taken = sorted(seconds)
+    return Row(
+        node,
+        cases,
+        interval(scores),
+        valid / judged if judged else None,
+        used.calls,
+        used.input_tokens,
+        used.output_tokens,
+        used.cost,
+        sum(taken) / len(taken) if taken else 0.0,
+        _percentile(taken, 0.5),
+        _percentile(taken, 0.95),
+        judged,
+        used.cached_tokens,
+    )
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    """The value below which that share of the others is, interpolated between neighbors."""
+    if not ordered:
+        return 0.0
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

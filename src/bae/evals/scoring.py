@@ -1,25 +1,102 @@
-"""The score of a run: by the metric that was given, or else by all that its case expects, for the
-run as a whole, for the nodes in it, and for the choices of the LM."""
+"""What a run was like: the LM work for each of its node classes, and its score, by the metric that
+was given or else by all that its case expects."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bae.evals.metrics import Score, call_metric, fields_metric
 from bae.exceptions import BaeError
+from bae.history import History
 from bae.threads import in_thread
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.evals.case_types import CaseTypes
     from bae.evals.cases import Case, CaseMetric
-    from bae.evals.measures import Measures
     from bae.evals.metrics import NodeMetric
     from bae.node import Node
+    from bae.place import Place
+    from bae.records import Record
     from bae.result import GraphResult
+    from bae.work import GraphRun, Question, Step
+
+
+@dataclass(slots=True)
+class NodeMeasure:
+    """The LM work for the nodes of one class in one run: their fills, the choices from them, and
+    what their bodies and dependencies asked by themselves."""
+
+    usage: Usage = field(default_factory=Usage)
+    judged: int = 0
+    valid: int = 0
+    seconds: dict[Place, float] = field(default_factory=dict["Place", float])
+    """The time of the LM work for each node that had some."""
+    last: Node | None = None
+    """The last complete node of the class; of the items of a map, that of the last one."""
+    chose: list[type[Node] | type[None] | None] = field(
+        default_factory=list["type[Node] | type[None] | None"]
+    )
+    """What the LM chose from the nodes of the class, in the run itself and not in graphs inside;
+    None where it was asked and made no valid choice."""
+
+
+Measures: TypeAlias = "dict[type[Node], NodeMeasure]"
+"""The LM work of one run by node class, in the order in which the classes were met."""
+
+
+def measure(records: Iterable[Record]) -> Measures:
+    """What the records of a run say, taken in their order.
+
+    An answer that chooses and fills at once counts for the choosing node, valid or not: an invalid
+    one may not say which node it fills. A question that was cut off has the usage of its answers so
+    far.
+    """
+    measured: Measures = {}
+    history = History(records)
+    for step in _in_order(history.run):
+        if step.node_type is None:
+            continue
+        questions = [*step.questions]
+        if not step.whole and not questions:
+            continue
+        node = measured.setdefault(step.node_type, NodeMeasure())
+        if step.whole:
+            node.last = step.node
+        if step.choice is not None and step.graph is history.run:
+            node.chose.append(step.choice.chosen)
+        for question in questions:
+            _count(node, step, question)
+    return measured
+
+
+def _in_order(graph: GraphRun) -> Iterator[Step]:
+    """The steps of a graph and of those inside it; items of a map in their order, since which of
+    them ended last is chance."""
+    for step in graph.trace:
+        yield step
+        for source in step.sources.values():
+            for inner in sorted(
+                source.graphs, key=lambda each: each.item.index if each.item else -1
+            ):
+                yield from _in_order(inner)
+
+
+def _count(node: NodeMeasure, step: Step, question: Question) -> None:
+    node.usage += question.paid
+    node.judged += len(question.answers)
+    node.valid += sum(answer.attempt.verdict == "valid" for answer in question.answers)
+    # The time of a failed question says nothing about the node; where one answer chose and filled,
+    # the choice has the time.
+    by_choice = question is step.fill and step.filled_by is not question
+    if question.state == "done" and not by_choice:
+        by_runner = question.asker.kind in ("fill", "choice")
+        taken = question.took if by_runner else question.usage.seconds
+        node.seconds[step.place] = node.seconds.get(step.place, 0.0) + taken
 
 
 _NOT_REACHED: Final = Score(0.0, "the run did not reach it")
