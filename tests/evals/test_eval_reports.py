@@ -7,8 +7,6 @@ import io
 import itertools
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -124,17 +122,6 @@ async def test_the_json_has_everything_and_is_the_same_each_time_but_for_times_a
     assert case["run_id"].startswith("eval-")
     assert first["contenders"][0]["cases"][2]["metadata"] == {"at": "x"}
     assert first["differences"][0]["score"]["n"] == 3
-
-
-@pytest.mark.once
-def test_evaluations_need_no_package_beyond_pydantic() -> None:
-    code = (
-        "import sys, bae.evals; bae.evals.evaluate; bae.evals.load_cases; bae.evals.Evaluation;"
-        "print({'dspy', 'pydantic_evals', 'optuna', 'rich', 'typer'} & set(sys.modules))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-
-    assert ran.stdout.strip() == "set()", ran.stderr
 
 
 # What reports have of a case
