@@ -195,19 +195,6 @@ def test_a_schema_is_a_closed_object_with_titles_of_classes_alone():
     assert "title" not in said["$defs"]["Inner"]["properties"]["name"]
 
 
-def test_two_models_of_one_name_are_told_apart():
-    def make(kind: type) -> type[BaseModel]:
-        return create_model("Twin", __module__=kind.__name__, value=(kind, ...))
-
-    one, two = node_of(twin=(make(int), ...)), node_of(twin=(make(str), ...))
-    said = route_schema({"One": one, "Two": two})
-    branches = said["properties"]["answer"]["anyOf"]
-    refs = [branch["properties"]["fields"]["properties"]["twin"]["$ref"] for branch in branches]
-    kinds = [said["$defs"][ref.rpartition("/")[2]]["properties"]["value"]["type"] for ref in refs]
-
-    assert kinds == ["integer", "string"]
-
-
 def test_a_choice_is_an_enum_of_names_and_fields_come_with_those_that_can_be_filled():
     assert route_schema({"A": None, "None": None}) == {
         "type": "object",
@@ -528,6 +515,3 @@ async def test_a_strict_node_with_resolved_fields_and_maps_is_filled_and_complet
     }
     assert node._private == ["made"]
     assert lm.prompts[1].question.fields == ("until",)
-
-
-# Every type of the table is one that a schema can say

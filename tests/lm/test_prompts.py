@@ -34,7 +34,7 @@ from bae.lm import Prompt, Turn
 from bae.lm.backend import Question
 from bae.lm.prompts import fill_prompt
 from end_node import EndNode
-from toy_backend import ToyBackend, choose, route
+from toy_backend import ToyBackend, choose
 
 
 class Out(EndNode):
@@ -88,21 +88,6 @@ async def test_the_source_is_shown_under_its_class_name_and_what_was_looked_up_u
     assert result.trace[-1].model_dump() == {"weather": "rain", "message": "hm", "top": "coat"}
 
 
-async def test_the_schema_is_beside_the_text_and_not_in_it():
-    prompt = await prompt_of(Out(text="x"))
-
-    assert prompt.schema == {
-        "type": "object",
-        "title": "Out",
-        "properties": {"text": {"type": "string"}},
-        "required": ["text"],
-        "additionalProperties": False,
-    }
-    assert prompt.text == 'Out\n\n{"Out":{"text":"x"}}'
-    for word in ("properties", "required", "schema"):
-        assert word not in prompt.text
-
-
 async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():
     class Fork(Node):
         x: int = 3
@@ -118,18 +103,6 @@ async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():
         '{"Fork":{"x":3}}'
     )
     assert lm.prompts[0].schema["properties"]["choice"]["enum"] == ["Out", "None"]
-
-
-async def test_a_choice_that_can_be_filled_at_once_says_so():
-    class Fork(Node):
-        async def __call__(self) -> Out | None: ...
-
-    lm = ToyBackend(route("Out", text="x"))
-    await lm.decide(Fork())
-
-    assert lm.prompts[0].text == (
-        'Choose what comes next, and make it. "None" is to stop here.\n\n{"Fork":{}}'
-    )
 
 
 @pytest.mark.parametrize("name", ["Größe", "Box[int]", "X" * 100, "a.b c/d"])
@@ -418,7 +391,7 @@ def otherwise(value: Any) -> Any:
             return value
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=60)
 @given(HEAPS)
 def test_equal_nodes_make_equal_prompts_whatever_the_order_they_were_made_in(values: Any):
     one, two = Heap(**values), Heap(**otherwise(values))

@@ -122,12 +122,6 @@ async def test_an_lm_that_is_no_backend_is_given_the_instruction():
     assert [asked.instruction for asked in fills] == [RATE] * 3
 
 
-async def test_the_instruction_stays_when_a_wrong_answer_is_asked_for_again():
-    lm = ToyBackend({"text": 3}, {"text": "fine"})
-    await Graph(start=Article).arun(Article(text="Hi"), lm)
-    assert first_lines(lm) == [RATE, RATE]
-
-
 async def test_a_subclass_has_no_instruction_of_its_parents_and_a_generic_class_keeps_its_own():
     class Short(Rating):
         pass
@@ -176,14 +170,6 @@ async def test_the_words_of_a_triple_quoted_text_have_no_indentation():
 def test_words_that_are_none_are_refused(name, text):
     with pytest.raises(TypeError, match=rf"NodeConfig\({name}="):
         NodeConfig(**{name: text})
-
-
-async def test_a_learned_instruction_replaces_the_written_one():
-    lm = ToyBackend(lambda prompt: {"text": "fine"})
-    learned = WithPrompts(lm, {Rating: NodePrompts(fill=LearnedPrompt("Judge."))})
-    await Graph(start=Article).arun(Article(text="Hi"), learned)
-    assert first_lines(lm) == ["Judge."]
-    assert learned.get_stats() == {"optimized": 1, "naive": 0}
 
 
 # Descriptions

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from bae.exceptions import BaeLMError, text_of
 from bae.lm import http
 from bae.lm.extras import is_there, load_dspy
-from bae.lm.http import connection_error, malformed_error, status_error, timeout_error
+from bae.lm.http import connection_error, malformed_error
 from bae.lm.prompts import Prompt, text_of_json
 from bae.lm.provider_schemas import closed, for_claude, is_strict, unfit
 
@@ -148,7 +148,6 @@ def _channel(model: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 def error_for(who: str, error: Exception) -> BaeLMError:
     """The error to raise in place of one that DSPy raised. DSPy has one family of errors, whichever
     of its engines the request went through."""
-    status: int | None = getattr(error, "status", None)
     match error:
         case _dspy.LMNotConfiguredError():
             return _not_sent(
@@ -171,30 +170,22 @@ def error_for(who: str, error: Exception) -> BaeLMError:
                 error,
                 f"pip install {error.name or 'litellm'}",
             )
-        case _dspy.LMBillingError():
-            refused = _answered(who, error, 402)
-            refused.retryable = False  # some report it with the status of a rate limit
-            return refused
-        case _dspy.LMTimeoutError() if status is None:
-            return timeout_error(who, None, error)
         case _dspy.LMServerError() if _is_made_up(error):
             if any(isinstance(cause, ValueError) for cause in _causes(error)):
                 return malformed_error(who, error)
             return connection_error(who, error)
-        case _dspy.LMTransportError():
-            return connection_error(who, error)
         case _:
             pass
-    for kind, usual in _STATUSES:
-        if isinstance(error, kind):
-            return _answered(who, error, usual)
-    if isinstance(error, _dspy.LMProviderError):
-        if status is None or status < 400:
-            return malformed_error(who, error)
-        return _answered(who, error, status)
-    if isinstance(error.__cause__, Exception):  # what an LM of the user's own has raised
-        found = http.error_for(who, error.__cause__, None)
+    if isinstance(error, _dspy.LMError):
+        raised: Any = error
+        raised.message = str(raised.message).partition(_ADVICE)[0]
+        raised.headers = _headers(error)
+    # What an LM of the user's own has raised is the cause of an error of DSPy's.
+    for each in (error, error.__cause__):
+        found = http.error_for(who, each, None) if isinstance(each, Exception) else None
         if isinstance(found, BaeLMError):
+            if isinstance(error, _dspy.LMBillingError):
+                found.retryable = False  # some report it with the status of a rate limit
             return found
     return BaeLMError(
         f"{who} could not ask the model",
@@ -205,14 +196,6 @@ def error_for(who: str, error: Exception) -> BaeLMError:
 
 def _not_sent(message: str, code: str, error: Exception, fix: str) -> BaeLMError:
     return BaeLMError(message, code=code, sent=False, cause=error, fix=fix)
-
-
-def _answered(who: str, error: Any, status: int) -> BaeLMError:
-    headers = _headers(error)
-    if error.retry_after is not None:
-        headers["retry-after"] = str(error.retry_after)
-    said = error.message.partition(_ADVICE)[0] if isinstance(error.message, str) else ""
-    return status_error(who, error.status or status, said, headers=headers, cause=error)
 
 
 def _is_made_up(error: Exception) -> bool:
@@ -239,16 +222,6 @@ def _causes(error: Exception) -> Iterator[BaseException]:
 
 _ADVICE = "\n\n"
 """What follows in a message of DSPy's is advice, and not on bae."""
-
-_STATUSES = (
-    (_dspy.LMRateLimitError, 429),
-    (_dspy.LMTimeoutError, 504),
-    (_dspy.LMServerError, 500),
-    (_dspy.LMAuthError, 401),
-    (_dspy.LMUnsupportedModelError, 404),
-    (_dspy.LMInvalidRequestError, 400),
-)
-"""What an error has for a status where it names none."""
 
 _NOT_SENT = frozenset(
     {

@@ -254,22 +254,22 @@ def _connected(error: BaseException | None) -> bool:
 
 _FAILURES: Final[dict[str, int | str]] = {
     **dict.fromkeys(("APITimeoutError", "ModelRequestTimeout", "ModelTimeoutError"), "timeout"),
-    **dict.fromkeys(("TimeoutException", "TimeoutError"), "timeout"),
+    **dict.fromkeys(("TimeoutException", "TimeoutError", "LMTimeoutError"), "timeout"),
     **dict.fromkeys(("APIConnectionError", "ModelConnectionError"), "connection"),
+    **dict.fromkeys(("LMTransportError",), "connection"),
     **dict.fromkeys(("ConnectionError", "EOFError", "StreamError", "TransportError"), "connection"),
     **dict.fromkeys(("APIResponseValidationError", "DecodingError"), "malformed"),
-    **dict.fromkeys(("ModelAPIError", "UnexpectedModelBehavior"), "malformed"),
-    "APIStatusError": 500,
-    "ModelRequestRejectedError": 400,
-    "ModelAuthenticationError": 401,
-    "ModelQuotaExceededError": 402,
-    "ModelNotFoundError": 404,
-    "ModelRateLimitError": 429,
-    "ModelServerError": 500,
+    **dict.fromkeys(("ModelAPIError", "UnexpectedModelBehavior", "LMProviderError"), "malformed"),
+    **dict.fromkeys(("ModelRequestRejectedError", "LMInvalidRequestError"), 400),
+    **dict.fromkeys(("ModelAuthenticationError", "LMAuthError"), 401),
+    **dict.fromkeys(("ModelQuotaExceededError", "LMBillingError"), 402),
+    **dict.fromkeys(("ModelNotFoundError", "LMUnsupportedModelError"), 404),
+    **dict.fromkeys(("ModelRateLimitError", "LMRateLimitError"), 429),
+    **dict.fromkeys(("APIStatusError", "ModelServerError", "LMServerError"), 500),
     "ModelUnavailableError": 503,
 }
-"""What the errors of Anthropic's SDK, PydanticAI, httpx and Python mean: a kind of failure, or the
-HTTP status where they have none."""
+"""What the errors of Anthropic's SDK, PydanticAI, DSPy, httpx and Python mean: a kind of failure,
+or the HTTP status where they have none."""
 
 _IN_STREAM: Final = {
     "invalid_request_error": 400,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from bae.exceptions import BaeLMError
-from bae.lm.json_schemas import (
+from bae.lm.schemas import (
     Schema,
     alternatives,
     as_schema,

@@ -21,9 +21,8 @@ from bae.core_schemas import computed_schemas, field_schema
 from bae.draft import hold
 from bae.exceptions import BaeLMError, NodeError, text_of
 from bae.language_model import scene
-from bae.lm.json_schemas import notes_on
 from bae.lm.requests import Prompt, Question, Turn
-from bae.lm.schemas import choice_schema, fill_schema, has_schema
+from bae.lm.schemas import choice_schema, fill_schema, has_schema, notes_on
 from bae.plan import plan_of
 
 if TYPE_CHECKING:

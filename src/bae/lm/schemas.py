@@ -1,20 +1,25 @@
-"""JSON schemas of the answers that a model is asked for."""
+"""JSON schemas: those of the answers that a model is asked for, how to read one, and an outline of
+one in the few words that a model needs to see of it. A grammar holds a local model to the schema,
+but does not tell it what the fields are for."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import PydanticOmit
 
 from bae.core_schemas import fields_schema
-from bae.lm.json_schemas import Schema, changed
 
 if TYPE_CHECKING:
     from bae.node import Node
+
+Schema = dict[str, Any]
 
 
 def fill_schema(cls: type[Node], names: tuple[str, ...]) -> Schema:
@@ -121,3 +126,192 @@ class _Asked(GenerateJsonSchema):
         if isinstance(said, str) and "title" in found and said in self._documented:
             del found["description"]
         return found
+
+
+# --- an outline -------------------------------------------------------------------------------
+
+
+def outline(schema: Mapping[str, Any]) -> str:
+    """The form of an answer: `{"top": string (a specific garment), "size": "S" | "M"}`, one field
+    to a line. Inside itself a type is only named, and of very many values the first are shown."""
+    writer = _Outline(definitions_of(schema))
+    fields = writer.fields(writer.definitions[""], ())
+    return "\n".join(["{", ",\n".join(f"  {field}" for field in fields), "}"]) if fields else "{}"
+
+
+def notes_on(schema: Schema) -> str:
+    """The bounds of a value and its description, in words; empty where there are none."""
+    notes: list[str] = []
+    # The size of a tuple can be seen.
+    for low, high, unit in () if "prefixItems" in schema else _RANGES:
+        match schema.get(low), schema.get(high):
+            case None, None:
+                pass
+            case None, most:
+                notes.append(f"at most {most}{unit}")
+            case least, None:
+                notes.append(f"at least {least}{unit}")
+            case least, most:
+                notes.append(f"{least} to {most}{unit}")
+    notes += [note.format(schema[key]) for key, note in _NOTES.items() if key in schema]
+    if schema.get("description"):
+        notes.append(" ".join(schema["description"].split()))
+    return "; ".join(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outline:
+    """Writes types. `within` are the names of those that a type is inside of."""
+
+    definitions: dict[str, Schema]
+
+    def fields(self, schema: Schema, within: tuple[str, ...]) -> list[str]:
+        required = schema.get("required", ())
+        return [
+            f"{json.dumps(name, ensure_ascii=False)}{'' if name in required else '?'}: "
+            f"{self.text(as_schema(each), within)}"
+            for name, each in as_schema(schema.get("properties")).items()
+        ]
+
+    def text(self, schema: Schema, within: tuple[str, ...]) -> str:
+        """The type of a value and, in brackets, its bounds and description."""
+        notes = notes_on(schema)
+        kind = self.type_of(schema, within)
+        return f"{kind} ({notes})" if notes else kind
+
+    def type_of(self, schema: Schema, within: tuple[str, ...]) -> str:
+        if "$ref" in schema:
+            name = name_in(schema["$ref"])
+            found = self.definitions.get(name, {})
+            return name if name in within else self.text(found, (*within, name))
+        options = alternatives(schema)
+        if options is not None:
+            return " | ".join(dict.fromkeys(self.text(each, within) for each in options))
+        if "allOf" in schema:
+            return " & ".join(self.text(as_schema(each), within) for each in schema["allOf"])
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if values is not None:
+            told = " | ".join(json.dumps(each, ensure_ascii=False) for each in values)
+            return told if len(told) <= _MOST_LISTED else f"{told[:_MOST_LISTED]} …"
+        match schema.get("type", "any"):
+            case "array":
+                first = [
+                    self.text(as_schema(each), within) for each in schema.get("prefixItems", ())
+                ]
+                items = first or [self.text(as_schema(schema.get("items")), within), "..."]
+                return f"[{', '.join(items)}]"
+            case "object" if "properties" in schema:
+                return f"{{{', '.join(self.fields(schema, within))}}}"
+            case "object":
+                keys = {"type": "string", **as_schema(schema.get("propertyNames"))}
+                values = as_schema(schema.get("additionalProperties"))
+                return f"{{{self.text(keys, within)}: {self.text(values, within)}, ...}}"
+            case "string":
+                return schema.get("format", "string")
+            case "boolean":
+                return "true | false"
+            case kind:
+                return kind
+
+
+# --- reading a schema -------------------------------------------------------------------------
+
+
+def as_schema(given: Any) -> Schema:
+    """A schema as a dict; `true`, which allows everything, as an empty one."""
+    return cast(Schema, given) if isinstance(given, dict) else {}
+
+
+def definitions_of(schema: Mapping[str, Any]) -> dict[str, Schema]:
+    """The targets of references, by name: the definitions, and the schema as a whole, which has
+    the empty name."""
+    named = {name: as_schema(each) for name, each in schema.get("$defs", {}).items()}
+    return {**named, "": {key: value for key, value in schema.items() if key != "$defs"}}
+
+
+def name_in(reference: str) -> str:
+    """The name that a reference points to."""
+    return reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~").removeprefix("#")
+
+
+def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
+    """For each definition, the names of those that a value of it can have inside."""
+    direct = {
+        name: {name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part}
+        for name, schema in definitions.items()
+    }
+    found: dict[str, set[str]] = {}
+    for name in definitions:
+        reached: set[str] = set()
+        ahead = list(direct[name])
+        while ahead:
+            each = ahead.pop()
+            if each not in reached:
+                reached.add(each)
+                ahead += direct.get(each, ())
+        found[name] = reached
+    return found
+
+
+def is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Whether a value of the schema can have another of the same kind inside."""
+    return any(name in below for name, below in reachable(definitions_of(schema)).items())
+
+
+def parts(schema: Any) -> Iterator[Schema]:
+    """The schema and every schema in it, at any depth."""
+    part = as_schema(schema)
+    yield part
+    for each in inner(part):
+        yield from parts(each)
+
+
+def inner(part: Schema) -> list[Any]:
+    """The schemas in a schema; examples, defaults and constants are none."""
+    found: list[Any] = []
+    changed(part, found.append)
+    return found
+
+
+def changed(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:
+    """A copy of a schema in which the schemas inside are changed."""
+    made: Schema = {}
+    for key, value in schema.items():
+        if key in MAPS and isinstance(value, dict):
+            made[key] = {name: change(each) for name, each in cast(Schema, value).items()}
+        elif key in LISTS and isinstance(value, list):
+            made[key] = [change(each) for each in cast(list[Any], value)]
+        else:
+            made[key] = change(value) if key in SINGLE and isinstance(value, dict) else value
+    return made
+
+
+def alternatives(schema: Schema) -> list[Schema] | None:
+    """The schemas of which a value fits one, where there are such."""
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return [{**schema, "type": each} for each in cast(list[str], kind)]
+    found = schema.get("anyOf", schema.get("oneOf"))
+    return None if found is None else [as_schema(each) for each in found]
+
+
+_MOST_LISTED: Final = 1000
+"""Characters of the listed values of a field. The grammar knows all of them."""
+
+_RANGES: Final = (
+    ("minLength", "maxLength", " characters"),
+    ("minItems", "maxItems", " items"),
+    ("minProperties", "maxProperties", " items"),
+    ("minimum", "maximum", ""),
+)
+_NOTES: Final = {
+    "exclusiveMinimum": "above {}",
+    "exclusiveMaximum": "below {}",
+    "multipleOf": "a multiple of {}",
+    "pattern": "like {}",
+}
+
+# The keywords whose value is, or has inside, further schemas: by name, in a list, or one.
+MAPS: Final = frozenset({"properties", "$defs", "patternProperties"})
+LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+SINGLE: Final = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})
