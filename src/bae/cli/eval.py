@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
@@ -44,7 +43,6 @@ from bae.cli.signals import work
 from bae.cli.wording import cost, count
 from bae.evals import evaluate as run_cases
 from bae.evals import load_cases, load_dataset
-from bae.evals.cases import DATASETS
 from bae.evals.evaluation import check_metrics
 from bae.exceptions import BaeError
 from bae.usage import Usage
@@ -253,21 +251,13 @@ def _cases(
     data: str, graph: Graph[Any, Any], evaluators: list[str], *, own_metric: bool
 ) -> list[Case]:
     """The cases in a file. The evaluators of a dataset are not needed if a metric scores them."""
-    if evaluators:
-        if own_metric or Path(data).suffix.lower() not in DATASETS:
-            why = "--metric scores the cases" if own_metric else f"{data} is none"
-            raise refused(
-                f"--evaluator is for a dataset of pydantic-evals, and {why}", fix="leave one out"
-            )
-        found = {each: load_object(each, "--evaluator") for each in evaluators}
-        for reference, cls in found.items():
-            if not isinstance(cls, type):
-                raise refused(
-                    f"--evaluator {reference} is no class",
-                    fix="name a class of evaluators, which the dataset names too",
-                )
-        return load_dataset(data, graph, [*found.values()])
+    classes = {each: load_object(each, "--evaluator") for each in evaluators}
+    for each, cls in classes.items():
+        if not isinstance(cls, type):
+            raise refused(f"--evaluator {each} is no class", fix="name the class of evaluators")
     try:
+        if classes:
+            return load_dataset(data, graph, [*classes.values()], own_metric=own_metric)
         return load_cases(data, graph, own_metric=own_metric)
     except BaeError as error:
         if error.fix and "load_dataset(" in error.fix:  # the fix for a program
