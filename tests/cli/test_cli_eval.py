@@ -148,7 +148,7 @@ SCRIPTS = {
     "fails": [],
     "parked": [{}, {"answer": "x"}],
 }
-"""Every run begins a script anew."""
+"""Every run starts a script again."""
 RUN = ("run", "app.py", "--set", "text=a", "--lm", "scripted:good.json")
 
 
@@ -283,7 +283,7 @@ def test_several_lms_have_a_row_each_and_their_difference(evaluate):
 
 def test_a_failed_case_scores_nothing_and_the_command_beside_it_shows_its_run(bae):
     done = bae("eval", "app.py:Careful", "--data", "cases.jsonl")
-    assert done.code == 0, done.err  # the others came to their ends
+    assert done.code == 0, done.err  # the others ended
     assert row(done.out, "total")[0] == "0.67"
     assert "of 3 cases, 1 failed" in done.out
     assert "failed  late: " in done.out

@@ -1,4 +1,4 @@
-"""A run while it goes on, as a tree and as lines: what is shown of it, and that nothing a run holds
+"""A run in progress, as a tree and as lines: what is shown of it, and that nothing a run holds
 can break the display, nor the display the run."""
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def without_times(text: str) -> str:
 
 class Seen:
     """A run under a tree and under lines: the frames at the moments when it calls `look`, the whole
-    tree, the lines, and what it came to."""
+    tree, the lines, and what it raised."""
 
     def __init__(self, tree: LiveTree | None, **size: Any) -> None:
         self.tree = tree or LiveTree(console(**size))
@@ -415,7 +415,7 @@ async def test_of_a_map_of_many_items_only_those_in_progress_have_rows_and_few_h
             ["Fails", "weather"],
             "TimeoutError: no answer from the weather service",
         ),
-        (DoesWithout(), [], ["calm"], "its default stands"),
+        (DoesWithout(), [], ["calm"], "its default is used"),
         (ugh, [ValueError("down")], ["Day"], "ValueError: down"),
         (ugh, [{"mood": "groggy"}, ValueError("down")], ["Day"], "ValueError: down"),
         (ugh, [{"mood": "groggy"}, Outfit, ValueError("down")], ["Outfit"], "ValueError: down"),
@@ -806,7 +806,7 @@ async def test_the_tree_is_drawn_over_itself_and_stays_when_the_run_is_over():
     assert "✓ Packed" in unescaped(left)
 
 
-async def test_the_tree_is_off_the_screen_while_somebody_is_asked():
+async def test_the_tree_is_off_the_screen_while_a_person_is_asked():
     tree = LiveTree(console())
     written = tree.console.file.getvalue
     with tree:
@@ -986,7 +986,7 @@ async def test_fields_that_code_will_give_are_not_said_to_come_from_an_lm():
 # What others print.
 
 
-def test_what_others_print_stands_above_the_tree_in_whole_lines(monkeypatch: pytest.MonkeyPatch):
+def test_what_others_print_is_above_the_tree_in_whole_lines(monkeypatch: pytest.MonkeyPatch):
     # No fixture: pytest has its own streams in a test.
     streams = SimpleNamespace(out=Terminal(), err=Terminal())
     monkeypatch.setattr(sys, "stdout", streams.out)

@@ -1,5 +1,5 @@
 """`bae run` at a real terminal: what is shown and asked, Ctrl-C wherever it comes, and that a run
-goes on afterwards without doing anything twice."""
+is resumed afterwards without doing anything twice."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def logs(terminal: Session, folder: Path, line: str) -> None:
 
 
 def resume_command(screen: str) -> list[str]:
-    """The command that is said to go on with the run, as its words."""
+    """The command that resumes the run, as its words."""
     line = next(each for each in screen.splitlines() if each.startswith("resume with: bae "))
     return line.removeprefix("resume with: bae ").split()
 
@@ -390,7 +390,7 @@ def test_an_answer_is_a_whole_line_and_an_empty_one_is_given_on_purpose(folder):
         terminal.shows("name  Ana", "note  ''")
 
 
-def test_what_led_to_a_question_stands_above_it_and_is_not_shown_twice(folder):
+def test_what_led_to_a_question_is_above_it_and_is_not_shown_twice(folder):
     with Session(folder, "run", "app.py", "-i", "umbrellas", columns=80) as terminal:
         asked = terminal.shows("? Print it?  Review.approved", "approved (y/n):")
         above = asked.partition("? Print it?  Review.approved")[0]

@@ -130,7 +130,7 @@ class RunView:
         return over if work.since is None else over + now - work.since
 
     def sources(self, step: Step) -> dict[tuple[str, str], Source]:
-        """The sources of a step, without those that came to nothing before the run was resumed."""
+        """The sources of a step, without those that did not finish before the run was resumed."""
         every = step.sources.items()
         return {key: each for key, each in every if each.items_done or not self._is_old(each)}
 
@@ -152,7 +152,7 @@ class RunView:
         return work.state if work.state in ("done", "failed", "waiting") else "cancelled"
 
     def _is_old(self, work: Work) -> bool:
-        """Whether it came to nothing before the run was resumed, and may now."""
+        """Whether it did not finish before the run was resumed, and may now."""
         return work.state != "done" and work.ended is not None and work.ended < self.since
 
     def asking(self, by: Step | Source) -> Question | None:

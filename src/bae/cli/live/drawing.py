@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _TURNS: Final = 10
 """Turns of a spinner in a second."""
 _WIDEST: Final = 80
-"""Cells of a value after which its note stands: else that were far from the others."""
+"""Cells that a value has at most beside a note, so that notes are near."""
 
 State = Literal["coming", "going", "done", "failed", "cancelled", "waiting"]
 """How far something is. What is `waiting` waits for a person."""
@@ -26,7 +26,7 @@ Guides = tuple[bool, ...]
 
 @dataclass(slots=True)
 class Row:
-    """A row: where it stands, what it is of, and up to three things to say."""
+    """A row: its place in the tree, what it is of, and up to three things to say."""
 
     guides: Guides
     kind: Literal["node", "field", "lm", "choice", "item", "text", "error", "more"]

@@ -101,7 +101,7 @@ def _asking_rows(
 
 
 def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> Iterator[Row]:
-    """What stands below the row of a field: what an LM does for it, and the graphs that run for
+    """What is below the row of a field: what an LM does for it, and the graphs that run for
     it."""
     asking = view.asking(source)
     if asking is not None and source.kind != "map":  # answers to several items are all mixed up
@@ -155,7 +155,7 @@ def _field_rows(
         if source is not None:
             _describe_source(view, row, source, now)
             if source.state == "failed" and step.whole:
-                row.note += " · its default stands"
+                row.note += " · its default is used"
         elif name in plans:
             _describe_field(view, step, plans[name], row, behind)
         yield source, row

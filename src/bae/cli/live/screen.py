@@ -184,7 +184,7 @@ def _spinning(display: Display, said: str) -> Text:
 
 class Redrawn:
     """What `picture` gives, drawn again a few times a second in a thread of its own, from `start`
-    to `stop`. What others print meanwhile, log handlers included, stands above it."""
+    to `stop`. What others print meanwhile, log handlers included, is above it."""
 
     def __init__(self, console: Console, picture: Callable[[], RenderableType]) -> None:
         self._console = console
