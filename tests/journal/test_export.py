@@ -148,39 +148,6 @@ async def test_runs_are_loaded_in_the_order_they_had(tmp_path):
         assert [info.updated for info in await journal.runs()] == [i.updated for i in before]
 
 
-async def test_a_store_that_has_no_way_of_its_own_to_put_a_run_does_it_in_steps(tmp_path):
-    first = MemoryJournal()
-    await put(first, "a", "waiting")
-    await first.answer("a", "2:A.x", '"because"')
-    run = await first.read("a")
-    async with MemoryJournal() as journal:
-        await Journal.put(journal, run)
-        same(await journal.read("a"), run)
-        with refused("bae-run-exists"):
-            await Journal.put(journal, run)
-
-
-async def test_a_run_that_cannot_be_stored_to_its_end_is_not_there():
-    class Full(MemoryJournal):
-        put = Journal.put  # that of a store which has none of its own
-
-        async def answer(self, run_id: str, gate: str, value: str) -> bool:
-            raise JournalError("the disk is full", code="bae-journal-full")
-
-    first = MemoryJournal()
-    await put(first, "a", "waiting")
-    await first.answer("a", "2:A.x", '"because"')
-    journal = Full()
-    with pytest.raises(JournalError, match="the disk is full"):
-        await journal.put(await first.read("a"))
-    assert await journal.runs() == []
-    await put(journal, "a")
-    before = await journal.read("a")
-    with pytest.raises(JournalError, match="the disk is full"):
-        await journal.put(await first.read("a"), replace=True)
-    assert await journal.read("a") == before
-
-
 async def test_a_forked_run_is_exported_whole(tmp_path):
     async with MemoryJournal() as journal:
         await put(journal, "parent")

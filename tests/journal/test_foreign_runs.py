@@ -58,7 +58,6 @@ async def read(journal: Journal, run: StoredRun) -> None:
 FOREIGN: dict[str, Callable[[Journal, StoredRun], Awaitable[Any]]] = {
     "load": lambda journal, run: journal.load(as_file(run)),
     "put": lambda journal, run: journal.put(run),
-    "put of any store": lambda journal, run: Journal.put(journal, run),
     "RecordedRuns": recorded,
     "RecordedRuns.of": read,
 }

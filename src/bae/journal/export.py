@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from dataclasses import replace as with_other
 from pathlib import Path
-from time import time
 from typing import IO, Any, Final, Literal, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -31,7 +30,6 @@ from bae.journal.store import (
     check_listed,
     check_run,
     is_listed,
-    not_replaced,
 )
 from bae.private_files import private, put_in_place
 from bae.threads import in_thread_to_the_end
@@ -90,29 +88,6 @@ async def load(
     path = Path(cast(StrPath, source))
     with opened(path) as file:
         return await _load_runs(journal, read_runs(file, str(path)), existing, unfinished)
-
-
-async def put(journal: Journal, run: StoredRun, replace: bool = False) -> None:
-    """`Journal.put` for a store without one of its own: all of a run or nothing, as far as the
-    other methods of a store allow."""
-    check_run(run)
-    info, run_id = run.info, run.info.run_id
-    old = await _take_out(journal, run_id) if replace else None
-    try:
-        claim = await journal.create(run_id, info.graph, run.shape, info.shape, run.lines)
-        try:
-            for gate, answer in run.answers.items():
-                await journal.answer(run_id, gate, answer)
-            await journal.release(claim, info.status, (), info.waiting, info.error)
-        except BaseException:
-            with suppress(JournalError):
-                await journal.release(claim, "cancelled", ())
-            await journal.delete([run_id])
-            raise
-    except BaseException:
-        if old is not None:
-            await put(journal, old)
-        raise
 
 
 def write_run(run: StoredRun) -> Iterator[bytes]:
@@ -236,7 +211,7 @@ class RecordedRuns(Journal):
             fix="load it into a journal: await SQLiteJournal(…).load(path)",
         )
 
-    create = append = release = claim = answer = fork = rewrite = delete = older = _refuse
+    create = append = release = claim = answer = fork = rewrite = put = delete = older = _refuse
 
     def note(self, claim: Claim, line: Line) -> None:
         """Nothing: no run can be claimed here."""
@@ -365,21 +340,6 @@ def _damaged(
     """An error that names the file and the line."""
     message, fix = f"{where}: {what}", _FIXES[code]
     return JournalError(message, run_id=run_id, code=code, cause=cause, fix=fix)
-
-
-async def _take_out(journal: Journal, run_id: str) -> StoredRun | None:
-    """Delete a run that is to be replaced, and return it."""
-    try:
-        old = await journal.read(run_id)
-    except JournalError as error:
-        if error.code != "bae-run-unknown":
-            raise
-        return None
-    if not await journal.delete([run_id]):
-        info = (await journal.read(run_id)).info
-        owned = info.lease_until is not None and info.lease_until > time()
-        raise not_replaced(run_id, info.owner if owned else None)
-    return old
 
 
 async def _write_runs(

@@ -246,6 +246,12 @@ class Journal(ABC):
         nothing of the old lines may be left in the store's file."""
 
     @abstractmethod
+    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
+        """Store a run that was read elsewhere, with how it ended: all of it, or nothing. If there
+        is a run of its id, this is refused with `bae-run-exists`, unless it is to be replaced: then
+        the old run is kept if this fails."""
+
+    @abstractmethod
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run whose lines a fork shares stays, unless the fork
         is deleted too, and so does one that a process works on."""
@@ -316,14 +322,6 @@ class Journal(ABC):
         for status in statuses:
             check_listed(status, get_args(Status))
         return await self.delete(await self.older(time() - age, statuses))
-
-    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
-        """Store a run that was read elsewhere, with how it ended: all of it, or nothing. If there
-        is a run of its id, this is refused with `bae-run-exists`, unless it is to be replaced: then
-        the old run is kept if this fails."""
-        from bae.journal.export import put
-
-        await put(self, run, replace)
 
     async def export(
         self,
@@ -451,16 +449,3 @@ def check_version(line: Line, run_id: str) -> None:
             run_id=run_id,
             fix="update bae (the package bae-graphs)",
         )
-
-
-def not_replaced(run_id: str, owner: str | None) -> JournalError:
-    """The error for a run that cannot be replaced: a living `owner` works on it, or it has forks
-    that share its lines."""
-    if owner is not None:
-        what, code = f"it is in progress, owned by {owner}", "bae-run-owned"
-        fix = "wait for its end, or load the file into another journal"
-    else:
-        what, code = "other runs share its lines", "bae-run-exists"
-        fix = "delete the runs that were forked from it first, or load into another journal"
-    what = f"run {run_id!r} was not replaced: {what}"
-    return JournalError(what, code=code, run_id=run_id, fix=fix)

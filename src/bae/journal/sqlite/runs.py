@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter
 
-from bae.exceptions import describe
+from bae.exceptions import JournalError, describe
 from bae.journal.sqlite.lease import Fence, SQLiteClaim, has_died, is_alive
 from bae.journal.sqlite.schema import LINES_OF_A_RUN, as_journal_error, failure, is_busy
 from bae.journal.sqlite.writer import Work, add_lines
@@ -37,7 +37,6 @@ from bae.journal.store import (
     check_run,
     check_version,
     is_listed,
-    not_replaced,
 )
 
 T = TypeVar("T")
@@ -124,7 +123,7 @@ class RunTables(Journal):
                 )
                 old = db.execute(query, (info.run_id,)).fetchone()
                 if old is not None:
-                    raise not_replaced(info.run_id, old[0] if is_alive(*old) else None)
+                    raise _not_replaced(info.run_id, old[0] if is_alive(*old) else None)
             run_key, _ = add_run(
                 db,
                 info.run_id,
@@ -393,6 +392,19 @@ def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
             db.execute("delete from runs where run = ?", (run,))
             db.execute("delete from answers where run = ?", (run,))
     return deleted
+
+
+def _not_replaced(run_id: str, owner: str | None) -> JournalError:
+    """The error for a run that cannot be replaced: a living `owner` works on it, or it has forks
+    that share its lines."""
+    if owner is not None:
+        what, code = f"it is in progress, owned by {owner}", "bae-run-owned"
+        fix = "wait for its end, or load the file into another journal"
+    else:
+        what, code = "other runs share its lines", "bae-run-exists"
+        fix = "delete the runs that were forked from it first, or load into another journal"
+    what = f"run {run_id!r} was not replaced: {what}"
+    return JournalError(what, code=code, run_id=run_id, fix=fix)
 
 
 def _info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
