@@ -246,13 +246,6 @@ def test_a_file_that_imports_from_its_package_without_an_init_is_said_how_to_be_
     assert load("rel.main").graph.name == "first"
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="hints may name it there")
-def test_a_name_that_is_defined_further_down_is_said_to_need_a_future_import():
-    write("app.py", GRAPH.replace("from __future__ import annotations", "").replace("None", "Late"))
-    error = refused("app.py")
-    assert "from __future__ import annotations" in (error.fix or "")
-
-
 def test_a_function_that_fails_was_called_and_not_imported():
     write("app.py", "def create_graph():\n    1 / 0\n")
     assert refused("app.py").message == "app.py:create_graph() failed, app.py:2"

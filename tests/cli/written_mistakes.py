@@ -110,6 +110,13 @@ graph = Graph(start=Ask)
 """
 
 
+def refused(
+    name: str, source: str, *said: str, code: str = "bae-module-failed", future: bool = True
+) -> Mistake:
+    """A file that cannot even be imported."""
+    return Mistake(name, code, source, said, "import", future)
+
+
 ROUTES = [
     Mistake(
         "no return type",
@@ -659,51 +666,35 @@ DURABLE = [
     ),
 ]
 IMPORTS = [
-    Mistake(
+    refused(
         "sync body",
-        "bae-node-sync-call",
         "class Ask(Node):  # here\n    def __call__(self) -> Answer: ...\n",
-        ("Ask.__call__ is not a coroutine function", "write `async def __call__(self) -> …`"),
-        "import",
+        "Ask.__call__ is not a coroutine function",
+        "write `async def __call__(self) -> …`",
+        code="bae-node-sync-call",
     ),
-    Mistake(
+    refused(
         "config that is none",
-        "bae-node-config",
         'class Ask(Node):  # here\n    node_config = {"llm": "local"}\n',
-        ("no NodeConfig", 'write `node_config = NodeConfig(lm="…")`'),
-        "import",
+        "no NodeConfig",
+        'write `node_config = NodeConfig(lm="…")`',
+        code="bae-node-config",
     ),
-    Mistake(
-        "syntax",
-        "bae-module-failed",
-        "class Ask(Node)  # here\n    question: str\n",
-        ("SyntaxError", "expected ':'"),
-        "import",
+    refused(
+        "syntax", "class Ask(Node)  # here\n    question: str\n", "SyntaxError", "expected ':'"
     ),
-    Mistake(
-        "package that is not there",
-        "bae-module-failed",
-        "import numpyy  # here\n",
-        ("No module named 'numpyy'", "install what has the module numpyy"),
-        "import",
-    ),
-    Mistake(
+    refused(
         "node for a class",
-        "bae-module-failed",
         'graph = Graph(start=Answer(text=""))  # here\n',
-        ("Graph takes Node classes, not Answer(text=''): give the class, Answer",),
-        "import",
+        "Graph takes Node classes, not Answer(text=''): give the class, Answer",
     ),
-    Mistake(
+    refused(
         "model for a node class",
-        "bae-module-failed",
         "graph = Graph(start=Mood)  # here\n",
-        ("Mood is a BaseModel; make it a Node: class Mood(Node)",),
-        "import",
+        "Mood is a BaseModel; make it a Node: class Mood(Node)",
     ),
-    Mistake(
+    refused(
         "dep that was called",
-        "bae-module-failed",
         """
         async def ask_name() -> str:
             return "Ana"
@@ -712,70 +703,41 @@ IMPORTS = [
         class Ask(Node):  # here
             name: Annotated[str, Dep(ask_name())]
         """,
-        ("Dep(ask_name(…)): give the function itself: Dep(ask_name)",),
-        "import",
+        "Dep(ask_name(…)): give the function itself: Dep(ask_name)",
     ),
-    Mistake(
+    refused(
         "no annotation",
-        "bae-module-failed",
         'class Ask(Node):  # here\n    question = ""\n',
-        ("A non-annotated attribute was detected: `question = ''`",),
-        "import",
+        "A non-annotated attribute was detected: `question = ''`",
     ),
-    Mistake(
+    refused(
         "bound that is none",
-        "bae-module-failed",
         'class Ask(Node):  # here\n    number: int = Field(gt="a")\n',
-        ("'gt' must be coercible to an integer",),
-        "import",
+        "'gt' must be coercible to an integer",
     ),
-    Mistake(
+    refused(
         "program that ends",
-        "bae-module-failed",
         "import sys\n\nsys.exit(3)  # here\n",
-        ('put what runs the program under if __name__ == "__main__":',),
-        "import",
+        'put what runs the program under if __name__ == "__main__":',
     ),
-    Mistake(
+    refused(
         "no graph",
-        "bae-module-no-graph",
         "class Ask(Node):\n    async def __call__(self) -> Answer: ...\n",
-        ("neither `graph` nor `create_graph()`", "write graph = Graph(start=YourFirstNode)"),
-        "import",
+        "neither `graph` nor `create_graph()`",
+        "write graph = Graph(start=YourFirstNode)",
+        code="bae-module-no-graph",
     ),
-    Mistake(
+    refused(
         "graph of another name",
-        "bae-module-no-graph",
         "refunds = Graph(start=Answer)\n",
-        ("neither `graph` nor `create_graph()`", "name a graph or a first node: app.py:refunds"),
-        "import",
-    ),
-    Mistake(
-        "graph that is text",
-        "bae-module-no-graph",
-        'graph = "Answer"\n',
-        ("app.py:graph is no Graph: its type is str",),
-        "import",
-    ),
-    Mistake(
-        "graph forgotten",
-        "bae-module-no-graph",
-        "def create_graph():\n    Graph(start=Answer)\n",
-        ("app.py:create_graph() is no Graph: its type is NoneType",),
-        "import",
-    ),
-    Mistake(
-        "graph that fails",
-        "bae-module-failed",
-        "def create_graph():\n    return Graph(start=1 // 0)  # here\n",
-        ("app.py:create_graph() failed", "ZeroDivisionError"),
-        "import",
+        "neither `graph` nor `create_graph()`",
+        "name a graph or a first node: app.py:refunds",
+        code="bae-module-no-graph",
     ),
 ]
 BEFORE_3_14 = [
-    Mistake(
+    refused(
         "class further down",
-        "bae-module-failed",
         """
         class Ask(Node):
             async def __call__(self) -> Later: ...  # here
@@ -787,32 +749,27 @@ BEFORE_3_14 = [
 
         graph = Graph(start=Ask)
         """,
-        ("name 'Later' is not defined", "write `from __future__ import annotations`"),
-        "import",
+        "name 'Later' is not defined",
+        "write `from __future__ import annotations`",
         future=False,
     ),
-    Mistake(
+    refused(
         "name that is nowhere",
-        "bae-module-failed",
         "def get() -> Nowhere:  # here\n    return 1\n",
-        ("name 'Nowhere' is not defined", "define Nowhere"),
-        "import",
+        "name 'Nowhere' is not defined",
+        "define Nowhere",
         future=False,
     ),
-    Mistake(
+    refused(
         "dep that is text",
-        "bae-module-failed",
         'class Ask(Node):\n    name: Annotated[str, Dep("get_name")]  # here\n',
-        ("Dep('get_name'): give it something to call: a function",),
-        "import",
+        "Dep('get_name'): give it something to call: a function",
         future=False,
     ),
-    Mistake(
+    refused(
         "gate without a question",
-        "bae-module-failed",
         "class Ask(Node):\n    fine: Annotated[bool, Gate()]  # here\n",
-        ("missing 1 required positional argument: 'question'",),
-        "import",
+        "missing 1 required positional argument: 'question'",
         future=False,
     ),
 ]
