@@ -111,33 +111,8 @@ class Outside:
         self.when.append((what, len(lines), steps))
 
 
-class Filler:
-    """An LM whose answers follow from what it is asked."""
-
-    def __init__(self, outside: Outside) -> None:
-        self._outside = outside
-
-    async def make(self, node: Any, target: Any) -> Any:
-        await self._outside.act(f"lm make {target.__name__} {node!r}", number(node) % 3)
-        return target(**_fields(target, number(node), node))
-
-    async def decide(self, node: Any) -> Any:
-        await self._outside.act(f"lm decide {node!r}", number(node) % 3)
-        chosen = _chosen(_offered(node), dict(node))
-        return None if chosen is NoneType else chosen(**_fields(chosen, number(node), node))
-
-    async def choose_type(self, types: Any, context: Any) -> Any:
-        await self._outside.act(f"lm choose {dict(context)!r}", number(dict(context)) % 3)
-        return _chosen(types, context)
-
-    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
-        seed = number(target.__name__, dict(resolved), source)
-        await self._outside.act(f"lm fill {target.__name__} {seed}", seed % 4)
-        return target(**resolved, **_fields(target, seed, source))
-
-
-class FillerBackend(Backend):
-    """The same as a backend: it chooses and fills in one call, and answers wrongly at times."""
+class Filler(Backend):
+    """An LM whose answers follow from what it is asked, and are wrong at times."""
 
     model = "filler"
     first_wait = 0.0
@@ -167,12 +142,6 @@ class FillerBackend(Backend):
         return Answer(json.dumps({"answer": routed}))
 
 
-def _offered(node: Any) -> Any:
-    from bae.plan import plan_of
-
-    return plan_of(type(node), strict=True).offered
-
-
 def _chosen(types: Any, context: Any) -> Any:
     """A loop is left when the node says so; elsewhere it depends."""
     if "left" in context:
@@ -194,37 +163,24 @@ def _fields(target: Any, seed: int, source: Any) -> dict[str, Any]:
 # The programs
 
 
+@dataclass(repr=False)
 class Made:
     """A program: its text, and what it is run with. With `retries`, what fails may be done again
     from its beginning; with `parked`, gates are answered by hand, and the run is parked until
     then; `in_vain` is one that would do more if sources were asked early."""
 
-    graph: Graph[Any, Any]
-    outside: Outside
-    names: Any
-
-    def __init__(
-        self,
-        text: str,
-        retries: bool,
-        prefetch: bool,
-        backend: bool,
-        one_call: bool,
-        parked: bool,
-        in_vain: bool = False,
-    ) -> None:
-        self.text = text
-        self.retries = retries
-        self.prefetch = prefetch
-        self.backend = backend
-        self.one_call = one_call
-        self.parked = parked
-        self.in_vain = in_vain
+    text: str
+    retries: bool
+    prefetch: bool
+    one_call: bool
+    parked: bool
+    in_vain: bool
+    graph: Graph[Any, Any] = field(init=False)
+    outside: Outside = field(init=False)
+    names: Any = field(init=False)
 
     def __repr__(self) -> str:
-        options = (
-            f"{self.retries=} {self.prefetch=} {self.backend=} {self.one_call=} {self.parked=}"
-        )
+        options = f"{self.retries=} {self.prefetch=} {self.one_call=} {self.parked=}"
         return f"# {options}\n{self.text}"
 
     def build(self) -> Made:
@@ -246,9 +202,7 @@ class Made:
 
     @property
     def lm(self) -> Any:
-        if self.backend:
-            return FillerBackend(self.outside, one_call=self.one_call)
-        return Filler(self.outside)
+        return Filler(self.outside, one_call=self.one_call)
 
     @property
     def stand_ins(self) -> dict[Any, Any]:
@@ -559,5 +513,5 @@ def made_graphs(draw: Any, *, gates: bool = True) -> Made:
             _function(d)
     _graph(d, "main", "main", gates, 4)
     text = "\n".join(d.lines) + "\n"
-    flags = d.maybe(), d.maybe(), d.maybe(), gates and d.maybe()
+    flags = d.maybe(), d.maybe(), gates and d.maybe()
     return Made(text, d.retries, *flags, d.in_vain)
