@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from bae.optimizer.comparison import Comparison
     from bae.optimizer.improvement import Improvement
 
-AS_GOOD: Final = ("there already", "no better than what is there")
-"""Verdicts that leave something as good in the directory."""
 _COLUMNS: Final = (
     Column("", right=False),
     Column("BEFORE", rank=2),
@@ -81,8 +79,7 @@ def print_result(
         if found.kept:
             ended.error.add_note(how_to_resume(found))
         raise ended.error
-    as_good = any(part.verdict in AS_GOOD for part in found.parts)
-    if ended.code or not found.done or not (found.files or as_good):
+    if ended.code or not found.useful:
         raise Exit(ended.code or exits.FAILED)
 
 
@@ -130,7 +127,6 @@ def how_to_resume(found: Improvement) -> str:
 def _as_data(found: Improvement, file: str, error: BaseException | None) -> dict[str, Any]:
     """The result, for JSON."""
     asked = found.calls
-    earlier = asked.earlier.calls
     return {
         "graph": found.graph.name,
         "journal": file,
@@ -154,8 +150,8 @@ def _as_data(found: Improvement, file: str, error: BaseException | None) -> dict
         ],
         "calls": {
             "made": asked.calls,
-            "earlier": earlier,
-            "repeated": asked.from_log + asked.joined - earlier,
+            "earlier": asked.earlier.calls,
+            "repeated": asked.repeated,
             "kept": found.kept,
         },
         "spent": asdict(found.budget.usage),
@@ -233,8 +229,8 @@ def _usage(found: Improvement) -> Iterator[str]:
     earlier = asked.earlier.calls
     calls = count(asked.calls, "LM call")
     yield f"{calls} now, {asked.calls + earlier:,} in all" if earlier else calls
-    if again := asked.from_log + asked.joined - earlier:
-        yield f"{again:,} asked again at no cost"
+    if asked.repeated:
+        yield f"{asked.repeated:,} asked again at no cost"
     in_all = " in all" if earlier else ""
     if used.tokens:
         yield f"{count(used.tokens, 'token')}{in_all}"

@@ -52,6 +52,11 @@ class CallStatistics:
     joined: int
     earlier: Usage = field(default_factory=Usage)
 
+    @property
+    def repeated(self) -> int:
+        """How many questions were asked again, and answered at no cost."""
+        return self.from_log + self.joined - self.earlier.calls
+
 
 class CallLog:
     """A file of all answers that an optimization was given: `CallLog("calls.sqlite")`.

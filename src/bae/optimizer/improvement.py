@@ -191,6 +191,13 @@ class Improvement:
             if not part.written and is_written(part.verdict, force=True, certain=False)
         ]
 
+    @property
+    def useful(self) -> bool:
+        """Whether it is done, and the directory has something better than the plain prompts: new,
+        or from before and as good as what was learned now."""
+        as_good = ("there already", "no better than what is there")
+        return self.done and any(part.written or part.verdict in as_good for part in self.parts)
+
     async def _examples(self) -> dict[type[Node], list[PartResult]]:
         """Read the journal, hold a share of its runs out, and count what there is for each node."""
         from bae.optimizer.examples import examples_from
