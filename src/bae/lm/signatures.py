@@ -231,8 +231,10 @@ def _free(name: str, others: Collection[str]) -> str:
     return name
 
 
-_CALL = frozenset({"_trace", "config", "demos", "lm", "new_signature", "prediction", "signature"})
-"""Arguments of a predictor's call that are no inputs."""
+_CALL = frozenset(
+    {"_trace", "bae", "config", "demos", "lm", "new_signature", "prediction", "signature"}
+)
+"""Arguments of a predictor's call that are no inputs, and where an example is from, in examples."""
 
 _TAKEN: Any = (
     type,

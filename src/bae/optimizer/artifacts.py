@@ -85,14 +85,16 @@ class Artifact(BaseModel):
 
     def keeping(self, before: Artifact | None, parts: Iterable[Part]) -> Artifact:
         """The same, with these parts as they were `before`, and how those were made."""
-        made, found = self.made, self.model_copy()
+        found = self.model_copy()
         for part in parts:
-            setattr(found, part, getattr(before, part, None))
-            if before is not None and getattr(found, part) and made and before.made:
-                kept = {**made.kept, part: before.made.kept.get(part, before.made)}
-                made = made.model_copy(update={"kept": kept})
-                found.sources = {**before.sources, **found.sources}
-        found.made = made
+            kept = getattr(before, part, None)
+            setattr(found, part, kept)
+            if before is None or kept is None:
+                continue
+            found.sources = {**before.sources, **found.sources}
+            if found.made is not None and before.made is not None:
+                how = {**found.made.kept, part: before.made.kept.get(part, before.made)}
+                found.made = found.made.model_copy(update={"kept": how})
         return found
 
 

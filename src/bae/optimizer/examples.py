@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -110,13 +111,10 @@ async def examples_from(
 
     def convert() -> list[Any]:
         examples: list[Any] = []
-        times: list[float] = []
         for each in found:
-            try:
+            # A serializer, or a computed field, may need what is missing.
+            with suppress(BaeLMError):
                 examples.append(example_of(each, secrets))
-            except BaeLMError:  # a serializer, or a computed field, that needs what is missing
-                continue
-            times.append(each.corrected_at)
         if len(examples) < len(found):
             log.warning(
                 "%s of %s left out: what an LM saw there cannot be shown without what no journal "
@@ -124,7 +122,7 @@ async def examples_from(
                 count_steps(len(found) - len(examples)),
                 graph.name,
             )
-        return with_corrections(examples, times)
+        return with_corrections(examples)
 
     # In a thread however few they are: importing DSPy alone takes seconds.
     return await in_thread(convert)
@@ -163,6 +161,7 @@ def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
         "source": {type(node).__name__: seen},
         "types": [_address(type(node)), _address(transition.next_type)],
         "by": "body" if plan_of(type(node)).written else "lm",
+        "corrected_at": transition.corrected_at,
     }
     return example.with_inputs(*inputs)
 
@@ -210,9 +209,8 @@ def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
 
 
 def _with_origin(made: Any, example: Any, corrected: Sequence[str]) -> Any:
-    if BAE not in made:  # a node may have a field of that name
-        run_id = str(example.get("run_id") or "")
-        made[BAE] = {"run_id": run_id, "root": root_of(example), "corrected": [*corrected]}
+    run_id = str(example.get("run_id") or "")
+    made[BAE] = {"run_id": run_id, "root": root_of(example), "corrected": [*corrected]}
     return made
 
 

@@ -35,24 +35,20 @@ def question_of(example: Any) -> str:
     return _text([sorted(_outputs(example)), _inputs(example)])
 
 
-def with_corrections(examples: Iterable[Any], times: Sequence[float] = ()) -> list[Any]:
-    """The examples, where the answer that a person gave replaces every other
-    one to the same question, and is marked as corrected there: of several the newest, where there
-    are `times`, or else that which comes first. They are those of `examples_from`, and stay as they
-    are: what is changed is a copy."""
-    given = list(examples)
-    asked = [questions_of(each).get("fill") for each in given]
-    best: dict[str, Any] = {}
-    for place in sorted(range(len(times)), key=lambda place: -times[place]) or range(len(given)):
-        question = asked[place]
-        if question is not None and given[place].get("corrected"):
-            best.setdefault(question, given[place])
-    if not best:
-        return given
-    return [
-        each if question not in best else _answered_as(each, best[question])
-        for each, question in zip(given, asked, strict=True)
-    ]
+def with_corrections(examples: Iterable[Any]) -> list[Any]:
+    """The examples, where the answer that a person gave replaces every other one to the same
+    question, and is marked as corrected there: of several the newest, or else that which comes
+    first. They are those of `examples_from`, and stay as they are: what is changed is a copy."""
+    given = [(each, questions_of(each).get("fill")) for each in examples]
+    best: dict[str | None, Any] = {}
+    for each, question in sorted(given, key=lambda pair: -_corrected_at(pair[0])):
+        if question is not None and each.get("corrected"):
+            best.setdefault(question, each)
+    return [_answered_as(each, best.get(question, each)) for each, question in given]
+
+
+def _corrected_at(example: Any) -> float:
+    return metadata_of(example).get("corrected_at", 0.0)
 
 
 def distinct(examples: Sequence[Any]) -> list[Any]:
@@ -66,9 +62,7 @@ def distinct(examples: Sequence[Any]) -> list[Any]:
 
 def is_corrected(example: Any) -> bool:
     """Whether a person corrected the answer in an example of one part."""
-    about = metadata_of(example)
-    # A node may have a field of that name.
-    return about.keys() == {"run_id", "root", "corrected"} and bool(about["corrected"])
+    return bool(metadata_of(example).get("corrected"))
 
 
 def without(example: Any, parts: Collection[str]) -> Any:
@@ -153,7 +147,7 @@ def split(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> tuple[
     of equal questions there one is kept, so that a score counts none twice: where runs repeat
     themselves, less than the share is held out, and perhaps nothing. `split_apart` says what was
     left out. The answer that a person corrected counts for all equal questions; where there
-    are several, the first that is given does.
+    are several, the newest does.
     """
     return split_apart(examples, held_out, seed)[:2]
 
@@ -206,7 +200,7 @@ def _by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
     """The places of the examples of each run, in an order that the seed and their words decide."""
     groups: dict[str, list[tuple[str, int]]] = {}
     for place, example in enumerate(examples):
-        text = _example_text(example)
+        text = _text(dict(example.items()))
         # One that comes from no run is a group of its own, with equal ones.
         groups.setdefault(root_of(example) or text, []).append((text, place))
     ordered = sorted(groups, key=lambda root: (_number(seed, root), root))
@@ -226,7 +220,3 @@ def _held(sizes: list[int], share: float) -> int:
 
 def _number(seed: int, root: str) -> str:
     return sha256(f"{seed}:{root}".encode("utf-8", "backslashreplace")).hexdigest()
-
-
-def _example_text(example: Any) -> str:
-    return json.dumps(dict(example.items()), sort_keys=True, default=str)
