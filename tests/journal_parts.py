@@ -2,10 +2,11 @@
 one from a process of their own."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ async def ended(journal: Journal, run_id="run", count=1, *, status="ended", **fi
     """A run with so many lines that is over."""
     claim = await begun(journal, run_id, count, **fields)
     await journal.release(claim, status, [])
+
+
+def execute(path: Path, *statements: str) -> list[Any]:
+    """Do something with a file behind the back of its journal; the rows of the last statement."""
+    rows: list[Any] = []
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            rows = connection.execute(statement).fetchall()
+    return rows
 
 
 @contextmanager

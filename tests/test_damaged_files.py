@@ -35,6 +35,7 @@ from bae.optimizer import (
 )
 from bae.testing import ScriptedLM, replaying
 from end_node import EndNode
+from journal_parts import execute
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -326,9 +327,8 @@ def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(ru
             SQLiteJournal(file) as other,
         ):
             await other.runs()
-            with closing(sqlite3.connect(file)) as db, suppress(sqlite3.IntegrityError):
-                db.execute(f"update runs set {column} = {value} where id = 'parked'")
-                db.commit()
+            with suppress(sqlite3.IntegrityError):
+                execute(file, f"update runs set {column} = {value} where id = 'parked'")
             listed = {info.run_id: info for info in await other.runs()}
             assert {"done", "failed", "forked"} <= listed.keys()
             assert len(listed) == 4
@@ -347,12 +347,10 @@ def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(ru
             assert not damaged or {error.run_id for error in held} == {"parked"}
             await GRAPH.arun(Begin.model_construct(words=[]), lm(), journal=journal, run_id="new")
             assert (await other.read("new")).info.run_id == "new"
-            with closing(sqlite3.connect(file)) as db:
-                (is_busy, *_) = db.execute("pragma wal_checkpoint(truncate)").fetchone()
+            ((is_busy, *_),) = execute(file, "pragma wal_checkpoint(truncate)")
             assert not is_busy, "an error holds what the tables were"
 
-    with closing(sqlite3.connect(runs / "runs.db")) as db:
-        columns = [row[1] for row in db.execute("pragma table_info(runs)")]
+    columns = [row[1] for row in execute(runs / "runs.db", "pragma table_info(runs)")]
     values = cycle(["cast(x'ff' as text)", "'[[1]]'", "x'ff'", "9e999", "x'ff'"])
     for column in columns[1:]:
         for value in (next(values), next(values)):
@@ -366,9 +364,7 @@ async def test_an_export_leaves_no_damaged_run_out_and_is_one_that_can_be_loaded
 ):
     file = tmp_path / "runs.db"
     file.write_bytes((runs / "runs.db").read_bytes())
-    with closing(sqlite3.connect(file)) as db:
-        db.execute(f"update runs set {column} = {value} where id = 'parked'")
-        db.commit()
+    execute(file, f"update runs set {column} = {value} where id = 'parked'")
     async with SQLiteJournal(file) as journal:
         with pytest.raises(JournalError):
             await journal.export(tmp_path / "all.jsonl")

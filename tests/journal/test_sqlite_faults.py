@@ -17,7 +17,7 @@ import pytest
 
 from bae import JournalError
 from bae.journal import SQLiteJournal
-from journal_parts import begun, ended, ids, line, lines, numbers, program, refused
+from journal_parts import begun, ended, execute, ids, line, lines, numbers, program, refused
 
 pytestmark = pytest.mark.once
 
@@ -177,7 +177,7 @@ READ_ONLY = """
 import asyncio, os, sys
 from bae import JournalError
 from bae.journal import SQLiteJournal
-from journal_parts import begun, ended, ids, line
+from journal_parts import begun, ended, execute, ids, line
 
 path = sys.argv[1]
 if not os.getuid():
@@ -257,27 +257,21 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(path, conten
 
 
 async def test_the_database_of_another_program_is_refused_and_left_alone(path):
-    with sqlite3.connect(path) as connection:
-        connection.execute("create table theirs (x)")
-    connection.close()
+    execute(path, "create table theirs (x)")
     await is_refused_and_left_alone(path, "bae-journal-foreign")
 
 
 async def test_a_journal_of_a_newer_format_is_refused_and_left_alone(path):
     await filled(path, 1, 1)
-    with sqlite3.connect(path) as connection:
-        connection.execute("pragma user_version = 99")
-        connection.execute("pragma journal_mode = delete")
-    connection.close()
+    execute(path, "pragma user_version = 99")
+    execute(path, "pragma journal_mode = delete")
     await is_refused_and_left_alone(path, "bae-journal-version")
 
 
 async def test_a_line_that_a_newer_bae_has_written_is_refused(path):
     await filled(path, 2, 3)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("select distinct version from lines").fetchall() == [(1,)]
-        connection.execute("update lines set version = 99 where id = (1 << 32) + 2")
-    connection.close()
+    assert execute(path, "select distinct version from lines") == [(1,)]
+    execute(path, "update lines set version = 99 where id = (1 << 32) + 2")
     async with SQLiteJournal(path) as journal:
         with refused("bae-journal-version") as error:
             await journal.read("r0")
@@ -325,9 +319,7 @@ async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
 )
 async def test_a_damaged_line_is_found_and_named(path, change, says):
     await filled(path, 3, 12)
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"{change} and id >> 32 = 2")
-    connection.close()
+    execute(path, f"{change} and id >> 32 = 2")
     async with SQLiteJournal(path) as journal:
         with refused("bae-journal-damaged") as error:
             await journal.read("r1")
@@ -346,9 +338,7 @@ async def test_a_damaged_line_is_found_and_named(path, change, says):
 )
 async def test_a_damaged_run_is_named(path, change):
     await filled(path, 3, 2)
-    with sqlite3.connect(path) as connection:
-        connection.execute(change)
-    connection.close()
+    execute(path, change)
     async with SQLiteJournal(path) as journal:
         with refused("bae-journal-damaged") as error:
             await journal.read("r1")
@@ -361,9 +351,7 @@ async def test_a_missing_line_of_what_a_fork_shares_is_found(path):
     async with SQLiteJournal(path) as journal:
         await ended(journal, count=5)
         await journal.fork("run", "fork", 4, lines(4, 6))
-    with sqlite3.connect(path) as connection:
-        connection.execute("delete from lines where id & 4294967295 = 3")
-    connection.close()
+    execute(path, "delete from lines where id & 4294967295 = 3")
     async with SQLiteJournal(path) as journal:
         with refused("bae-journal-damaged") as error:
             await journal.read("fork")

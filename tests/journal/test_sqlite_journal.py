@@ -22,7 +22,7 @@ from bae.journal.sqlite.lease import has_died, process_name
 from bae.journal.sqlite.runs import page_query
 from bae.journal.sqlite.schema import LINES_OF_A_RUN
 from bae.journal.store import Rewrite
-from journal_parts import begun, ended, ids, line, numbers, printed, program, refused
+from journal_parts import begun, ended, execute, ids, line, numbers, printed, program, refused
 
 pytestmark = pytest.mark.once
 
@@ -97,9 +97,7 @@ async def test_a_commit_waits_for_the_disk_unless_told_otherwise(path, durabilit
         await ended(journal)
         connection = journal._workers[0].desk.connect()  # the setting is nowhere but there
         assert connection.execute("pragma synchronous").fetchone() == (synchronous,)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
-    connection.close()
+    assert execute(path, "pragma journal_mode") == [("wal",)]
 
 
 async def test_several_journals_make_one_file_at_once(path):
@@ -453,9 +451,7 @@ async def test_many_runs_are_deleted_in_pieces_with_all_their_lines(path):
         assert await journal.delete(names) == 121
         await ended(journal, "new", 2)
         assert await numbers(journal, "stays") == [0, 1, 2]
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("select count(*) from lines").fetchone() == (5,)
-    connection.close()
+    assert execute(path, "select count(*) from lines") == [(5,)]
 
 
 async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(path):
@@ -493,9 +489,7 @@ async def test_a_redaction_of_many_runs_writes_the_file_anew_once_and_only_if_it
 async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
     async with SQLiteJournal(path) as journal:
         await ended(journal, count=2, at=0.0)
-    with sqlite3.connect(path) as connection:
-        found = connection.execute("select * from readable order by run, n").fetchall()
-    connection.close()
+    found = execute(path, "select * from readable order by run, n")
     assert found[1] == ("run", 1, "StepStarted", "1970-01-01 00:00:01", "", 0, '{"x": 1}')
 
 
@@ -531,8 +525,7 @@ async def test_what_the_dead_have_left_can_be_replaced_and_deleted_and_so_are_th
         owner.communicate()
     async with SQLiteJournal(path) as journal:
         await ended(journal)
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("select * from owners").fetchall() == []
+    assert execute(path, "select * from owners") == []
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no such rights")
