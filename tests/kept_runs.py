@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated
 
 from bae import Dep, Node, Recall
+from bae.journal import Journal, MemoryJournal
 
 
 class Trouble(Exception):
@@ -74,3 +76,12 @@ class Packed(Node):
 
     async def __call__(self) -> None:
         WORLD.do("packed")
+
+
+async def killed(journal: Journal, lines: int | None = None, run_id: str = "one") -> MemoryJournal:
+    """A journal with the run as a process leaves it that is killed after so many lines, or now."""
+    stored = await journal.read(run_id)
+    info = replace(stored.info, status="running", owner=None, lease_until=None, error="")
+    left = MemoryJournal()
+    await left.put(replace(stored, info=info, lines=stored.lines[:lines]))
+    return left

@@ -4,18 +4,17 @@ with them."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
 from bae import Dep, DepError, Graph, Map, Node, NodeError, Recall, ReplayError
-from bae.journal import Journal, MemoryJournal, RunResumed
+from bae.journal import MemoryJournal, RunResumed
 from bae.journal.why import why
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import World
+from kept_runs import World, killed
 
 WORLD = World()
 
@@ -98,15 +97,6 @@ async def whole_run() -> tuple[MemoryJournal, list[Node]]:
     return journal, result.trace
 
 
-async def cut(journal: Journal, lines: int, run_id: str = "one") -> MemoryJournal:
-    """A journal with the run as a process leaves it that is killed after so many lines."""
-    stored = await journal.read(run_id)
-    info = replace(stored.info, status="running", owner=None, lease_until=None, error="")
-    left = MemoryJournal()
-    await left.put(replace(stored, info=info, lines=stored.lines[:lines]))
-    return left
-
-
 def looked_up() -> dict[str, int]:
     return {n: c for n, c in WORLD.done.items() if n not in ("connect", "body", "told")}
 
@@ -121,7 +111,7 @@ async def test_wherever_a_run_stops_it_looks_nothing_up_again_that_is_stored():
             for line in lines[:count]
             if line.kind == "SourceEnded" and '"value"' in line.data
         }
-        left = await cut(journal, count)
+        left = await killed(journal, count)
         WORLD.__init__()
         result = await GRAPH.resume("one", lm(), journal=left)
         assert result.trace == trace, count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from bae import LM, Graph, Node
 from bae.journal import Journal, MemoryJournal
@@ -11,6 +10,7 @@ from bae.lm import Answer
 from bae.usage import Usage
 from bounded import BOUND
 from end_node import EndNode
+from kept_runs import killed
 from toy_backend import ToyBackend
 
 
@@ -63,14 +63,12 @@ async def cut_off_at(number: int, journal: Journal, backend: ToyBackend) -> Memo
             start = Puts(count=3)
             run = asyncio.create_task(graph.arun(start, backend, journal=journal, run_id="one"))
         await asyncio.wait_for(reached.wait(), BOUND)
-        left = await journal.read("one")
+        left = await killed(journal)
         run.cancel()
         await asyncio.wait([run])
     finally:
         REACHED = go_on
-    after = MemoryJournal()
-    await after.put(replace(left, info=replace(left.info, status="running", owner=None)))
-    return after
+    return left
 
 
 async def test_answers_are_counted_once_however_often_a_run_was_cut_off() -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +14,10 @@ import pytest
 from pydantic import Field
 
 from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError, Recall
-from bae.journal import Journal, MemoryJournal
+from bae.journal import Journal
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import World
+from kept_runs import World, killed
 
 WORLD = World()
 JOBS: list[str] = []
@@ -199,12 +198,9 @@ async def test_a_source_that_failed_once_and_then_did_not_has_not_failed(journal
     WORLD.mend()
     await essays.resume("one", ScriptedLM([{"text": "t"}]), journal=journal)
     # The same run, had it been killed right after the fill.
-    run = await journal.read("one")
-    filled = max(line.n for line in run.lines if line.kind == "FillEnded")
-    cut = MemoryJournal()
-    info = replace(run.info, status="failed")
-    await cut.put(replace(run, lines=[line for line in run.lines if line.n <= filled], info=info))
-    result = await essays.resume("one", journal=cut)
+    lines = (await journal.read("one")).lines
+    filled = max(line.n for line in lines if line.kind == "FillEnded")
+    result = await essays.resume("one", journal=await killed(journal, filled + 1))
     assert isinstance(result.trace[-1].client, Client)
 
 

@@ -39,7 +39,7 @@ from bae.journal import Journal, MemoryJournal
 from bae.lm import Budget, Budgeted
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import Trouble, World
+from kept_runs import Trouble, World, killed
 from toy_backend import ToyBackend
 
 WORLD = World()
@@ -66,15 +66,6 @@ async def stopped(
         await graph.arun(start, lm, journal=journal, run_id="one", **options)
     WORLD.mend()
     return journal
-
-
-async def killed(journal: Journal, lines: int, run_id: str = "one") -> MemoryJournal:
-    """A journal with the run as a process leaves it that is killed after so many lines."""
-    stored = await journal.read(run_id)
-    info = replace(stored.info, status="running", owner=None, lease_until=None, error="")
-    left = MemoryJournal()
-    await left.put(replace(stored, info=info, lines=stored.lines[:lines]))
-    return left
 
 
 async def after_every_line(
