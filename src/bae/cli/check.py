@@ -18,7 +18,7 @@ from rich.text import Text
 from bae.cli import exits
 from bae.cli.journals import use
 from bae.cli.loading import Loaded, load, relative_path
-from bae.cli.options import AsJSON, Module, examples, option
+from bae.cli.options import AsJSON, Module, examples, flag, option
 from bae.cli.printing import as_data, error_data, note, out, print_hanging, print_json
 from bae.cli.wording import count, in_lines
 from bae.exceptions import BaeError, Problem
@@ -39,12 +39,12 @@ _INDENT: Final = 8
 
 def check(
     module: Module = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings too.")] = False,
+    strict: Annotated[bool, flag("--strict", "Fail on warnings too.")] = False,
     durable: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--durable",
-            help="Also report what a journal cannot store, and what is called again when a run is "
+            "Also report what a journal cannot store, and what is called again when a run is "
             "resumed.",
         ),
     ] = False,

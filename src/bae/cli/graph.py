@@ -11,7 +11,7 @@ from rich.text import Text
 
 from bae.cli.exits import refused
 from bae.cli.loading import load
-from bae.cli.options import AsJSON, Module, examples, option
+from bae.cli.options import AsJSON, Module, examples, flag, option
 from bae.cli.printing import out, print_json
 from bae.pictures import Picture, picture_of, to_mermaid, to_svg, to_text
 
@@ -24,7 +24,7 @@ Direction = Annotated[
         "--direction", "-d", help="The direction: top down or left to right.", case_sensitive=False
     ),
 ]
-NoFields = Annotated[bool, typer.Option("--no-fields", "-n", help="Show nodes without fields.")]
+NoFields = Annotated[bool, flag("--no-fields -n", "Show nodes without fields.")]
 
 COLORS: Final = {
     "name": "bold",
@@ -59,11 +59,9 @@ def show(
     direction: Direction = "TD",
     no_fields: NoFields = False,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Print a list of nodes and arrows, without boxes.")
+        bool, flag("--compact", "Print a list of nodes and arrows, without boxes.")
     ] = False,
-    ascii_only: Annotated[
-        bool, typer.Option("--ascii", help="Draw with ASCII characters only.")
-    ] = False,
+    ascii_only: Annotated[bool, flag("--ascii", "Draw with ASCII characters only.")] = False,
     as_json: AsJSON = False,
 ) -> None:
     """Draw a graph in the terminal: nodes with their fields by source, and edges.
@@ -108,7 +106,7 @@ def export(
         str | None,
         option("--format -f FORMAT", "The format, whatever the file's ending: svg or mmd."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite an existing file.")] = False,
     direction: Direction = "TD",
     no_fields: NoFields = False,
     theme: Annotated[

@@ -18,11 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-import typer
 from rich.text import Text
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.options import AsJSON, LMName, argument, examples
+from bae.cli.options import AsJSON, LMName, argument, examples, flag
 from bae.cli.printing import out, print_hanging, print_json
 from bae.lm.extras import is_there
 from bae.lm.registry import default_name, name_error
@@ -54,7 +53,7 @@ def new(
         ),
     ],
     lm: LMName = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite existing files.")] = False,
     as_json: AsJSON = False,
 ) -> None:
     """Create a small project that works: a graph, a test that needs no model, a README.

@@ -127,6 +127,11 @@ def option(words: str, about: str, **more: Any) -> Any:
     return typer.Option(*names, metavar=value, help=about, **more)
 
 
+def flag(names: str, about: str) -> Any:
+    """An option that takes no value."""
+    return typer.Option(*names.split(), help=about)
+
+
 def argument(value: str, about: str, **more: Any) -> Any:
     """An argument, by what the help calls it."""
     return typer.Argument(metavar=value, help=about, show_default=False, **more)
@@ -205,7 +210,7 @@ Optimized = Annotated[
         callback=never_empty,
     ),
 ]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+AsJSON = Annotated[bool, flag("--json", "Print JSON, for scripts.")]
 Input = Annotated[
     str | None,
     option(
@@ -231,12 +236,12 @@ Secrets = Annotated[
         "asked for at a terminal.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
+Quiet = Annotated[bool, flag("--quiet -q", "Print only the result and errors.")]
 NoAsk = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--no-ask",
-        help="Ask nothing at the terminal: a missing field is an error, a gate parks the run.",
+        "Ask nothing at the terminal: a missing field is an error, a gate parks the run.",
     ),
 ]
 _NODES: Final = "The maximum number of nodes"
@@ -250,9 +255,9 @@ MoreIters = Annotated[
     ),
 ]
 NewId = Annotated[str | None, option("--run-id ID", "The id of the new run.", callback=id_of_new)]
-NoRun = Annotated[bool, typer.Option("--no-run", help="Do not resume the run.")]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+NoRun = Annotated[bool, flag("--no-run", "Do not resume the run.")]
+Force = Annotated[bool, flag("--force -f", "Overwrite existing files.")]
+Yes = Annotated[bool, flag("--yes -y", "Do not ask for confirmation.")]
 
 
 def budget_option(what: str) -> Any:

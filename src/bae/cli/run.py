@@ -36,6 +36,7 @@ from bae.cli.options import (
     Sets,
     budget_of,
     examples,
+    flag,
     refuse_both_journals,
 )
 from bae.cli.outcome import CommandLine, Outcome, advise, print_outcome
@@ -70,9 +71,7 @@ def run(
     optimized: Optimized = None,
     max_iters: MaxIters = 10,
     journal: JournalFile = None,
-    no_journal: Annotated[
-        bool, typer.Option("--no-journal", help="Do not store this run.")
-    ] = False,
+    no_journal: Annotated[bool, flag("--no-journal", "Do not store this run.")] = False,
     run_id: NewId = None,
     budget: BudgetLimits = None,
     as_json: AsJSON = False,

@@ -26,6 +26,7 @@ from bae.cli.options import (
     Yes,
     argument,
     examples,
+    flag,
     option,
     run_ids,
 )
@@ -115,13 +116,8 @@ async def _runs_that_are(
 @group.command("show", epilog=examples("bae runs show", "bae runs show 3f2a --full"))
 def show(
     run: NewestRun = None,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Show everything: prompts, answers, every item."),
-    ] = False,
-    timeline: Annotated[
-        bool, typer.Option("--timeline/--no-timeline", help="Show what ran when.")
-    ] = True,
+    full: Annotated[bool, flag("--full", "Show everything: prompts, answers, every item.")] = False,
+    timeline: Annotated[bool, flag("--timeline/--no-timeline", "Show what ran when.")] = True,
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -331,9 +327,7 @@ def prune(
             parser=_parse_status,
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs, and delete nothing.")
-    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "List the runs, and delete nothing.")] = False,
     yes: Yes = False,
     journal: JournalFile = None,
     as_json: AsJSON = False,
