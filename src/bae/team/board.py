@@ -226,7 +226,7 @@ class Board:
         if left:
             counts = Counter(task.status.label for task in left)
             more = ", ".join(f"{n} {name}" for name, n in counts.items())
-            yield self._text((f"{self.signs.dots} {len(left)} more: {more}", "dim"))
+            yield self._text((f"… {len(left)} more: {more}", "dim"))
 
     def _facts(self, task: Task, worker: str, now: float, style: str) -> Iterable[_Part]:
         heard = self.heard.get(task.id)
@@ -279,12 +279,11 @@ class Board:
         return text
 
     def _mark(self, status: TaskStatus, now: float) -> str:
-        signs = self.signs
         if status is _S.IN_PROGRESS:
-            return signs.spin(now)
-        marks = {_S.COMPLETED: signs.done, _S.FAILED: signs.failed, _S.BLOCKED: signs.waiting}
-        marks |= {_S.CANCELLED: signs.cancelled, _S.SKIPPED: signs.cancelled}
-        return marks.get(status, signs.coming)
+            return self.signs.spin(now)
+        marks = {_S.COMPLETED: "✓", _S.FAILED: "✗", _S.BLOCKED: "?"}
+        marks |= {_S.CANCELLED: "-", _S.SKIPPED: "-"}
+        return marks.get(status, "·")
 
     def _key(self, task_id: int) -> str:
         return next((task.key for task in self.tasks if task.id == task_id), f"task {task_id}")

@@ -46,15 +46,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """The characters that lines are drawn with."""
+    """How lines are written: with any sign, or with those of ASCII alone."""
 
     spinner: str
-    done: str
-    failed: str
-    waiting: str
-    cancelled: str
-    coming: str
-    guide: str
     dots: str
 
     def said(self, text: str) -> str:
@@ -68,9 +62,18 @@ class Signs:
         return self.spinner[int(now * _TURNS) % len(self.spinner)]
 
 
-UNICODE: Final = Signs("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "✓", "✗", "?", "-", "·", "│", "…")
-ASCII: Final = Signs("|/-\\", "+", "x", "?", "-", ".", "|", "...")
-_PLAINLY: Final = str.maketrans({"…": "...", "·": "-", "━": "#", "─": "-", "│": "|", "→": "->"})
+UNICODE: Final = Signs("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "…")
+ASCII: Final = Signs("|/-\\", "...")
+_PLAINLY: Final = str.maketrans(
+    {"…": "...", "·": ".", "━": "#", "─": "-", "│": "|", "→": "->", "✓": "+", "✗": "x"}
+)
+_MARKS: Final = {
+    "failed": ("✗", "bold red"),
+    "waiting": ("?", "bold yellow"),
+    "cancelled": ("-", "dim"),
+    "coming": ("·", "dim"),
+}
+"""The signs of how far something is, with their styles."""
 _NAMES: Final = {"node": "bold", "field": "cyan", "lm": "magenta", "more": "dim"}
 """The styles of names."""
 
@@ -131,9 +134,13 @@ def _draw(row: Row, columns: tuple[int, int, int], width: int, now: float, signs
     failed = row.state == "failed" or row.kind == "error"
     line = Text(no_wrap=True, overflow="crop")
     for goes_on in row.guides:
-        line.append(f"{signs.guide if goes_on else ' '} ", "dim")
+        line.append(signs.said("│ " if goes_on else "  "), "dim")
     if row.kind != "more":
-        line.append(*_mark(row, now, signs)).append(" ")
+        done = "✓" if row.kind in ("node", "item") else " "
+        mark, style = _MARKS.get(row.state, (done, "dim" if row.dim else "green"))
+        if row.state == "going":
+            mark, style = signs.spin(now), "yellow"
+        line.append(f"{signs.said(mark)} ", style)
     style = "dim" if row.dim else _NAMES.get(row.kind, "")
     if failed and row.kind != "field":
         style = "bold red" if row.kind == "node" else "red"
@@ -151,16 +158,3 @@ def _draw(row: Row, columns: tuple[int, int, int], width: int, now: float, signs
         line.append("  ").append(fitted(row.note, notes, signs.dots), "dim")
     line.truncate(width)
     return line
-
-
-def _mark(row: Row, now: float, signs: Signs) -> tuple[str, str]:
-    """The sign of how far it is, and its style."""
-    done = signs.done if row.kind in ("node", "item") else " "
-    return {
-        "going": (signs.spin(now), "yellow"),
-        "failed": (signs.failed, "bold red"),
-        "waiting": (signs.waiting, "bold yellow"),
-        "cancelled": (signs.cancelled, "dim"),
-        "coming": (signs.coming, "dim"),
-        "done": (done, "dim" if row.dim else "green"),
-    }[row.state]
