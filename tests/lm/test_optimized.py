@@ -12,7 +12,6 @@ import pytest
 from pydantic import BaseModel, Field
 
 from bae import Dep, Node
-from bae.lm import Retry
 from bae.lm.signatures import node_to_signature
 from bae.testing import Provider, Received, Status
 from bounded import BOUND
@@ -126,13 +125,6 @@ async def test_fills_are_counted_once_each_by_the_predictor_they_went_through(
     assert backend.get_stats() == {"optimized": 2, "naive": 1}
 
 
-async def test_fills_are_counted_inside_a_policy_too(
-    provider: Provider, backend: OptimizedLM
-) -> None:
-    await Retry(backend).fill(Outfit, RESOLVED, "Outfit", UP)
-    assert backend.get_stats() == {"optimized": 1, "naive": 0}
-
-
 async def test_only_what_was_wrong_is_asked_for_again_and_the_examples_stay(
     provider: Provider, backend: OptimizedLM
 ) -> None:
@@ -166,17 +158,6 @@ async def test_a_predictor_that_is_changed_later_changes_nothing(provider: Provi
     assert "a parka" in provider.requests[0].text
 
 
-async def test_many_fills_through_one_predictor_get_each_their_own_answer(
-    provider: Provider, backend: OptimizedLM
-) -> None:
-    provider.always(lambda request: {"top": said_in(request)[-1][-30:-2], "layers": 1})
-    skies = [{"weather": Weather(sky=f"sky number {number:020}")} for number in range(60)]
-    filled = await asyncio.gather(*(backend.fill(Outfit, sky, "Outfit", UP) for sky in skies))
-    for outfit, sky in zip(filled, skies, strict=True):
-        assert sky["weather"].sky[-18:] in outfit.top
-    assert backend.get_stats() == {"optimized": 60, "naive": 0}
-
-
 async def test_the_lm_that_is_given_is_asked_and_not_the_one_a_predictor_has(
     provider: Provider,
 ) -> None:
@@ -188,13 +169,6 @@ async def test_the_lm_that_is_given_is_asked_and_not_the_one_a_predictor_has(
         await OptimizedLM({Outfit: predictor}).fill(Outfit, RESOLVED, "Outfit", UP)
     await predictor.lm.aclose()
     assert [request.body["model"] for request in provider.requests] == ["gpt-4o-mini", "pinned"]
-
-
-def test_predictors_are_among_the_settings_that_change_answers() -> None:
-    plain = OptimizedLM({}, "openai/gpt-4o-mini")
-    other = OptimizedLM({Outfit: optimized()}, "openai/gpt-4o-mini")
-    assert plain.settings != other.settings
-    assert "a parka" in json.dumps(other.settings)
 
 
 def test_what_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -15,7 +14,7 @@ from pydantic import Field, SecretStr
 import bae.invoke
 from bae import BaeError, Dep, Gate, Graph, Map, Node, Recall
 from bae.evals import Case, evaluate
-from bae.journal import Journal, MemoryJournal, RunInfo, SQLiteJournal
+from bae.journal import Journal, MemoryJournal, RunInfo
 from bae.optimizer import Transition, examples_from, transitions_from
 from bae.testing import ScriptedLM
 from toy_backend import ToyBackend
@@ -397,51 +396,6 @@ async def test_steps_that_saw_what_was_redacted_are_left_out(
     caplog.clear()
     assert await collected(journal) == []
     assert "Ticket.text are secret or redacted" in caplog.text
-
-
-class Login(Node):
-    user: str
-    token: SecretStr
-
-    async def __call__(self) -> Diary: ...
-
-
-class Diary(Node):
-    entry: str = Field(repr=False)
-
-    async def __call__(self) -> Mood: ...
-
-
-class Mood(Node):
-    entry: Annotated[str, Recall(Diary)]
-    mood: str
-
-    async def __call__(self) -> Song | Poem: ...
-
-
-class Song(Node):
-    title: str
-
-    async def __call__(self) -> None: ...
-
-
-class Poem(Node):
-    title: str
-
-    async def __call__(self) -> None: ...
-
-
-diaries = Graph(start=Login)
-
-
-@pytest.mark.parametrize("secrets", [False, True])
-async def test_steps_that_show_a_secret_are_left_out(secrets: bool, tmp_path: Path):
-    async with SQLiteJournal(tmp_path / "runs.db", secrets=secrets) as journal:
-        start = Login(user="ada", token=SecretStr("t0p"))
-        script = [{"entry": "I cried"}, {"mood": "low"}, "Song", {"title": "Blue"}]
-        await diaries.arun(start, ScriptedLM(script), journal=journal)
-        # Diary.entry is hidden, and Mood recalls it; Login shows an LM only that there is a token.
-        assert await transitions_from(journal, diaries) == []
 
 
 class Entered(Node):

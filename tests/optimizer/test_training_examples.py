@@ -30,7 +30,7 @@ pytest.importorskip("dspy")
 import dspy
 
 from bae import Dep, Graph, Map, Node, Recall
-from bae.journal import MemoryJournal
+from bae.journal import MemoryJournal, SQLiteJournal
 from bae.lm.signatures import node_to_signature, with_source
 from bae.optimizer import (
     choice_examples,
@@ -360,15 +360,16 @@ async def test_secrets_are_in_no_example():
         assert secret not in told
 
 
-async def test_secrets_that_a_journal_keeps_are_in_no_example_either(tmp_path: Path):
-    from bae.journal import SQLiteJournal
-
+@pytest.mark.parametrize("secrets", [False, True])
+async def test_steps_that_show_a_secret_are_left_out_though_a_journal_keeps_it(
+    secrets: bool, tmp_path: Path
+):
     start = Login(user="ada", password=SecretStr("pa55"), diary="I cried")
-    async with SQLiteJournal(tmp_path / "runs.db", secrets=True) as journal:
+    async with SQLiteJournal(tmp_path / "runs.db", secrets=secrets) as journal:
         graph = Graph(start=Login)
         lm = ScriptedLM([{"mood": "low"}, {"pin": "1234"}])
         await graph.arun(start, lm, journal=journal)
-        assert await examples_from(journal, graph) == []
+        assert await transitions_from(journal, graph) == await examples_from(journal, graph) == []
 
 
 # Out of journals
