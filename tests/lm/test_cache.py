@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
@@ -296,6 +296,7 @@ def shuffled(value: Any, random: Random) -> Any:
     return dict(items)
 
 
+@settings(max_examples=40)
 @given(questions, st.randoms(use_true_random=False))
 def test_a_key_does_not_depend_on_the_order_of_what_has_none(question: dict[str, Any], random: Any):
     other = {**question, "schema": shuffled(question["schema"], random)}
@@ -303,6 +304,7 @@ def test_a_key_does_not_depend_on_the_order_of_what_has_none(question: dict[str,
     assert key_of(question) == key_of(other)
 
 
+@settings(max_examples=40)
 @given(questions, questions, st.sampled_from(PARTS))
 def test_a_key_changes_with_any_part_of_the_question(
     question: dict[str, Any], other: dict[str, Any], part: str
@@ -469,6 +471,7 @@ async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_rea
         assert (used.calls, used.tokens, used.cost) == (1, 40, 0.01)
 
 
+@settings(max_examples=40)
 @given(
     budgets=st.lists(st.integers(0, 3), min_size=1, max_size=5),
     moves=st.lists(st.tuples(st.sampled_from(["ask", "cancel", "answer"]), st.integers(0, 4))),

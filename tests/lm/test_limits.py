@@ -8,7 +8,7 @@ import threading
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae import Usage
@@ -58,6 +58,7 @@ async def test_one_who_is_cancelled_at_the_moment_it_is_served_hands_the_slot_on
     assert (held.asked, lm.statistics().running) == (["1", "3"], 0)
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 4), st.lists(st.integers(0, 3), max_size=30), st.integers(0, 2**32))
 def test_the_limit_holds_and_no_slot_is_lost_however_callers_come_and_go(
     limit: int, moves: list[int], seed: int

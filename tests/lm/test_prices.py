@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae import Usage
@@ -64,6 +64,7 @@ def listed() -> list[tuple[object, object]]:
     return [(provider, model) for provider in providers for model in provider.models]
 
 
+@settings(max_examples=40)
 @given(
     st.integers(0, 2_000_000), st.floats(0, 1), st.floats(0, 1), st.integers(0, 100_000), st.data()
 )

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae.lm.provider_schemas import (
@@ -148,6 +148,7 @@ def words_in(schema: Any) -> set[str]:
     return found
 
 
+@settings(max_examples=40)
 @given(SCHEMAS, st.integers(0, 3))
 def test_what_a_schema_allows_is_allowed_in_plain_words(schema: Any, seed: int) -> None:
     jsonschema = pytest.importorskip("jsonschema")
@@ -223,6 +224,7 @@ _schemas = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from("uvwxyz"), _schemas, max_size=4))
 def test_a_schema_that_fits_keeps_all_its_properties_and_descriptions(
     properties: dict[str, Any],

@@ -8,7 +8,7 @@ from time import process_time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
@@ -45,6 +45,7 @@ def most_in_a_span(sent: list[float], per: float) -> int:
     return max((sum(at <= one < at + per - 1e-6 for one in sent) for at in sent), default=0)
 
 
+@settings(max_examples=40)
 @given(
     arrivals=st.lists(st.floats(0, 30), max_size=40),
     requests=st.integers(1, 5),
@@ -74,6 +75,7 @@ def test_no_span_ever_holds_more_requests_than_allowed_and_the_order_is_kept(
     run(play)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=15), st.integers(100, 1000))
 def test_no_span_holds_more_estimated_tokens_than_allowed(sizes: list[int], tokens: int):
     async def play() -> None:

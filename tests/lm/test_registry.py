@@ -116,21 +116,15 @@ def test_a_name_makes_its_backend_with_its_model(name: str, kind: str, made_with
     [
         ("lcoal", "local"),
         ("LOCAL", "local"),
-        ("antropic:claude-x", "anthropic"),
         ("claude", "claude-cli"),
-        ("open-ai:gpt-x", "openai"),
         ("pydantic_ai:groq:llama", "pydantic-ai"),
-        ("script:a.json", "scripted"),
         ("gpt-x", "openai:gpt-x"),
         ("claude-x", "anthropic:claude-x"),
         ("openai/gpt-x", "dspy:openai/gpt-x"),
         ("groq:llama", "pydantic-ai:groq:llama"),
         ("", None),
         (":", None),
-        ("none", None),
-        ("nope", None),
         ("gemini", None),
-        ("https://example.com", None),
     ],
 )
 def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(

@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
@@ -77,6 +77,7 @@ async def test_waits_grow_up_to_the_longest():
     assert found == [1, 3, 9, 20, 20, 20]
 
 
+@settings(max_examples=40)
 @given(
     first=st.floats(0, 100),
     factor=st.floats(1, 10),

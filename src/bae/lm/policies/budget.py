@@ -31,9 +31,6 @@ BYTES_PER_TOKEN = 4
 """For English text with the usual tokenizers. Bytes, since other scripts take more bytes a letter
 and more tokens too."""
 
-MOST_SCHEMAS = 1000
-"""Schemas whose size is remembered."""
-
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
@@ -350,22 +347,14 @@ def estimated_tokens(prompt: Prompt) -> int:
         texts += turn.answer, turn.correction
     for example in prompt.examples:
         texts += example.asked, example.answer
+    texts.append(json.dumps(prompt.schema, default=str))
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    # Schemas are made once per class: the same object comes again and again.
-    known = _sizes.get(id(prompt.schema))
-    if known is None or known[0] is not prompt.schema:
-        if len(_sizes) >= MOST_SCHEMAS:
-            _sizes.clear()
-        known = prompt.schema, len(json.dumps(prompt.schema, default=str))
-        _sizes[id(prompt.schema)] = known
-    return max(1, (size + known[1]) // BYTES_PER_TOKEN)
+    return max(1, size // BYTES_PER_TOKEN)
 
 
 def _left(limit: T | None, used: T) -> T | None:
     return None if limit is None else max(0, limit - used)
 
-
-_sizes: dict[int, tuple[Mapping[str, Any] | None, int]] = {}
 
 _LOCK = Lock()
 """Held for a moment while budgets are read and written, by any thread and for all budgets."""
