@@ -1,5 +1,6 @@
 """What `bae` says to do next: the commands that it suggests work as they stand, a run that goes on
-says when another model answers, and nothing is asked for that would be of no use."""
+says when another model answers, nothing is asked for that would be of no use, and an error names
+the line of the user's own code."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.once
 APP = """
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 from pydantic import Field
@@ -32,7 +34,7 @@ def weather() -> str:
 
 
 def down() -> str:
-    raise RuntimeError("the service is down")
+    raise RuntimeError("the service is down")  # dep
 
 
 class Complaint(Node):
@@ -81,6 +83,32 @@ class Alone(Node):
     name: Annotated[str, Gate("Who?")]
 
     async def __call__(self) -> None: ...
+
+
+class Ask(Node):
+    async def __call__(self) -> Letter:
+        json.loads("{")  # body
+        return Letter(text="")
+
+
+class Around(Node):
+    inner: Annotated[Letter, Dep(Ask)]
+
+    async def __call__(self) -> None: ...
+
+
+class First(Node):
+    async def __call__(self) -> Last:
+        return Last()
+
+
+class Last(Node):
+    async def __call__(self) -> None: ...
+
+
+class Again(Node):
+    async def __call__(self) -> Again:
+        return Again()
 """
 SCRIPT = {"fills": {"Proposal": [{"euros": 20}], "Letter": [{"text": "Here it is."}]}}
 LM = ("--lm", "scripted:script.json")
@@ -163,7 +191,6 @@ def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_store
     done = bae("run", "app.py")
     assert done.code == 1
     assert "bae-lm-missing" in done.err
-    assert "name one with --lm, as --lm local" in done.err
     done = bae("run", "app.py", "--lm", "scripted:gone.json")
     assert "the script gone.json cannot be read" in done.err
     assert not Path(".bae").exists()
@@ -318,3 +345,103 @@ def test_a_failure_is_told_by_who_failed_and_by_the_error(bae: Any) -> None:
     done = bae("run", "app.py:Shaky", "--no-journal")
     assert done.err.count("the service is down") == 2
     assert not re.search(r"s  failed\b", done.err)
+
+
+# Where the user's own code raised, and errors in the words of a command line
+
+
+def line_of(mark: str) -> int:
+    return next(i for i, line in enumerate(APP.splitlines(), 1) if line.endswith(f"# {mark}"))
+
+
+def failed(bae: Any, *arguments: str) -> str:
+    """What a command says on stderr that comes to nothing."""
+    done = bae(*arguments)
+    assert done.code == 1
+    return done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "function"),
+    [("Ask", "body", "__call__"), ("Shaky", "dep", "down"), ("Around", "body", "__call__")],
+    ids=["a body", "a dep", "a body in a graph inside"],
+)
+def test_an_error_of_the_users_own_code_names_its_line_and_the_way_to_the_traceback(
+    name: str, mark: str, function: str, bae: Any
+) -> None:
+    said = failed(bae, "run", f"app.py:{name}", "--quiet")
+    assert f"\n  at:    app.py:{line_of(mark)} in {function}\n" in said
+    assert "; --debug shows the traceback\n" in said
+    assert ".trace;" not in said
+
+
+def test_the_line_of_an_error_is_in_its_json_too(bae: Any) -> None:
+    error = bae("run", "app.py:Ask", "--json", "--quiet").data["error"]
+    assert error["at"] == f"app.py:{line_of('body')} in __call__"
+
+
+def test_an_error_that_no_code_of_the_user_raised_has_no_line(bae: Any) -> None:
+    said = failed(bae, "run", "app.py:Again", "--max-iters", "2", "--quiet")
+    assert "bae-limit-reached" in said
+    assert "  at:" not in said
+    assert "traceback" not in said
+
+
+def test_a_module_that_cannot_be_imported_names_its_line_once(bae: Any) -> None:
+    Path("broken.py").write_text("def fail():\n    raise ValueError('no')\n\n\nfail()\n")
+    said = failed(bae, "check", "broken.py")
+    assert "broken.py could not be imported, broken.py:2  [bae-module-failed]" in said
+    assert said.count("broken.py:2") == 1
+    assert said.count("traceback") == 1
+
+
+def test_a_missing_language_model_is_told_in_a_line_each_way(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAE_LM", "none")
+    said = failed(bae, "run", "app.py", "--quiet")
+    first, *lacking = said.partition("  try:   ")[2].splitlines()
+    assert first == "name one with --lm, as --lm local, or set BAE_LM; `bae lm list` says more"
+    assert [line.split(":")[0].strip() for line in lacking] == [
+        "- anthropic",
+        "- openai",
+        "- claude-cli",
+        "- local",
+    ]
+    assert "NodeConfig" not in said
+    said = failed(bae, "lm", "try")
+    assert "try:   name one as in `bae lm try local`, or set BAE_LM; `bae lm list` says" in said
+
+
+def test_a_bound_is_told_and_of_a_loop_only_where_there_is_one(
+    bae: Any,
+) -> None:
+    said = failed(bae, "run", "app.py:First", "--max-iters", "1", "--quiet", "--no-journal")
+    assert "error exceeded 1 iterations: Last would be one more (First -> Last)  [" in said
+    assert "  try:   --max-iters 2  (0 is no bound)\n" in said
+    said = failed(bae, "run", "app.py:Again", "--max-iters", "1", "--quiet", "--no-journal")
+    assert "exceeded 1 iterations: Again would be one more (Again -> Again)" in said
+    assert "; or give the loop a way out" in said
+
+
+def test_an_unknown_field_is_told_with_something_to_do(bae: Any) -> None:
+    said = failed(bae, "run", "app.py:Letter", "--set", "zzz=1")
+    assert "  try:   give one of its fields: text\n" in said
+    said = failed(bae, "run", "app.py:Letter", "--set", "txt=1")
+    assert "  try:   did you mean text? Its fields are text\n" in said
+    said = failed(bae, "run", "app.py:Last", "--set", "zzz=1")
+    assert "  try:   leave it out: it has no fields\n" in said
+
+
+def test_a_step_that_a_run_has_not_is_told_by_the_option_that_names_it(bae: Any) -> None:
+    assert bae("run", "app.py:First", "--run-id", "r1", "--quiet").code == 0
+    said = failed(bae, "runs", "fork", "r1", "--at", "9", "-m", "app.py:First")
+    assert "give --at the number of a node" in said
+    assert "at=" not in said
+
+
+def test_a_failed_run_that_waits_for_nobody_is_not_said_to_have_ended(bae: Any) -> None:
+    assert bae("run", "app.py:Ask", "--run-id", "r2", "--quiet").code == 1
+    for given in (["Ask.ok", "yes"], []):
+        said = failed(bae, "runs", "answer", "r2", *given, "-m", "app.py:First")
+        assert "waits for no answer: it has failed" in said
