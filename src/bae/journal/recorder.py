@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from threading import Lock
 from time import time
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.keepable import STORABLE, prove_storable
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from bae.result import GraphResult
     from bae.run import Run
 
-N = TypeVar("N", bound=Node)
 T = TypeVar("T", bound=Node)
-Method = Literal["make", "decide", "choose_type", "fill"]
 
 
 class JournalRecorder(Recorder):

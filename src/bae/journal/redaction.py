@@ -3,7 +3,6 @@ from the runs that share its lines."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from bae.journal.node_codec import is_node
 from bae.journal.shape import Json
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
 from bae.place import Place
-from bae.tasks import gone
+from bae.tasks import finish_despite_cancel
 
 _WITHHELD: Final = "withheld"
 _WITH_VALUE: Final = ("SourceEnded", "ItemEnded")
@@ -71,9 +70,7 @@ async def redact(journal: Journal, run_id: str, places: Sequence[str]) -> Redact
         is_done = True
         return report
     finally:
-        task = asyncio.ensure_future(_release(journal, claims, is_done))
-        await gone([task])
-        task.result()
+        await finish_despite_cancel(_release(journal, claims, is_done))
 
 
 async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
