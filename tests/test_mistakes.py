@@ -218,3 +218,13 @@ async def test_a_body_that_returns_another_node_is_told_the_one_it_declares():
         with pytest.raises(NodeError) as caught:
             await Graph(start=start).arun(start())
         assert caught.value.fix == f"return {these}, or add Two to the return type"
+
+
+async def test_what_is_no_journal_is_refused_with_how_to_make_one():
+    wrong: list[tuple[Any, str]] = [
+        ("runs.db", r"SQLiteJournal\(.runs\.db.\)"),
+        (3, "is no Journal"),
+    ]
+    for journal, said in wrong:
+        with pytest.raises(TypeError, match=said):
+            await Graph(start=Answer).arun(Answer(number=1), journal=journal)

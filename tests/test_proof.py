@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bae import (
     LM,
@@ -18,6 +20,7 @@ from bae import (
     ProofError,
     Recall,
 )
+from bae.proof import endless_loops
 from bae.resolver import build_dep_dag, classify_fields, validate_node_deps
 from bae.testing import ScriptedLM
 from end_node import EndNode
@@ -226,6 +229,45 @@ def test_a_loop_is_not_called_endless_while_one_of_its_nodes_has_a_problem_that_
         async def __call__(self) -> Draft | int: ...
 
     assert codes(Draft) == [("bae-route-not-a-node", "Draft.__call__")]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[int, list[int]]:
+    count = draw(st.integers(1, 6))
+    onward = st.lists(st.integers(0, count - 1), max_size=3, unique=True)
+    return {place: draw(onward) for place in range(count)}
+
+
+@given(graphs(), st.sets(st.integers(0, 5)))
+def test_every_place_that_cannot_get_out_leads_to_a_loop_that_is_told_and_no_other_does(
+    edges: dict[int, list[int]], drawn: set[int]
+):
+    # A place that leads nowhere is an end; in a graph of nodes it returns None.
+    exits = {place for place in edges if place in drawn or not edges[place]}
+    loops = endless_loops(edges, exits)
+    reach = {place: reachable(edges, place) for place in edges}
+
+    for loop in loops:
+        for here, onward in zip(loop, [*loop[1:], loop[0]], strict=True):
+            assert onward in edges[here]
+            assert not exits & ({here} | reach[here])
+    for place in edges:
+        stuck = not exits & ({place} | reach[place])
+        told = any(set(loop) & ({place} | reach[place]) for loop in loops)
+        if stuck:
+            assert told
+    assert len({frozenset(reach[loop[0]]) for loop in loops}) == len(loops)
+
+
+def reachable(edges: dict[int, list[int]], start: int) -> set[int]:
+    seen: set[int] = set()
+    ahead = [*edges[start]]
+    while ahead:
+        place = ahead.pop()
+        if place not in seen:
+            seen.add(place)
+            ahead.extend(edges[place])
+    return seen
 
 
 class A(Node):

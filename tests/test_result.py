@@ -83,6 +83,7 @@ async def test_the_journal_tells_the_run_from_start_to_end():
     assert (last.outcome, last.node, last.error) == ("ended", result.trace[-1], None)
     assert [record.node for record in result.journal.of(StepStarted)] == result.trace
     assert [record.step for record in result.journal.of(StepStarted)] == [0, 1, 2]
+    assert [*result.journal] == [*result.journal]  # however often it is read
     times = [record.at for record in result.journal]
     assert times == sorted(times)
 
