@@ -476,7 +476,7 @@ async def test_a_long_chain_of_look_ups_and_one_with_many_ways_take_work_in_prop
         return bottom
 
     class End(EndNode):
-        hits: Annotated[list[str], Dep(chain(240))]
+        hits: Annotated[list[str], Dep(chain(90))]
 
     class Start(First):
         async def __call__(self) -> End: ...

@@ -29,7 +29,7 @@ OPENING: Final = ("generator", "async_generator", "context")
 """The kinds whose calls open something that is closed after the run."""
 
 
-DEEPEST: Final = 250
+DEEPEST: Final = 100
 """How many functions can wait for each other in a chain."""
 
 MISSING: Final = object()
