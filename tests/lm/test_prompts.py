@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -348,7 +348,6 @@ ANYTHING = st.recursive(
         | st.tuples(inner, inner)
         | st.builds(Pair, FROZEN_WORDS, st.text(max_size=3))
         | FROZEN
-        | st.builds(deque, st.lists(inner, max_size=3))
     ),
     max_leaves=8,
 )
@@ -385,7 +384,7 @@ def otherwise(value: Any) -> Any:
             return type(value)(grown)
         case dict():
             return {key: otherwise(each) for key, each in reversed(value.items())}
-        case list() | tuple() | deque():
+        case list() | tuple():
             return type(value)(otherwise(each) for each in value)
         case _:
             return value

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
@@ -355,15 +355,7 @@ def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _seen(cls: type[Node], node: Node, names: frozenset[str]) -> Any:
     try:
-        dumped = cls.__pydantic_serializer__.to_python(
-            node,
-            mode="json",
-            include=set(names),
-            by_alias=False,
-            warnings=False,
-            fallback=_fallback,
-        )
-        return in_order(dumped, node)
+        return in_order(_dumped(node, names), node)
     except Exception as error:  # serializers and computed fields are code of the node's own
         place = ".".join([cls.__name__, *_failing_field(cls, node, names)])
         fix = (
@@ -378,13 +370,17 @@ def _seen(cls: type[Node], node: Node, names: frozenset[str]) -> Any:
         raise _not_json(place, error, fix) from error
 
 
+def _dumped(node: Node, names: AbstractSet[str]) -> Any:
+    return type(node).__pydantic_serializer__.to_python(
+        node, mode="json", include=set(names), by_alias=False, warnings=False
+    )
+
+
 def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[str]:
     """The first field that fails by itself, if any."""
     for name in (n for n in cls.__pydantic_fields__ if n in names):
         try:
-            cls.__pydantic_serializer__.to_python(
-                node, mode="json", include={name}, warnings=False, fallback=_fallback
-            )
+            _dumped(node, {name})
         except Exception:  # a serializer of the user's may raise anything
             return [name]
     return []
@@ -393,7 +389,7 @@ def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[s
 def _jsonable(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     values = dict(values)
     try:
-        return in_order(to_jsonable_python(values, by_alias=False, fallback=_fallback), values)
+        return in_order(to_jsonable_python(values, by_alias=False), values)
     except Exception as error:
         raise _not_json(what, error, "give it values that JSON can express") from error
 
@@ -406,13 +402,6 @@ def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
         cause=error,
         fix=fix,
     )
-
-
-def _fallback(value: Any) -> Any:
-    """For what older versions of pydantic cannot serialize without a declared type."""
-    if isinstance(value, deque):
-        return list(cast("deque[Any]", value))
-    raise TypeError(f"{type(value).__name__} has no JSON")
 
 
 # One order for what has none of its own, so that equal values make equal prompts: sets, the keys of
