@@ -358,7 +358,7 @@ async def test_what_the_lm_is_doing_is_shown_with_the_text_as_it_streams_in():
     assert "307 tokens" in wrong
     assert '"and"' not in wrong
     assert "    {\n" in again + "\n"
-    assert re.search(r"filling mood, again in (30\.0|29\.\d) s after ConnectionError: 429", restarted)
+    assert re.search(r"mood, again in (30\.0|29\.\d) s after ConnectionError: 429", restarted)
     assert "LM  choosing from Outfit | AskBack" in choosing
     assert "1,204 tokens · $0.0041" in choosing
 
