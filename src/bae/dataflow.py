@@ -212,11 +212,12 @@ class Dataflow:
     def dependency(
         self, wanted: Input, run: Run, node_type: type[Node], place: Place
     ) -> PendingValue:
-        """The value of a dependency: one that is there already, or a new one. For one that is
-        `is_by_value` use `look_up`.
+        """The value of a dependency: one that is there already, or a new one.
 
         The caller counts as a user of it until it calls `release`, or the value is done.
         """
+        if is_by_value(wanted):
+            return self.look_up(wanted, run, node_type, place)
         call, marker = wanted.call, wanted.marker
         # A value that the caller gave replaces the function however it is asked for.
         key = call.key if marker.cache or call.key in self._given else None
@@ -284,11 +285,10 @@ class Dataflow:
         self, call: CallPlan, run: Run, node_type: type[Node], place: Place
     ) -> list[tuple[str, PendingValue]]:
         """The values of the dependencies that a call takes as parameters."""
-        inputs: list[tuple[str, PendingValue]] = []
-        for name, below in call.inputs:  # no comprehension: a chain takes the stack of one
-            ask = self.look_up if is_by_value(below) else self.dependency
-            inputs.append((name, ask(below, run, node_type, place.below(name))))
-        return inputs
+        return [
+            (name, self.dependency(below, run, node_type, place.below(name)))
+            for name, below in call.inputs
+        ]
 
     def add_map(self, pending: PendingValue, field: FieldPlan) -> PendingValue:
         """Take in a map that has among its inputs only what comes from fields of the node."""

@@ -121,8 +121,7 @@ async def resolve_dep(
     _refuse_unrunnable(call, unfilled(call))
     place = Place("", 0, Node.__name__, call.name)
     flow = _StackedFlow(cache, stack)
-    ask = flow.look_up if call.by_value else flow.dependency
-    pending = ask(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
+    pending = flow.dependency(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
     failed = await flow.gather([pending])
     if failed is not None:
         raise cast(BaseException, failed.error)
