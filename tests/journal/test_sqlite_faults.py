@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -143,29 +144,17 @@ async def test_a_file_that_is_locked_for_a_while_is_waited_for(path):
         assert await numbers(journal) == [0, 1, 2, 3]
 
 
-HOLDING = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("pragma locking_mode = exclusive")
-connection.execute("begin exclusive")
-connection.execute("update runs set error = error")
-connection.execute("commit")
-print("held", flush=True)
-sys.stdin.readline()
-connection.close()
-"""
-
-
-async def test_a_file_that_another_process_has_for_itself_can_be_used_afterwards(path):
+async def test_a_file_that_another_program_has_for_itself_can_be_used_afterwards(path):
     await filled(path, 1, 3)
-    with program(HOLDING, path) as other:
-        assert other.stdout.readline() == "held\n"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("pragma locking_mode = exclusive")
+        other.execute("update runs set error = error")
         async with SQLiteJournal(path, busy_timeout=0.05) as journal:
             with refused("bae-journal-locked"):
                 await begun(journal)
             with refused("bae-journal-locked"):
                 await journal.read("r0")
-            other.communicate("go\n", timeout=BOUND)
+            other.close()
             await ended(journal)
             assert await numbers(journal, "r0") == [0, 1, 2]
 

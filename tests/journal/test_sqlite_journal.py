@@ -4,7 +4,6 @@ commits, its owners."""
 import asyncio
 import gc
 import os
-import signal
 import sqlite3
 import struct
 import subprocess
@@ -16,7 +15,6 @@ from time import time
 
 import pytest
 
-from bae import JournalError
 from bae.journal import SQLiteJournal
 from bae.journal.sqlite.lease import has_died, process_name
 from bae.journal.sqlite.runs import page_query
@@ -316,23 +314,14 @@ asyncio.run(in_parent(claim))
 
 OWNER = """
 import asyncio, sys
-from bae import JournalError
 from bae.journal import SQLiteJournal
-from journal_parts import begun, line
-
-async def append(journal, claim, n):
-    try:
-        await journal.append(claim, [line(n)])
-    except JournalError as error:
-        return error.code
-    return n
+from journal_parts import begun
 
 async def main():
-    async with SQLiteJournal(sys.argv[1], lease=float(sys.argv[2])) as journal:
+    async with SQLiteJournal(sys.argv[1], lease=3600) as journal:
         claims = [await begun(journal, name) for name in ("run", "other")]
         print(claims[0].owner, flush=True)
-        for number, text in enumerate(sys.stdin, 1):
-            print(*[await append(journal, claim, number) for claim in claims], flush=True)
+        await asyncio.Event().wait()
 
 asyncio.run(main())
 """
@@ -343,56 +332,18 @@ seen_to_die = pytest.mark.skipif(
 )
 
 
-async def taken_over(journal, run_id="run"):
-    """The claim on a run, as soon as its owner's word is good no longer."""
-    async with asyncio.timeout(BOUND):
-        while True:
-            try:
-                return await journal.claim(run_id)
-            except JournalError as error:
-                if error.code != "bae-run-owned":
-                    raise
-
-
-def say(process, text):
-    process.stdin.write(text + "\n")
-    process.stdin.flush()
-
-
-@pytest.mark.parametrize("lease", [1, pytest.param(3600, marks=seen_to_die)])
-async def test_the_run_of_a_process_that_was_killed_can_be_taken_over(path, lease):
-    with program(OWNER, path, lease) as owner:
-        name = owner.stdout.readline().strip()
-        async with SQLiteJournal(path) as journal:
-            with refused("bae-run-owned") as error:
-                await journal.claim("run")
-            assert name in str(error.value)
-            owner.send_signal(signal.SIGKILL)
-            owner.wait()
-            claim = await taken_over(journal)
-            await journal.append(claim, [line(1)])
-            assert not (await journal.read("run")).info.is_interrupted(time())
-            assert await numbers(journal) == [0, 1]
-        owner.communicate()
-
-
-async def test_an_owner_that_stood_still_is_told_when_another_has_its_run(path):
-    with program(OWNER, path, 0.3) as owner:
-        owner.stdout.readline()
-        say(owner, "")
-        assert owner.stdout.readline() == "1 1\n"
-        owner.send_signal(signal.SIGSTOP)
-        async with SQLiteJournal(path) as journal:
-            claim = await taken_over(journal)
-            owner.send_signal(signal.SIGCONT)
-            say(owner, "")
-            assert owner.stdout.readline() == "bae-run-taken 2\n"
-            await journal.append(claim, [line(2, '{"of": "new"}')])
-            say(owner, "")
-            assert owner.stdout.readline() == "bae-run-taken 3\n"
-            assert (await journal.read("run")).lines[2].data == '{"of": "new"}'
-            assert await numbers(journal, "other") == [0, 1, 2, 3]
-        assert owner.communicate(timeout=BOUND) == ("", "")
+async def test_an_owner_whose_lease_was_over_is_told_when_another_has_its_run(path):
+    async with SQLiteJournal(path) as journal, SQLiteJournal(path) as other:
+        lost, kept = await begun(journal), await begun(journal, "other")
+        execute(path, "update owners set until = 0")
+        claim = await other.claim("run")
+        for n in (1, 2):
+            with refused("bae-run-taken"):
+                await journal.append(lost, [line(n)])
+        await journal.append(kept, [line(1)])
+        await other.append(claim, [line(1, '{"of": "new"}')])
+        assert (await other.read("run")).lines[1].data == '{"of": "new"}'
+        assert await numbers(other, "other") == [0, 1]
 
 
 async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
@@ -509,22 +460,28 @@ def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
 
 
 @seen_to_die
-async def test_what_the_dead_have_left_can_be_replaced_and_deleted_and_so_are_their_names(path):
-    with program(OWNER, path, 3600) as owner:
-        owner.stdout.readline()
+async def test_what_a_killed_process_has_left_can_be_taken_over_replaced_and_deleted(path):
+    with program(OWNER, path) as owner:
+        name = owner.stdout.readline().strip()
         async with SQLiteJournal(path) as journal:
-            stored = await journal.read("run")
-            assert await journal.delete(["run", "other"]) == 0
+            stored = await journal.read("other")
+            with refused("bae-run-owned") as error:
+                await journal.claim("run")
+            assert name in str(error.value)
             with refused("bae-run-owned"):
                 await journal.put(stored, replace=True)
+            assert await journal.delete(["run", "other"]) == 0
             owner.kill()
             owner.wait()
+            claim = await journal.claim("run")
+            await journal.append(claim, [line(1)])
+            assert not (await journal.read("run")).info.is_interrupted(time())
+            assert await numbers(journal) == [0, 1]
             await journal.put(stored, replace=True)
-            assert (await journal.read("run")).info.owner is None
+            assert (await journal.read("other")).info.owner is None
+            await journal.release(claim, "failed", [])
             assert await journal.delete(["run", "other"]) == 2
         owner.communicate()
-    async with SQLiteJournal(path) as journal:
-        await ended(journal)
     assert execute(path, "select * from owners") == []
 
 
