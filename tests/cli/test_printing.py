@@ -332,66 +332,6 @@ def test_a_terminal_that_says_it_has_no_columns_is_taken_to_have_80(
     assert (printing.err().width, printing.out().width) == (80, 80)
 
 
-NOISY = """
-from __future__ import annotations
-
-import asyncio
-import logging
-from pathlib import Path
-from typing import Annotated
-
-from bae import Dep, Gate, Graph, Node
-
-logging.basicConfig(level=logging.INFO)
-
-
-async def noisy() -> str:
-    while not Path("asked").exists():
-        await asyncio.sleep(0.01)
-    print("printed meanwhile")
-    logging.info("logged meanwhile")
-    Path("printed").touch()
-    return "done"
-
-
-class Begin(Node):
-    async def __call__(self) -> Asked:
-        return Asked()
-
-
-class Asked(Node):
-    noise: Annotated[str, Dep(noisy)]
-    ok: Annotated[bool, Gate("Is it quiet?")]
-
-    async def __call__(self) -> None: ...
-
-
-graph = Graph(start=Begin)
-"""
-
-
-@pytest.mark.once
-def test_what_is_printed_while_a_question_is_open_stands_above_it(tmp_path: Path):
-    pytest.importorskip("pyte")
-    from terminal_session import Session
-
-    (tmp_path / "noisy.py").write_text(NOISY)
-    with Session(tmp_path, "run", "noisy.py", "--no-journal") as session:
-        session.shows("Is it quiet?", "ok (y/n):")
-        (tmp_path / "asked").touch()
-        session.waits((tmp_path / "printed").exists, "never printed")
-        session.types("maybe\r")
-        session.shows("that does not fit", "printed meanwhile")
-        session.types("y\r")
-        screen = session.shows("printed meanwhile", "logged meanwhile", "2 nodes")
-        assert session.ends() == 0
-        assert session.is_as_it_was
-    lines = [line for line in screen.splitlines() if line.strip()]
-    assert "printed meanwhile" in lines
-    assert "INFO:root:logged meanwhile" in lines
-    assert lines.index("Asked") > next(i for i, line in enumerate(lines) if "✓ Asked" in line)
-
-
 def test_a_script_is_told_which_file_was_written(bae: Any):
     drawn = bae("graph", "export", "app.py", "-o", "x.svg", "--json")
     assert json.loads(drawn.out) == {"path": "x.svg"}

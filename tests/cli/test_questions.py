@@ -22,6 +22,7 @@ APP = '''
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -131,6 +132,23 @@ class Counted(Node):
 class Patient(Node):
     sure: Annotated[bool, Gate("Sure?", timeout=0.5)] = False
     name: Annotated[str, Gate("Who?")]
+
+    async def __call__(self) -> None: ...
+
+
+async def noisy() -> str:
+    logging.basicConfig(level=logging.INFO)
+    while not Path("asked").exists():
+        await asyncio.sleep(0.01)
+    print("printed meanwhile")
+    logging.info("logged meanwhile")
+    log("printed")
+    return "done"
+
+
+class Noisy(Node):
+    noise: Annotated[str, Dep(noisy)]
+    ok: Annotated[bool, Gate("Is it quiet?")]
 
     async def __call__(self) -> None: ...
 
@@ -388,6 +406,23 @@ def test_an_answer_is_a_whole_line_and_an_empty_one_is_given_on_purpose(folder):
         terminal.types('""\r')
         assert terminal.ends() == 0
         terminal.shows("name  Ana", "note  ''")
+
+
+def test_what_is_printed_while_a_question_is_open_is_above_it(folder):
+    with Session(folder, "run", "app.py:Noisy", "--no-journal") as terminal:
+        terminal.shows("Is it quiet?", "ok (y/n):")
+        (folder / "asked").touch()
+        logs(terminal, folder, "printed")
+        terminal.types("maybe\r")
+        terminal.shows("that does not fit", "printed meanwhile")
+        terminal.types("y\r")
+        screen = terminal.shows("printed meanwhile", "logged meanwhile", "1 node")
+        assert terminal.ends() == 0
+        assert terminal.is_as_it_was
+    lines = [line for line in screen.splitlines() if line.strip()]
+    assert "printed meanwhile" in lines
+    assert "INFO:root:logged meanwhile" in lines
+    assert lines.index("Noisy") > next(i for i, line in enumerate(lines) if "✓ Noisy" in line)
 
 
 def test_what_led_to_a_question_is_above_it_and_is_not_shown_twice(folder):

@@ -29,7 +29,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, SecretStr
 
-from bae import LM, Dep, Gate, Graph, Node
+from bae import Dep, Gate, Graph, Node
 
 
 def log(line: str) -> None:
@@ -145,17 +145,6 @@ class Asked(Node):
     again: Annotated[str, Gate("Once more?")]
 
     async def __call__(self) -> None: ...
-
-
-async def guess(lm: LM) -> int:
-    return (await lm.make(Complaint(text="wet"), Proposal)).euros
-
-
-class Guessed(Node):
-    euros: Annotated[int, Dep(guess)]
-
-    async def __call__(self) -> Paid:
-        return Paid()
 
 
 class Paid(Node):
@@ -431,15 +420,6 @@ def test_a_budget_that_is_spent_says_which_limit_and_how_to_allow_more(bae: Any)
     assert "bae-budget-spent" in failed.err
     assert "0 of 0 calls" in failed.err
     assert bae(*failed.command("runs resume")).code == 3
-
-
-def test_a_budget_that_is_spent_in_a_dependency_says_so_too(bae: Any) -> None:
-    failed = bae("run", "app.py:Guessed", *LM, "--budget", "calls=0")
-    assert "bae-budget-spent" in failed.err
-    assert "Guessed.euros <- guess" in failed.err
-    again = failed.command("runs resume")
-    assert again[again.index("--budget") + 1] == "calls=1"
-    assert bae(*again).code == 3
 
 
 def test_a_run_may_be_called_like_an_option(bae: Any) -> None:
