@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from bae.lm.backend import Answer, Prompt
 from bae.lm.dspy_backend import DSPyBackend
 from bae.lm.extras import load_dspy
-from bae.lm.policies.learned import LearnedPrompt, PromptExample, Rendered, check_texts
+from bae.lm.policies.learned import LearnedPrompt, PromptExample, check_texts, with_prompt
 from bae.lm.prompts import choice_instruction
 from bae.lm.schemas import fill_schema
 from bae.lm.signatures import (
@@ -127,7 +127,7 @@ class OptimizedLM(DSPyBackend):
             )
         if fill is predictor or (fill is not None and not _is_fresh(fill, plan.instruction)):
             found = self._fills[cls] = _Predictor.of(fill)
-            check_texts(cls, found.learned.prompt.examples)
+            check_texts(cls, found.learned.examples)
             check_outputs(cls, found.signature)
         if choice is not None and not _is_fresh(choice, choice_instruction(plan.offered)):
             self._choices[cls] = _Predictor.of(choice)
@@ -137,7 +137,7 @@ class OptimizedLM(DSPyBackend):
 class _Predictor:
     """What of a predictor changes answers."""
 
-    learned: Rendered
+    learned: LearnedPrompt
     signature: Any
     config: Mapping[str, Any]
     lm: Any
@@ -151,19 +151,19 @@ class _Predictor:
             for demo in map(dict, found.demos)
         )
         learned = LearnedPrompt(signature.instructions, examples)
-        return cls(Rendered(learned), signature, dict(found.config), found.lm)
+        return cls(learned, signature, dict(found.config), found.lm)
 
     @property
     def state(self) -> Any:
         """What changes answers, as JSON."""
         fields = [info.json_schema_extra["desc"] for info in self.signature.fields.values()]
-        state = {"prompt": self.learned.prompt, "fields": fields, "config": self.config}
+        state = {"prompt": self.learned, "fields": fields, "config": self.config}
         return to_jsonable_python(state, fallback=str)
 
     def applied_to(self, prompt: Prompt) -> Prompt:
         """The prompt with the instruction and the examples; and for outputs that are no fields of
         the node too, such as a reasoning."""
-        applied, question = self.learned.applied_to(prompt), prompt.question
+        applied, question = with_prompt(prompt, self.learned), prompt.question
         if question.target is None or prompt.schema is None:
             return applied
         own = question.target.__pydantic_fields__

@@ -88,7 +88,7 @@ class WithPrompts(Policy):
         super().__init__(lm)
         self.prompts: Mapping[type[Node], NodePrompts] = dict(prompts)
         self._prompts = {
-            (cls, part): Rendered(prompt)
+            (cls, part): prompt
             for cls, given in self.prompts.items()
             for part, prompt in _checked(cls, given)
         }
@@ -167,50 +167,36 @@ class WithPrompts(Policy):
             learned = self._prompts.get((question.target, "fill"))
         elif question.source is not None:
             learned = self._prompts.get((type(question.source), "choice"))
-        return prompt if learned is None or not self._applies else learned.applied_to(prompt)
+        return prompt if learned is None or not self._applies else with_prompt(prompt, learned)
 
 
-class Rendered:
-    """A learned prompt, and its examples as texts, rendered on first use."""
-
-    def __init__(self, prompt: LearnedPrompt) -> None:
-        self.prompt = prompt
-        self._texts: dict[str, list[FewShot]] = {}
-
-    def applied_to(self, prompt: Prompt) -> Prompt:
-        """A prompt with this instruction and the examples; of a choice, those that choose one of
-        the types on offer. It is the same object where it asks something else than was learned, in
-        its own words, or has its learned prompt already."""
-        question = prompt.question
-        own = choice_instruction(question.types)
-        if question.target is not None:
-            own = plan_of(question.target).instruction
-        # After it come what is known and, of a choice, the options.
-        begins = prompt.text == own or prompt.text.startswith(f"{own}\n")
-        if prompt.examples or not begins:
-            return prompt
-        instruction = self.prompt.instruction.strip() or own
-        examples, names = self.prompt.examples, names_of(question.types)
-        if instruction not in self._texts:
-            form = (
-                "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
+def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
+    """A prompt with a learned instruction and its examples; of a choice, those that choose one of
+    the types on offer. It is the same object where it asks something else than was learned, in its
+    own words, or has its learned prompt already."""
+    question = prompt.question
+    own = choice_instruction(question.types)
+    if question.target is not None:
+        own = plan_of(question.target).instruction
+    # After it come what is known and, of a choice, the options.
+    begins = prompt.text == own or prompt.text.startswith(f"{own}\n")
+    if prompt.examples or not begins:
+        return prompt
+    instruction, names = learned.instruction.strip() or own, names_of(question.types)
+    form = "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
+    return replace(
+        prompt,
+        text=f"{instruction}{prompt.text[len(own) :]}",
+        question=replace(question, instruction=instruction),
+        examples=tuple(
+            FewShot(
+                text_of_question(instruction, each.known, form),
+                str(each.answer[question.fields[0]]) if form else text_of_answer(each.answer),
             )
-            self._texts[instruction] = [
-                FewShot(
-                    text_of_question(instruction, each.known, form),
-                    str(each.answer[question.fields[0]]) if form else text_of_answer(each.answer),
-                )
-                for each in examples
-            ]
-        shown = zip(self._texts[instruction], examples, strict=True)
-        return replace(
-            prompt,
-            text=f"{instruction}{prompt.text[len(own) :]}",
-            question=replace(question, instruction=instruction),
-            examples=tuple(
-                text for text, each in shown if not names or each.answer.get("choice") in names
-            ),
-        )
+            for each in learned.examples
+            if not names or each.answer.get("choice") in names
+        ),
+    )
 
 
 def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
