@@ -482,6 +482,8 @@ async def test_what_a_killed_process_has_left_can_be_taken_over_replaced_and_del
             await journal.release(claim, "failed", [])
             assert await journal.delete(["run", "other"]) == 2
         owner.communicate()
+    async with SQLiteJournal(path) as journal:  # which forgets who is dead
+        await ended(journal)
     assert execute(path, "select * from owners") == []
 
 
