@@ -23,12 +23,6 @@ pytest.importorskip("anthropic")
 from bae.lm.anthropic_backend import AnthropicBackend
 
 
-@pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    async with Provider() as made:
-        yield made
-
-
 def claude(
     provider: Provider, model: str = "claude-sonnet-4-6", **options: Any
 ) -> AnthropicBackend:

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,12 +49,6 @@ OUTFIT_SCHEMA = {
     "required": ["top", "layers"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    async with Provider() as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -70,12 +70,6 @@ UP = Waking(message="just got up")
 PROMPT = fill_prompt(Outfit, ("top", "layers"), RESOLVED, "Outfit", UP)
 
 
-@pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    async with Provider() as made:
-        yield made
-
-
 def ask(provider: Any, model: str = "openai/gpt-4o-mini", **options: Any) -> DSPyBackend:
     return DSPyBackend(model, **{"api_base": f"{provider.url}/v1", "api_key": "a key", **options})
 

@@ -46,12 +46,6 @@ def ask(provider: Any, **options: Any) -> DSPyBackend:
 
 
 @pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    async with Provider() as made:
-        yield made
-
-
-@pytest.fixture
 async def backend(provider: Provider) -> AsyncIterator[DSPyBackend]:
     async with ask(provider) as made, asyncio.timeout(BOUND):
         yield made

@@ -4,7 +4,7 @@ asked for again: on every backend, streamed or not, with a journal or without.""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -51,12 +51,6 @@ FINE = '{"text": "fine"}'
 @pytest.fixture(params=BACKENDS)
 def make(request: pytest.FixtureRequest) -> Make:
     return BACKENDS[request.param]
-
-
-@pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    async with Provider() as made:
-        yield made
 
 
 async def asked(provider: Provider, make: Make, *answers: str) -> tuple[Filled, list[Record]]:

@@ -50,12 +50,6 @@ not_dspy = pytest.mark.parametrize("make", list(BACKENDS), indirect=True)
 
 
 @pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    async with Provider() as made:
-        yield made
-
-
-@pytest.fixture
 async def backend(provider: Provider, make: Make) -> AsyncIterator[Backend]:
     async with make(provider) as made, asyncio.timeout(BOUND):
         yield made

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -292,13 +291,6 @@ def test_an_example_that_is_no_json_is_refused_when_it_is_made():
 
 
 # --- on the wire ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    pytest.importorskip("h11")
-    async with Provider() as made:
-        yield made
 
 
 every_wire = pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))

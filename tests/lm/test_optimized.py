@@ -66,12 +66,6 @@ def ask(provider: Any, predictors: dict[Any, Any], **options: Any) -> OptimizedL
 
 
 @pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    async with Provider() as made:
-        yield made
-
-
-@pytest.fixture
 async def backend(provider: Provider) -> AsyncIterator[OptimizedLM]:
     async with ask(provider, {Outfit: optimized()}) as made, asyncio.timeout(BOUND):
         yield made

@@ -7,7 +7,6 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -45,12 +44,6 @@ from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from bae.lm.pydantic_ai_backend import PydanticAIBackend
-
-
-@pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    async with Provider() as made:
-        yield made
 
 
 def gpt(provider: Provider, **profile: Any) -> OpenAIChatModel:
