@@ -72,7 +72,7 @@ def test_show_draws_the_graph_in_the_columns_there_are(capsys, monkeypatch):
 
     assert "│ Ask  start" in wide.out
     assert "║ recall  asked: str  from Ask" in wide.out
-    assert "◆┄┄▶ the LM chooses   ◇──▶ your code chooses" in wide.out
+    assert "◆┄┄▶ the LM chooses\n◇──▶ your code chooses\n" in wide.out
     assert wide.err == ""
     assert "\x1b" not in wide.out
     assert max(map(len, narrow.splitlines())) <= 30

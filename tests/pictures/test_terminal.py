@@ -159,7 +159,8 @@ SMALL = """\
                         ║ LM  text: str  or set by Look ║
                         ╚═══════════════════════════════╝
 
-◆┄┄▶ the LM chooses   ◇──▶ your code chooses
+◆┄┄▶ the LM chooses
+◇──▶ your code chooses
 """
 
 
@@ -228,21 +229,21 @@ def test_no_row_is_wider_than_asked_for(width: int, direction: Any):
 def test_plain_characters_spell_what_they_stand_for():
     text = str(to_text(library, ascii_only=True))
 
-    assert "search <- get_client" in text
-    assert "*..> the LM chooses   o--> your code chooses" in text
+    assert "search < get_client" in text
+    assert "*..> the LM chooses\no--> your code chooses\n" in text
     assert str(to_text(named("节点", "Né"), fields=False, ascii_only=True)) == SPELLED
 
 
 SPELLED = """\
-/---------------------\\
-| \\u8282\\u70b9  start *...+
-|                     |<..+
-\\----------*----------/
-           :
-           v
-    #============#
-    # N\\xe9  end #
-    #============#
+/-------------\\
+| ????  start *...+
+|             |<..+
+\\------*------/
+       :
+       v
+  #=========#
+  # N?  end #
+  #=========#
 
 *..> the LM chooses
 """

@@ -145,18 +145,17 @@ def cell_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def cut(text: str, most: int, dots: str = "…") -> str:
-    """A text of at most so many columns; dots show that some was left out."""
+def cut(text: str, most: int) -> str:
+    """A text of at most so many columns; an ellipsis shows that some was left out."""
     if cells(text) <= most:
         return text
-    dots = dots[: max(most, 1)]
-    kept, width = "", len(dots)
+    kept, width = "", 1
     for char in text:
         width += cell_width(char)
         if width > most:
             break
         kept += char
-    return f"{kept.rstrip()}{dots}"
+    return f"{kept.rstrip()}…"
 
 
 SOURCES: Final = get_args(FieldSource)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, fsum
 from typing import TYPE_CHECKING, Any, Final, Literal
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import escape
 
 from bae.pictures.layout import Size, Spacing, arrange
 from bae.pictures.picture import (
@@ -20,7 +20,7 @@ from bae.pictures.picture import (
     legend_of,
     picture_of,
 )
-from bae.pictures.terminal import Piece, box_rows
+from bae.pictures.terminal import Piece, box_rows, to_text
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -42,40 +42,30 @@ def to_svg(
     which."""
     picture = picture_of(graph)
     main, main_width, main_height = _graph(picture, fields, direction)
-    name_width = _width(picture.name, "title")
+    frames = [_frame(each, fields, direction) for each in picture.inner]
+    parts = [*frames, _legend(picture)]
     nodes = f"{len(picture.boxes)} node{'s' * (len(picture.boxes) != 1)}"
-    top = MARGIN + 34.0
-    wide = max(main_width, name_width + 160.0)
-    frames: list[str] = []
-    # Frames of the graphs inside stand in rows under the picture.
-    shelf, x, y, low = max(wide, ROWS_WIDE), 0.0, top + main_height + GAP, 0.0
-    for each in picture.inner:
-        frame, width, height = _frame(each, fields, direction)
-        if x and x + width > shelf:
-            x, y, low = 0.0, y + low + GAP, 0.0
-        frames += [_translate(MARGIN + x, y), *frame, "</g>"]
-        wide = max(wide, x + width)
-        x, low = x + width + GAP, max(low, height)
-    bottom = y + low if frames else top + main_height
-    legend, width, height = _legend(picture, wide)
-    wide = max(wide, width)
-    across, down = ceil(wide + 2 * MARGIN), ceil(bottom + (GAP + height) * bool(height) + MARGIN)
+    name_width = _width(picture.name, "title")
+    wide = max(main_width, name_width + 160, *(width for _, width, _ in parts))
+    y = MARGIN + 34
+    lines = [_translate(MARGIN + (wide - main_width) / 2, y), *main, "</g>"]
+    y += main_height
+    for part, _, height in parts:  # each below the one before
+        if part:
+            lines += [_translate(MARGIN, y + GAP), *part, "</g>"]
+            y += GAP + height
+    across, down = ceil(wide) + 2 * MARGIN, ceil(y) + MARGIN
+    listed = to_text(graph, width=10_000, fields=False, compact=True)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="bae" role="img" '
         f'viewBox="0 0 {across} {down}" width="{across}" height="{down}">',
         f"<title>The graph {escape(picture.name)}</title>",
-        f"<desc>{escape(_description(picture))}</desc>",
+        f"<desc>{escape(str(listed))}</desc>",  # for screen readers
         f"<style>{_styles(theme)}</style>",
         _rect("paper", 0, 0, across, down, 12),
         _text("title", MARGIN, MARGIN + 14, picture.name),
         _text("note", MARGIN + name_width + 12, MARGIN + 14, nodes),
-        _translate(MARGIN + (wide - main_width) / 2, top),
-        *main,
-        "</g>",
-        *frames,
-        _translate(MARGIN, bottom + GAP),
-        *legend,
-        "</g>",
+        *lines,
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
@@ -95,17 +85,17 @@ COLORS: Final = {
 }
 """For light and for dark."""
 PILLS: Final = {
-    "source-given": (("#e8eaf0", "#343a49"), ("#454c5f", "#d3d7e2")),
-    "source-code": (("#dcf0f5", "#113c49"), ("#0b5c72", "#86d7ec")),
-    "source-recall": (("#d8f2ec", "#103f38"), ("#0d5f52", "#83dfcb")),
-    "source-dep": (("#dfeafd", "#1b3563"), ("#1d4fa3", "#a8c8ff")),
-    "source-gate": (("#fde4ea", "#56172f"), ("#a3204c", "#ffb0c5")),
-    "source-map": (("#fdeccf", "#4d3206"), ("#7f4a05", "#f8cd84")),
-    "source-lm": (("#ece4fd", "#3a2466"), ("#6231b8", "#cdb4ff")),
-    "start": (("#dcf3df", "#173f20"), ("#1f6b2d", "#92dfa0")),
-    "end": (("#1b1f29", "#eceef4"), ("#ffffff", "#14161d")),
+    "source-given": ("#454c5f", "#d3d7e2"),
+    "source-code": ("#0b5c72", "#86d7ec"),
+    "source-recall": ("#0d5f52", "#83dfcb"),
+    "source-dep": ("#1d4fa3", "#a8c8ff"),
+    "source-gate": ("#a3204c", "#ffb0c5"),
+    "source-map": ("#7f4a05", "#f8cd84"),
+    "source-lm": ("#6231b8", "#cdb4ff"),
+    "start": ("#1f6b2d", "#92dfa0"),
+    "end": COLORS["ink"],
 }
-"""What is behind the text, and the text."""
+"""The text; what is behind it is a tint of it."""
 MARGIN, GAP, FRAME = 24, 28, 20
 """Around everything, between frames, and between a frame and what is in it."""
 HEADER, ROW, PAD, PILL, RING = 36, 22, 16, 5, 4
@@ -113,8 +103,6 @@ HEADER, ROW, PAD, PILL, RING = 36, 22, 16, 5, 4
 the two outlines of a box at which a run may end."""
 WIDEST: Final = 72
 """The most characters in a row of a box."""
-ROWS_WIDE: Final = 900
-"""How wide a row of frames may be, where the picture itself is not wider."""
 SPACING: Final = Spacing(
     apart=36, beside=22, joins=18, inset=22, tail=18, track=14, head=24, loop=30, loop_at=(11, 27)
 )
@@ -137,7 +125,7 @@ def _graph(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
     for arrow, points in zip(picture.arrows, laid.lines, strict=True):
         who = CHOOSERS[arrow.kind]
         title = f"{names[arrow.tail]} → {names[arrow.head]}{who and f', if {who} it'}"
-        lines += [_group("edge", title), *_arrow(points, arrow.kind), "</g>"]
+        lines += _arrow(points, arrow.kind, title)
     return [*lines, "</g>"], laid.width, laid.height
 
 
@@ -154,14 +142,7 @@ def _box(box: Box, rows: list[list[Piece]], x: int, y: int, size: Size) -> list[
     ring = _ring(box)
     lines = [
         _group("node", f"{about}\n{box.doc}".rstrip(), box.id),
-        *_outline(
-            *(x, y, size),
-            choice=box.chooser != "certain",
-            ring=ring,
-            inner=box.inner,
-            corner=16 if box.ending == "always" else 6,
-            role="box box-start" if box.start else "box",
-        ),
+        *_outline(box, x, y, size),
         *_row(rows[0], x + _pad(box), y + ring + 23),
     ]
     y += ring + HEADER
@@ -169,11 +150,34 @@ def _box(box: Box, rows: list[list[Piece]], x: int, y: int, size: Size) -> list[
         lines.append(_path("rule", [(x + ring + 1, y), (x + size.width - ring - 1, y)]))
     for place, (field, row) in enumerate(zip(box.fields, rows[1:], strict=False)):
         about = f"{field.name}: {field.type}\n{field.label} {field.origin}".rstrip()
-        lines += [f'<a href="#bae-{field.graphs[0]}">'] if field.graphs else []
         lines.append(_group("field", f"{about}\n{field.description}".rstrip()))
         lines += [*_row(row, x + _pad(box), y + 19 + ROW * place), "</g>"]
-        lines += ["</a>"] if field.graphs else []
     return [*lines, "</g>"]
+
+
+def _outline(box: Box, x: int, y: int, size: Size) -> list[str]:
+    """The shape of a box. Its corners are cut off where there is a choice, it has a second outline
+    where a run may end, and bars at the sides where graphs run inside."""
+    choice, ring = box.chooser != "certain", _ring(box)
+    corner = 10 if choice else 16 if box.ending == "always" else 6
+    role = "box box-start" if box.start else "box"
+    lines: list[str] = []
+    for css, inset in (("ring", 0), (role, ring)) if ring else ((role, 0),):
+        left, top = x + inset, y + inset
+        right, bottom = x + size.width - inset, y + size.height - inset
+        if choice:
+            a, b, c, d = left + corner, right - corner, top + corner, bottom - corner
+            sides = [(a, top), (b, top), (right, c), (right, d)]
+            sides += [(b, bottom), (a, bottom), (left, d), (left, c)]
+            lines.append(_polygon(css, sides))
+        else:
+            lines.append(_rect(css, left, top, right - left, bottom - top, corner))
+        corner -= 2
+    if box.inner:
+        for bar in (x + ring + 7, x + size.width - ring - 7):
+            ends = (bar, y + ring + corner), (bar, y + size.height - ring - corner)
+            lines.append(_path("bar", ends))
+    return lines
 
 
 def _row(row: list[Piece], x: float, y: float) -> list[str]:
@@ -181,10 +185,10 @@ def _row(row: list[Piece], x: float, y: float) -> list[str]:
     for text, role in row:
         width = _width(text, role)
         if role in PILLS:
-            indent = _width(text, role) - _width(text.lstrip(), role)
+            indent = width - _width(text.lstrip(), role)
             at = x + indent - PILL
             lines.append(_rect(f"pill {role}", at, y - 12, width - indent + 2 * PILL, 16, 8))
-            lines.append(_text(f"pill-text {role}", x + indent, y, text.lstrip()))
+            lines.append(_text(role, x + indent, y, text.lstrip()))
         elif text.strip():
             lines.append(_text(role, x, y, text))
         x += width
@@ -210,58 +214,21 @@ def _frame(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
     return lines, wide, high
 
 
-def _legend(picture: Picture, width: float) -> _Drawn:
-    """What the lines and sides that are there mean."""
-    lines = [_group("legend", "Legend")]
-    x = y = wide = 0.0
-    for sign, meaning in legend_of(picture.all):
-        taken = 50 + _width(meaning)
-        if x and x + taken > width:
-            x, y = 0.0, y + 26
-        if sign == "inner":
-            lines += _outline(x + 4, y, Size(32, 20), inner=True)
-        else:
-            lines += _arrow([(x, y + 10), (x + 38, y + 10)], sign)
-        lines.append(_text("note", x + 46, y + 14, meaning))
-        x += taken + 22
-        wide = max(wide, x - 22)
-    return [*lines, "</g>"], wide, y + 20 if wide else 0.0
-
-
-def _outline(
-    x: float,
-    y: float,
-    size: Size,
-    *,
-    choice: bool = False,
-    ring: int = 0,
-    inner: bool = False,
-    corner: int = 6,
-    role: str = "box",
-) -> list[str]:
-    """The shape of a box. Its corners are cut off where there is a choice, it has a second outline
-    where a run may end, and bars at the sides where graphs run inside."""
-    corner = min(10 if choice else corner, size.height // 3)
+def _legend(picture: Picture) -> _Drawn:
+    """What the lines and sides that are there mean; nothing where they mean nothing."""
     lines: list[str] = []
-    for css, inset in (("ring", 0), (role, ring)) if ring else ((role, 0),):
-        left, top = x + inset, y + inset
-        right, bottom = x + size.width - inset, y + size.height - inset
-        if choice:
-            a, b, c, d = left + corner, right - corner, top + corner, bottom - corner
-            sides = [(a, top), (b, top), (right, c), (right, d)]
-            sides += [(b, bottom), (a, bottom), (left, d), (left, c)]
-            lines.append(_polygon(css, sides))
+    y = wide = 0.0
+    for sign, meaning in legend_of(picture.all):
+        if sign == "inner":
+            lines += [_path("bar", [(x, y), (x, y + 20)]) for x in (7, 31)]
         else:
-            lines.append(_rect(css, left, top, right - left, bottom - top, corner))
-        corner = max(1, corner - 2)
-    if inner:
-        for bar in (x + ring + 7, x + size.width - ring - 7):
-            ends = (bar, y + ring + corner), (bar, y + size.height - ring - corner)
-            lines.append(_path("bar", ends))
-    return lines
+            lines += _arrow([(0, y + 10), (38, y + 10)], sign, meaning)
+        lines.append(_text("note", 46, y + 14, meaning))
+        y, wide = y + 26, max(wide, 46 + _width(meaning))
+    return [_group("legend", "Legend"), *lines, "</g>"] if lines else [], wide, y - 6
 
 
-def _arrow(points: Sequence[_XY], kind: ArrowKind) -> list[str]:
+def _arrow(points: Sequence[_XY], kind: ArrowKind, title: str) -> list[str]:
     """A line with its head, and with a diamond at its tail where there is a choice; dashed where
     the LM makes it."""
     line = list(points)
@@ -269,12 +236,12 @@ def _arrow(points: Sequence[_XY], kind: ArrowKind) -> list[str]:
         line[0] = _along(points[0], points[1], 10)
     line[-1] = _along(points[-1], points[-2], 7)
     head = [_along(points[-1], points[-2], along, off) for along, off in ((0, 0), (9, 4), (9, -4))]
-    found = [_path(f"line line-{kind}", line), _polygon(f"head head-{kind}", head)]
+    found = [_group(f"edge arrow-{kind}", title), _path("line", line), _polygon("head", head)]
     if kind != "certain":
         corners = ((0, 0), (5.5, 4), (11, 0), (5.5, -4))
         tail = [_along(points[0], points[1], along, off) for along, off in corners]
-        found.append(_polygon(f"tail tail-{kind}", tail))
-    return found
+        found.append(_polygon("tail", tail))
+    return [*found, "</g>"]
 
 
 def _along(start: _XY, end: _XY, along: float, off: float = 0) -> _XY:
@@ -284,15 +251,11 @@ def _along(start: _XY, end: _XY, along: float, off: float = 0) -> _XY:
     return x + dx * along - dy * off, y + dy * along + dx * off
 
 
-def _distance(a: _XY, b: _XY) -> float:
-    return abs(a[0] - b[0]) + abs(a[1] - b[1])
-
-
 def _path(role: str, points: Sequence[_XY]) -> str:
     """A line through points, with its corners rounded."""
     strokes = [f"M{_point(points[0])}"]
     for before, here, after in zip(points, points[1:], points[2:], strict=False):
-        near = min(9, _distance(before, here) / 2, _distance(here, after) / 2)
+        near = min(9.0, *(max(abs(here[0] - x), abs(here[1] - y)) / 2 for x, y in (before, after)))
         first, last = _along(here, before, near), _along(here, after, near)
         strokes.append(f"L{_point(first)} Q{_point(here)} {_point(last)}")
     strokes.append(f"L{_point(points[-1])}")
@@ -305,13 +268,13 @@ def _polygon(role: str, points: Sequence[_XY]) -> str:
 
 def _rect(role: str, x: float, y: float, width: float, height: float, corner: float) -> str:
     return (
-        f'<rect class="{role}" x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" '
-        f'height="{_number(height)}" rx="{_number(corner)}"/>'
+        f'<rect class="{role}" x="{x:.8g}" y="{y:.8g}" width="{width:.8g}" '
+        f'height="{height:.8g}" rx="{corner}"/>'
     )
 
 
 def _text(role: str, x: float, y: float, text: str) -> str:
-    at = f'x="{_number(x)}" y="{_number(y)}"'
+    at = f'x="{x:.8g}" y="{y:.8g}"'
     return f'<text class="{role}" {at} xml:space="preserve">{escape(text)}</text>'
 
 
@@ -321,20 +284,16 @@ def _width(text: str, role: str = "") -> float:
 
 
 def _group(kind: str, title: str, anchor: str = "") -> str:
-    own = f" id={quoteattr('bae-' + anchor)}" if anchor else ""
+    own = f' id="bae-{anchor}"' if anchor else ""
     return f'<g class="g-{kind}"{own}><title>{escape(title)}</title>'
 
 
 def _translate(x: float, y: float) -> str:
-    return f'<g transform="translate({_number(x)},{_number(y)})">'
+    return f'<g transform="translate({x:.8g},{y:.8g})">'
 
 
 def _point(point: _XY) -> str:
-    return f"{_number(point[0])},{_number(point[1])}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{point[0]:.8g},{point[1]:.8g}"
 
 
 def _styles(theme: Theme) -> str:
@@ -349,41 +308,25 @@ def _styles(theme: Theme) -> str:
 
 def _colors(dark: bool) -> str:
     paper, box, ink, soft, faint, edge = (pair[dark] for pair in COLORS.values())
-    arrows = {"lm": PILLS["source-lm"][1][dark], "code": PILLS["source-code"][1][dark]}
     rules = {
         "paper": f"fill:{paper}",
         "box": f"fill:{box};stroke:{edge};stroke-width:1.2",
-        "box-start": f"stroke:{PILLS['start'][1][dark]};stroke-width:1.8",
+        "box-start": f"stroke:{PILLS['start'][dark]};stroke-width:1.8",
         "ring": f"fill:none;stroke:{edge};stroke-width:1.2",
         "bar": f"stroke:{edge};stroke-width:1.2",
         "rule": f"stroke:{faint};stroke-width:1",
         "frame": f"fill:none;stroke:{edge};stroke-width:1.2;stroke-dasharray:2 3",
-        "line": f"fill:none;stroke:{soft};stroke-width:1.5",
-        "line-lm": f"stroke:{arrows['lm']};stroke-dasharray:6 4",
-        "line-code": f"stroke:{arrows['code']}",
-        "head": f"fill:{soft}",
-        "head-lm": f"fill:{arrows['lm']}",
-        "head-code": f"fill:{arrows['code']}",
-        "tail-lm": f"fill:{arrows['lm']}",
-        "tail-code": f"fill:{paper};stroke:{arrows['code']};stroke-width:1.3",
+        "arrow-certain": f"color:{soft}",
+        "arrow-lm": f"color:{PILLS['source-lm'][dark]}",
+        "arrow-code": f"color:{PILLS['source-code'][dark]}",
+        "line": "fill:none;stroke:currentColor;stroke-width:1.5",
+        "arrow-lm .line": "stroke-dasharray:6 4",
+        "head": "fill:currentColor",
+        "tail": "fill:currentColor",
+        "arrow-code .tail": f"fill:{paper};stroke:currentColor;stroke-width:1.3",
         **dict.fromkeys(("title", "name", "field"), f"fill:{ink}"),
         **dict.fromkeys(("type", "origin", "note"), f"fill:{soft}"),
-        **{f"pill.{role}": f"fill:{behind[dark]}" for role, (behind, _) in PILLS.items()},
-        **{f"pill-text.{role}": f"fill:{text[dark]}" for role, (_, text) in PILLS.items()},
+        **{role: f"fill:{color[dark]}" for role, color in PILLS.items()},
+        "pill": "fill-opacity:0.14",
     }
     return "".join(f".bae .{role}{{{rule}}}" for role, rule in rules.items())
-
-
-def _description(picture: Picture) -> str:
-    """The picture in words, for screen readers."""
-    sentences: list[str] = []
-    for each in picture.all:
-        names = {box.id: box.name for box in each.boxes}
-        if each is not picture:
-            sentences.append(f"Inside {', '.join(each.used_by)} runs the graph {each.name}.")
-        for box in each.boxes:
-            ways = [names[arrow.head] for arrow in each.arrows if arrow.tail == box.id]
-            ways += ["the end"] if box.ending != "never" else []
-            who = CHOOSERS[box.chooser] and f", as {CHOOSERS[box.chooser]}"
-            sentences.append(f"{box.name} leads to {' or '.join(ways) or 'nothing known'}{who}.")
-    return " ".join(sentences)

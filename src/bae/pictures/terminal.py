@@ -58,19 +58,23 @@ def to_text(
     Boxes and lines that would need more become a list that names every arrow, as they do with
     `compact`."""
     picture = picture_of(graph)
-    writer = _Writer(width, fields, direction == "LR", ascii_only)
     rows: list[Sequence[Piece]] = []
     boxed: list[Picture] = []
     for each in picture.all:
         if each is not picture:
             used_by = f"  the graph inside {', '.join(each.used_by)}"
             rows += [(), [(each.name, "name"), (used_by, "note")], ()]
-        drawn = None if compact else writer.boxes(each)
+        drawn = None if compact else _boxes(each, width, fields, across=direction == "LR")
         if drawn is not None:
             boxed.append(each)
-        rows += drawn if drawn is not None else writer.list(each)
-    rows += writer.legend(boxed)
-    return Drawing(tuple(tuple(writer.fit(row)) for row in rows))
+        rows += drawn if drawn is not None else _list(each, width, fields)
+    legend = legend_of(boxed)
+    rows += [()] if legend else []
+    for sign, meaning in legend:
+        sample, role = SAMPLES[sign], "outline" if sign == "inner" else f"arrow-{sign}"
+        rows.append([(sample, role), (f" {meaning}", "note")])
+    spell = to_ascii if ascii_only else str
+    return Drawing(tuple(tuple((spell(t), role) for t, role in _fit(row, width)) for row in rows))
 
 
 Step = tuple[int, int]
@@ -93,14 +97,13 @@ JOINTS: Final = {"│": "├┤", "║": "╟╢", "┃": "┠┨"}
 """For each side of a box, how the rule under the name joins it at the left and the right."""
 CHOICES: Final[dict[ArrowKind, str]] = {"lm": "◆", "code": "◇"}
 LISTED: Final[dict[ArrowKind, str]] = {"certain": "→", "code": "→", "lm": "⇢"}
-SAMPLES: Final = {"lm": "◆┄┄▶", "code": "◇──▶", "inner": "┃ ┃"}
+SAMPLES: Final = {"lm": "◆┄┄▶", "code": "◇──▶", "inner": "┃  ┃"}
 DASHED: Final = str.maketrans("─│", "┄┊")
 ASCII: Final = {
-    **str.maketrans("─│┄┊═║┃╱╲▲▶▼◀◆◇", "-|.:=#I/\\^>v<*o"),
+    **str.maketrans("─│┄┊═║┃╱╲▲▶▼◀◆◇…←→⇢“”", '-|.:=#I/\\^>v<*o~<>>""'),
     **str.maketrans(dict.fromkeys("╭╮╰╯┼┌┐└┘├┤┬┴", "+")),
     **str.maketrans(dict.fromkeys("╔╗╚╝╟╢", "#")),
-    **str.maketrans({"┠": "I", "┨": "I", "…": "...", "←": "<-", "→": "->", "⇢": "..>"}),
-    **str.maketrans("“”", '""'),
+    **str.maketrans(dict.fromkeys("┠┨", "I")),
 }
 SPACING: Final = Spacing(
     apart=3, beside=2, joins=2, inset=2, tail=1, track=1, head=1, loop=4, loop_at=(1, 2)
@@ -113,131 +116,99 @@ WIDEST, NARROWEST = 64, 28
 
 
 def to_ascii(text: str) -> str:
-    """A text in plain characters. Names are spelled before they are measured and cut."""
-    return text.translate(ASCII).encode("ascii", "backslashreplace").decode()
+    """A text in plain characters that take as many columns."""
+    plain = text.translate(ASCII)
+    return "".join(char if char.isascii() else "?" * cell_width(char) for char in plain)
 
 
-@dataclass(slots=True)
-class _Writer:
-    """Draws pictures into some columns."""
+def _fit(row: Sequence[Piece], width: int) -> list[Piece]:
+    """A row without what is beyond the last column."""
+    kept: list[Piece] = []
+    for text, role in row:
+        if width > 0:
+            kept.append((cut(text, width), role))
+        width -= cells(text)
+    return kept
 
-    width: int
-    fields: bool
-    across: bool
-    ascii_only: bool
 
-    def fit(self, row: Sequence[Piece]) -> list[Piece]:
-        """A row without what is beyond the last column."""
-        kept: list[Piece] = []
-        left = self.width
-        for text, role in row:
-            text = to_ascii(text) if self.ascii_only else text
-            if left > 0:
-                kept.append((cut(text, left, "..." if self.ascii_only else "…"), role))
-            left -= cells(text)
-        return kept
+def _boxes(picture: Picture, width: int, fields: bool, *, across: bool) -> list[list[Piece]] | None:
+    """Boxes and lines, or None where the columns are too few."""
+    loops = {a for a, b in picture.edges if a == b}
+    rows = layers(len(picture.boxes), picture.edges)[0]
+    # Boxes that share the columns with others are cut first, and more where lines need room.
+    shared = [max(rows) + 1 if across else rows.count(row) for row in rows]
+    spacing = SPACING_ACROSS if across else SPACING
+    tried: list[Size] = []
+    for spare in range(7, 44, 4):
+        texts = [
+            box_rows(box, max(NARROWEST, min(WIDEST, width // many - spare)), fields=fields)
+            for box, many in zip(picture.boxes, shared, strict=True)
+        ]
+        sizes: list[Size] = []
+        for place, text in enumerate(texts):
+            # A line from a box to itself needs two rows to leave and come back at.
+            least = (5, 2) if place in loops else (1, 1)
+            height = max(len(text) + (len(text) > 1), least[1])
+            sizes.append(Size(max(*map(row_length, text), least[0]) + 4, height + 2))
+        if sizes == tried:
+            continue  # nothing was cut by it
+        tried = sizes
+        laid = arrange(sizes, picture.edges, spacing, across=across)
+        if laid.width > width:
+            continue
+        canvas = _Canvas(laid.width, laid.height)
+        for box, corner, size, text in zip(
+            picture.boxes, laid.corners, laid.sizes, texts, strict=True
+        ):
+            canvas.box(box, corner, size, text)
+        for arrow, line in zip(picture.arrows, laid.lines, strict=True):
+            canvas.line(line, arrow.kind)
+        return canvas.rows()
+    return None
 
-    def rows(self, box: Box, widest: int) -> list[list[Piece]]:
-        return box_rows(box, widest, fields=self.fields, ascii_only=self.ascii_only)
 
-    def boxes(self, picture: Picture) -> list[list[Piece]] | None:
-        """Boxes and lines, or None where the columns are too few."""
-        loops = {a for a, b in picture.edges if a == b}
-        rows = layers(len(picture.boxes), picture.edges)[0]
-        # Boxes that share the columns with others are cut first, and more where lines need room.
-        shared = [max(rows) + 1 if self.across else rows.count(row) for row in rows]
-        spacing = SPACING_ACROSS if self.across else SPACING
-        tried: list[Size] = []
-        for spare in range(7, 44, 4):
-            texts = [
-                self.rows(box, max(NARROWEST, min(WIDEST, self.width // many - spare)))
-                for box, many in zip(picture.boxes, shared, strict=True)
-            ]
-            sizes: list[Size] = []
-            for place, text in enumerate(texts):
-                # A line from a box to itself needs two rows to leave and come back at.
-                least = (5, 2) if place in loops else (1, 1)
-                height = max(len(text) + (len(text) > 1), least[1])
-                sizes.append(Size(max(*map(row_length, text), least[0]) + 4, height + 2))
-            if sizes == tried:
-                continue  # nothing was cut by it
-            tried = sizes
-            laid = arrange(sizes, picture.edges, spacing, across=self.across)
-            if laid.width > self.width:
+def _list(picture: Picture, width: int, fields: bool) -> list[list[Piece]]:
+    """Every box under the one before it, with its fields and its arrows."""
+    names = {box.id: box.name for box in picture.boxes}
+    back = layers(len(picture.boxes), picture.edges)[1]
+    rows: list[list[Piece]] = []
+    for box in picture.boxes:
+        rows += [[]] if rows else []
+        rows.append([(names[box.id], "name"), *((f"  {tag}", "note") for tag in box.tags)])
+        rows += [[("  ", ""), *row] for row in box_rows(box, width - 2, fields=fields)[1:]]
+        for place, arrow in enumerate(picture.arrows):
+            if arrow.tail != box.id:
                 continue
-            canvas = _Canvas(laid.width, laid.height)
-            for box, corner, size, text in zip(
-                picture.boxes, laid.corners, laid.sizes, texts, strict=True
-            ):
-                canvas.box(box, corner, size, text)
-            for arrow, line in zip(picture.arrows, laid.lines, strict=True):
-                canvas.line(line, arrow.kind)
-            return canvas.rows()
-        return None
-
-    def list(self, picture: Picture) -> list[list[Piece]]:
-        """Every box under the one before it, with its fields and its arrows."""
-        names = {box.id: box.name for box in picture.boxes}
-        back = layers(len(picture.boxes), picture.edges)[1]
-        rows: list[list[Piece]] = []
-        for box in picture.boxes:
-            rows += [[]] if rows else []
-            rows.append([(names[box.id], "name"), *((f"  {tag}", "note") for tag in box.tags)])
-            rows += [[("  ", ""), *row] for row in self.rows(box, self.width - 2)[1:]]
-            for place, arrow in enumerate(picture.arrows):
-                if arrow.tail != box.id:
-                    continue
-                mark = f"  {LISTED[arrow.kind]} "
-                again = "again" if arrow.head == arrow.tail else "back" if place in back else ""
-                who = CHOOSERS[arrow.kind]
-                note = ", ".join(filter(None, [again, who and f"if {who} it"]))
-                rows.append([(mark, f"arrow-{arrow.kind}"), (names[arrow.head], "name")])
-                rows[-1] += [(f"  {note}", "note")] if note else []
-        return rows
-
-    def legend(self, pictures: list[Picture]) -> list[list[Piece]]:
-        """What the lines and sides that are there mean, in as many rows as it takes."""
-        rows: list[list[Piece]] = []
-        for sign, meaning in legend_of(pictures):
-            sample, role = SAMPLES[sign], "outline" if sign == "inner" else f"arrow-{sign}"
-            if not rows:
-                rows = [[], []]
-            elif row_length(rows[-1]) + len(sample) + len(meaning) + 4 > self.width:
-                rows.append([])
-            else:
-                rows[-1].append(("   ", ""))
-            rows[-1] += [(sample, role), (f" {meaning}", "note")]
-        return rows
+            mark = f"  {LISTED[arrow.kind]} "
+            again = "again" if arrow.head == arrow.tail else "back" if place in back else ""
+            who = CHOOSERS[arrow.kind]
+            note = ", ".join(filter(None, [again, who and f"if {who} it"]))
+            rows.append([(mark, f"arrow-{arrow.kind}"), (names[arrow.head], "name")])
+            rows[-1] += [(f"  {note}", "note")] if note else []
+    return rows
 
 
-def box_rows(
-    box: Box, widest: int, *, fields: bool = True, ascii_only: bool = False
-) -> list[list[Piece]]:
+def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[Piece]]:
     """What is in a box: a row with its name, and one for each field."""
     tags: list[Piece] = [(f"  {tag}", "start" if tag == "start" else "end") for tag in box.tags]
-    room = widest - row_length(tags)
-    spell, dots = (to_ascii, "...") if ascii_only else (str, "…")
-    rows = [[(cut(spell(box.name), room, dots), "name"), *tags]]
+    rows = [[(cut(box.name, widest - row_length(tags)), "name"), *tags]]
     shown = box.fields if fields else ()
     sources = max((len(field.label) for field in shown), default=0)
     room = widest - sources - 2
-    names = [spell(f"{field.name}: {field.type}") for field in shown]
-    origins = [spell(field.origin) for field in shown]
-    pairs = list(zip(names, origins, strict=True))
     # Where there is not enough room for both, a third of it is left to the origin.
-    most = max(room * 2 // 3, room - max(map(cells, origins), default=0) - 2)
-    column = min(most, max((cells(name) for name, origin in pairs if origin), default=0))
-    for field, (name, origin) in zip(shown, pairs, strict=True):
-        name = cut(name, column if origin else room, dots)
-        split = len(spell(field.name))
+    most = max(room * 2 // 3, room - max((cells(f.origin) for f in shown), default=0) - 2)
+    column = min(most, max((cells(f"{f.name}: {f.type}") for f in shown if f.origin), default=0))
+    for field in shown:
+        name = cut(f"{field.name}: {field.type}", column if field.origin else room)
+        split = len(field.name)
         row = [
             (field.label, f"source-{field.source}"),
             (" " * (sources - len(field.label) + 2), ""),
         ]
         row += [(name[:split], "field"), (name[split:], "type")]
-        if origin:
+        if field.origin:
             row.append((" " * (column - cells(name) + 2), ""))
-            row.append((cut(origin, room - column - 2, dots), "origin"))
+            row.append((cut(field.origin, room - column - 2), "origin"))
         rows.append(row)
     return rows
 
