@@ -127,8 +127,9 @@ async def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(
         assert sorted(await collected(journal)) == steps
         assert sorted(await collected(journal, limit=2)) == steps  # none of them is counted
     told = [(record.levelname, record.message.split(":")[0]) for record in caplog.records]
-    said = "2 steps in evaluations of Ticket left out"
+    said = "steps in runs of Ticket were left out"
     assert told[:2] == [("WARNING", said), ("INFO", said)]
+    assert "2 because they are from evaluations, which evals=True includes" in caplog.text
 
     assert sorted(await collected(journal, evals=True)) == sorted(2 * steps)
 

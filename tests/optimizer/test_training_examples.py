@@ -426,7 +426,7 @@ async def test_a_step_that_cannot_be_shown_without_what_no_journal_keeps_is_left
         await graph.arun(Served(text="a"), ScriptedLM([{"amount": 1}]), journal=journal)
         assert len(await transitions_from(journal, graph)) == 1
         assert await examples_from(journal, graph) == []
-    assert "1 step of Served left out" in caplog.text
+    assert "steps in runs of Served were left out: 1 because" in caplog.text
 
 
 async def test_a_correction_answers_the_same_question_of_other_runs():

@@ -32,7 +32,6 @@ from bae.optimizer.node_schemas import Part, chooses, is_filled
 from bae.optimizer.predictors import demo_of
 from bae.optimizer.transitions import (
     Transition,
-    count_steps,
     log,
     transitions_from,
     transitions_of,
@@ -117,10 +116,9 @@ async def examples_from(
                 examples.append(example_of(each, secrets))
         if len(examples) < len(found):
             log.warning(
-                "%s of %s left out: what an LM saw there cannot be shown without what no journal "
-                "keeps",
-                count_steps(len(found) - len(examples)),
-                graph.name,
+                "steps in runs of %s were left out: %d because what an LM saw there cannot be "
+                "shown without what no journal keeps",
+                *(graph.name, len(found) - len(examples)),
             )
         return with_corrections(examples)
 

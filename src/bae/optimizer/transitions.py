@@ -227,8 +227,8 @@ class _JournalReader:
         self._read_count = 0
         self._unreadable: dict[str, str] = {}
         """Why runs could not be read, by their ids."""
-        self._unusable: Counter[str] = Counter()
-        self._from_evals = 0
+        self._left_out: Counter[str] = Counter()
+        """How many steps were left out, by the reason."""
 
     async def read_all(self, limit: int | None) -> list[Transition]:
         """All transitions, or so many, those of the newest runs first."""
@@ -258,7 +258,7 @@ class _JournalReader:
                 if len(found) == limit:
                     return found
                 best = newest.get(key, transition)
-                if key not in seen and self._is_wanted(best) and self._is_usable(best):
+                if key not in seen and self._is_wanted(best):
                     found.append(best)
                 seen.add(key)
         return found
@@ -288,18 +288,16 @@ class _JournalReader:
 
     def _is_wanted(self, found: Transition) -> bool:
         """Whether it is in no run to be left out, whose steps forks have as well, and in no
-        evaluation, unless these are wanted or a person corrected it."""
+        evaluation, unless these are wanted or a person corrected it; and whether today's classes
+        still lead there by an LM, and everything it saw is known."""
         if found.run_id in self._without:
             return False
-        wanted = self._evals or bool(found.corrected) or not is_eval_run(found.root)
-        self._from_evals += not wanted
-        return wanted
-
-    def _is_usable(self, found: Transition) -> bool:
-        """Whether today's classes still lead there by an LM, and everything it saw is known."""
-        why = _why_unusable(found, self._secrets)
+        why = ""
+        if not (self._evals or found.corrected or not is_eval_run(found.root)):
+            why = "they are from evaluations, which evals=True includes"
+        why = why or _why_unusable(found, self._secrets)
         if why:
-            self._unusable[why] += 1
+            self._left_out[why] += 1
         return not why
 
     def log_skipped(self, found: Sequence[Transition]) -> None:
@@ -311,21 +309,10 @@ class _JournalReader:
                 "%d of %d runs of %s are skipped: today's classes cannot read them, such as %s: %s",
                 *(len(self._unreadable), self._read_count, name, run_id, why),
             )
-        level = logging.INFO if found else logging.WARNING
-        if self._from_evals:
-            log.log(
-                level,
-                "%s in evaluations of %s left out: give evals=True to learn from their cases too",
-                *(count_steps(self._from_evals), name),
-            )
-        if self._unusable:
-            reasons = "; ".join(f"{count} because {why}" for why, count in self._unusable.items())
+        if self._left_out:
+            reasons = "; ".join(f"{count} because {why}" for why, count in self._left_out.items())
+            level = logging.INFO if found else logging.WARNING
             log.log(level, "steps in runs of %s were left out: %s", name, reasons)
-
-
-def count_steps(steps: int) -> str:
-    """A number of steps, as text."""
-    return "1 step" if steps == 1 else f"{steps} steps"
 
 
 def _why_unusable(found: Transition, secrets: Secrets) -> str:
