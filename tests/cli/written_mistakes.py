@@ -560,7 +560,7 @@ CALLS = [
 
             """,
         ),
-        ("dependencies wait for each other, and 250 can", "make the chain shorter"),
+        ("dependencies wait for each other, and 100 can", "make the chain shorter"),
     ),
     Mistake(
         "graph in itself",
