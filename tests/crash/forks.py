@@ -11,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
+from unittest.mock import patch
 
 from crash.child import Job, Report, work
 
@@ -25,8 +27,8 @@ class Forks:
         self._limit = asyncio.Semaphore(limit)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["crash.prepared"])
-        # The process that others are forked from is started with the first of them.
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
+            forkserver.ensure_running()
         self.started = 0
         self.kills = 0
         """How many of the processes that were started were killed."""
