@@ -590,11 +590,6 @@ async def test_a_kept_part_has_the_record_of_how_it_was_made(tmp_path: Path):
     made = compiled.predictors[Coded].made
     assert made is not None
     assert (made.seed, made.kept["fill"].seed) == (10, 0)
-    # What is learned anew is not among what was kept.
-    await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4, seed=11)
-    made = compiled.predictors[Coded].made
-    assert made is not None
-    assert (made.seed, made.kept) == (11, {})
 
 
 @pytest.mark.parametrize("wrong", ["x", None, Parcel, 3])

@@ -184,19 +184,8 @@ class _Selective:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        return len(text) if _is_quiet() else self.stream.write(text)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        if not _is_quiet():
-            self.stream.flush()
+        quiet = load_dspy("optimize_node").settings.get(QUIET, False)
+        return len(text) if quiet else self.stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
-
-
-def _is_quiet() -> bool:
-    return bool(load_dspy("optimize_node").settings.get(QUIET, False))

@@ -385,7 +385,7 @@ class Improvement:
             what = f"there are runs of {name} from evaluations alone, which are left out"
             fix = "run the graph with other inputs, or learn from those too: evals=True"
         elif self.left_out:
-            what = f"there is nothing to learn from but the runs of {name} that are left out"
+            what = f"all runs of {name} are left out"
             fix = "run the graph with this journal, or leave out fewer runs"
         else:
             what = f"there is no finished run of {name} to learn from"
