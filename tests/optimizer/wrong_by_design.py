@@ -119,7 +119,7 @@ def conversation(received: Any) -> tuple[str, list[tuple[Any, Any]]]:
 
 def wrong_provider() -> Provider:
     """The model, as a provider on loopback: `async with wrong_provider() as provider`."""
-    provider = Provider(remember=100_000)
+    provider = Provider()
     provider.always(answer)
     return provider
 

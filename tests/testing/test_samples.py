@@ -221,7 +221,6 @@ def test_optional_fields_are_given_and_none_is_not_the_first_choice():
         ({"type": "string", "maxLength": 0}, ""),
         ({"type": "array", "items": False}, []),
         ({"type": "array", "prefixItems": [{"const": 1}], "items": False}, [1]),
-        ({"allOf": [{"minimum": 3}, {"maximum": 3}], "type": "integer"}, 3),
         ({"oneOf": [False, {"const": 2}]}, 2),
         ({"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"const": 1}}}, 1),
     ],

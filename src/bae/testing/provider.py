@@ -8,9 +8,10 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from inspect import isawaitable
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, cast
 
 from pydantic import BaseModel
 
@@ -41,19 +42,19 @@ Answer = Mapping[str, Any] | Sequence[Any] | str | int | float | BaseModel | Fau
 Answering = Callable[[Received], Answer | Awaitable[Answer]]
 """A function that answers by what was asked."""
 _Checked = str | Fault | Answering
+P = ParamSpec("P")
 
 
 class _Provider:
     """What a provider does; its subclasses start it and wait for it, in a loop or in a thread."""
 
-    def __init__(self, *, seed: int = 0, remember: int = 1000) -> None:
+    def __init__(self, *, seed: int = 0) -> None:
         need("h11", extra="testing", by="Provider")
         self._seed = seed
         self._lock = Lock()
         self._script: deque[_Checked] = deque()
         self._fallback: _Checked | None = None
-        self._requests: deque[Received] = deque(maxlen=remember)
-        self._received = 0
+        self._requests: list[Received] = []
         self._holds: list[asyncio.Event] = []
         self._waiting = 0
         self._cache = PromptCache()
@@ -111,14 +112,13 @@ class _Provider:
 
     @property
     def requests(self) -> list[Received]:
-        """The requests for an answer so far, oldest first, as many as are remembered."""
-        with self._lock:
-            return list(self._requests)
+        """The requests for an answer so far, oldest first."""
+        return list(self._requests)
 
     @property
     def received(self) -> int:
-        """How many requests for an answer there were, forgotten ones included."""
-        return self._received
+        """How many requests for an answer there were."""
+        return len(self._requests)
 
     @property
     def open_connections(self) -> int:
@@ -130,41 +130,38 @@ class _Provider:
         """How many requests wait for the end of `held`, or are stalled, now."""
         return self._waiting
 
-    async def _arrived(self, count: int, timeout: float) -> None:
-        def said() -> str:
-            return (
-                f"{self._waiting} of {count} requests are waiting, of {self._received} that came,"
-            )
-
-        await self._until(lambda: self._waiting >= count, timeout, said)
-
-    async def _idle(self, timeout: float) -> None:
-        def busy() -> int:
-            return 0 if self._server is None else self._server.busy
-
+    async def _arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
+        """Wait until so many requests are waiting at once, held or stalled."""
         await self._until(
-            lambda: not busy(), timeout, lambda: f"{busy()} connections are still busy"
+            lambda: count - self._waiting, timeout, f"of {count} requests are missing"
         )
 
-    async def _disconnected(self, left: int, timeout: float) -> None:
+    async def _idle(self, *, timeout: float = 10.0) -> None:
+        """Wait until every request is answered, or its client has disconnected."""
+        await self._until(
+            lambda: 0 if self._server is None else self._server.busy,
+            timeout,
+            "connections are still busy",
+        )
+
+    async def _disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
+        """Wait until no connection is open, or no more than `left`, and nothing of the others."""
+
         def still() -> int:
             server = self._server
-            return 0 if server is None else max(len(server.connections), len(server.tasks))
+            return 0 if server is None else max(len(server.connections), len(server.tasks)) - left
 
-        await self._until(
-            lambda: still() <= left, timeout, lambda: f"{still()} connections are still open"
-        )
+        beyond = f" beyond {left}" if left else ""
+        await self._until(still, timeout, f"connections{beyond} are still open")
 
-    async def _until(
-        self, true: Callable[[], bool], timeout: float, complaint: Callable[[], str]
-    ) -> None:
-        """Wait until it is true, which is looked at whenever something has changed."""
+    async def _until(self, left: Callable[[], int], timeout: float, what: str) -> None:
+        """Wait until none is left, which is looked at whenever something has changed."""
         try:
             async with asyncio.timeout(timeout):
-                while not true():
+                while left() > 0:
                     await self._change.wait()
         except TimeoutError:
-            raise TimeoutError(f"{complaint()} after {timeout:g} s") from None
+            raise TimeoutError(f"{left()} {what} after {timeout:g} s") from None
 
     def _changed(self) -> None:
         self._change.set()
@@ -223,9 +220,8 @@ class _Provider:
             await _refuse(client, wire, 400, str(error))
             return
         with self._lock:
-            self._received += 1
-            number = self._received
             self._requests.append(received)
+            number = len(self._requests)
         reply = None
         try:
             answer = await self._answer(wire, received)
@@ -303,7 +299,7 @@ class _Provider:
         if stream:
             parts = wire.events(reply)
             if isinstance(fault, Malformed):
-                parts[1:] = [wire.malformed]
+                parts[1:] = [parts[2][: len(parts[2]) // 2] + b"\n\n"]
             await client.start(200, "text/event-stream", {"cache-control": "no-cache"})
         else:
             payload = json.dumps(wire.whole(reply)).encode()
@@ -345,26 +341,18 @@ class Provider(_Provider):
     Tokens are counted as one for four characters. Prompts are cached as the APIs do it: by
     Anthropic up to where the client says, by OpenAI from 1024 tokens on.
 
-    `seed` is for other samples, and `remember` how many requests `requests` holds.
+    Another `seed` makes other samples.
     """
 
     @classmethod
-    def in_thread(cls, *, seed: int = 0, remember: int = 1000) -> ThreadedProvider:
+    def in_thread(cls, *, seed: int = 0) -> ThreadedProvider:
         """The same in a thread of its own, for the time of a plain `with`: for tests that are not
         async. Its methods that wait are not async either."""
-        return ThreadedProvider(seed=seed, remember=remember)
+        return ThreadedProvider(seed=seed)
 
-    async def arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until so many requests are waiting at once, held or stalled."""
-        await self._arrived(count, timeout)
-
-    async def idle(self, *, timeout: float = 10.0) -> None:
-        """Wait until every request is answered, or its client has disconnected."""
-        await self._idle(timeout)
-
-    async def disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
-        """Wait until no connection is open, or no more than `left`, and nothing of the others."""
-        await self._disconnected(left, timeout)
+    arrived = _Provider._arrived
+    idle = _Provider._idle
+    disconnected = _Provider._disconnected
 
     async def __aenter__(self) -> Self:
         await self._start()
@@ -374,21 +362,23 @@ class Provider(_Provider):
         await self._stop(error)
 
 
+def _blocking(
+    waiting: Callable[Concatenate[_Provider, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[ThreadedProvider, P], None]:
+    @wraps(waiting)
+    def wait(self: ThreadedProvider, *args: P.args, **options: P.kwargs) -> None:
+        self.wait_for(waiting(self, *args, **options))
+
+    return wait
+
+
 class ThreadedProvider(_Provider):
     """A `Provider` that runs in a thread for the time of a `with`: make it with
     `Provider.in_thread()`. It has what a `Provider` has, and what waits there waits here."""
 
-    def arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until so many requests are waiting at once, held or stalled."""
-        self._wait(self._arrived(count, timeout))
-
-    def idle(self, *, timeout: float = 10.0) -> None:
-        """Wait until every request is answered, or its client has disconnected."""
-        self._wait(self._idle(timeout))
-
-    def disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
-        """Wait until no connection is open, or no more than `left`, and nothing of the others."""
-        self._wait(self._disconnected(left, timeout))
+    arrived = _blocking(_Provider._arrived)
+    idle = _blocking(_Provider._idle)
+    disconnected = _blocking(_Provider._disconnected)
 
     def __enter__(self) -> Self:
         if self._loop is not None:
@@ -396,20 +386,21 @@ class ThreadedProvider(_Provider):
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="bae provider", daemon=True)
         self._thread.start()
-        self._wait(self._start())
+        self.wait_for(self._start())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         loop = self._loop
         assert loop is not None
         try:
-            self._wait(self._stop(error))
+            self.wait_for(self._stop(error))
         finally:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
             loop.close()
 
-    def _wait(self, waiting: Coroutine[Any, Any, None]) -> None:
+    def wait_for(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Run this in the thread of the provider, to its end."""
         if self._loop is None:
             waiting.close()
             raise RuntimeError("the provider is not running: use it in `with Provider.in_thread()`")

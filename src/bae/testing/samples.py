@@ -68,8 +68,6 @@ class _Sampler:
             raise impossible(schema, "its values hold another one, without end")
         if "$ref" in schema:
             return self.value(self.resolved(schema), (*inside, schema["$ref"]))
-        if "allOf" in schema:
-            return self.value(self.resolved(schema), inside)
         options = _options(schema)
         if options is not None:
             return self._first_of(options, inside)
@@ -94,19 +92,13 @@ class _Sampler:
                 return self._text(schema)
 
     def resolved(self, schema: Any) -> Schema:
-        """A schema with what its references and all of its `allOf` say."""
+        """A schema with what its reference says."""
         if isinstance(schema, bool):
             return {}
-        found = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
-        parts: list[Any] = [self._target(schema["$ref"])] if "$ref" in schema else []
-        for part in (*parts, *schema.get("allOf", ())):
-            rules = self.resolved(part)
-            properties = {**rules.get("properties", {}), **found.get("properties", {})}
-            required = [*rules.get("required", ()), *found.get("required", ())]
-            found = {**rules, **found}
-            found |= {"properties": properties} if properties else {}
-            found |= {"required": required} if required else {}
-        return found
+        if "$ref" not in schema:
+            return schema
+        own = {key: value for key, value in schema.items() if key != "$ref"}
+        return {**self.resolved(self._target(schema["$ref"])), **own}
 
     def kinds(self, schema: Any) -> set[str]:
         """Which of the types of JSON a value may have; all of them if the schema names none."""

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Final, Literal, cast
 from bae.exceptions import describe
 
 Body = Mapping[str, Any]
+Channel = tuple[Mapping[str, Any] | None, str | None]
+"""The schema of the answer, and the tool that it is given by."""
 
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
 """The tool by which the Claude CLI has a model answer to a schema, though it need not call it."""
@@ -87,36 +89,33 @@ class Reply:
         return [self.text[start : start + 16] for start in range(0, len(self.text), 16)]
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """How a request has the answer given: `tools` with their schemas, of which one is `named` or
-    `forced`, or none may be called; and the `schema` of an answer in text."""
+def channel_of(
+    tools: Mapping[str, Any],
+    schema: Mapping[str, Any] | None,
+    *,
+    formatted: bool,
+    named: str | None,
+    forced: bool,
+    forbidden: bool,
+    replied: bool,
+) -> Channel:
+    """How a request has the answer given, by what it says: the `schema` of an answer in text, and
+    whether it is to be JSON (`formatted`); or `tools` with their schemas, of which one is `named`
+    or `forced`, or none may be called; and whether the last message is what a tool `replied`.
 
-    tools: Mapping[str, Any]
-    schema: Mapping[str, Any] | None = None
-    formatted: bool = False
-    """Whether the answer is to be JSON."""
-    named: str | None = None
-    forced: bool = False
-    forbidden: bool = False
-    replied: bool = False
-    """Whether the last message is what a tool returned."""
-
-    def chosen(self) -> tuple[Mapping[str, Any] | None, str | None]:
-        """The schema of the answer, and the tool that it is given by: one that is named or must be
-        called, or the only one that may be and was not."""
-        named, names = self.named, list(self.tools)
-        if named is None and names:
-            if self.forced:
-                named = names[0]
-            elif STRUCTURED_OUTPUT in names:
-                named = STRUCTURED_OUTPUT
-            elif len(names) == 1 and not self.replied:
-                named = names[0]
-        wanted = not self.forbidden and (self.forced or not self.formatted)
-        if wanted and named is not None and named in self.tools:
-            return mapping(self.tools[named]), named
-        return self.schema, None
+    A tool is called that is named or must be, or the only one that may be and was not."""
+    names = list(tools)
+    if named is None and names:
+        if forced:
+            named = names[0]
+        elif STRUCTURED_OUTPUT in names:
+            named = STRUCTURED_OUTPUT
+        elif len(names) == 1 and not replied:
+            named = names[0]
+    wanted = not forbidden and (forced or not formatted)
+    if wanted and named is not None and named in tools:
+        return mapping(tools[named]), named
+    return schema, None
 
 
 class Wire(ABC):
@@ -125,8 +124,6 @@ class Wire(ABC):
     api: ClassVar[Literal["openai", "anthropic"]]
     needed: ClassVar[tuple[str, ...]]
     """The parameters that a request cannot do without."""
-    malformed: ClassVar[bytes]
-    """An event of a stream that is not JSON."""
 
     @abstractmethod
     def pieces(self, body: Body) -> Iterable[Piece]:
@@ -163,7 +160,7 @@ def read(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Recei
         if not body.get(name):
             raise ValueError(f"{name}: this parameter is required")
     try:
-        schema, tool = wire.channel(body).chosen()
+        schema, tool = wire.channel(body)
         pieces = list(wire.pieces(body))
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"the request has not the shape it must: {describe(error)}") from error

@@ -15,6 +15,7 @@ from bae.testing.wire import (
     Reply,
     TokenCount,
     Wire,
+    channel_of,
     error_type,
     event,
     mapping,
@@ -28,9 +29,6 @@ class Messages(Wire):
     api = "anthropic"
 
     needed = ("model", "messages", "max_tokens")
-    malformed = (
-        b'event: content_block_delta\ndata: {"type": "content_block_delta", "delta": oops\n\n'
-    )
 
     def pieces(self, body: Body) -> list[Piece]:
         """The prompt in order."""
@@ -56,7 +54,7 @@ class Messages(Wire):
         config = mapping(body.get("output_config"))
         asked = mapping(config.get("format") or body.get("output_format"))
         kind = choice.get("type")
-        return Channel(
+        return channel_of(
             tools={
                 tool["name"]: tool["input_schema"]
                 for tool in body.get("tools") or ()

@@ -13,6 +13,7 @@ from bae.testing.wire import (
     Reply,
     TokenCount,
     Wire,
+    channel_of,
     error_type,
     event,
     mapping,
@@ -47,8 +48,8 @@ def _channel(
     forced: bool = False,
 ) -> Channel:
     choice = body.get("tool_choice")
-    return Channel(
-        tools=tools,
+    return channel_of(
+        tools,
         schema={"type": "object"} if asked.get("type") == "json_object" else schema,
         formatted=asked.get("type") in ("json_schema", "json_object"),
         named=named,
@@ -62,7 +63,6 @@ class ChatCompletions(OpenAIWire):
     """POST /v1/chat/completions."""
 
     needed = ("model", "messages")
-    malformed = b'data: {"choices": [{"delta": {"content": oops\n\n'
 
     def pieces(self, body: Body) -> Iterator[Piece]:
         """The prompt in order."""
@@ -170,10 +170,6 @@ class Responses(OpenAIWire):
     """POST /v1/responses."""
 
     needed = ("model", "input")
-    malformed = (
-        b"event: response.output_text.delta\n"
-        b'data: {"type": "response.output_text.delta", "delta": oops\n\n'
-    )
 
     def pieces(self, body: Body) -> Iterator[Piece]:
         """The prompt in order."""

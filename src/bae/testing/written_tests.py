@@ -129,14 +129,9 @@ def _assert(what: str, value: Any) -> str:
 
 
 def literal(value: Any) -> str:
-    """Plain data as code, with the quotes that formatters choose."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(literal, cast('list[Any]', value)))}]"
-    if isinstance(value, dict):
-        entries = cast("dict[Any, Any]", value).items()
-        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in entries) + "}"
+    """Plain data as code, with the quotes that formatters choose where that is simple."""
     code = repr(value)
-    return f'"{code[1:-1]}"' if code[0] == "'" and '"' not in code else code
+    return code if '"' in code else code.replace("'", '"')
 
 
 def _is_plain(value: Any) -> bool:
