@@ -43,7 +43,7 @@ lint: .venv/.dev ## Check style and formatting with ruff
 	.venv/bin/ruff format --check .
 
 .PHONY: types
-types: .venv/.dev ## Check src with pyright, strict
+types: .venv/.dev ## Check src and examples with pyright, strict
 	.venv/bin/pyright
 
 .PHONY: docs
