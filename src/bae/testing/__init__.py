@@ -11,21 +11,22 @@ from bae.testing.scripted import Answerer, Asked, Scripted, ScriptedLM, ScriptEr
 
 if TYPE_CHECKING:
     from bae.testing.cassette import Recorded, replaying
-    from bae.testing.faults import (
+    from bae.testing.prompts import assert_prompt
+    from bae.testing.provider import Provider, ThreadedProvider
+    from bae.testing.samples import sample
+    from bae.testing.wire import (
         Cut,
         Empty,
         Fault,
         Malformed,
         Overlong,
+        Received,
         Refusal,
         Stall,
         Status,
         WrongSchema,
+        tokens_in,
     )
-    from bae.testing.prompts import assert_prompt
-    from bae.testing.provider import Provider, ThreadedProvider
-    from bae.testing.samples import sample
-    from bae.testing.wire import Received, tokens_in
 
 __all__ = [
     "Answerer",
@@ -57,10 +58,10 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "cassette": "Recorded replaying",
-        "faults": "Cut Empty Fault Malformed Overlong Refusal Stall Status WrongSchema",
         "prompts": "assert_prompt",
         "provider": "Provider ThreadedProvider",
         "samples": "sample",
-        "wire": "Received tokens_in",
+        "wire": "Cut Empty Fault Malformed Overlong Received Refusal Stall Status WrongSchema "
+        "tokens_in",
     },
 )

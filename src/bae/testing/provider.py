@@ -17,20 +17,24 @@ from pydantic import BaseModel
 
 from bae.exceptions import describe
 from bae.lm.extras import need
-from bae.testing.faults import (
+from bae.testing.samples import misfit, sample
+from bae.testing.scripted import ScriptError
+from bae.testing.wire import (
     Cut,
     Empty,
     Fault,
     Malformed,
     Overlong,
+    PromptCache,
+    Received,
     Refusal,
+    Reply,
     Stall,
     Status,
+    Wire,
     WrongSchema,
+    read,
 )
-from bae.testing.samples import misfit, sample
-from bae.testing.scripted import ScriptError
-from bae.testing.wire import PromptCache, Received, Reply, Wire, read
 from bae.testing.wire_anthropic import Messages
 from bae.testing.wire_openai import ChatCompletions, Responses
 
