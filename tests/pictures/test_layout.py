@@ -9,17 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bae.pictures.layout import Arranged, Size, Spacing, arrange
+from bae.pictures.layout import Arranged, Size, arrange
+from bae.pictures.svg import SPACING as PIXELS
+from bae.pictures.terminal import SPACING as CELLS
+from bae.pictures.terminal import SPACING_ACROSS as CELLS_ACROSS
 
-PIXELS = Spacing(
-    apart=36, beside=22, joins=18, inset=22, tail=18, track=14, head=24, loop=30, loop_at=(11, 27)
-)
-CELLS = Spacing(
-    apart=3, beside=2, joins=2, inset=2, tail=1, track=1, head=1, loop=4, loop_at=(1, 2)
-)
-CELLS_ACROSS = Spacing(
-    apart=1, beside=1, joins=1, inset=1, tail=2, track=2, head=3, loop=3, loop_at=(2, 5)
-)
 Edges = list[tuple[int, int]]
 Graph = tuple[list[Size], Edges]
 

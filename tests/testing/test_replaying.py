@@ -101,24 +101,20 @@ async def record(journal: Any, run_id: str) -> None:
 
 
 def in_a_database(folder: Path, *run_ids: str) -> Path:
-    async def write() -> None:
-        async with SQLiteJournal(folder / "runs.db") as journal:
-            for run_id in run_ids:
-                await record(journal, run_id)
-
-    asyncio.run(write())
-    return folder / "runs.db"
+    return asyncio.run(written(SQLiteJournal(folder / "runs.db"), folder / "runs.db", run_ids))
 
 
 def in_lines(folder: Path, *run_ids: str) -> Path:
-    async def write() -> None:
-        journal = MemoryJournal()
+    return asyncio.run(written(MemoryJournal(), folder / "runs.jsonl", run_ids))
+
+
+async def written(journal: Any, path: Path, run_ids: tuple[str, ...]) -> Path:
+    async with journal:
         for run_id in run_ids:
             await record(journal, run_id)
-        await journal.export(folder / "runs.jsonl")
-
-    asyncio.run(write())
-    return folder / "runs.jsonl"
+        if path.suffix == ".jsonl":
+            await journal.export(path)
+    return path
 
 
 WRITERS = pytest.mark.parametrize("write", [in_lines, in_a_database])
