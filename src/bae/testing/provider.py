@@ -52,9 +52,8 @@ P = ParamSpec("P")
 class _Provider:
     """What a provider does; its subclasses start it and wait for it, in a loop or in a thread."""
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self) -> None:
         need("h11", extra="testing", by="Provider")
-        self._seed = seed
         self._lock = Lock()
         self._script: deque[_Checked] = deque()
         self._fallback: _Checked | None = None
@@ -277,7 +276,7 @@ class _Provider:
             case _:
                 text = "This is an answer."
                 if received.schema is not None:
-                    text = json.dumps(sample(received.schema, self._seed), ensure_ascii=False)
+                    text = json.dumps(sample(received.schema), ensure_ascii=False)
                 if isinstance(answer, Overlong):
                     text, stop = text[: max(1, len(text) // 2)], "cut-off"
         return Reply(
@@ -344,15 +343,13 @@ class Provider(_Provider):
 
     Tokens are counted as one for four characters. Prompts are cached as the APIs do it: by
     Anthropic up to where the client says, by OpenAI from 1024 tokens on.
-
-    Another `seed` makes other samples.
     """
 
     @classmethod
-    def in_thread(cls, *, seed: int = 0) -> ThreadedProvider:
+    def in_thread(cls) -> ThreadedProvider:
         """The same in a thread of its own, for the time of a plain `with`: for tests that are not
         async. Its methods that wait are not async either."""
-        return ThreadedProvider(seed=seed)
+        return ThreadedProvider()
 
     arrived = _Provider._arrived
     idle = _Provider._idle

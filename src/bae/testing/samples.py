@@ -289,33 +289,18 @@ def _time(random: Random) -> str:
     return f"{random.randrange(24):02}:{random.randrange(60):02}:{random.randrange(60):02}Z"
 
 
-def _url(random: Random) -> str:
-    return f"https://example.com/{_word(random)}/{random.randrange(1000)}"
-
-
-def _uuid(random: Random) -> str:
-    return str(UUID(int=random.getrandbits(128), version=4))
-
-
-def _path(random: Random) -> str:
-    return f"{_word(random)}/{_word(random)}.txt"
-
-
 _FORMATS: Final[dict[str, Callable[[Random], str]]] = {
     "date": _day,
     "time": _time,
     "date-time": lambda r: f"{_day(r)}T{_time(r)}",
     "duration": lambda r: f"PT{r.randrange(1, 600)}M",
     "email": lambda r: f"{_word(r)}{r.randrange(100)}@example.com",
-    "uri": _url,
-    "url": _url,
     "hostname": lambda r: f"{_word(r)}.example.com",
     "ipv4": lambda r: f"10.{r.randrange(256)}.{r.randrange(256)}.{r.randrange(1, 255)}",
     "ipv6": lambda r: f"2001:db8::{r.randrange(1, 65536):x}",
-    "uuid": _uuid,
-    "uuid4": _uuid,
-    "path": _path,
-    "file-path": _path,
+    **dict.fromkeys(("uri", "url"), lambda r: f"https://example.com/{_word(r)}"),
+    **dict.fromkeys(("uuid", "uuid4"), lambda r: str(UUID(int=r.getrandbits(128), version=4))),
+    **dict.fromkeys(("path", "file-path"), lambda r: f"{_word(r)}/{_word(r)}.txt"),
 }
 
 

@@ -51,8 +51,7 @@ class Messages(Wire):
     def channel(self, body: Body) -> Channel:
         """How to answer."""
         choice = mapping(body.get("tool_choice"))
-        config = mapping(body.get("output_config"))
-        asked = mapping(config.get("format") or body.get("output_format"))
+        asked = mapping(mapping(body.get("output_config")).get("format"))
         kind = choice.get("type")
         return channel_of(
             tools={

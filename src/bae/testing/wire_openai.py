@@ -45,7 +45,6 @@ def _channel(
     *,
     named: str | None,
     replied: bool,
-    forced: bool = False,
 ) -> Channel:
     choice = body.get("tool_choice")
     return channel_of(
@@ -53,7 +52,7 @@ def _channel(
         schema={"type": "object"} if asked.get("type") == "json_object" else schema,
         formatted=asked.get("type") in ("json_schema", "json_object"),
         named=named,
-        forced=forced or choice == "required" or named is not None,
+        forced=choice == "required" or named is not None,
         forbidden=choice == "none",
         replied=replied,
     )
@@ -193,16 +192,10 @@ class Responses(OpenAIWire):
             for tool in body.get("tools") or ()
             if tool.get("type") == "function"
         }
-        picked = mapping(body.get("tool_choice"))
-        if picked.get("type") == "allowed_tools":
-            tools = {tool["name"]: tools[tool["name"]] for tool in picked["tools"]}
         asked = mapping(mapping(body.get("text")).get("format"))
-        return _channel(
-            *(body, tools, asked, asked.get("schema")),
-            named=picked.get("name"),
-            replied=mapping(body["input"][-1]).get("type") == "function_call_output",
-            forced=picked.get("mode") == "required",
-        )
+        named = mapping(body.get("tool_choice")).get("name")
+        replied = mapping(body["input"][-1]).get("type") == "function_call_output"
+        return _channel(body, tools, asked, asked.get("schema"), named=named, replied=replied)
 
     def whole(self, reply: Reply) -> Body:
         """The answer as one body."""
