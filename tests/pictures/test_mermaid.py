@@ -57,8 +57,8 @@ def test_two_classes_of_one_name_get_identifiers_of_their_own_and_their_module()
         ("Κόμβος", "______", "Κόμβος"),
         ("Box[int]", "Box_int_", "Box[int]"),
         ("x²", "x_", "x²"),
-        ('say "hi"', "say__hi_", "say #quot;hi#quot;"),
-        ("<b>&#", "_b___", "#lt;b#gt;#amp;#35;"),
+        ('say "hi"', "say__hi_", "say #34;hi#34;"),
+        ("<b>&#", "_b___", "#60;b#62;#38;#35;"),
         ("%%{init}%%", "___init___", "#37;#37;{init}#37;#37;"),
         ("`md`", "_md_", "#96;md#96;"),
         *((word, f"{word}_2", word) for word in ("eNd", "Subgraph", "linkStyle", "Default")),
@@ -88,7 +88,7 @@ def test_a_flowchart_has_nodes_and_edges_and_with_fields_the_graphs_inside_too()
         '    Request["Request (start)<br/>topic: str · given or set by Report"]\n'
         '    Research{{"Research (may end)<br/>topic: str · recall from Request.topic<br/>'
         "note: str · recall from Request.topic<br/>found: list[Doc] · dep search ← get_client<br/>"
-        "ok: bool · gate “Is #lt;that#gt; all?”<br/>"
+        "ok: bool · gate “Is #60;that#62; all?”<br/>"
         'parts: list[Summary] · map graph SumUp for each of found<br/>gaps: list[str] · LM"}}\n'
         '    Report{{"Report<br/>text: str · LM"}}\n'
         '    Filed(["Filed (end)<br/>place: str · code"])\n'

@@ -48,18 +48,7 @@ def to_mermaid(graph: Graph[Any, Any], *, fields: bool = True, direction: Direct
     return "\n".join(lines) + "\n"
 
 
-ENTITIES: Final = str.maketrans(
-    {
-        "#": "#35;",
-        "%": "#37;",
-        "`": "#96;",
-        "\\": "#92;",
-        '"': "#quot;",
-        "&": "#amp;",
-        "<": "#lt;",
-        ">": "#gt;",
-    }
-)
+ENTITIES: Final = str.maketrans({char: f"#{ord(char)};" for char in '#%`\\"&<>'})
 """What has a meaning of its own in a quoted label."""
 
 

@@ -31,6 +31,10 @@ CHOOSERS: Final[dict[ArrowKind, str]] = {
     "lm": "the LM chooses",
     "code": "your code chooses",
 }
+LEGEND: Final[dict[ArrowKind | Literal["inner"], str]] = {
+    **CHOOSERS,
+    "inner": "a graph runs inside",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +128,9 @@ def picture_of(graph: Graph[Any, Any]) -> Picture:
 def legend_of(pictures: Iterable[Picture]) -> list[tuple[ArrowKind | Literal["inner"], str]]:
     """What the kinds of arrows and of boxes in some pictures mean, for their legend."""
     drawn = list(pictures)
-    kinds = {arrow.kind for each in drawn for arrow in each.arrows}
-    found: list[tuple[ArrowKind | Literal["inner"], str]] = [
-        (kind, who) for kind, who in CHOOSERS.items() if who and kind in kinds
-    ]
-    if any(box.inner for each in drawn for box in each.boxes):
-        found.append(("inner", "a graph runs inside"))
-    return found
+    there = {arrow.kind for each in drawn for arrow in each.arrows}
+    inner = {"inner" for each in drawn for box in each.boxes if box.inner}
+    return [(sign, said) for sign, said in LEGEND.items() if said and sign in there | inner]
 
 
 def cells(text: str) -> int:
