@@ -374,11 +374,26 @@ def test_an_outline_says_types_bounds_and_what_fields_are_for():
             '  "prices": {"S" | "L": integer | null, ...},',
             '  "pet": {"kind": "cat", "lives": integer} | '
             '{"kind": "dog", "tricks": [string, ...]},',
-            '  "tree": {"leaf": {"name": string, "size": integer (at least 1)}, '
-            '"children"?: [Tree, ...], "twin"?: Tree | null}',
+            '  "tree": Tree',
             "}",
+            'Tree: {"leaf": {"name": string, "size": integer (at least 1)}, '
+            '"children"?: [Tree, ...], "twin"?: Tree | null}',
         ]
     )
+
+
+def test_an_outline_grows_with_the_types_and_not_with_the_ways_through_them():
+    layer: Any = Leaf
+    for number in range(30):
+        layer = create_model(f"Layer{number}", left=(layer, ...), right=(layer, ...))
+    assert len(outline(layer.model_json_schema())) < 5000
+
+    one = [{"$ref": f"#/$defs/T{number}"} for number in range(12)]
+    fields = {f"f{number}": each for number, each in enumerate(one)}
+    each_in_each = {f"T{n}": {"type": "object", "properties": fields} for n in range(12)}
+    told = outline({"type": "object", "properties": {"a": one[0]}, "$defs": each_in_each})
+    assert told.startswith('{\n  "a"?: T0\n}\nT0: {"f0"?: T0, "f1"?: T1')
+    assert len(told) < 5000
 
 
 def test_of_very_many_values_the_first_are_shown():

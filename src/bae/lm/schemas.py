@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic.errors import PydanticInvalidForJsonSchema
@@ -133,10 +134,23 @@ class _Asked(GenerateJsonSchema):
 
 def outline(schema: Mapping[str, Any]) -> str:
     """The form of an answer: `{"top": string (a specific garment), "size": "S" | "M"}`, one field
-    to a line. Inside itself a type is only named, and of very many values the first are shown."""
-    writer = _Outline(definitions_of(schema))
-    fields = writer.fields(writer.definitions[""], ())
-    return "\n".join(["{", ",\n".join(f"  {field}" for field in fields), "}"]) if fields else "{}"
+    to a line. Recursive types, and long ones that occur several times, are named and follow after
+    it: written where they are used, they would multiply. Of very many values the first are shown.
+    """
+    definitions = definitions_of(schema)
+    below = reachable(definitions)
+    uses = Counter(name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part)
+    named = {
+        name
+        for name, each in definitions.items()
+        if name in below[name] or (uses[name] > 1 and len(str(each)) > _SHORT)
+    }
+    writer = _Outline(definitions, named)
+    fields = writer.fields(definitions[""])
+    lines = ["{", ",\n".join(f"  {field}" for field in fields), "}"] if fields else ["{}"]
+    for name in writer.used:  # which grows meanwhile
+        lines.append(f"{name}: {writer.text(definitions[name])}")
+    return "\n".join(lines)
 
 
 def notes_on(schema: Schema) -> str:
@@ -161,51 +175,56 @@ def notes_on(schema: Schema) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Outline:
-    """Writes types. `within` are the names of those that a type is inside of."""
+    """Writes types. `used` are those of the named ones that were met."""
 
     definitions: dict[str, Schema]
+    named: set[str]
+    used: list[str] = field(default_factory=list[str])
 
-    def fields(self, schema: Schema, within: tuple[str, ...]) -> list[str]:
+    def fields(self, schema: Schema) -> list[str]:
         required = schema.get("required", ())
         return [
             f"{json.dumps(name, ensure_ascii=False)}{'' if name in required else '?'}: "
-            f"{self.text(as_schema(each), within)}"
+            f"{self.text(as_schema(each))}"
             for name, each in as_schema(schema.get("properties")).items()
         ]
 
-    def text(self, schema: Schema, within: tuple[str, ...]) -> str:
+    def text(self, schema: Schema) -> str:
         """The type of a value and, in brackets, its bounds and description."""
         notes = notes_on(schema)
-        kind = self.type_of(schema, within)
+        kind = self.type_of(schema)
         return f"{kind} ({notes})" if notes else kind
 
-    def type_of(self, schema: Schema, within: tuple[str, ...]) -> str:
+    def type_of(self, schema: Schema) -> str:
         if "$ref" in schema:
             name = name_in(schema["$ref"])
-            found = self.definitions.get(name, {})
-            return name if name in within else self.text(found, (*within, name))
+            if name not in self.named:
+                return self.text(self.definitions.get(name, {}))
+            if name not in self.used:
+                self.used.append(name)
+            return name
         options = alternatives(schema)
         if options is not None:
-            return " | ".join(dict.fromkeys(self.text(each, within) for each in options))
+            return " | ".join(dict.fromkeys(self.text(each) for each in options))
         if "allOf" in schema:
-            return " & ".join(self.text(as_schema(each), within) for each in schema["allOf"])
+            return " & ".join(self.text(as_schema(each)) for each in schema["allOf"])
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if values is not None:
             told = " | ".join(json.dumps(each, ensure_ascii=False) for each in values)
             return told if len(told) <= _MOST_LISTED else f"{told[:_MOST_LISTED]} …"
         match schema.get("type", "any"):
             case "array":
-                first = [
-                    self.text(as_schema(each), within) for each in schema.get("prefixItems", ())
-                ]
-                items = first or [self.text(as_schema(schema.get("items")), within), "..."]
+                first = [self.text(as_schema(each)) for each in schema.get("prefixItems", ())]
+                items = first or [self.text(as_schema(schema.get("items"))), "..."]
                 return f"[{', '.join(items)}]"
             case "object" if "properties" in schema:
-                return f"{{{', '.join(self.fields(schema, within))}}}"
+                return f"{{{', '.join(self.fields(schema))}}}"
             case "object":
                 keys = {"type": "string", **as_schema(schema.get("propertyNames"))}
                 values = as_schema(schema.get("additionalProperties"))
-                return f"{{{self.text(keys, within)}: {self.text(values, within)}, ...}}"
+                for pattern, each in as_schema(schema.get("patternProperties")).items():
+                    keys, values = {"type": "string", "pattern": pattern}, as_schema(each)
+                return f"{{{self.text(keys)}: {self.text(values)}, ...}}"
             case "string":
                 return schema.get("format", "string")
             case "boolean":
@@ -294,6 +313,9 @@ def alternatives(schema: Schema) -> list[Schema] | None:
     found = schema.get("anyOf", schema.get("oneOf"))
     return None if found is None else [as_schema(each) for each in found]
 
+
+_SHORT: Final = 100
+"""Characters of the schema of a type that is written out wherever it occurs."""
 
 _MOST_LISTED: Final = 1000
 """Characters of the listed values of a field. The grammar knows all of them."""
