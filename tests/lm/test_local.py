@@ -404,6 +404,32 @@ async def test_the_model_is_unloaded_when_the_last_that_used_it_is_closed(loads:
     await two.aclose()
 
 
+async def test_a_call_that_is_cancelled_while_its_grammar_is_tried_says_nothing_of_the_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    tried = threading.Event()
+
+    class WithoutGrammars:
+        def handle_chat_completions(self, request: dict[str, Any], heard: Any) -> None:
+            if not tried.is_set():
+                tried.set()
+                while not heard({}):  # until the call is stopped
+                    pass
+            heard({"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]})
+
+    monkeypatch.setattr(local_model, "load", lambda loading: WithoutGrammars())
+    async with LocalBackend(context=512) as lm:
+        cancelled = asyncio.create_task(lm.answer(TINY))
+        async with asyncio.timeout(BOUND):
+            while not tried.is_set():
+                await some_turns()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        with pytest.raises(BaeLMError) as info:
+            await lm.answer(TINY)
+        assert info.value.code == "bae-lm-schema-refused"
+
+
 def test_what_needs_another_load_is_another_model(lm: LocalBackend):
     same = LocalBackend(**SMALL, temperature=1, seed=2, max_tokens=3, timeout=4)
     assert same.shared is lm.shared

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import UUID4, AnyUrl, BaseModel, Field, HttpUrl, TypeAdapter, create_model
 
 from bae import BaeLMError
-from bae.lm.local_schema import FORMS, LONGEST_LIST, LONGEST_TEXT, bounded
+from bae.lm.local_schema import FORMS, LARGEST, LONGEST_LIST, LONGEST_TEXT, bounded
 from bae.lm.schemas import outline
 
 
@@ -332,6 +332,8 @@ def test_a_type_that_always_needs_itself_has_no_answer():
     "schema",
     [
         {"type": "integer", "minimum": 5, "maximum": 3},
+        {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        {"type": "integer", "minimum": 1, "maximum": 4, "multipleOf": 5},
         {"type": "string", "minLength": 5, "maxLength": 3},
         {"type": "array", "items": False, "minItems": 1},
         {"anyOf": []},
@@ -343,6 +345,15 @@ def test_a_field_that_nothing_fits_is_named_and_one_that_can_be_left_out_is(sche
     with pytest.raises(BaeLMError, match="no value for odd"):
         bounded({**asked, "required": ["odd"]})
     assert list(bounded(asked)["properties"]) == ["even"]
+
+
+@pytest.mark.parametrize("far", [10**17, -(10**17)])
+def test_numbers_far_out_have_many_values_too(far: int):
+    key = "minimum" if far > 0 else "maximum"
+    asked = {"type": "object", "properties": {"id": {"type": "integer", key: far}}}
+    found = bounded(asked)["properties"]["id"]
+    assert found[key] == far
+    assert found["maximum"] - found["minimum"] == LARGEST
 
 
 # --- what the model is told -------------------------------------------------------------------

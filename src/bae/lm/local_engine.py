@@ -159,7 +159,9 @@ class Call:
             # against that.
             more = {"grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
             trial = self._listen(server, more, until, None)
-            if not self.stopped and not trial.text.startswith("{"):
+            if self.stopped:  # which says nothing of the grammar
+                return trial
+            if not trial.text.startswith("{"):
                 raise self._refused(None)
             known.add(grammar)
         heard = self._listen(server, {"grammar": grammar}, until, self.hear)

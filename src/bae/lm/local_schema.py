@@ -226,19 +226,23 @@ class _Pass:
 def _number(schema: Schema, kind: str) -> Schema | None:
     lows = [schema[key] for key in ("minimum", "exclusiveMinimum") if key in schema]
     highs = [schema[key] for key in ("maximum", "exclusiveMaximum") if key in schema]
-    low = max(lows, default=-LARGEST)
-    high = min(highs, default=max(LARGEST, low))
-    low, high = max(low, min(-LARGEST, high)), min(high, max(LARGEST, low))
+    low, high = max(lows, default=-math.inf), min(highs, default=math.inf)
+    if low < -LARGEST:
+        low = -LARGEST if high > -LARGEST else max(low, high - LARGEST)
+    if high > LARGEST:
+        high = LARGEST if low < LARGEST else min(high, low + LARGEST)
     least = "exclusiveMinimum" if schema.get("exclusiveMinimum") == low else "minimum"
     most = "exclusiveMaximum" if schema.get("exclusiveMaximum") == high else "maximum"
-    if low > high or (low == high and (least, most) != ("minimum", "maximum")):
-        return None
     step = schema.get("multipleOf")
     if kind == "integer":
         low = math.ceil(low) if least == "minimum" else math.floor(low) + 1
         high = math.floor(high) if most == "maximum" else math.ceil(high) - 1
         least, most = "minimum", "maximum"
         step = step if step == int(step or 0) else None  # others are left to validation
+        if -(-low // (step or 1)) * (step or 1) > high:
+            return None
+    elif low > high or (low == high and (least, most) != ("minimum", "maximum")):
+        return None
     elif low == high:
         return {"enum": [low]}
     elif step is None:
