@@ -382,6 +382,27 @@ async def test_an_lm_of_ones_own_is_asked_again_where_its_error_says_that_this_c
     assert (raised.value.code, len(asked)) == (code, calls)
 
 
+@pytest.mark.filterwarnings("ignore:Implementing custom LMs:DeprecationWarning")
+async def test_an_lm_of_ones_own_is_asked_itself_and_may_keep_count() -> None:
+    class Counting(dspy.BaseLM):
+        asked = 0
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            self.asked += 1
+            said = {"role": "assistant", "content": f'{{"question": "{self.asked}?"}}'}
+            choice = {"index": 0, "finish_reason": "stop", "message": said}
+            return {"id": "1", "model": "own", "choices": [choice], "usage": {}}
+
+        async def aforward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.forward()
+
+    lm = Counting("my/own")
+    backend = DSPyBackend(lm)
+    found = [await backend.fill(AskBack, {}, "AskBack") for _ in range(3)]
+    assert [each.question for each in found] == ["1?", "2?", "3?"]
+    assert lm.asked == len(lm.history) == 3
+
+
 # --- importing --------------------------------------------------------------------------------
 
 WATCHED = """

@@ -39,11 +39,22 @@ async def _send(
     config: Mapping[str, Any],
     channel: Mapping[str, Any],
 ) -> Any:
-    # By messages, since no request of DSPy's own carries every setting: credentials of a cloud,
-    # options of a server, whatever LiteLLM knows. What is answered besides the text, such as why it
-    # ended, is only in the history, so a copy of the LM keeps one.
     messages = [{"role": "system", "content": system}, *asked]
-    options = {**config, **channel}
+    given = {**lm.kwargs, **config}
+    control = {k: given[k] for k in ("cache", "rollout_id") if given.get(k) is not None}
+    request = _request({**options_of(given), "model": lm.model, "messages": messages, **channel})
+    if request is None:
+        return await _send_messages(lm, messages, {**config, **control, **channel})
+    if given.get("prompt_cache") is not None:
+        request = replace(request, config=replace(request.config, cache=given["prompt_cache"]))
+    return await lm.acall(request, **control)
+
+
+async def _send_messages(lm: Any, messages: list[dict[str, str]], options: dict[str, Any]) -> Any:
+    """Ask by messages, for settings that no request carries: credentials of a cloud, options of a
+    server, whatever LiteLLM knows. What is answered besides the text, such as why it ended, is only
+    in the history, so a copy of the LM keeps one. What an LM of the user's own notes on itself is
+    lost with the copy, so this is for LMs that cannot be asked otherwise."""
     copy = lm.copy()
     for name in ("n", "num_generations"):  # one answer is asked for
         copy.kwargs.pop(name, None)
