@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Annotated
 
-from bae import Dep, Node, Recall
+from bae import Dep, Gate, Graph, Node, Recall
 from bae.journal import Journal, MemoryJournal
 
 
@@ -34,7 +34,7 @@ class World:
 
 
 WORLD = World()
-"""What the graph below does; a test begins with `WORLD.__init__()`."""
+"""What the graph below does; each test of journals begins with a new one."""
 
 
 async def get_place() -> str:
@@ -76,6 +76,35 @@ class Packed(Node):
 
     async def __call__(self) -> None:
         WORLD.do("packed")
+
+
+class Client:
+    """Something that no journal holds."""
+
+
+def make_client() -> Client:
+    WORLD.do("client")
+    return Client()
+
+
+class Refund(Node):
+    amount: int
+    approved: Annotated[bool, Gate("Refund?")]
+    place: Annotated[str, Dep(get_place)]
+
+    async def __call__(self) -> Paid | None:
+        WORLD.do("refund")
+        return Paid(amount=self.amount) if self.approved else None
+
+
+class Paid(Node):
+    amount: int
+
+    async def __call__(self) -> None:
+        WORLD.do("paid")
+
+
+refund = Graph(start=Refund)
 
 
 async def killed(journal: Journal, lines: int | None = None, run_id: str = "one") -> MemoryJournal:

@@ -30,6 +30,7 @@ from pydantic_core import core_schema, from_json
 from typing_extensions import TypeAliasType
 
 from bae.journal.codec import Unkeepable, same, value_codec
+from kept_runs import Client
 from naming import shortly, shown
 
 T = TypeVar("T")
@@ -161,10 +162,6 @@ class Own:
             core_schema.is_instance_schema(cls),
             serialization=core_schema.to_string_ser_schema(),
         )
-
-
-class Client:
-    pass
 
 
 Nested = TypeAliasType("Nested", "dict[str, Nested] | list[Nested] | int | str")

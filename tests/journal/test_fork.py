@@ -11,13 +11,7 @@ from bae.journal import Journal, MemoryJournal, RunForked, StoredRun
 from bae.testing import ScriptedLM
 from end_node import EndNode
 from journal_parts import refused
-from kept_runs import WORLD, World, get_place
-
-
-@pytest.fixture(autouse=True)
-def world() -> World:
-    WORLD.__init__()
-    return WORLD
+from kept_runs import WORLD, get_place
 
 
 class Ask(Node):

@@ -43,6 +43,7 @@ from bae.testing import ScriptedLM
 from bae.usage import Attempt, Usage
 from end_node import EndNode
 from journal_parts import refused
+from kept_runs import Client
 
 
 class Place(BaseModel):
@@ -53,10 +54,6 @@ class Weather(BaseModel):
     place: Place
     degrees: float
     since: dt.datetime = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-
-
-class Client:
-    """Something that is opened, and that no journal can hold."""
 
 
 async def get_place() -> Place:

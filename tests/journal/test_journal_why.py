@@ -20,6 +20,7 @@ from bae.journal import Journal, Provenance
 from bae.lm import Answer, Usage
 from bae.testing import ScriptedLM
 from end_node import EndNode
+from kept_runs import Client, make_client
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -310,14 +311,6 @@ async def test_what_is_found_reads_well_on_a_terminal_with_times_of_whoever_read
 # What is not there, or not any more.
 
 
-class Client:
-    """Something that no journal holds."""
-
-
-def open_client() -> Client:
-    return Client()
-
-
 def get_token() -> SecretStr:
     return SecretStr("hush")
 
@@ -326,7 +319,7 @@ class Held(EndNode):
     model_config = {"arbitrary_types_allowed": True}
 
     given: int
-    client: Annotated[Client, Dep(open_client)]
+    client: Annotated[Client, Dep(make_client)]
     token: Annotated[SecretStr, Dep(get_token)]
     city: Annotated[str, Dep(get_city)]
     late: Annotated[bool, Gate("Late?", timeout=1e-6)] = True

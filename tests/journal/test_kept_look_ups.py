@@ -14,18 +14,7 @@ from bae.journal import MemoryJournal, RunResumed
 from bae.journal.why import why
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import World, killed
-
-WORLD = World()
-
-
-@pytest.fixture(autouse=True)
-def world() -> None:
-    WORLD.__init__()
-
-
-class Client:
-    """Something that no journal holds."""
+from kept_runs import WORLD, Client, killed
 
 
 def connect() -> Iterator[Client]:

@@ -13,15 +13,7 @@ from bae import Dep, DepError, Graph, JournalError, Map, Node, NodeError, ProofE
 from bae.journal import Journal
 from end_node import EndNode
 from journal_parts import refused
-from kept_runs import World
-
-WORLD = World()
-
-
-@pytest.fixture(autouse=True)
-def world() -> World:
-    WORLD.__init__()
-    return WORLD
+from kept_runs import WORLD, Client, make_client
 
 
 async def get_key() -> SecretStr:
@@ -102,22 +94,14 @@ async def test_a_run_that_ended_can_be_looked_at_without_its_secrets(journal: Jo
     assert again.trace[0].user == "ann"
 
 
-class Handle:
-    """Something open, that no journal can hold."""
-
-
-def open_handle() -> Handle:
-    return Handle()
-
-
 class Reads(EndNode):
-    handle: Annotated[Handle, Dep(open_handle)]
+    handle: Annotated[Client, Dep(make_client)]
     key: Annotated[SecretStr, Dep(get_key)]
     token: SecretStr
 
 
 class Holds(EndNode):
-    handle: Handle
+    handle: Client
 
 
 def test_what_a_journal_makes_of_a_graph_is_said_before_it_runs():
@@ -135,9 +119,9 @@ async def test_a_plain_field_that_no_journal_can_hold_keeps_a_run_from_starting(
     holds = Graph(start=Holds)
     assert [p.code for p in holds.validate(journal=True)] == ["bae-journal-field"]
     with pytest.raises(ProofError, match=r"Holds\.handle"):
-        await holds.arun(Holds(handle=Handle()), journal=journal)
+        await holds.arun(Holds(handle=Client()), journal=journal)
     assert await journal.runs() == []
-    assert (await holds.arun(Holds(handle=Handle()))).trace
+    assert (await holds.arun(Holds(handle=Client()))).trace
 
 
 async def test_two_classes_of_one_name_keep_a_run_from_starting(journal: Journal):

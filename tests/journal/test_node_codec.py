@@ -22,14 +22,11 @@ from bae.journal.codec import same
 from bae.journal.node_codec import node_codec
 from end_node import EndNode
 from journal_parts import refused
+from kept_runs import Client
 
 
 class Place(BaseModel):
     name: str
-
-
-class Client:
-    """Something that no journal can hold."""
 
 
 async def get_place() -> Place:

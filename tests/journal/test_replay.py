@@ -26,23 +26,15 @@ from bae import (
 from bae.journal import Journal
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import World
+from kept_runs import WORLD, Client, get_place, make_client
 from toy_backend import ToyBackend
 
-WORLD = World()
 SWITCH: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True)
-def world() -> World:
-    WORLD.__init__()
+def as_it_was() -> None:
     SWITCH.clear()
-    return WORLD
-
-
-async def get_place() -> str:
-    WORLD.do("place")
-    return "Bern"
 
 
 async def look_up(word: str) -> str:
@@ -217,15 +209,6 @@ async def test_another_system_text_is_told_with_a_diff(journal: Journal, where: 
         await essays("Be kind.")[0].replay("two", journal=journal)
     assert "-Be brief." in caught.value.diff
     assert "+Be kind." in caught.value.diff
-
-
-class Client:
-    """Something no journal holds."""
-
-
-def make_client() -> Client:
-    WORLD.do("client")
-    return Client()
 
 
 class Calls(EndNode):

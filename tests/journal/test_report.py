@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import bae.invoke
 from bae import BaeError, Dep, Gate, Graph, Map, Node
 from bae.journal import Line, MemoryJournal, StoredRun
 from bae.journal.report import Timeline, Work, report_run, timeline
@@ -267,12 +266,6 @@ async def test_a_run_lasts_until_now_while_it_is_under_way_and_until_it_was_writ
 
 
 # --- any run -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries follow at once."""
-    monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)
 
 
 async def interrupted(made: Made, stops: list[tuple[str, int]]) -> StoredRun:

@@ -12,7 +12,6 @@ import pytest
 from bae import (
     BaeLMError,
     Dep,
-    Gate,
     Graph,
     LimitError,
     Map,
@@ -26,13 +25,7 @@ from bae.lm import Budget
 from bae.testing import ScriptedLM
 from end_node import EndNode
 from journal_parts import refused
-from kept_runs import WORLD, Outfit, Packed, Stay, World, get_place, get_weather, look_up
-
-
-@pytest.fixture(autouse=True)
-def world() -> World:
-    WORLD.__init__()
-    return WORLD
+from kept_runs import WORLD, Outfit, Packed, Refund, Stay, get_place, get_weather, look_up, refund
 
 
 class Ask(Node):
@@ -208,26 +201,6 @@ async def test_values_given_by_the_caller_are_recorded_too(journal: Journal):
 async def test_something_that_is_no_journal_is_refused_with_what_to_write(tmp_path: Path):
     with pytest.raises(TypeError, match=r"SQLiteJournal\('runs.db'\)"):
         await graph.arun(Ask(message="a"), script(), journal="runs.db")  # type: ignore[arg-type]
-
-
-class Refund(Node):
-    amount: int
-    approved: Annotated[bool, Gate("Refund?")]
-    place: Annotated[str, Dep(get_place)]
-
-    async def __call__(self) -> Paid | None:
-        WORLD.do("refund")
-        return Paid(amount=self.amount) if self.approved else None
-
-
-class Paid(Node):
-    amount: int
-
-    async def __call__(self) -> None:
-        WORLD.do("paid")
-
-
-refund = Graph(start=Refund)
 
 
 async def test_it_stays_parked_when_it_is_resumed_without_an_answer(journal: Journal):

@@ -13,26 +13,14 @@ from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError, Reca
 from bae.journal import Journal
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import World, killed
+from kept_runs import WORLD, Client, killed, make_client
 
-WORLD = World()
 JOBS: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def world() -> World:
-    WORLD.__init__()
+def jobs() -> None:
     JOBS[:] = ["a", "b"]
-    return WORLD
-
-
-class Client:
-    """Something no journal holds."""
-
-
-def make_client() -> Client:
-    WORLD.do("client")
-    return Client()
 
 
 async def open_jobs() -> AsyncIterator[list[str]]:

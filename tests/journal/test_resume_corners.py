@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import pytest
 
-import bae.invoke
 from bae import Dep, DepError, Gate, Graph, GraphResult, JournalError, Map, Node
 from bae.journal import (
     Claim,
@@ -31,14 +30,18 @@ from bae.observers import observing
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from journal_parts import refused
-from kept_runs import WORLD, Outfit, Packed, Stay, World, get_place, get_weather, look_up
-
-
-@pytest.fixture(autouse=True)
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)  # retries follow at once
-    WORLD.__init__()
-    return WORLD
+from kept_runs import (
+    WORLD,
+    Outfit,
+    Packed,
+    Paid,
+    Refund,
+    Stay,
+    get_place,
+    get_weather,
+    look_up,
+    refund,
+)
 
 
 class Inner(Node):
@@ -192,26 +195,6 @@ async def test_a_resumed_run_cancelled_at_any_await_can_be_resumed(twice: bool):
         assert WORLD.done["outfit"] <= 2
         assert WORLD.done["place"] == WORLD.done["ask"] == 1
     assert 5 < turns < 1000
-
-
-class Refund(Node):
-    amount: int
-    approved: Annotated[bool, Gate("Refund?")]
-    place: Annotated[str, Dep(get_place)]
-
-    async def __call__(self) -> Paid | None:
-        WORLD.do("refund")
-        return Paid(amount=self.amount) if self.approved else None
-
-
-class Paid(Node):
-    amount: int
-
-    async def __call__(self) -> None:
-        WORLD.do("paid")
-
-
-refund = Graph(start=Refund)
 
 
 @pytest.mark.parametrize("twice", [False, True])

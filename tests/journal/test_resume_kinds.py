@@ -19,7 +19,6 @@ from pydantic import (
     model_validator,
 )
 
-import bae.invoke
 from bae import (
     LM,
     BudgetError,
@@ -39,17 +38,8 @@ from bae.journal import Journal, MemoryJournal
 from bae.lm import Budget, Budgeted
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import Trouble, World, killed
+from kept_runs import WORLD, Client, Trouble, killed
 from toy_backend import ToyBackend
-
-WORLD = World()
-
-
-@pytest.fixture(autouse=True)
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)  # retries follow at once
-    WORLD.__init__()
-    return WORLD
 
 
 async def get_number() -> int:
@@ -363,10 +353,6 @@ async def test_a_default_that_the_lm_has_seen_stands_though_the_source_works_aga
     left = await killed(journal, filled)  # and before that, it is asked for again
     result = await graph.resume("one", ScriptedLM([{"text": "y"}]), journal=left)
     assert result.result == Filled(soft=1, text="y")
-
-
-class Client:
-    """Something that no journal holds."""
 
 
 def open_client() -> Iterator[Client]:

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, event, given, note, settings
 from hypothesis import strategies as st
 
-import bae.invoke
 from bae import BaeError, GraphResult, JournalError, Node, OpenGate
 from bae.journal import Journal, Line, LMAnswered, MemoryJournal, Record, StoredRun, TextArrived
 from bae.journal.decoder import decode
@@ -52,12 +51,6 @@ LIMIT = 40
 stops = st.lists(
     st.tuples(st.sampled_from(["fail", "cancel"]), st.integers(0, 30)), min_size=1, max_size=4
 )
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries follow at once."""
-    monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)
 
 
 # Running the programs
