@@ -17,7 +17,7 @@ from bae.team.events import ActivityUpdate, StoredEvent
 from bae.team.models import Project, TeamError
 from bae.team.store import Store
 
-PROCESS = Path(__file__).parents[1] / "team_event_process.py"
+PROCESS = Path(__file__).with_name("team_event_process.py")
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from git_repositories import (
     write,
 )
 
-TESTS = Path(__file__).resolve().parents[1]
+PROCESS = Path(__file__).with_name("killed_team.py")
 
 
 @pytest.fixture
@@ -322,11 +322,11 @@ async def killed_often(root: Path, kills: int, seed: int) -> int:
     """Run a team again and again, with more tasks where it was done too soon to be killed, then to
     its end, and see that nothing is lost. Returns how many tasks there were."""
     chance = random.Random(seed)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     said: list[str] = []
     tasks = 3
     while kills or said[-1] != "done":
-        command = [sys.executable, str(TESTS / "killed_team.py"), str(root), str(tasks)]
+        command = [sys.executable, str(PROCESS), str(root), str(tasks)]
         start = partial(subprocess.Popen[str], env=env, stdout=subprocess.PIPE, text=True)
         process = await asyncio.to_thread(start, command)
         assert process.stdout is not None

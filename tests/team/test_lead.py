@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -399,14 +400,17 @@ async def test_tasks_are_added_edited_and_dropped_while_others_are_in_progress(t
 
 # Other processes
 
-PROCESS = Path(__file__).parents[1] / "team_lead_process.py"
+PROCESS = Path(__file__).with_name("team_lead_process.py")
 
 
 @asynccontextmanager
 async def a_process(bench: Workbench, *waiting: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A process that runs the team; it is killed in the end."""
     command = (sys.executable, str(PROCESS), str(bench.store.path), *waiting)
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = await asyncio.create_subprocess_exec(
+        *command, env=env, stdout=asyncio.subprocess.PIPE
+    )
     try:
         yield process
     finally:

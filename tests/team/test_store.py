@@ -34,7 +34,7 @@ from bae.team.schedule import find_problems
 from bae.team.store import Store, store_path
 from bae.usage import Usage
 
-PROCESS = Path(__file__).parents[1] / "team_store_process.py"
+PROCESS = Path(__file__).with_name("team_store_process.py")
 PENDING, READY, IN_PROGRESS = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.IN_PROGRESS
 BLOCKED, FAILED, COMPLETED = TaskStatus.BLOCKED, TaskStatus.FAILED, TaskStatus.COMPLETED
 

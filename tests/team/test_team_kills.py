@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's"),
     pytest.mark.skipif(shutil.which("node") is None, reason="no node"),
 ]
-TESTS = Path(__file__).resolve().parents[1]
+PROCESS = Path(__file__).with_name("team_goal_process.py")
 BOUND = 120  # seconds that a run may take; an undisturbed one takes a few
 AGENTS = 4
 
@@ -36,14 +36,14 @@ AGENTS = 4
 async def set_up(tmp_path: Path) -> tuple[Path, list[str]]:
     """The goal, and the command that works on it."""
     async with a_project(tmp_path, *PLAN, files=FILES, command=NODE) as (store, project, _):
-        program, log = TESTS / "team_goal_process.py", tmp_path / "asked"
+        log = tmp_path / "asked"
         log.touch()
-        command = [sys.executable, str(program), str(project.id), str(store.path), str(log)]
+        command = [sys.executable, str(PROCESS), str(project.id), str(store.path), str(log)]
         return Path(project.root), command
 
 
 def start(command: list[str], temporary: Path) -> subprocess.Popen[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     env["TMPDIR"] = str(temporary)
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 

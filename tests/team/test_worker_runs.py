@@ -261,9 +261,9 @@ async def test_a_task_cancelled_while_the_llm_writes_continues_later(tmp_path: P
 async def test_a_killed_task_continues_and_no_answer_is_paid_for_twice(tmp_path: Path) -> None:
     async with a_project(tmp_path, files=FAILING) as (store, project, [task]):
         path = store.path
-    program = Path(__file__).parents[1] / "killed_worker.py"
+    program = Path(__file__).with_name("killed_worker.py")
     said: list[str] = []
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(program.parent), *sys.path])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for event in (3, 4, 6, 99):
         done = await asyncio.to_thread(
             subprocess.run,

@@ -115,8 +115,7 @@ async def main():
     {program}
 asyncio.run(main())
 """
-    tests = Path(__file__).resolve().parent
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         [sys.executable, "-c", source], env=env, stdout=subprocess.PIPE, text=True
     )

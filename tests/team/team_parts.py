@@ -40,7 +40,7 @@ CALC = "add() { echo $(($1 + $2)); }\n"
 SUB = CALC + "sub() { echo $(($1 - $2)); }\n"
 WRONG = CALC + "sub() { echo $(($1 + $2)); }\n"
 WORSE = CALC + "sub() { echo $(($1 * $2)); }\n"
-JEST = {"jest.sh": (Path(__file__).parent / "team" / "jest.sh").read_text()}
+JEST = {"jest.sh": Path(__file__).with_name("jest.sh").read_text()}
 SHELL = {**JEST, "calc.sh": CALC, "calc.test.sh": '. ./calc.sh\n[ "$(add 1 1)" = 2 ]\n'}
 TEST_SUB = '. ./calc.sh\n[ "$(sub 5 3)" = 2 ] || { echo "sub is $(sub 5 3)"; exit 1; }\n'
 # A test that exists and fails, so that wrong work is found.

@@ -1,5 +1,5 @@
 """Twenty small exercises that a team solves in tests, in Python and JavaScript: each a file in
-`team/exercises` with what is asked, stubs, tests, a reference answer and a wrong one. And ways to
+`exercises` with what is asked, stubs, tests, a reference answer and a wrong one. And ways to
 cheat that fit all of them."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bae.team.edit_format import Deletion, Edit
 from bae.team.models import PlannedTask
 from written_edits import render_answer, whole_file
 
-FOLDER = Path(__file__).with_name("team") / "exercises"
+FOLDER = Path(__file__).with_suffix("")
 PYTEST = ("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q")
 """Without the plugins of this environment, which take seconds to load."""
 NODE = ("node", "--test")
