@@ -254,25 +254,23 @@ def test_secrets_and_what_no_journal_holds_are_given(tmp_path):
         (None, "bae-journal-failed"),
         (b"hello", "bae-journal-damaged"),
         (b"SQLite format 3\x00 and then something else", "bae-journal-damaged"),
+        ("create table t (x)", "bae-journal-foreign"),  # of another program
     ],
 )
-def test_a_file_that_cannot_be_replayed_is_refused_with_its_name(content, code, tmp_path):
+def test_a_file_that_cannot_be_replayed_is_refused_with_its_name_and_not_changed(
+    content, code, tmp_path
+):
     path = tmp_path / "runs"
-    if content is not None:
+    if isinstance(content, bytes):
         path.write_bytes(content)
+    elif content:
+        with closing(sqlite3.connect(path)) as other:
+            other.execute(content)
+    before = contents(tmp_path)
     with pytest.raises(JournalError) as raised, replaying(path) as recorded:
         recorded.run(graph)
     assert raised.value.code == code
     assert str(path) in str(raised.value)
-
-
-def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path):
-    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
-        other.execute("create table t (x)")
-    before = contents(tmp_path)
-    with replaying(tmp_path / "other.db") as recorded:
-        with pytest.raises(JournalError):
-            recorded.run(graph)
-        with pytest.raises(JournalError):
-            recorded.runs
+    with pytest.raises(JournalError):
+        replaying(path).runs
     assert contents(tmp_path) == before

@@ -38,7 +38,7 @@ from bae.journal.decoder import decode_run
 from bae.journal.gates import describe_status
 from bae.journal.replay import repeat
 from bae.private_files import private
-from bae.testing.written_tests import GraphName, write_test
+from bae.testing.cassette import GraphName, write_test
 
 if TYPE_CHECKING:
     from bae.journal.store import StoredRun
