@@ -35,7 +35,7 @@ from bae.testing import Provider, ScriptedLM
 from bae.testing.scripted import Asked
 from bounded import BOUND
 from git_repositories import descendants, git, left_over
-from team_parts import FAILING, SUB, SUB_TASK, WRONG, a_bench, a_project, edits
+from team_parts import FAILING, RUN_SHELL, SUB, SUB_TASK, WRONG, a_bench, a_project, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 RIGHT = edits({"calc.sh": SUB})
@@ -296,6 +296,20 @@ async def test_a_question_that_the_team_did_not_hear_of_is_not_worked_out_again(
         await bench.store.add_blocker(task.id, "Which way?")
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({Answer: [RIGHT]}))
         assert (await worker.execute_task(task)).status == "completed"
+
+
+async def test_work_that_failed_without_its_test_program_is_tested_again_when_it_is_there(
+    tmp_path: Path,
+) -> None:
+    async with a_project(tmp_path, command=("sh", "missing/jest.sh")) as (store, project, [task]):
+        lm = ScriptedLM({Answer: [RIGHT] * 8})
+        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
+        assert (await worker.execute_task(task)).status == "blocked"
+        asked = len(lm.prompts)
+        await store.save_project(project.model_copy(update={"test_command": RUN_SHELL}))
+        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
+        result = await worker.execute_task(task)
+        assert (result.status, len(lm.prompts) - asked) == ("completed", 1)
 
 
 async def test_a_run_of_another_version_of_bae_begins_again(tmp_path: Path) -> None:

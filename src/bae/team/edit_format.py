@@ -55,6 +55,9 @@ class EditError(TeamError):
     missed: tuple[str, ...] = ()
 
 
+UNCHANGED: Final = "the edits change nothing: every file is already as they write it"
+
+
 def format_instructions(form: EditFormat = "auto") -> str:
     """What an LLM is told about how to write edits."""
     parts = {"auto": (_WHOLE, _BLOCKS), "whole": (_WHOLE,), "blocks": (_BLOCKS, _NEW)}[form]

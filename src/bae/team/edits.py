@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from bae.tasks import finish_despite_cancel
-from bae.team.edit_format import Deletion, Edit, Replacement, WholeFile, parse_answer, refusal
+from bae.team.edit_format import (
+    UNCHANGED,
+    Deletion,
+    Edit,
+    Replacement,
+    WholeFile,
+    parse_answer,
+    refusal,
+)
 from bae.team.files import INCLUDE
 from bae.team.git import GitError, named_path
 
@@ -73,7 +81,7 @@ def plan_changes(root: Path, edits: Sequence[Edit]) -> tuple[FileChange, ...]:
             problems.append(f"{path} cannot be written: {inside[0]} is a file")
     changes = [change for file in files.values() if (change := file.change(problems)) is not None]
     if not changes and not problems:
-        problems.append("the edits change nothing: every file is already as they write it")
+        problems.append(UNCHANGED)
     if problems:
         raise refusal(problems, missed)
     return tuple(changes)

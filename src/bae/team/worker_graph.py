@@ -18,7 +18,7 @@ from bae.journal import Record
 from bae.lm import Usage, metered
 from bae.observers import observing
 from bae.tasks import finish_despite_cancel
-from bae.team.edit_format import EditError, format_instructions, parse_answer
+from bae.team.edit_format import UNCHANGED, EditError, format_instructions, parse_answer
 from bae.team.events import CorrectionAttempt
 from bae.team.integration import Integrated
 from bae.team.models import LONGEST_REASON, Attempt, Task, TaskResult, as_planned, bounded
@@ -85,6 +85,14 @@ class Desk:
             usage=attempt.usage,
         )
         await self.bench.store.add_attempt(kept)
+
+    async def is_work_of_before(self, attempt: Try, error: EditError) -> bool:
+        """Whether an answer repeats what an earlier run of the task has left. What that one failed
+        for may have been corrected outside of the code since: the tests decide."""
+        if attempt.number != attempt.first or error.reasons != (UNCHANGED,):
+            return False
+        workspace = await self.worker.workspace(self.task)
+        return bool(await workspace.changed())
 
     async def try_again(self, attempt: Try, failure: str) -> Draft | Blocked | Stopped:
         """The next attempt, with what was wrong with this one, unless there were enough of them."""
@@ -199,6 +207,8 @@ class Edits(Node):
         try:
             await desk.worker.apply_file_changes(desk.task, attempt.answer, mark=mark)
         except EditError as error:
+            if await desk.is_work_of_before(attempt, error):
+                return Checks(attempt=attempt)
             if attempt.asked < ASKED_AGAIN:
                 again = {"refused": error.message, "missed": error.missed}
                 asked = {"asked": attempt.asked + 1}
