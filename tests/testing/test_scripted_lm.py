@@ -149,7 +149,7 @@ def test_a_file_that_is_no_script_is_refused(tmp_path: Path, script: str):
         ScriptedLM.from_file(path)
 
     assert caught.value.code == "bae-script-invalid"
-    assert f"{path} is neither a list of answers nor an object" in caught.value.message
+    assert caught.value.message == f"the script {path} cannot be read"
 
 
 # Wrong answers

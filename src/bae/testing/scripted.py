@@ -94,11 +94,11 @@ class ScriptedLM(RoutingLM):
             raise ValueError(f"ScriptedLM(attempts={attempts!r}): give 1 or more")
         self.asked: list[Asked] = []
         self._attempts = attempts
-        self._choices: list[Scripted] = list(choices)
-        self._in_order: list[Scripted] | None = None
         self._by_name: dict[str, Answerer | list[Scripted]] = {}
+        self._choices: list[Scripted] = list(choices)
+        self._in_order = not isinstance(script, Mapping)
         if not isinstance(script, Mapping):
-            self._in_order = list(script)
+            self._choices[:0] = script  # and so are fills taken from here
             return
         for target, answers in script.items():
             if isinstance(answers, FunctionType | MethodType):
@@ -115,12 +115,13 @@ class ScriptedLM(RoutingLM):
         `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`."""
         try:
             script = _FILE.validate_json(Path(path).read_bytes())
-        except ValidationError as error:
+        except (OSError, ValidationError) as error:
             raise ScriptError(
-                f"{path} is neither a list of answers nor an object with fills and choices",
+                f"the script {path} cannot be read",
                 code="bae-script-invalid",
                 cause=error,
-                fix='write ["Outfit", {"top": "shirt"}], or {"fills": {"Outfit": [{…}]}}',
+                fix="name a file of JSON by its path, from the directory that the program runs in, "
+                'with ["Outfit", {"top": "shirt"}] or {"fills": {"Outfit": [{…}]}}',
             ) from error
         if isinstance(script, list):
             return cls(script)
@@ -245,7 +246,7 @@ class ScriptedLM(RoutingLM):
 
     def assert_complete(self) -> None:
         """Raise AssertionError when part of the script was never asked for."""
-        left = [*(self._in_order or ()), *self._choices]
+        left = self._choices
         parts = [f"{len(left)} in order: {left!r}"] if left else []
         for name, answers in self._by_name.items():
             if answers and not callable(answers):
@@ -254,13 +255,11 @@ class ScriptedLM(RoutingLM):
             raise AssertionError(f"the script was not used up; left are {'; '.join(parts)}")
 
     def _next_choice(self, types: Sequence[type]) -> Scripted:
-        if self._in_order:
-            return self._in_order.pop(0)
-        offered = ", ".join(map(_name, types))
-        if self._in_order is not None:
-            raise self._exhausted(f"a choice among {offered}")
         if self._choices:
             return self._choices.pop(0)
+        offered = ", ".join(map(_name, types))
+        if self._in_order:
+            raise self._exhausted(f"a choice among {offered}")
         able = [each for each in types if self._by_name.get(_name(each))]
         if len(able) == 1:
             return able[0]
@@ -272,9 +271,7 @@ class ScriptedLM(RoutingLM):
 
     def _next_fill(self, target: type[Node], tried: Sequence[Attempt]) -> Mapping[str, Any] | str:
         """The next answer, as the values or the text of a `target`."""
-        answers = self._in_order
-        if answers is None:
-            answers = self._by_name.get(target.__name__, [])
+        answers = self._choices if self._in_order else self._by_name.get(target.__name__)
         refused = "".join(f"; answer {t.number} was refused: {', '.join(t.errors)}" for t in tried)
         wanted = f"the fields of {target.__name__}{' again' if tried else ''}"
         if not answers:
@@ -368,17 +365,8 @@ def _choice_prompt(
     return choice.prompt(source, context, resolved=resolved)
 
 
-def named_script(path: str) -> ScriptedLM:
-    """The LM named `scripted:FILE.json`."""
-    try:
-        return ScriptedLM.from_file(path)
-    except OSError as error:
-        raise ScriptError(
-            f"the script {path} cannot be read",
-            code="bae-script-invalid",
-            cause=error,
-            fix="name a file of JSON by its path, from the directory that the program runs in",
-        ) from error
+named_script = ScriptedLM.from_file
+"""The LM named `scripted:FILE.json`."""
 
 
 def _name(target: object) -> str:
