@@ -443,16 +443,12 @@ async def test_a_request_that_is_wrong_is_refused_as_a_provider_does(
     assert provider.requests == []
 
 
-def test_it_listens_on_loopback_only():
-    with Provider.in_thread() as provider:
-        port = int(provider.url.removeprefix("http://127.0.0.1:"))
-        # Another address of the same machine, which a server for all of them would have, too.
-        with pytest.raises(OSError):
-            socket.create_connection(("127.0.0.2", port), timeout=1)
-
-
-async def test_what_is_no_http_closes_the_connection(provider):
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(provider.url.split(":")[-1]))
+async def test_it_listens_on_loopback_only_and_closes_what_is_no_http(provider):
+    port = int(provider.url.removeprefix("http://127.0.0.1:"))
+    # Another address of the same machine, which a server for all of them would have, too.
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.2", port), timeout=1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"what is this?\r\n\r\n")
     assert await reader.read() == b""
     writer.close()

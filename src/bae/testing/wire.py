@@ -243,11 +243,10 @@ def read(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Recei
 
 
 class PromptCache:
-    """The prefixes of prompts that were seen before, up to a number of them."""
+    """The prefixes of prompts that were seen before."""
 
-    def __init__(self, size: int = 10_000) -> None:
-        self._size = size
-        self._seen: dict[bytes, None] = {}
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
 
     def count(self, wire: Wire, received: Received, answer: str) -> TokenCount:
         """Count an exchange. Anthropic caches a prompt up to where the client marks it, OpenAI
@@ -268,12 +267,9 @@ class PromptCache:
 
     def _has(self, digest: bytes) -> bool:
         """Whether it was seen before; it is from now on."""
-        if digest in self._seen:
-            return True
-        self._seen[digest] = None
-        if len(self._seen) > self._size:
-            del self._seen[next(iter(self._seen))]
-        return False
+        known = digest in self._seen
+        self._seen.add(digest)
+        return known
 
 
 def mapping(value: Any) -> Body:
