@@ -17,7 +17,7 @@ from pydantic import SecretBytes, SecretStr
 from bae.assignable import union_members
 from bae.evals.case_runs import is_eval_run
 from bae.evals.case_types import every_node
-from bae.exceptions import BaeError, JournalError, describe
+from bae.exceptions import JournalError
 from bae.history import History
 from bae.journal.decoder import decode
 from bae.lm.prompts import asked_fields, shown_fields
@@ -280,11 +280,10 @@ class _JournalReader:
     def _decode(self, run_id: str, stored: StoredRun) -> Steps:
         try:
             records, _ = decode(self._graph, stored.lines, partial=True)
-            return steps_of(run_id, records)
-        except Exception as error:  # today's classes may raise anything for old values
-            message = error.message if isinstance(error, BaeError) else describe(error)
-            self._unreadable[run_id] = message
+        except JournalError as error:  # today's classes may refuse old values
+            self._unreadable[run_id] = error.message
             return Steps()
+        return steps_of(run_id, records)
 
     def _is_wanted(self, found: Transition) -> bool:
         """Whether it is in no run to be left out, whose steps forks have as well, and in no
