@@ -75,6 +75,8 @@ def claude_on(path: Path) -> None:
 def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["lm", "list", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
+    told = {"name", "forms", "about", "example", "missing", "open", "state", "ready"}
+    assert all(kind.keys() == told for kind in data["kinds"])
     return {"default": data["default"], "why": data["why"]} | {
         kind["name"]: kind for kind in data["kinds"]
     }

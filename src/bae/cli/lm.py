@@ -59,9 +59,7 @@ def list_(as_json: AsJSON = False) -> None:
             {
                 "default": default.name or None,
                 "why": default.why,
-                "kinds": [
-                    {**asdict(kind), "state": kind.state, "ready": kind.ready} for kind in found
-                ],
+                "kinds": [_data(kind) for kind in found],
             }
         )
         return
@@ -137,6 +135,13 @@ def try_(
 _STATES: Final = {"ready": "bold green", "installed": "bold cyan", "missing": "bold yellow"}
 _STATE: Final = 11
 _INDENT: Final = _STATE + 13
+
+
+def _data(kind: Kind) -> dict[str, Any]:
+    """A kind as JSON, without what is needed to make one."""
+    made_with = ("maker", "key", "packages", "extra")
+    told = {name: value for name, value in asdict(kind).items() if name not in made_with}
+    return {**told, "state": kind.state, "ready": kind.ready}
 
 
 def _about(kind: Kind, default: DefaultName) -> Text:

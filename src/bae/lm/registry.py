@@ -329,7 +329,7 @@ def default_lm(why: str) -> LM:
         raise error
     name, found = default_name().name, candidates()
     if not named:
-        for kind in found:
+        for kind in found if name != "dspy" else ():
             if kind.example == name:
                 break
             if kind.lacks.startswith("pip") and kind.name != "local":
