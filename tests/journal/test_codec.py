@@ -7,7 +7,6 @@ import collections
 import dataclasses
 import datetime as dt
 import enum
-import math
 import zoneinfo
 from collections.abc import Callable
 from decimal import Decimal
@@ -173,13 +172,7 @@ def there_and_back(declared: Any, value: Any) -> Any:
 
 
 KEPT: list[tuple[Any, Any]] = [
-    (float, math.nan),
-    (Any, {"a": [1, 2.5, None, {"b": True}]}),
     (dt.datetime, dt.datetime(2024, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC"))),
-    (Decimal, Decimal("1.00")),
-    (int | str, "1"),
-    (bool | int, True),
-    (dt.date | str, dt.date(2024, 1, 1)),
     (Animal | Dog, Dog(name="a", tricks=3)),
     (Annotated[Cat | Cow, Field(discriminator="kind")], Cow(Kind="cow", lives=1)),
     (Aliased, Aliased(X=1, Y=3)),
@@ -211,7 +204,6 @@ REFUSED: list[tuple[Any, Any]] = [
     (Box[Animal], Box[Animal](held=Dog(name="a"))),
     (Animal, Animal.model_construct(name=5)),
     (Point, Point3(1)),
-    (int, "1"),
     (dt.date, dt.datetime(2024, 1, 1)),
     (str, Text("a")),
     (Any, (1, 2)),
@@ -222,8 +214,6 @@ REFUSED: list[tuple[Any, Any]] = [
     # What JSON, or pydantic, does not tell apart or takes no part of.
     (dt.datetime, dt.datetime(2024, 6, 1, tzinfo=BERLIN)),
     (dt.datetime, dt.datetime(2024, 10, 27, 2, 30, fold=1)),
-    (dt.date | str, "2024-01-01"),
-    (list[int] | set[int], {1}),
     # What a model's own code does not do twice.
     (Growing, Growing(n=1)),
     (Weighed, Weighed(kg="5kg")),

@@ -129,14 +129,9 @@ async def mapped_functions(n: int) -> Made:
     return await _ran(Functions(items=[*range(n)]))
 
 
-async def graphs_tried_twice(n: int) -> Made:
-    FAILING.update(range(n))
-    return await _ran(Graphs(items=[*range(n)]))
-
-
-async def a_failed_map_resumed(n: int) -> Made:
+async def graphs_tried_twice_and_resumed(n: int) -> Made:
     graph, journal = Graph(start=Graphs), MemoryJournal()
-    FAILING.add(-1)
+    FAILING.update(range(-1, n))
     with pytest.raises(NodeError):
         await graph.arun(Graphs(items=[*range(n)]), journal=journal, run_id="run")
     FAILING.clear()
@@ -150,10 +145,6 @@ async def gates_in_a_map(n: int) -> Made:
 
 async def fills_at_once(n: int) -> Made:
     return await _ran(Fills(items=[*range(n)]), lm=ToyBackend(lambda _: {"out": 1}))
-
-
-async def a_chain(n: int) -> Made:
-    return await _ran(Link(left=n))
 
 
 def level(below: Any) -> type[Node]:
@@ -203,11 +194,9 @@ async def many_forks(n: int) -> Made:
 
 MAKERS = (
     mapped_functions,
-    graphs_tried_twice,
-    a_failed_map_resumed,
+    graphs_tried_twice_and_resumed,
     gates_in_a_map,
     fills_at_once,
-    a_chain,
     nested_graphs,
     many_turns,
     many_forks,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr, field_validator
+from pydantic import BaseModel, Field, SecretStr
 
 from bae import LM, Dep, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.journal import MemoryJournal
@@ -382,23 +382,3 @@ async def test_the_answer_to_a_secret_gate_is_not_stored() -> None:
     stored = await journal.read("r")
     assert not any("sesame" in line.data for line in stored.lines)
     assert stored.answers == {}
-
-
-async def test_an_answer_given_later_is_made_a_value_of_by_the_node_and_once() -> None:
-    class Odd(EndNode):
-        weight: Annotated[int, Gate("how heavy?")]
-        days: Annotated[list[dt.date], Gate("when?")]
-
-        @field_validator("weight", mode="before")
-        @classmethod
-        def parsed(cls, value: Any) -> Any:
-            return int(value.removesuffix("kg"))
-
-    odd = Graph(start=Odd)
-    journal = MemoryJournal()
-    await odd.arun(Odd(), journal=journal, run_id="r")
-    await odd.answer("r", "weight", "5kg", journal=journal)
-    result = await odd.answer("r", "days", (dt.date(2024, 1, 1),), journal=journal)
-    assert result.trace[0].weight == 5
-    assert result.trace[0].days == [dt.date(2024, 1, 1)]
-    assert_alike(written(result), decode(odd, (await journal.read("r")).lines)[0])
