@@ -7,25 +7,17 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from bae import LM, Graph, Map, Node, NodeConfig, Recall
-from end_node import EndNode
+from end_node import EndNode, leading_to
 
 # --- a graph that loses the message, and ways to pass it on -------------------------------------
 
 
-class Ticket(Node):
-    message: str
-
-    async def __call__(self) -> Triage: ...
-
-
-class Triage(Node):
-    urgent: bool
-
-    async def __call__(self) -> Reply: ...
-
-
 class Reply(EndNode):
     text: str
+
+
+Triage = leading_to(Reply, name="Triage", urgent=bool)
+Ticket = leading_to(Triage, name="Ticket", message=str)
 
 
 def lost(start: type[Node]) -> list[tuple[str, str, str]]:
@@ -40,20 +32,12 @@ def test_a_fill_without_what_the_caller_gave_is_warned_of_with_its_path_and_the_
 
 
 def test_a_choice_without_it_is_warned_of_once_and_not_again_for_what_is_chosen():
-    class Start(Node):
-        message: str
-
-        async def __call__(self) -> Sorted: ...
-
-    class Sorted(Node):
-        urgent: bool
-
-        async def __call__(self) -> Reply | Triage | None: ...
+    chooses = leading_to(Reply, Triage, None, name="Sorted", urgent=bool)
+    found = lost(leading_to(chooses, message=str))
 
     fix = "add `message: Annotated[str, Recall(Start)]` to Sorted"
-    first, *_ = lost(Start)
-    assert first == ("Sorted", "Start -> Sorted", fix)
-    assert [place for place, _, _ in lost(Start)].count("Sorted") == 1
+    assert found[0] == ("Sorted", "Start -> Sorted", fix)
+    assert [place for place, _, _ in found].count("Sorted") == 1
 
 
 def test_a_recall_on_the_node_before_or_on_the_one_to_fill_shows_it():
@@ -103,33 +87,25 @@ def test_a_recall_that_finds_what_an_lm_wrote_since_does_not_show_it():
 
 
 def test_code_may_pass_on_what_its_node_holds():
+    copied = leading_to(Reply, name="Copied", text=str)
+
     class Start(Node):
         message: str
 
-        async def __call__(self) -> Copied:
-            return Copied(text=self.message)
-
-    class Copied(Node):
-        text: str
-
-        async def __call__(self) -> Reply: ...
+        async def __call__(self) -> copied:  # type: ignore[valid-type]
+            return copied(text=self.message)
 
     assert lost(Start) == []
 
 
 def test_code_cannot_pass_on_what_its_node_does_not_hold():
-    class Start(Node):
-        message: str
-
-        async def __call__(self) -> Topic: ...
-
     class Topic(Node):
         name: str
 
         async def __call__(self, lm: LM) -> Reply:
             return await lm.make(self, Reply)
 
-    assert [(place, path) for place, path, _ in lost(Start)] == [
+    assert [each[:2] for each in lost(leading_to(Topic, message=str))] == [
         ("Reply", "Start -> Topic -> Reply")
     ]
 
@@ -181,18 +157,10 @@ def test_a_setting_that_shows_a_node_which_code_made_from_it_shows_it():
 
 
 def test_what_json_cannot_say_is_not_what_is_lost():
-    class Start(Node):
-        model_config = ConfigDict(arbitrary_types_allowed=True)
-        client: Client
-
-        async def __call__(self) -> Triage: ...
-
-    class Asking(Start):
-        message: str
-
-    assert lost(Start) == []
-    assert [fix for _, _, fix in lost(Asking)] == [
-        "add `message: Annotated[str, Recall(Asking)]` to Reply"
+    assert lost(leading_to(Triage, client=Client)) == []
+    asking = leading_to(Triage, client=Client, message=str)
+    assert [fix for _, _, fix in lost(asking)] == [
+        "add `message: Annotated[str, Recall(Start)]` to Reply"
     ]
 
 
@@ -237,40 +205,20 @@ def test_a_start_that_is_filled_again_is_shown_it_by_the_node_before():
 
 
 def test_a_graph_inside_is_held_to_what_its_own_start_is_given():
-    class Item(Node):
-        name: str
-
-        async def __call__(self) -> Sorted: ...
-
-    class Sorted(Node):
-        shelf: int
-
-        async def __call__(self) -> Label: ...
-
-    class Label(EndNode):
-        text: str
+    ticket = Graph(start=Ticket)
 
     class Start(EndNode):
         items: list[str]
-        labels: Annotated[list[Label], Map(Item, over="items")]
+        replies: Annotated[list[Reply], Map(ticket, over="items")]
 
-    assert [place for place, _, _ in lost(Start)] == ["Label"]
+    assert [place for place, _, _ in lost(Start)] == ["Reply"]
     assert Graph(start=Start, context="start").validate() == []  # it holds for graphs inside
 
 
 def test_a_class_that_is_not_meant_to_see_it_says_so():
-    class Start(Node):
-        message: str
-
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        urgent: bool
-
-        async def __call__(self) -> Title: ...
-
     class Title(EndNode):
         node_config = NodeConfig(context="previous")
         text: str
 
-    assert lost(Start) == []
+    middle = leading_to(Title, name="Middle", urgent=bool)
+    assert lost(leading_to(middle, message=str)) == []

@@ -11,7 +11,7 @@ from bae import BaeLMError, Dep, DepError, LimitError, Map, Node, Recall
 from bae.journal import FillEnded, SourceEnded, SourceStarted
 from bae.testing import ScriptedLM
 from bounded import run, some_turns
-from end_node import EndNode
+from end_node import EndNode, leading_to
 
 
 class PausedLM(ScriptedLM):
@@ -42,18 +42,9 @@ class Fetch:
         return "fetched"
 
 
-def draft_before(last: Any) -> Node:
-    """The start of a run in which the LM fills a draft, from which one way leads on to `last`."""
-
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> last: ...
-
-    class Start(Node):
-        async def __call__(self) -> Draft: ...
-
-    return Start()
+def draft_before(*last: Any) -> Node:
+    """The start of a run in which the LM fills a draft, and then goes on to one of these."""
+    return leading_to(leading_to(*last, name="Draft", text=str))()
 
 
 async def test_the_only_successor_s_dependencies_start_while_the_lm_is_filling():
@@ -86,10 +77,9 @@ async def test_prefetch_false_turns_it_off():
     class Last(EndNode):
         page: Annotated[str, Dep(fetch)]
 
-    lm = PausedLM({"Draft": {"text": "hi"}}, {"Draft": look})
-    assert (await run(draft_before(Last), lm, prefetch=False)).result.page == "fetched"
-    lm = PausedLM({"Draft": {"text": "hi"}}, {"Draft": look})
-    assert (await run(draft_before(Last), lm, prefetch=True)).result.page == "fetched"
+    for prefetch in (False, True):
+        lm = PausedLM({"Draft": {"text": "hi"}}, {"Draft": look})
+        assert (await run(draft_before(Last), lm, prefetch=prefetch)).result.page == "fetched"
     assert called_while_filling == [False, True]
 
 
@@ -104,19 +94,10 @@ async def test_nothing_starts_early_where_there_are_several_ways_on():
     class Left(EndNode):
         page: Annotated[str, Dep(fetch)]
 
-    class Right(EndNode):
-        page: Annotated[str, Dep(fetch)]
+    class Right(Left): ...
 
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> Left | Right: ...
-
-    class Start(Node):
-        async def __call__(self) -> Draft: ...
-
-    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": look}, choices=[Right])
-    assert isinstance((await run(Start(), lm)).result, Right)
+    lm = PausedLM({"Draft": {"text": "hi"}}, {"Draft": look}, choices=[Right])
+    assert isinstance((await run(draft_before(Left, Right), lm)).result, Right)
     assert called_while_filling == [False]
     assert fetch.calls == 1
 
@@ -189,11 +170,8 @@ async def test_its_failure_does_not_matter_when_the_body_gives_the_value_itself(
         async def __call__(self) -> Last:
             return Last(page="written by hand")
 
-    class Start(Node):
-        async def __call__(self) -> Draft: ...
-
     lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": flaky.failed.wait})
-    assert (await run(Start(), lm)).result.page == "written by hand"
+    assert (await run(leading_to(Draft)(), lm)).result.page == "written by hand"
 
 
 async def test_nothing_is_left_running_when_what_was_started_is_not_needed():
@@ -222,11 +200,8 @@ async def test_nothing_is_left_running_when_what_was_started_is_not_needed():
         async def __call__(self) -> Last:
             return Last(page="by hand")
 
-    class Start(Node):
-        async def __call__(self) -> Draft: ...
-
     before = asyncio.all_tasks()
-    await run(Start(), PausedLM({Draft: {"text": "hi"}}, {"Draft": running.wait}))
+    await run(leading_to(Draft)(), PausedLM({Draft: {"text": "hi"}}, {"Draft": running.wait}))
     assert asyncio.all_tasks() == before
     assert log == ["open", "cancelled", "close"]
 
@@ -256,11 +231,8 @@ async def test_it_goes_on_while_a_map_of_what_the_lm_has_filled_is_made():
             release.set()
             return Last()
 
-    class Start(Node):
-        async def __call__(self) -> Draft: ...
-
     lm = PausedLM({Draft: {"items": [1, 2]}}, {"Draft": running.wait})
-    assert (await run(Start(), lm)).result.page == "slow"
+    assert (await run(leading_to(Draft)(), lm)).result.page == "slow"
     assert calls == ["slow"]
 
 
@@ -300,15 +272,12 @@ async def test_what_turned_out_not_to_be_needed_is_let_go_of_before_more_is_star
         async def __call__(self) -> ByHand:
             return ByHand(page="by hand")
 
-    class Start(Node):
-        async def __call__(self) -> Draft: ...
-
     lm = PausedLM(
         {Draft: {"text": ""}, More: {"text": ""}},
         {"Draft": running.wait, "More": later.wait},
     )
     before = asyncio.all_tasks()
-    assert (await run(Start(), lm)).result.page == "second"
+    assert (await run(leading_to(Draft)(), lm)).result.page == "second"
     assert asyncio.all_tasks() == before
     assert log == ["first is cancelled", "second is called"]
 
@@ -351,18 +320,9 @@ async def test_a_graph_that_recalls_from_the_trace_waits_until_its_node_is_next(
     class Last(EndNode):
         found: Annotated[Any, Dep(source)]
 
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> Last: ...
-
-    class Start(Node):
-        text: str
-
-        async def __call__(self) -> Draft: ...
-
-    lm = PausedLM({Draft: {"text": "new"}}, {"Draft": some_turns})
-    found = (await run(Start(text="old"), lm)).result.found
+    start = leading_to(leading_to(Last, name="Draft", text=str), text=str)
+    lm = PausedLM({"Draft": {"text": "new"}}, {"Draft": some_turns})
+    found = (await run(start(text="old"), lm)).result.found
     topic = found.topic if isinstance(found, Around) else found
     assert topic.text == "new"
 

@@ -5,57 +5,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from enum import Enum
-from typing import Annotated, Any, Literal, NewType, Optional, Union
+from typing import Annotated, Any, Literal, Optional, Union
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, create_model
+from pydantic import Field, create_model
 
 from bae import Dep, Gate, Graph, LimitError, Map, Node, Problem, Recall, RecallError
 from bae.journal import Recalled
 from bae.resolver import recall_from_trace, resolve_fields
 from bae.testing import ScriptedLM
-from end_node import EndNode
-
-
-class Mood(BaseModel):
-    name: str = "calm"
-
-
-class Weather(BaseModel):
-    degrees: int = 20
-
-
-class Storm(Weather):
-    wind: int = 90
-
-
-class Color(Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-Celsius = NewType("Celsius", float)
-
-
-def get_weather() -> Weather:
-    return Weather(degrees=-40)
-
-
-def len_of(line: str) -> int:
-    return len(line)
-
-
-def problems(start: type[Node]) -> list[Problem]:
-    return Graph(start=start).validate()
-
-
-def the_problem(start: type[Node]) -> Problem:
-    """The one problem of a graph."""
-    (problem,) = problems(start)
-    return problem
+from bounded import run
+from end_node import EndNode, leading_to
+from proving import Celsius, Color, Mood, Storm, Weather, get_weather, len_of, problems, the_problem
 
 
 def holding(annotation: Any, value: Any) -> Node:
@@ -76,34 +39,24 @@ class Felt(EndNode):
     other: Mood | None = None
 
 
-def test_a_node_class_finds_nodes_of_its_subclasses():
-    class Shouted(Said):
-        async def __call__(self) -> None: ...
+class Worked(EndNode):
+    lines: list[str]
+    lengths: Annotated[list[int], Map(len_of, over="lines")]
+    fine: Annotated[bool, Gate("fine?")]
 
-    shouted = Shouted(text="!")
+
+def test_a_node_class_finds_nodes_of_its_subclasses_and_those_held_in_fields():
+    class Shouted(Said): ...
+
+    class Quotes(EndNode):
+        inner: Said
+
+    shouted, quoted = Shouted(text="!"), Said(text="quoted")
 
     assert recall_from_trace([Said(text="."), shouted], Said) is shouted
     with pytest.raises(RecallError):
         recall_from_trace([Said(text=".")], Shouted)
-
-
-def test_a_node_held_in_a_field_is_found_too():
-    class Quotes(EndNode):
-        inner: Said
-
-    inner = Said(text="quoted")
-
-    assert recall_from_trace([Said(text="older"), Quotes(inner=inner)], Said) is inner
-
-
-def test_a_field_that_is_not_resolved_yet_holds_nothing():
-    class Worked(EndNode):
-        lines: list[str]
-        lengths: Annotated[list[int], Map(len_of, over="lines")]
-
-    trace = [holding(list[int], [7]), Worked(lines=["a"])]
-
-    assert recall_from_trace(trace, list[int]) == [7]
+    assert recall_from_trace([Said(text="older"), Quotes(inner=quoted)], Said) is quoted
 
 
 def test_values_that_a_dep_or_a_recall_made_are_skipped():
@@ -119,16 +72,12 @@ def test_values_that_a_dep_or_a_recall_made_are_skipped():
         recall_from_trace([looked], Weather)
 
 
-def test_values_from_gates_and_maps_are_found():
-    class Worked(EndNode):
-        lines: list[str]
-        lengths: Annotated[list[int], Map(len_of, over="lines")]
-        fine: Annotated[bool, Gate("fine?")]
-
+def test_values_from_gates_and_maps_are_found_once_they_are_resolved():
     worked = Worked(lines=["a"], lengths=[1], fine=False)
 
     assert recall_from_trace([worked], list[int]) == [1]
     assert recall_from_trace([worked], bool) is False
+    assert recall_from_trace([holding(list[int], [7]), Worked(lines=["a"])], list[int]) == [7]
 
 
 def test_none_in_an_optional_field_is_no_value_and_the_search_goes_on():
@@ -200,9 +149,6 @@ def test_a_recall_that_finds_nothing_says_what_was_looked_through():
         "  path:  Said -> Felt\n"
         "  try:   have a node before this one hold a list[Weather] that no Dep or Recall made"
     )
-
-
-def test_an_empty_trace_has_nothing_to_recall():
     with pytest.raises(RecallError, match="the trace is empty"):
         recall_from_trace([], str)
 
@@ -211,17 +157,12 @@ def test_an_empty_trace_has_nothing_to_recall():
 
 
 async def test_a_recalled_value_is_passed_to_the_lm_and_written_down():
-    class Start(Node):
-        word: str
-
-        async def __call__(self) -> End: ...
-
     class End(EndNode):
         word: Annotated[str, Recall()]
         more: int
 
     lm = ScriptedLM([{"more": 1}])
-    result = await Graph(start=Start).arun(Start(word="one"), lm)
+    result = await run(leading_to(End, word=str)(word="one"), lm)
 
     assert lm.asked[0].resolved == {"word": "one"}
     (record,) = result.journal.of(Recalled)
@@ -229,19 +170,13 @@ async def test_a_recalled_value_is_passed_to_the_lm_and_written_down():
 
 
 async def test_the_field_of_the_same_name_is_preferred():
-    class Start(Node):
-        first: str
-        second: str
-
-        async def __call__(self) -> End: ...
-
     class End(EndNode):
         second: Annotated[str, Recall()]
         other: Annotated[str, Recall()]
 
-    result = await Graph(start=Start).arun(Start(first="1", second="2"), ScriptedLM())
+    start = leading_to(End, first=str, second=str)(first="1", second="2")
 
-    assert result.trace[-1].model_dump() == {"second": "2", "other": "1"}
+    assert (await run(start, ScriptedLM())).trace[-1].model_dump() == {"second": "2", "other": "1"}
 
 
 async def test_a_named_node_class_is_looked_for_past_newer_values():
@@ -286,66 +221,45 @@ async def test_a_loop_recalls_what_the_round_before_left():
 
 
 async def test_a_default_stands_in_where_nothing_is_found():
-    class Start(Node):
-        mood: Annotated[Mood | None, Recall()] = None
-
-        async def __call__(self) -> End: ...
-
     class End(EndNode):
         mood: Annotated[Mood, Recall()] = Field(default_factory=lambda: Mood(name="default"))
 
-    result = await Graph(start=Start).arun(Start(), ScriptedLM())
+    class Start(leading_to(End)):  # type: ignore[misc]
+        mood: Annotated[Mood | None, Recall()] = None
+
+    result = await run(Start(), ScriptedLM())
 
     assert [node.mood for node in result.trace] == [None, Mood(name="default")]
     assert result.journal.of(Recalled) == []
 
 
 async def test_a_graph_inside_recalls_its_own_trace_before_the_one_around_it():
-    class Inner(Node):
-        async def __call__(self) -> Own | Foreign: ...
-
-    class Own(Node):
-        word: str
-
-        async def __call__(self) -> Foreign: ...
-
     class Foreign(EndNode):
         word: Annotated[str, Recall()]
 
-    class Start(Node):
-        word: str
-
-        async def __call__(self) -> Outer: ...
+    own = leading_to(Foreign, name="Own", word=str)
+    inner = leading_to(own, Foreign)
 
     class Outer(EndNode):
-        inner: Annotated[Foreign, Dep(Inner)]
+        inner: Annotated[Foreign, Dep(inner)]
 
-    graph = Graph(start=Start)
-    own = await graph.arun(Start(word="outer"), ScriptedLM([Own, {"word": "inner"}]))
-    foreign = await graph.arun(Start(word="outer"), ScriptedLM([Foreign]))
-
-    assert own.trace[-1].inner.word == "inner"
-    assert foreign.trace[-1].inner.word == "outer"
+    start = leading_to(Outer, word=str)(word="outer")
+    for script, word in (([own, {"word": "inner"}], "inner"), ([Foreign], "outer")):
+        assert (await run(start, ScriptedLM(script))).trace[-1].inner.word == word
 
 
 async def test_what_cannot_be_found_after_all_is_an_error_with_the_way_there():
-    class Start(Node):
-        mood: Mood | None
-
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        async def __call__(self) -> End: ...
-
     class End(EndNode):
         mood: Annotated[Mood, Recall()]
 
+    middle = leading_to(End, name="Middle")
+    start = leading_to(middle, mood=Mood | None)
     with pytest.raises(RecallError) as caught:
-        await Graph(start=Start).arun(Start(mood=None), ScriptedLM())
+        await run(start(mood=None), ScriptedLM())
 
     error = caught.value
     assert (error.code, error.node_type, error.field_name) == ("bae-recall-missing", End, "mood")
-    assert [type(node) for node in error.trace] == [Start, Middle]
+    assert [type(node) for node in error.trace] == [start, middle]
     assert str(error) == (
         "[bae-recall-missing] End.mood: Recall() found no Mood in the trace\n"
         "  path:  Start -> Middle -> End\n"
@@ -354,16 +268,11 @@ async def test_what_cannot_be_found_after_all_is_an_error_with_the_way_there():
 
 
 async def test_a_recalled_value_that_the_field_refuses_is_an_error_of_the_field():
-    class Start(Node):
-        word: str
-
-        async def __call__(self) -> End: ...
-
     class End(EndNode):
         word: Annotated[str, Recall(), Field(max_length=3)]
 
     with pytest.raises(RecallError) as caught:
-        await Graph(start=Start).arun(Start(word="too long"), ScriptedLM())
+        await run(leading_to(End, word=str)(word="too long"), ScriptedLM())
 
     assert caught.value.code == "bae-recall-invalid"
     assert (caught.value.node_type, caught.value.field_name) == (End, "word")
@@ -386,58 +295,38 @@ async def test_resolve_fields_recalls_from_the_trace_it_is_given():
 # Before a run
 
 
-def test_recall_of_a_node_type_looks_only_at_nodes_of_that_type():
-    class Start(Node):
-        text: str
-
-        async def __call__(self) -> Draft | End: ...
-
-    class Draft(Node):
-        text: str
-
-        async def __call__(self) -> End: ...
-
-    class End(EndNode):
-        text: Annotated[str, Recall(Draft)]
-
-    assert the_problem(Start).message == "Recall(Draft) can find no str on the path Start -> End"
-
-
-def test_recall_of_a_node_type_takes_its_subclasses():
+def test_recall_of_a_node_type_looks_only_at_nodes_of_that_type_and_its_subclasses():
     class Draft(EndNode):
         text: str
-
-    class Start(Node):
-        async def __call__(self) -> Better: ...
-
-    class Better(Draft):
-        async def __call__(self) -> End: ...
 
     class End(EndNode):
         text: Annotated[str, Recall(Draft)]
         draft: Annotated[Draft, Recall()]
 
-    assert problems(Start) == []
+    class Better(Draft):
+        async def __call__(self) -> End: ...
+
+    assert problems(leading_to(Better)) == []
+    for problem, wanted in zip(
+        problems(leading_to(Better, End, text=str)),
+        ("(Draft) can find no str", "() can find no Draft"),
+        strict=True,
+    ):
+        assert f"Recall{wanted} on the path Start -> End" in problem.message
 
 
 def test_a_recall_that_neither_a_graph_nor_those_around_it_can_serve_names_the_whole_way():
-    class Deep(Node):
-        async def __call__(self) -> Deeper: ...
-
     class Deeper(EndNode):
         topic: Annotated[str, Recall()]
 
     class Inner(EndNode):
-        deep: Annotated[Deeper, Dep(Deep)]
-
-    class Start(Node):
-        async def __call__(self) -> Outer: ...
+        deep: Annotated[Deeper, Dep(leading_to(Deeper, name="Deep"))]
 
     class Outer(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
         topic: str
 
-    problem = the_problem(Start)
+    problem = the_problem(leading_to(Outer))
 
     assert (problem.code, problem.place) == ("bae-recall-path", "Deeper.topic")
     assert "on the path Start -> Outer -> Inner -> Deep -> Deeper" in problem.message
@@ -447,16 +336,10 @@ def test_a_graph_used_where_its_recall_is_served_and_where_it_is_not_is_told_onc
     class Inner(EndNode):
         topic: Annotated[str, Recall()]
 
-    class Start(Node):
-        inner: Annotated[Inner, Dep(Inner)]
-        topic: str
-
-        async def __call__(self) -> Next: ...
-
     class Next(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
 
-    problem = the_problem(Start)
+    problem = the_problem(leading_to(Next, inner=Annotated[Inner, Dep(Inner)], topic=str))
 
     assert problem.place == "Inner.topic"
     assert "on the path Start -> Inner" in problem.message
@@ -566,7 +449,9 @@ class Shape:
             }
             classes.append(create_model(f"N{index}", __base__=Node, **fields))
         for index, cls in enumerate(classes):
-            call = empty_body() if route is None else written_body(self, classes, index, route)
+            call: Any = leading_to(None).__call__
+            if route is not None:
+                call = written_body(self, classes, index, route)
             targets = [classes[i] for i in self.successors[index]]
             offered = [*targets, *([None] if self.may_end[index] else [])]
             call.__annotations__ = {"return": Union[tuple(offered)]}
@@ -575,12 +460,6 @@ class Shape:
 
     def new(self, classes: list[type[Node]], index: int, number: int) -> Node:
         return classes[index](**{f"h{k}": VALUES[k](number) for k in self.holds[index]})
-
-
-def empty_body() -> Any:
-    async def call(self: Node): ...
-
-    return call
 
 
 def written_body(shape: Shape, classes: list[type[Node]], index: int, route: list[int]) -> Any:
@@ -689,18 +568,7 @@ def newest(shape: Shape, classes: list[type[Node]], trace: list[Node], kind: int
 
 
 def test_a_node_that_cannot_come_before_is_not_called_ambiguous():
-    class First(Node):
-        message: str
+    third = leading_to(None, name="Third", title=str, body=str)
+    second = leading_to(third, name="Second", message=Annotated[str, Recall()])
 
-        async def __call__(self) -> Second: ...
-
-    class Second(Node):
-        message: Annotated[str, Recall()]
-
-        async def __call__(self) -> Third: ...
-
-    class Third(EndNode):
-        title: str
-        body: str
-
-    assert Graph(start=First).validate() == []
+    assert problems(leading_to(second, message=str)) == []
