@@ -36,15 +36,15 @@ from bae.journal import (
     StepStarted,
 )
 from bae.testing import ScriptedLM
-from end_node import EndNode
+from bounded import run
+from end_node import EndNode, leading_to
 
 
 class Done(EndNode):
     text: str = ""
 
 
-class Other(Node):
-    async def __call__(self) -> None: ...
+class Other(EndNode): ...
 
 
 class RecordingLM:
@@ -86,17 +86,12 @@ def classes(result: GraphResult[Any]) -> list[type[Node]]:
 
 
 async def test_one_successor_is_filled_without_a_choice():
-    class Start(Node):
-        topic: str
-
-        async def __call__(self) -> Done: ...
-
     lm = RecordingLM(Done={"text": "filled"})
-    start = Start(topic="t")
-    result = await Graph(start=Start).arun(start, lm)
+    start = leading_to(Done, topic=str)(topic="t")
+    result = await run(start, lm)
 
     assert lm.calls == [("fill", Done, {}, "Done", start)]
-    assert classes(result) == [Start, Done]
+    assert classes(result) == [type(start), Done]
     assert result.trace[-1].text == "filled"
 
 
@@ -108,7 +103,7 @@ async def test_a_union_is_chosen_from_in_full_and_in_order_and_then_filled():
 
     lm = RecordingLM([Other])
     start = Start(topic="t")
-    result = await Graph(start=Start).arun(start, lm)
+    result = await run(start, lm)
 
     assert lm.calls == [
         ("choose_type", (Done, Other, Start), {"topic": "t"}),
@@ -118,14 +113,12 @@ async def test_a_union_is_chosen_from_in_full_and_in_order_and_then_filled():
 
 
 async def test_none_in_a_union_lets_the_lm_stop_the_run():
-    class Start(Node):
-        async def __call__(self) -> Done | None: ...
-
     lm = RecordingLM([NoneType])
-    result = await Graph(start=Start).arun(Start(), lm)
+    start = leading_to(Done, None)
+    result = await run(start(), lm)
 
     assert lm.calls == [("choose_type", (Done, NoneType), {})]
-    assert classes(result) == [Start]
+    assert classes(result) == [start]
 
 
 async def test_an_empty_terminal_ends_the_run_without_the_lm():
@@ -139,19 +132,14 @@ async def test_what_is_resolved_is_passed_to_fill_with_the_source_and_the_class_
     def get_number() -> int:
         return 7
 
-    class Start(Node):
-        word: str
-
-        async def __call__(self) -> WriteTheReport: ...
-
     class WriteTheReport(EndNode):
         text: str
         number: Annotated[int, Dep(get_number)]
         word: Annotated[str, Recall()]
 
     lm = RecordingLM(WriteTheReport={"text": "…"})
-    start = Start(word="w")
-    result = await Graph(start=Start).arun(start, lm)
+    start = leading_to(WriteTheReport, word=str)(word="w")
+    result = await run(start, lm)
 
     assert lm.calls == [
         ("fill", WriteTheReport, {"number": 7, "word": "w"}, "WriteTheReport", start)
@@ -179,7 +167,7 @@ async def test_a_parameter_annotated_lm_gets_the_lm_whatever_its_name(how: str):
         __call__ = {"lm": lm_, "model": model_, "anything": anything_}[how]
 
     lm = RecordingLM()
-    await Graph(start=Start).arun(Start(), lm)
+    await run(Start(), lm)
 
     assert [each.calls is lm.calls for each in given] == [True]
 
@@ -196,7 +184,7 @@ async def test_a_written_body_may_let_the_lm_make_or_decide():
             return await model.decide(self)
 
     lm = RecordingLM([Done(text="decided")], Middle={"n": 3})
-    result = await Graph(start=Start).arun(Start(), lm)
+    result = await run(Start(), lm)
 
     assert [call[0] for call in lm.calls] == ["make", "decide"]
     assert result.trace[-1].text == "decided"
@@ -210,7 +198,7 @@ async def test_the_very_same_node_may_be_returned_again():
             self.n += 1
             return self if self.n < 3 else None
 
-    result = await Graph(start=Count).arun(Count())
+    result = await run(Count())
 
     assert len(result.trace) == 3
 
@@ -226,7 +214,7 @@ async def test_a_forgotten_await_is_named_and_python_has_nothing_to_warn_of(
             return lm.make(self, Done)
 
     with pytest.raises(RouteError) as caught:
-        await Graph(start=Start).arun(Start(), ScriptedLM({Done: {}}))
+        await run(Start(), ScriptedLM({Done: {}}))
 
     assert "make(…), which was not awaited" in caught.value.message
     assert caught.value.fix == "write `return await …` there"
@@ -259,7 +247,7 @@ async def test_a_return_that_was_not_declared_is_an_error_that_names_both(
 
     start = Start()
     with pytest.raises(RouteError) as caught:
-        await Graph(start=Start).arun(start)
+        await run(start)
 
     error = caught.value
     assert error.message == f"Start returned {said}, but declares -> Done | Start"
@@ -274,44 +262,34 @@ async def test_an_end_that_returns_a_node_is_told_that_it_is_the_result_itself()
             return Done()  # type: ignore[return-value]
 
     with pytest.raises(RouteError, match="Start is the result itself"):
-        await Graph(start=Start).arun(Start())
+        await run(Start())
 
 
 @pytest.mark.parametrize("chosen", [Node, int, "Done", None], ids=str)
 async def test_a_choice_outside_the_offered_types_is_never_guessed_at(chosen: Any):
-    class Start(Node):
-        async def __call__(self) -> Done | Other: ...
-
-    start = Start()
+    start = leading_to(Done, Other)()
     with pytest.raises(RouteError) as caught:
-        await Graph(start=Start).arun(start, RecordingLM([chosen]))
+        await run(start, RecordingLM([chosen]))
 
     error = caught.value
     assert error.code == "bae-choice-outside"
-    assert error.node_type is Start
+    assert error.node_type is type(start)
     assert getattr(chosen, "__name__", str(chosen)) in error.message
     assert "not among Done, Other" in error.message
     assert error.trace == [start]
-
-    class Ends(Node):
-        async def __call__(self) -> Done | None: ...
-
     with pytest.raises(RouteError) as caught:
-        await Graph(start=Ends).arun(Ends(), RecordingLM([None]))
+        await run(leading_to(Done, None)(), RecordingLM([None]))
     assert "type(None) to end the run" in (caught.value.fix or "")
 
 
 @pytest.mark.parametrize("filled", [Other(), None, {"text": "x"}, Done], ids=str)
 async def test_an_lm_that_fills_something_else_is_an_error(filled: Any):
-    class Start(Node):
-        async def __call__(self) -> Done: ...
-
     class Wrong(RecordingLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
             return filled
 
     with pytest.raises(BaeLMError) as caught:
-        await Graph(start=Start).arun(Start(), Wrong())
+        await run(leading_to(Done)(), Wrong())
 
     assert caught.value.code == "bae-fill-other-type"
     assert caught.value.message.startswith("Done: the LM filled a ")
@@ -321,14 +299,11 @@ async def test_an_lm_that_fills_something_else_is_an_error(filled: Any):
 
 
 async def test_what_the_lm_lets_through_unvalidated_is_a_fill_error():
-    class Start(Node):
-        async def __call__(self) -> Pair: ...
-
     class Pair(EndNode):
         low: int
 
     with pytest.raises(FillError) as caught:
-        await Graph(start=Start).arun(Start(), RecordingLM(Pair={"low": "x"}))
+        await run(leading_to(Pair)(), RecordingLM(Pair={"low": "x"}))
 
     error = caught.value
     assert (error.code, error.node_type, error.attempts) == ("bae-fill-invalid", Pair, 1)
@@ -347,15 +322,11 @@ class Count(Node):
 
 async def test_no_more_than_ten_nodes_run_unless_more_are_allowed():
     with pytest.raises(LimitError) as caught:
-        await Graph(start=Count).arun(Count())
+        await run(Count())
 
     error = caught.value
-    assert (error.code, error.limit, error.bound, error.used) == (
-        "bae-limit-reached",
-        "max_iters",
-        10,
-        10,
-    )
+    assert (error.code, error.limit) == ("bae-limit-reached", "max_iters")
+    assert (error.bound, error.used) == (10, 10)
     assert [node.n for node in error.trace] == list(range(10))
     assert "exceeded 10 iterations: Count would be one more" in error.message
     assert "max_iters=20" in (error.fix or "")
@@ -363,9 +334,9 @@ async def test_no_more_than_ten_nodes_run_unless_more_are_allowed():
 
 async def test_a_run_may_use_its_bound_to_the_last():
     for bound in (25, 0):
-        assert len((await Graph(start=Count).arun(Count(), max_iters=bound)).trace) == 25
+        assert len((await run(Count(), max_iters=bound)).trace) == 25
     with pytest.raises(LimitError):
-        await Graph(start=Count).arun(Count(), max_iters=24)
+        await run(Count(), max_iters=24)
 
 
 async def test_the_lm_is_not_asked_to_fill_a_node_beyond_the_bound():
@@ -374,29 +345,23 @@ async def test_the_lm_is_not_asked_to_fill_a_node_beyond_the_bound():
 
     lm = ScriptedLM()
     with pytest.raises(LimitError):
-        await Graph(start=Start).arun(Start(), lm, max_iters=3)
+        await run(Start(), lm, max_iters=3)
 
     assert [asked.kind for asked in lm.asked] == ["fill", "fill"]
 
 
 async def test_the_lm_may_still_choose_to_stop_at_the_bound():
-    class Start(Node):
-        async def __call__(self) -> Start | None: ...
-
-    graph = Graph(start=Start)
-    stopped = await graph.arun(Start(), RecordingLM([NoneType]), max_iters=1)
-    lm = RecordingLM([Start])
+    start, lm = leading_to(Done, None), RecordingLM([Done])
+    assert len((await run(start(), RecordingLM([NoneType]), max_iters=1)).trace) == 1
     with pytest.raises(LimitError):
-        await graph.arun(Start(), lm, max_iters=1)
-
-    assert len(stopped.trace) == 1
+        await run(start(), lm, max_iters=1)
     assert [call[0] for call in lm.calls] == ["choose_type"]
 
 
 @pytest.mark.parametrize("bound", [-1, None, "ten", 2.5], ids=str)
 async def test_a_bound_that_is_no_number_of_nodes_is_refused(bound: Any):
     with pytest.raises(ValueError, match=f"max_iters={bound}"):
-        await Graph(start=Count).arun(Count(), max_iters=bound)
+        await run(Count(), max_iters=bound)
 
 
 # What a run needs before it starts
@@ -438,7 +403,7 @@ class Half:
 )
 async def test_something_that_is_no_lm_is_refused(given: Any, code: str, said: str):
     with pytest.raises(BaeLMError) as caught:
-        await Graph(start=Done).arun(Done(), lm=given)
+        await run(Done(), lm=given)
 
     assert caught.value.code == code
     assert said in caught.value.message
@@ -454,6 +419,7 @@ async def test_run_inside_a_loop_raises_and_points_to_arun():
 
 async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called():
     called: list[str] = []
+    middle = leading_to(Done, name="Middle")
 
     def get_number() -> int:
         called.append("dep")
@@ -462,15 +428,12 @@ async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called()
     class Start(Node):
         number: Annotated[int, Dep(get_number)]
 
-        async def __call__(self) -> Middle:
+        async def __call__(self) -> middle:  # type: ignore[valid-type]
             called.append("body")
-            return Middle()
-
-    class Middle(Node):
-        async def __call__(self) -> Done: ...
+            return middle()
 
     with pytest.raises(BaeLMError) as caught:
-        await Graph(start=Start).arun(Start())
+        await run(Start())
 
     assert called == []
     assert caught.value.code == "bae-lm-missing"
@@ -486,9 +449,6 @@ async def test_every_use_of_an_lm_is_named_when_there_is_none():
 
     async def below(x: Annotated[int, Dep(ask)]) -> int:
         return x
-
-    class Chooses(Node):
-        async def __call__(self) -> Done | None: ...
 
     class Asks(Node):
         async def __call__(self, lm: LM) -> None:
@@ -507,7 +467,7 @@ async def test_every_use_of_an_lm_is_named_when_there_is_none():
         (Inside, "Inside.x needs one: Asks.__call__ asks for one"),
     ]:
         with pytest.raises(BaeLMError) as caught:
-            await Graph(start=start).arun(start())
+            await run(start())
         assert caught.value.message == f"there is no LM, and {why}"
 
 
@@ -521,15 +481,9 @@ async def test_a_pinned_lm_is_used_before_that_of_the_run_and_by_its_class_alone
         async def __call__(self, lm: LM) -> Done:
             return await lm.make(self, Done)
 
-    class Start(Node):
-        async def __call__(self) -> Special: ...
-
-    class Plain(Node):
-        async def __call__(self) -> Done: ...
-
     run_lm = RecordingLM()
-    await Graph(start=Start).arun(Start(), run_lm)
-    await Graph(start=Plain).arun(Plain(), run_lm)
+    await run(leading_to(Special)(), run_lm)
+    await run(leading_to(Done)(), run_lm)
 
     assert [call[:1] for call in pinned.calls] == [("fill",), ("make",)]
     assert [call[1] for call in run_lm.calls] == [Done]
@@ -548,27 +502,11 @@ async def test_a_pinned_lm_is_inherited_by_subclasses_and_not_seen_by_parents_or
 
     class Sibling(Base): ...
 
-    def leading_to(target: type[Node]) -> Graph[Any, Any]:
-        class Start(Node):
-            async def __call__(self): ...
-
-        Start.__call__.__annotations__["return"] = target
-        return Graph(start=Start)
-
-    async def needs_one(target: type[Node]) -> bool:
-        graph = leading_to(target)
-        try:
-            await graph.arun(graph.start())
-        except BaeLMError:
-            return True
-        return False
-
-    assert [await needs_one(cls) for cls in (Base, Child, Grandchild, Sibling)] == [
-        True,
-        False,
-        False,
-        True,
-    ]
+    for target in (Base, Sibling):
+        with pytest.raises(BaeLMError):
+            await run(leading_to(target)())
+    for target in (Child, Grandchild):
+        await run(leading_to(target)())
     assert len(pinned.calls) == 2
 
 
@@ -586,7 +524,7 @@ async def test_an_exception_in_a_body_is_a_node_error_with_the_cause():
 
     start = Start()
     with pytest.raises(NodeError) as caught:
-        await Graph(start=Start).arun(start)
+        await run(start)
 
     error = caught.value
     assert isinstance(error.cause, LookupError)
@@ -608,7 +546,7 @@ async def test_a_bae_error_raised_in_a_body_passes_as_itself():
 
     start = Start()
     with pytest.raises(BaeError) as caught:
-        await Graph(start=Start).arun(start)
+        await run(start)
 
     assert caught.value is mine
     assert caught.value.trace == [start]
@@ -629,8 +567,7 @@ class Broken(RecordingLM):
         raise self.error
 
 
-class Chooses(Node):
-    async def __call__(self) -> Done | Other: ...
+Chooses = leading_to(Done, Other, name="Chooses")
 
 
 @pytest.mark.parametrize(
@@ -644,7 +581,7 @@ async def test_an_exception_of_the_lm_is_an_lm_error_with_the_cause_and_a_bae_er
     cause = ConnectionError("no route")
     start = Chooses()
     with pytest.raises(BaeLMError) as caught:
-        await Graph(start=Chooses).arun(start, Broken(cause, choices))
+        await run(start, Broken(cause, choices))
 
     error = caught.value
     assert error.cause is cause
@@ -666,7 +603,7 @@ async def test_an_exception_of_the_lm_is_an_lm_error_with_the_cause_and_a_bae_er
 
 async def test_a_choice_and_a_fill_are_written_down_as_they_happen():
     lm = ScriptedLM([Done, {"text": "x"}])
-    result = await Graph(start=Chooses).arun(Chooses(), lm)
+    result = await run(Chooses(), lm)
 
     kinds = [type(record) for record in result.journal]
     assert kinds[1:-1] == [
