@@ -14,8 +14,8 @@ from bae.journal import MemoryJournal
 from bae.resolver import resolve_dep, resolve_fields
 from bae.tasks import explained
 from bae.testing import ScriptedLM
-from bounded import BOUND, some_turns, value_from
-from end_node import EndNode
+from bounded import BOUND, run, some_turns, value_from
+from end_node import EndNode, leading_to
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def in_a_body(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
         async def __call__(self) -> None:
             await point.wait()
 
-    return Graph(start=Holder).arun(Holder())
+    return run(Holder())
 
 
 def in_a_fill(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
@@ -121,10 +121,7 @@ def in_a_fill(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
         value: Annotated[str, Dep(opened)]
         text: str
 
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
-    return Graph(start=Start).arun(Start(), BlockedLM(point, "fill"))
+    return run(leading_to(Filled)(), BlockedLM(point, "fill"))
 
 
 def in_a_fill_with_the_next_node_s_dependencies_under_way(
@@ -138,35 +135,20 @@ def in_a_fill_with_the_next_node_s_dependencies_under_way(
     class Last(EndNode):
         value: Annotated[Any, Dep(waits)]
 
-    class Filled(Node):
-        text: str
-
-        async def __call__(self) -> Last: ...
-
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
     class FillsLate(BlockedLM):
         async def fill(self, *args: Any, **kwargs: Any) -> Any:
             await early.event.wait()
             return await super().fill(*args, **kwargs)
 
-    return Graph(start=Start).arun(Start(), FillsLate(point, "fill"))
+    start = leading_to(leading_to(Last, name="Filled", text=str))
+    return run(start(), FillsLate(point, "fill"))
 
 
 def in_a_choice(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
-    class Left(Node):
-        async def __call__(self) -> None: ...
+    class Left(EndNode): ...
 
-    class Right(Node):
-        async def __call__(self) -> None: ...
-
-    class Start(Node):
-        value: Annotated[str, Dep(opened)]
-
-        async def __call__(self) -> Left | Right: ...
-
-    return Graph(start=Start).arun(Start(), BlockedLM(point, "choose_type"))
+    start = leading_to(Left, EndNode, value=Annotated[str, Dep(opened)])
+    return run(start(), BlockedLM(point, "choose_type"))
 
 
 def in_a_map(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
@@ -177,7 +159,7 @@ def in_a_map(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
         items: list[int]
         mapped: Annotated[list[int], Map(one, over="items", limit=3)]
 
-    return Graph(start=Holder).arun(Holder(items=[*range(20)]))
+    return run(Holder(items=[*range(20)]))
 
 
 def in_a_map_of_graphs(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
@@ -192,7 +174,7 @@ def in_a_map_of_graphs(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
         items: list[int]
         mapped: Annotated[list[Inner], Map(Inner, over="items")]
 
-    return Graph(start=Holder).arun(Holder(items=[1, 2]))
+    return run(Holder(items=[1, 2]))
 
 
 def in_a_graph_inside_a_graph(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
@@ -221,7 +203,7 @@ def in_the_answer_to_a_gate(point: Reached, opened: Any) -> Coroutine[Any, Any, 
     async def answer(gate: Any) -> bool:
         return await point.wait_for(True)
 
-    return Graph(start=Holder).arun(Holder(), answer=answer)
+    return run(Holder(), answer=answer)
 
 
 def in_a_pause_before_a_retry(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
@@ -383,7 +365,7 @@ async def test_a_sync_generator_waiting_for_a_free_thread_is_not_opened_after_a_
 
     set_thread_limit(1)
     try:
-        left = await cancel_at(Graph(start=Holder).arun(Holder()), entered)
+        left = await cancel_at(run(Holder()), entered)
     finally:
         release.set()
         set_thread_limit(THREAD_LIMIT)
@@ -474,10 +456,10 @@ async def test_a_run_in_a_task_that_was_cancelled_before_is_a_run_like_any_other
             await asyncio.Event().wait()
         finally:
             with pytest.raises(DepError) as caught:
-                await Graph(start=Holder).arun(Holder(fails=False))
+                await run(Holder(fails=False))
             ran.append(caught.value.code)
             with pytest.raises(NodeError):
-                await Graph(start=Holder).arun(Holder(fails=True))
+                await run(Holder(fails=True))
             ran.append("failed as it should")
 
     task = asyncio.create_task(cleans_up_with_a_run())
@@ -503,21 +485,13 @@ async def test_cancelling_while_a_failed_run_lets_go_of_what_it_started_early_is
     class Last(EndNode):
         value: Annotated[int, Dep(stubborn)]
 
-    class Filled(Node):
-        text: str
-
-        async def __call__(self) -> Last: ...
-
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
     class FailsLate(ScriptedLM):
         async def fill(self, *args: Any, **kwargs: Any) -> Any:
             await running.wait()
             raise ConnectionError("no model")
 
     async def cancel() -> set[asyncio.Task[Any]]:
-        failing = Graph(start=Start).arun(Start(), FailsLate())
+        failing = run(leading_to(leading_to(Last, text=str))(), FailsLate())
         cancelling = asyncio.create_task(cancel_at(failing, leaving))
         await leaving.wait()
         await some_turns()
@@ -573,7 +547,7 @@ async def test_cancelled_error_that_an_item_of_a_map_raises_itself_is_a_failure_
 
     async with asyncio.timeout(BOUND):
         with pytest.raises(DepError) as caught:
-            await Graph(start=Holder).arun(Holder(items=[0, 1]))
+            await run(Holder(items=[0, 1]))
     assert isinstance(caught.value.cause, asyncio.CancelledError)
     assert "Holder.mapped[1]" in caught.value.message
     assert others.seen == ["reached", "left"]

@@ -13,7 +13,7 @@ from bae import LM, Dep, Graph, Node, NodeConfig, Recall, ReplayError
 from bae.journal import AnswerJudged, MemoryJournal, check
 from bae.language_model import scene
 from bae.lm.prompts import EARLIER, SYSTEM
-from end_node import EndNode
+from end_node import EndNode, leading_to
 from toy_backend import FourMethods, ToyBackend, route
 
 
@@ -22,24 +22,16 @@ def known(prompt: Any) -> dict[str, Any]:
     return json.loads(prompt.text.partition("\n\n")[2])
 
 
-class Ticket(Node):
-    message: str
-
-    async def __call__(self) -> Refund: ...
-
-
-class Refund(Node):
-    euros: int
-
-    async def __call__(self) -> Reply | Hold: ...
-
-
 class Hold(EndNode):
     until: str
 
 
 class Reply(EndNode):
     text: str
+
+
+Refund = leading_to(Reply, Hold, name="Refund", euros=int)
+Ticket = leading_to(Refund, name="Ticket", message=str)
 
 
 TICKET = {"Ticket": {"message": "it came late"}}
@@ -194,18 +186,13 @@ async def test_what_bodies_and_functions_ask_shows_the_same():
 
 
 async def test_a_graph_inside_shows_its_own_trace_and_the_classes_of_the_run_around_it():
-    class First(Node):
-        topic: str
-
-        async def __call__(self) -> Second: ...
-
     class Second(EndNode):
         topic: str
 
     class Asked(EndNode):
         text: str
 
-    class Inner(First):
+    class Inner(leading_to(Second)):  # type: ignore[misc]
         topic: str = "weather"
 
     async def run(inner: Any, **settings: Any) -> dict[str, Any]:
@@ -276,16 +263,8 @@ async def test_a_run_resumes_and_replays_with_what_was_shown_and_a_changed_setti
 
 
 async def test_what_a_question_shows_of_a_secret_is_not_stored():
-    class Login(Node):
+    class Login(leading_to(leading_to(Reply))):  # type: ignore[misc]
         token: str = Field(repr=False)
-
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        async def __call__(self) -> Told: ...
-
-    class Told(EndNode):
-        text: str
 
     async def asked(context: Any) -> str:
         journal = MemoryJournal()
@@ -316,25 +295,17 @@ def test_a_wrong_limit_is_refused(wrong: Any):
 
 
 async def test_a_recalled_value_and_the_nodes_before_are_shown_side_by_side():
-    class Reply2(EndNode):
-        message: Annotated[str, Recall(Ticket2)]
+    class Answered(EndNode):
+        message: Annotated[str, Recall()]
         text: str
 
-    class Ticket2(Node):
-        message: str
-
-        async def __call__(self) -> Middle: ...
-
-    class Middle(Node):
-        n: int
-
-        async def __call__(self) -> Reply2: ...
-
+    middle = leading_to(Answered, name="Middle", n=int)
+    graph = Graph(start=leading_to(middle, message=str), context="start")
     lm = ToyBackend({"n": 1}, {"text": "so"})
-    await Graph(start=Ticket2, context="start").arun(Ticket2(message="x"), lm)
+    await graph.arun(graph.start(message="x"), lm)
 
     assert known(lm.prompts[1]) == {
-        "before": [{"Ticket2": {"message": "x"}}],
+        "before": [{"Start": {"message": "x"}}],
         "Middle": {"n": 1},
         "context": {"message": "x"},
     }

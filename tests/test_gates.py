@@ -21,7 +21,7 @@ from bae.journal import GateOpened, RunEnded, SourceEnded
 from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM
 from bounded import run
-from end_node import EndNode
+from end_node import EndNode, leading_to
 
 
 class Send(EndNode):
@@ -48,14 +48,9 @@ async def test_a_run_without_an_answerer_stops_and_says_everything_it_waits_for(
     assert all(isinstance(gate, OpenGate) and gate.node_type is Send for gate in result.waiting)
     assert [type(node) for node in result.trace] == [Write]
     assert isinstance(result.node, Send)
-
-
-async def test_the_journal_says_what_is_asked_and_that_the_run_waits():
-    result = await run(Write(text="hi"))
     assert [record.gate for record in result.journal.of(GateOpened)] == [*result.waiting]
     (ended,) = result.journal.of(RunEnded)
-    assert ended.outcome == "waiting"
-    assert ended.gates == result.waiting
+    assert (ended.outcome, ended.gates) == ("waiting", result.waiting)
 
 
 async def test_the_other_dependencies_of_the_step_still_finish():
@@ -132,8 +127,7 @@ async def test_gates_in_items_of_a_map_are_waited_for_all_at_once_and_the_others
         about: int
         ok: Annotated[bool, Gate("ok?")]
 
-    class Done(Node):
-        async def __call__(self) -> None: ...
+    class Done(EndNode): ...
 
     class Outer(EndNode):
         items: list[int]
@@ -151,16 +145,17 @@ async def test_gates_in_items_of_a_map_are_waited_for_all_at_once_and_the_others
     }
 
 
-async def test_a_gate_of_a_shared_graph_is_asked_once():
-    class Inner(EndNode):
-        sure: Annotated[bool, Gate("sure?")]
+class Sure(EndNode):
+    sure: Annotated[bool, Gate("sure?")]
 
-    def uses(inner: Annotated[Inner, Dep(Inner)]) -> bool:
+
+async def test_a_gate_of_a_shared_graph_is_asked_once():
+    def uses(inner: Annotated[Sure, Dep(Sure)]) -> bool:
         return inner.sure
 
     class Outer(EndNode):
-        a: Annotated[Inner, Dep(Inner)]
-        b: Annotated[Inner, Dep(Inner)]
+        a: Annotated[Sure, Dep(Sure)]
+        b: Annotated[Sure, Dep(Sure)]
         c: Annotated[bool, Dep(uses)]
 
     result = await run(Outer())
@@ -168,11 +163,8 @@ async def test_a_gate_of_a_shared_graph_is_asked_once():
 
 
 async def test_a_graph_that_waits_has_not_failed_and_is_not_tried_again():
-    class Inner(EndNode):
-        sure: Annotated[bool, Gate("sure?")]
-
     class Outer(EndNode):
-        inner: Annotated[Inner | None, Dep(Inner, retries=2)] = None
+        inner: Annotated[Sure | None, Dep(Sure, retries=2)] = None
 
     result = await run(Outer())
     assert [gate.question for gate in result.waiting] == ["sure?"]
@@ -201,24 +193,11 @@ async def test_a_gate_before_a_fill_stops_before_the_lm_is_asked():
         ok: Annotated[bool, Gate("go on?")]
         text: str
 
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
-    lm = ScriptedLM()
-    result = await run(Start(), lm)
+    lm, start = ScriptedLM(), leading_to(Filled)
+    result = await run(start(), lm)
     assert [gate.place for gate in result.waiting] == ["Filled.ok"]
-    assert isinstance(result.node, Start)  # the one it goes on from; the other is not there yet
+    assert isinstance(result.node, start)  # the one it goes on from; the other is not there yet
     assert lm.asked == []
-
-
-async def test_an_open_gate_can_be_a_key_whatever_it_holds():
-    async def answer(gate: OpenGate) -> Any:
-        asked[gate] = True
-        return "x" if gate.type is str else True
-
-    asked: dict[OpenGate, bool] = {}
-    await run(Write(text="hi"), answer=answer)
-    assert len(asked) == 2
 
 
 # Somebody to answer
@@ -250,15 +229,19 @@ async def test_the_answerer_is_given_the_question_the_type_and_what_is_known():
     assert gate.problem is None
 
 
-async def test_gates_of_one_node_are_asked_at_the_same_time():
-    both = asyncio.Barrier(2)
+async def test_gates_of_one_node_are_asked_at_the_same_time_and_their_answers_are_in_the_journal():
+    both, asked = asyncio.Barrier(2), dict[OpenGate, bool]()
 
     async def answer(gate: OpenGate) -> Any:
+        asked[gate] = True  # it can be a key, whatever it holds
         await both.wait()
         return "ada" if gate.type is str else True
 
-    result = (await run(Write(text="hi"), answer=answer)).result
-    assert (result.to, result.approved) == ("ada", True)
+    result = await run(Write(text="hi"), answer=answer)
+    assert (result.result.to, result.result.approved) == ("ada", True)
+    assert len(asked) == 2
+    answers = {r.field: r.value for r in result.journal.of(SourceEnded) if r.source == "gate"}
+    assert answers == {"to": "ada", "approved": True}
 
 
 async def test_an_answer_that_does_not_fit_is_asked_again_with_what_was_wrong():
@@ -319,15 +302,12 @@ async def test_a_gate_in_a_graph_inside_that_fails_is_still_a_gate_error():
     async def answer(gate: OpenGate) -> Any:
         return "no bool at all"
 
-    class Inner(EndNode):
-        sure: Annotated[bool, Gate("sure?")]
-
     class Outer(EndNode):
-        inner: Annotated[Inner, Dep(Inner)]
+        inner: Annotated[Sure, Dep(Sure)]
 
     with pytest.raises(GateError) as caught:
         await run(Outer(), answer=answer)
-    assert (caught.value.node_type, caught.value.field_name) == (Inner, "sure")
+    assert (caught.value.node_type, caught.value.field_name) == (Sure, "sure")
 
 
 async def test_a_gate_with_a_default_keeps_it_when_no_answer_fits_and_asks_no_more():
@@ -341,10 +321,7 @@ async def test_a_gate_with_a_default_keeps_it_when_no_answer_fits_and_asks_no_mo
         count: Annotated[int, Gate("how many?")] = 1
         text: str
 
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
-    result = await run(Start(), ScriptedLM([{"text": "hi"}]), answer=answer)
+    result = await run(leading_to(Filled)(), ScriptedLM([{"text": "hi"}]), answer=answer)
     assert result.result.count == 1
     assert len(asked) == 3
 
@@ -354,14 +331,11 @@ async def test_the_answer_is_context_when_the_lm_fills_the_rest():
         tone: Annotated[str, Gate("which tone?")]
         text: str
 
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
     async def answer(gate: OpenGate) -> str:
         return "friendly"
 
     lm = ScriptedLM([{"text": "hi"}])
-    result = await run(Start(), lm, answer=answer)
+    result = await run(leading_to(Filled)(), lm, answer=answer)
     assert lm.asked[0].resolved == {"tone": "friendly"}
     assert result.result.tone == "friendly"
 
@@ -380,15 +354,6 @@ async def test_answers_reach_gates_in_graphs_inside_and_in_maps():
 
     result = await run(Outer(items=[1, 2]), answer=answer)
     assert [each.ok for each in result.result.each] == [False, True]
-
-
-async def test_an_answer_is_in_the_journal_as_the_value_of_its_field():
-    async def answer(gate: OpenGate) -> Any:
-        return "ada" if gate.type is str else True
-
-    journal = (await run(Write(text="hi"), answer=answer)).journal
-    answers = {r.field: r.value for r in journal.of(SourceEnded) if r.source == "gate"}
-    assert answers == {"to": "ada", "approved": True}
 
 
 # Outside a run

@@ -13,7 +13,7 @@ from bae.journal import ItemEnded, SourceEnded, SourceStarted
 from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM
 from bounded import BOUND, run, some_turns
-from end_node import EndNode
+from end_node import EndNode, leading_to
 
 
 async def map_over(fn: Any, items: list[Any], **options: Any) -> list[Any]:
@@ -41,9 +41,9 @@ def numbers() -> list[int]:
 # Order and bounds
 
 
-@pytest.mark.parametrize("limit", [1, 3])
+@pytest.mark.parametrize(("count", "limit"), [(20, 1), (20, 3), (1_000, 64)])
 async def test_no_more_items_are_worked_on_at_once_than_the_limit_and_as_many_as_it_allows(
-    limit: int,
+    count: int, limit: int
 ):
     working, most = 0, 0
     full = asyncio.Event()
@@ -59,7 +59,8 @@ async def test_no_more_items_are_worked_on_at_once_than_the_limit_and_as_many_as
         working -= 1
         return item
 
-    assert await map_over(one, [*range(20)], limit=limit) == [*range(20)]
+    options = {} if limit == 64 else {"limit": limit}  # which is the default
+    assert await map_over(one, [*range(count)], **options) == [*range(count)]
     assert most == limit
 
 
@@ -79,21 +80,6 @@ async def test_a_slow_item_holds_up_nobody_but_itself():
     assert done == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
 
 
-async def test_a_thousand_items_are_mapped_in_order_within_the_bound():
-    working, most = 0, 0
-
-    async def one(item: int) -> int:
-        nonlocal working, most
-        working += 1
-        most = max(most, working)
-        await asyncio.sleep(0)
-        working -= 1
-        return item + 1
-
-    assert await map_over(one, [*range(1_000)]) == [*range(1, 1_001)]
-    assert most == 64
-
-
 # What can be mapped over
 
 
@@ -111,11 +97,8 @@ async def test_it_maps_over_what_the_lm_fills_once_that_is_there():
         items: list[int]
         mapped: Annotated[list[int], Map(double, over="items")]
 
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
     lm = ScriptedLM([{"items": [4, 5]}])
-    assert (await run(Start(), lm)).result.mapped == [8, 10]
+    assert (await run(leading_to(Filled)(), lm)).result.mapped == [8, 10]
     assert lm.asked[0].resolved == {}
 
 
@@ -125,21 +108,9 @@ async def test_a_map_of_a_dependency_is_context_for_the_lm():
         mapped: Annotated[list[int], Map(double, over="items")]
         text: str
 
-    class Start(Node):
-        async def __call__(self) -> Filled: ...
-
     lm = ScriptedLM([{"text": "hi"}])
-    await run(Start(), lm)
+    await run(leading_to(Filled)(), lm)
     assert lm.asked[0].resolved == {"items": [1, 2, 3], "mapped": [2, 4, 6]}
-
-
-async def test_it_maps_over_another_map():
-    class Holder(EndNode):
-        items: list[int]
-        once: Annotated[list[int], Map(double, over="items")]
-        twice: Annotated[list[int], Map(triple, over="once")]
-
-    assert (await run(Holder(items=[1, 2]))).result.twice == [6, 12]
 
 
 async def test_it_maps_over_the_default_of_a_recall_that_finds_nothing():
@@ -154,7 +125,7 @@ async def test_it_maps_over_the_default_of_a_recall_that_finds_nothing():
     assert (await run(Start())).result.mapped == [10]
 
 
-async def test_two_maps_over_one_field_share_it():
+async def test_two_maps_over_one_field_share_it_and_a_map_can_be_mapped_over():
     calls: list[str] = []
 
     def two() -> list[int]:
@@ -165,9 +136,10 @@ async def test_two_maps_over_one_field_share_it():
         items: Annotated[list[int], Dep(two, cache=False)]
         doubled: Annotated[list[int], Map(double, over="items")]
         tripled: Annotated[list[int], Map(triple, over="items")]
+        both: Annotated[list[int], Map(triple, over="doubled")]
 
     result = (await run(Holder())).result
-    assert (result.doubled, result.tripled) == ([2, 4], [3, 6])
+    assert (result.doubled, result.tripled, result.both) == ([2, 4], [3, 6], [6, 12])
     assert calls == ["two"]
 
 
@@ -261,15 +233,6 @@ class Page(Node):
         return Summary(text=f"about {self.url}")
 
 
-async def test_a_node_class_takes_the_item_as_its_one_plain_field():
-    class Holder(EndNode):
-        urls: list[str]
-        summaries: Annotated[list[Summary], Map(Page, over="urls")]
-
-    result = await run(Holder(urls=["a", "b"]))
-    assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
-
-
 async def test_a_graph_takes_the_item_as_its_start_node():
     def two_pages() -> list[Page]:
         return [Page(url="a"), Page(url="b")]
@@ -282,7 +245,7 @@ async def test_a_graph_takes_the_item_as_its_start_node():
     assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
 
 
-async def test_the_nodes_of_mapped_graphs_are_nested_by_item():
+async def test_a_node_class_takes_the_item_as_its_one_plain_field_and_nodes_are_nested_by_item():
     class Holder(EndNode):
         urls: list[str]
         summaries: Annotated[list[Summary], Map(Page, over="urls")]
@@ -292,6 +255,7 @@ async def test_the_nodes_of_mapped_graphs_are_nested_by_item():
             return Holder(urls=["a", "b"])
 
     result = await run(Start())
+    assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
     assert {
         path: [type(node).__name__ for node in nodes] for path, nodes in result.nested.items()
     } == {
@@ -436,13 +400,7 @@ async def test_the_journal_has_every_item_as_it_is_done():
 
     journal = (await run(Holder(items=[5, 6]))).journal
     kinds = SourceStarted | ItemEnded | SourceEnded
-    assert [
-        (type(r).__name__, getattr(r, "index", None)) for r in journal if isinstance(r, kinds)
-    ] == [
-        ("SourceStarted", None),
-        ("ItemEnded", 0),
-        ("ItemEnded", 1),
-        ("SourceEnded", None),
-    ]
-    assert [r.value for r in journal.of(ItemEnded)] == [10, 12]
-    assert journal.of(SourceEnded)[0].value == [10, 12]
+    started, *items, ended = [record for record in journal if isinstance(record, kinds)]
+    assert (type(started), type(ended)) == (SourceStarted, SourceEnded)
+    assert [(record.index, record.value) for record in items] == [(0, 10), (1, 12)]
+    assert ended.value == [10, 12]

@@ -23,7 +23,7 @@ from bae import (
 from bae.proof import endless_loops
 from bae.resolver import build_dep_dag, classify_fields, validate_node_deps
 from bae.testing import ScriptedLM
-from end_node import EndNode
+from end_node import EndNode, leading_to
 from proving import (
     Mood,
     Opaque,
@@ -40,35 +40,22 @@ from proving import (
 
 
 def test_a_problem_reads_as_place_message_and_fix_on_two_lines():
-    class GettingDressed(Node):
-        message: int
-
-        async def __call__(self) -> Outfit: ...
-
     class Outfit(EndNode):
         mood: Annotated[Mood, Recall()]
 
-    problem = the_problem(GettingDressed)
+    problem = the_problem(leading_to(Outfit, name="GettingDressed", message=int))
 
-    assert str(problem) == (
-        "error   Outfit.mood      Recall() can find no Mood on the path GettingDressed -> Outfit\n"
-        "        fix: fill a Mood before Outfit on that path, or give the field a default"
-    )
-    assert problem.severity == "error"
-    assert problem.code == "bae-recall-path"
-    assert problem.place == "Outfit.mood"
+    assert (problem.severity, problem.code) == ("error", "bae-recall-path")
     assert problem.message == "Recall() can find no Mood on the path GettingDressed -> Outfit"
     assert problem.fix == "fill a Mood before Outfit on that path, or give the field a default"
+    assert str(problem) == (
+        f"error   Outfit.mood      {problem.message}\n        fix: {problem.fix}"
+    )
 
 
 def test_all_problems_are_told_at_once_with_errors_before_warnings():
     def untold():
         return 1
-
-    class Start(Node):
-        early: Annotated[int, Recall()]
-
-        async def __call__(self) -> Middle: ...
 
     class Middle(Node):
         a: Annotated[str, Dep(get_weather)]
@@ -79,7 +66,7 @@ def test_all_problems_are_told_at_once_with_errors_before_warnings():
 
         async def __call__(self) -> Middle: ...
 
-    found = problems(Start)
+    found = problems(leading_to(Middle, early=Annotated[int, Recall()]))
 
     assert {(p.code, p.place) for p in found} == {
         ("bae-recall-start", "Start.early"),
@@ -94,9 +81,7 @@ def test_all_problems_are_told_at_once_with_errors_before_warnings():
     severities = [p.severity for p in found]
     assert severities == sorted(severities)
     assert severities.count("warning") == 2
-    for problem in found:
-        assert problem.message
-        assert problem.fix
+    assert all(problem.message and problem.fix for problem in found)
 
 
 def test_a_graph_that_is_fine_has_no_problems():
@@ -177,25 +162,20 @@ async def test_every_way_to_run_refuses_a_graph_with_errors():
         graph.prove()
 
 
-async def test_warnings_do_not_keep_a_run_from_starting():
+async def test_warnings_do_not_keep_a_run_from_starting_and_are_not_among_the_problems_of_another():
     class Start(EndNode):
         one: Annotated[int, Dep(lambda: 1)]
+
+    class Refused(Start):
+        weather: Annotated[str, Dep(get_weather)]
 
     graph = Graph(start=Start)
 
     assert [p.severity for p in graph.validate()] == ["warning"]
     assert (await graph.arun(Start())).trace[0].model_dump() == {"one": 1}
     assert "cannot run" not in str(graph.prove())
-
-
-async def test_warnings_are_not_among_the_problems_of_a_refused_run():
-    class Start(EndNode):
-        one: Annotated[int, Dep(lambda: 1)]
-        weather: Annotated[str, Dep(get_weather)]
-
     with pytest.raises(ProofError) as caught:
-        await Graph(start=Start).arun(Start())
-
+        await Graph(start=Refused).arun(Refused())
     assert [p.code for p in caught.value.problems] == ["bae-dep-type"]
 
 
@@ -203,9 +183,6 @@ async def test_warnings_are_not_among_the_problems_of_a_refused_run():
 
 
 def test_a_loop_without_an_exit_is_a_warning_that_names_the_whole_loop():
-    class Start(Node):
-        async def __call__(self) -> Plan | End: ...
-
     class Plan(Node):
         async def __call__(self) -> Act: ...
 
@@ -215,10 +192,7 @@ def test_a_loop_without_an_exit_is_a_warning_that_names_the_whole_loop():
     class Check(Node):
         async def __call__(self) -> Plan: ...
 
-    class End(Node):
-        async def __call__(self) -> None: ...
-
-    problem = the_problem(Start)
+    problem = the_problem(leading_to(Plan, B))
 
     assert (problem.severity, problem.code) == ("warning", "bae-loop-endless")
     assert problem.place == "Plan -> Act -> Check -> Plan"
@@ -270,16 +244,11 @@ def reachable(edges: dict[int, list[int]], start: int) -> set[int]:
     return seen
 
 
-class A(Node):
-    async def __call__(self) -> B | C: ...
+class B(EndNode): ...
 
 
-class B(Node):
-    async def __call__(self) -> None: ...
-
-
-class C(Node):
-    async def __call__(self) -> B | None: ...
+C = leading_to(B, None, name="C")
+A = leading_to(B, C, name="A")
 
 
 def test_an_end_of_a_graph_that_never_ends_has_nothing_to_name_instead():
@@ -301,24 +270,24 @@ def test_no_end_or_all_ends_in_any_order_are_fine(end: Any):
 
 
 def test_each_wrong_member_of_a_union_is_told_and_the_right_ones_are_followed():
-    class Start(Node):
-        async def __call__(self) -> int | End | str | None: ...
+    start = leading_to(int, B, str, None)
 
-    class End(Node):
-        async def __call__(self) -> None: ...
-
-    assert [p.message for p in problems(Start)] == [
+    assert [p.message for p in problems(start)] == [
         "returns int, which is not a Node",
         "returns str, which is not a Node",
     ]
-    assert Graph(start=Start).nodes == (Start, End)
+    assert Graph(start=start).nodes == (start, B)
 
 
-def test_an_lm_parameter_that_can_only_be_given_by_position_is_an_error():
-    class Start(Node):
+def test_a_second_lm_parameter_and_one_that_can_only_be_given_by_position_are_errors():
+    class ByPosition(Node):
         async def __call__(self, lm: LM, /) -> None: ...
 
-    assert the_problem(Start).message == "nothing can fill its parameter lm"
+    class Second(Node):
+        async def __call__(self, one: LM, two: LM) -> None: ...
+
+    for start, name in ((ByPosition, "lm"), (Second, "two")):
+        assert the_problem(start).message == f"nothing can fill its parameter {name}"
 
 
 def test_parameters_that_need_no_filling_are_fine():
@@ -328,36 +297,23 @@ def test_parameters_that_need_no_filling_are_fine():
     assert problems(Start) == []
 
 
-def test_a_second_lm_parameter_is_an_error():
-    class Start(Node):
-        async def __call__(self, one: LM, two: LM) -> None: ...
-
-    assert the_problem(Start).message == "nothing can fill its parameter two"
-
-
 @pytest.mark.parametrize("returned", ["nothing", Mood, str], ids=str)
 def test_what_follows_from_a_wrong_return_type_is_not_told_besides(returned: Any):
-    class End(Node):
-        async def __call__(self) -> None: ...
-
     class Start(Node):
         async def __call__(self): ...
 
     if returned != "nothing":
         Start.__call__.__annotations__["return"] = returned
 
-    for ends in (End, Start, (Start, End)):
+    for ends in (B, Start, (Start, B)):
         assert the_problem(Start, end=ends).place == "Start.__call__"
 
 
 def test_what_follows_from_a_missing_call_is_not_told_besides():
-    class End(Node):
-        async def __call__(self) -> None: ...
-
     class Lonely(Node):
         text: str = ""
 
-    for ends in (End, Lonely):
+    for ends in (B, Lonely):
         problem = the_problem(Lonely, end=ends)
         assert (problem.code, problem.place) == ("bae-node-without-call", "Lonely")
         assert "or `-> None` where the run ends" in problem.fix

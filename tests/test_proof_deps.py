@@ -169,11 +169,9 @@ def test_what_is_awaited_yielded_entered_or_built_is_what_is_compared(fn: Any):
 
 
 def test_a_graph_as_a_dependency_returns_what_it_can_end_at():
-    class Stop(Node):
-        async def __call__(self) -> None: ...
+    class Stop(EndNode): ...
 
-    class Other(Node):
-        async def __call__(self) -> None: ...
+    class Other(EndNode): ...
 
     class Fork(Node):
         async def __call__(self) -> Stop | Other:

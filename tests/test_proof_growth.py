@@ -19,12 +19,12 @@ from bae.journal.report import report_run
 from bae.place import Place
 from bae.proof import DEEPEST as DEEPEST_GRAPHS
 from bae.resolver import build_dep_dag, resolve_dep
+from end_node import EndNode
 from growth import Lines, assert_linear
-from proving import Mood
+from proving import Mood, field_of
 
 
-class End(Node):
-    async def __call__(self) -> None: ...
+class End(EndNode): ...
 
 
 def level(*inside: Any, holds: bool = False, recalls: bool = False) -> type[Node]:
@@ -82,18 +82,11 @@ def chain(length: int, uses: int = 1) -> Callable[..., Any]:
     return top
 
 
-def holding(fn: Any, returned: Any = int) -> type[Node]:
-    async def end(self: Node) -> None: ...
-
-    base = type("Base", (Node,), {"__call__": end, "__module__": __name__})
-    return create_model("Holding", __base__=base, x=(Annotated[returned, Dep(fn)], ...))
-
-
 # In proportion
 
 
 @pytest.mark.parametrize(
-    "make", [nest, lambda n: holding(chain(n)), lambda n: holding(chain(n, 2))]
+    "make", [nest, lambda n: field_of(int, chain(n)), lambda n: field_of(int, chain(n, 2))]
 )
 def test_the_proof_takes_work_in_proportion_to_what_is_nested_or_chained(
     make: Callable[[int], type[Node]],
@@ -159,7 +152,7 @@ async def use(start: type[Node]) -> None:
 
 @pytest.mark.parametrize("uses", [1, 2])
 async def test_a_chain_as_long_as_the_bound_is_called_stored_and_read(uses: int) -> None:
-    await use(holding(chain(DEEPEST, uses)))
+    await use(field_of(int, chain(DEEPEST, uses)))
 
 
 async def test_graphs_inside_each_other_up_to_the_bound_run_and_are_stored_and_read() -> None:
@@ -169,7 +162,7 @@ async def test_graphs_inside_each_other_up_to_the_bound_run_and_are_stored_and_r
 @pytest.mark.parametrize("length", [DEEPEST + 1, 5000])
 async def test_a_longer_chain_is_refused_with_its_names_and_the_bound(length: int) -> None:
     fn = chain(length)
-    for work in (Graph(start=holding(fn)).prove, lambda: asyncio.run(resolve_dep(fn))):
+    for work in (Graph(start=field_of(int, fn)).prove, lambda: asyncio.run(resolve_dep(fn))):
         with pytest.raises((ProofError, DepError)) as info:
             await asyncio.to_thread(work)
         assert f"{DEEPEST + 1} dependencies wait for each other, and {DEEPEST} can" in str(
@@ -206,11 +199,9 @@ def test_graphs_deeper_inside_each_other_are_refused_with_their_names_and_the_bo
 def test_a_map_over_graphs_counts_as_one_inside() -> None:
     top = nest(DEEPEST_GRAPHS)
 
-    class Top(Node):
+    class Top(EndNode):
         items: list[top]
         outs: Annotated[list[End], Map(top, over="items")]
-
-        async def __call__(self) -> None: ...
 
     assert [each.code for each in Graph(start=Top).validate() if each.severity == "error"] == [
         "bae-dep-depth"

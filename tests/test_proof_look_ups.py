@@ -9,7 +9,7 @@ import pytest
 
 from bae import LM, Dep, DepError, Graph, Map, Node, Recall
 from bae.resolver import resolve_fields, validate_node_deps
-from end_node import EndNode
+from end_node import EndNode, leading_to
 from proving import Mood, codes, problems, the_problem
 
 
@@ -27,21 +27,12 @@ def feel_more(felt: Annotated[str, Dep(feel)]) -> str:
 
 def node(**fields: Any) -> type[Node]:
     """A node class that the run ends at."""
-
-    async def call(self: Node) -> None: ...
-
-    body = {"__annotations__": fields, "__call__": call, "__module__": __name__}
-    return type(Node)("Page", (Node,), body)
+    return leading_to(None, name="Page", **fields)
 
 
 def after(following: type[Node], **fields: Any) -> type[Node]:
     """A node class that leads to another."""
-
-    async def call(self: Node) -> None: ...
-
-    call.__annotations__ = {"return": following}
-    body = {"__annotations__": fields, "__call__": call, "__module__": __name__}
-    return type(Node)("Ask", (Node,), body)
+    return leading_to(following, name="Ask", **fields)
 
 
 # Bindings

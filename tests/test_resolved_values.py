@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from bae import Dep, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal
 from bae.lm import Answer, Backend, Budget, Prompt, Retry
-from end_node import EndNode
+from bounded import run
+from end_node import EndNode, leading_to
 from toy_backend import FourMethods
 
 
@@ -71,26 +72,22 @@ def check(trace: Sequence[Node]) -> None:
     assert close.word == "end"
 
 
-async def test_an_lm_that_is_no_backend_cannot_overwrite_resolved_values():
-    result = await GRAPH.arun(Begin(topic="t"), lm=Inventing(INVENTED))
-    check(result.trace)
+class Overriding(Inventing, Backend):
+    """A backend with a `fill` of its own."""
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        raise AssertionError
 
 
-async def test_inside_policies_and_budgets_it_cannot_either():
-    result = await GRAPH.arun(Begin(topic="t"), lm=Retry(Inventing(INVENTED)))
-    check(result.trace)
+@pytest.mark.parametrize(
+    "lm",
+    [Inventing(INVENTED), Retry(Inventing(INVENTED)), Overriding(INVENTED)],
+    ids=["own", "policy", "backend"],
+)
+async def test_no_lm_can_overwrite_resolved_values(lm: Any):
+    check((await run(Begin(topic="t"), lm)).trace)
     with Budget(calls=10):
-        result = await GRAPH.arun(Begin(topic="t"), lm=Inventing(INVENTED))
-    check(result.trace)
-
-
-async def test_a_backend_with_a_fill_of_its_own_cannot_either():
-    class Overriding(Inventing, Backend):
-        async def answer(self, prompt: Prompt) -> Answer:
-            raise AssertionError
-
-    result = await GRAPH.arun(Begin(topic="t"), lm=Overriding(INVENTED))
-    check(result.trace)
+        check((await run(Begin(topic="t"), lm)).trace)
 
 
 async def test_the_journal_and_the_node_agree():
@@ -106,25 +103,15 @@ async def test_a_node_that_agrees_with_what_was_resolved_is_left_alone():
     built: list[Node] = []
 
     class Careful(Inventing):
-        async def fill(
-            self,
-            target: type[Any],
-            resolved: Mapping[str, Any],
-            instruction: str,
-            source: Node | None = None,
-        ) -> Any:
-            node = target(**{**self.invented[target], **resolved})
-            built.append(node)
-            return node
+        async def fill(self, target: Any, resolved: Any, *more: Any, **named: Any) -> Any:
+            built.append(target(**{**self.invented[target], **resolved}))
+            return built[-1]
 
     result = await GRAPH.arun(Begin(topic="t"), lm=Careful({**INVENTED, Report: {"lines": ["a"]}}))
     assert result.trace[-1] is built[-1]
 
 
 async def test_the_node_is_validated_as_a_whole_with_the_resolved_value():
-    class First(Node):
-        async def __call__(self) -> Pair: ...
-
     class Pair(EndNode):
         low: Annotated[int, Dep(lambda: 5)]
         high: int
@@ -135,9 +122,8 @@ async def test_the_node_is_validated_as_a_whole_with_the_resolved_value():
                 raise ValueError("low is above high")
             return self
 
-    graph = Graph(start=First, end=Pair)
-    lm = Inventing({Pair: {"low": 1, "high": 3}})
+    start = leading_to(Pair)()
     with pytest.raises(Exception, match="low is above high"):
-        await graph.arun(First(), lm=lm)
-    result = await graph.arun(First(), lm=Inventing({Pair: {"low": 1, "high": 8}}))
-    assert (result.trace[-1].low, result.trace[-1].high) == (5, 8)  # pyright: ignore[reportAttributeAccessIssue]
+        await run(start, Inventing({Pair: {"low": 1, "high": 3}}))
+    pair = (await run(start, Inventing({Pair: {"low": 1, "high": 8}}))).result
+    assert (pair.low, pair.high) == (5, 8)

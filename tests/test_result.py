@@ -12,28 +12,23 @@ from bae import LM, BaeError, Dep, Gate, GateError, Graph, Map, Node, Usage
 from bae.journal import LMUsed, RunEnded, RunJournal, RunStarted, StepStarted
 from bae.lm import report
 from bae.testing import ScriptedLM
-from end_node import EndNode
+from bounded import run
+from end_node import EndNode, leading_to
 from toy_backend import FourMethods
-
-
-class Start(Node):
-    topic: str = "t"
-
-    async def __call__(self) -> Middle: ...
-
-
-class Middle(Node):
-    n: int
-
-    async def __call__(self) -> End: ...
 
 
 class End(EndNode):
     text: str
 
 
-class Other(Node):
-    async def __call__(self) -> None: ...
+Middle = leading_to(End, name="Middle", n=int)
+
+
+class Start(leading_to(Middle)):  # type: ignore[misc]
+    topic: str = "t"
+
+
+class Other(EndNode): ...
 
 
 def script() -> ScriptedLM:
@@ -45,6 +40,7 @@ async def test_the_trace_has_every_node_in_order_and_the_terminal_one_last():
     result = await Graph(start=Start, end=End).arun(start, script())
 
     assert [type(node) for node in result.trace] == [Start, Middle, End]
+    assert repr(result) == "<GraphResult Start -> Middle -> End>"
     assert result.trace[0] is start
     assert result.result is result.trace[-1]
     assert result.result.text == "done"
@@ -71,40 +67,32 @@ async def test_runs_of_one_graph_do_not_share_a_trace_or_a_journal():
     assert [r.node for r in two.journal.of(StepStarted)] == two.trace
 
 
-async def test_the_journal_tells_the_run_from_start_to_end():
+async def test_the_journal_tells_the_run_from_start_to_end_whatever_becomes_of_the_trace():
     start = Start()
     result = await Graph(start=Start, name="a name").arun(start, script())
+    trace = [*result.trace]
+    result.trace.clear()
 
     assert isinstance(result.journal, RunJournal)
     first, last = result.journal[0], result.journal[-1]
     assert isinstance(first, RunStarted)
     assert (first.graph, first.node, first.path) == ("a name", start, "")
     assert isinstance(last, RunEnded)
-    assert (last.outcome, last.node, last.error) == ("ended", result.trace[-1], None)
-    assert [record.node for record in result.journal.of(StepStarted)] == result.trace
+    assert (last.outcome, last.node, last.error) == ("ended", trace[-1], None)
+    assert [record.node for record in result.journal.of(StepStarted)] == trace
     assert [record.step for record in result.journal.of(StepStarted)] == [0, 1, 2]
     assert [*result.journal] == [*result.journal]  # however often it is read
     times = [record.at for record in result.journal]
     assert times == sorted(times)
 
 
-async def test_the_repr_says_the_way_the_run_went():
-    result = await Graph(start=Start).arun(Start(), script())
-
-    assert repr(result) == "<GraphResult Start -> Middle -> End>"
-
-
 # Usage
 
 
 async def test_usage_counts_every_call_to_the_lm():
-    class Forks(Node):
-        async def __call__(self) -> Middle | Other: ...
-
     lm = ScriptedLM([Middle, {"n": "not a number"}, {"n": 1}, {"text": "x"}])
-    result = await Graph(start=Forks).arun(Forks(), lm)
 
-    assert result.usage == Usage(calls=4, attempts=4)
+    assert (await run(Forks(), lm)).usage == Usage(calls=4, attempts=4)
 
 
 class Metered(FourMethods):
@@ -158,8 +146,7 @@ async def test_what_a_body_a_dependency_a_map_and_a_graph_inside_ask_of_the_lm_i
     assert [str(record.asker) for record in result.journal.of(LMUsed)].count("Begin.__call__") == 1
 
 
-class Forks(Node):
-    async def __call__(self) -> Middle | End: ...
+Forks = leading_to(Middle, End, name="Forks")
 
 
 @pytest.mark.parametrize(
@@ -178,9 +165,6 @@ async def test_what_the_lm_used_before_it_failed_is_counted(script: Any, calls: 
     assert caught.value.journal.usage().calls == calls
 
 
-# Graphs inside
-
-
 # Waiting
 
 
@@ -196,7 +180,7 @@ class Approval(EndNode):
 
 
 async def test_a_waiting_run_has_no_result_and_says_why():
-    result = await Graph(start=Asking).arun(Asking())
+    result = await run(Asking())
     with pytest.raises(GateError) as caught:
         result.result
 
@@ -205,14 +189,6 @@ async def test_a_waiting_run_has_no_result_and_says_why():
     assert error.gates == result.waiting
     assert "Approval.fine: is it fine?; Approval.who: who says so?" in error.message
     assert "answer=…" in (error.fix or "")
-    assert (error.trace, error.journal, error.run_id) == (
-        result.trace,
-        result.journal,
-        result.run_id,
-    )
-
-
-async def test_the_repr_of_a_waiting_run_says_so():
-    result = await Graph(start=Asking).arun(Asking())
-
+    assert (error.trace, error.journal) == (result.trace, result.journal)
+    assert error.run_id == result.run_id
     assert repr(result) == "<GraphResult Asking waiting for Approval.fine, Approval.who>"

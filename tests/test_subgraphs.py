@@ -19,7 +19,7 @@ from bae.journal import RunEnded, RunStarted, SourceEnded, SourceStarted, StepSt
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
 from bounded import run, some_turns, value_from
-from end_node import EndNode
+from end_node import EndNode, leading_to
 
 
 def names(nodes: list[Any]) -> list[str]:
@@ -38,15 +38,11 @@ class Ask(Node):
 # The value
 
 
-async def test_a_node_class_stands_for_the_graph_that_starts_there():
-
-    assert (await value_from(Ask)).text == "inner"
-
-
-async def test_a_function_may_depend_on_a_graph():
+async def test_a_node_class_stands_for_the_graph_that_starts_there_and_a_function_may_need_it():
     def shout(answer: Annotated[Answer, Dep(Ask)]) -> str:
         return answer.text.upper()
 
+    assert (await value_from(Ask)).text == "inner"
     assert await value_from(shout) == "INNER"
 
 
@@ -54,19 +50,11 @@ async def test_the_lm_goes_on_inside_as_it_does_outside():
     class Draft(EndNode):
         text: str
 
-    class Reply(EndNode):
-        text: str
-
-    class Think(Node):
-        async def __call__(self) -> Draft | Reply: ...
-
     class Outer(EndNode):
-        thought: Annotated[Draft | Reply, Dep(Think)]
+        thought: Annotated[Draft | Answer, Dep(leading_to(Draft, Answer))]
 
-    lm = ScriptedLM([Reply, {"text": "hm"}])
-    result = await run(Outer(), lm)
-    assert isinstance(result.result.thought, Reply)
-    assert result.result.thought.text == "hm"
+    lm = ScriptedLM([Answer, {"text": "hm"}])
+    assert (await run(Outer(), lm)).result.thought == Answer(text="hm")
     lm.assert_complete()
 
 
@@ -93,8 +81,7 @@ async def test_problems_of_a_graph_inside_keep_the_run_from_starting():
 # Nesting
 
 
-class Innermost(Node):
-    async def __call__(self) -> None: ...
+class Innermost(EndNode): ...
 
 
 class Middle(Node):
@@ -104,8 +91,7 @@ class Middle(Node):
         return MiddleEnd()
 
 
-class MiddleEnd(Node):
-    async def __call__(self) -> None: ...
+class MiddleEnd(EndNode): ...
 
 
 class Top(EndNode):
