@@ -329,7 +329,7 @@ sys.exit(main(["--help"]))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "error: the command line of bae needs typer and rich\n"
-        "  try:   pip install 'bae-graphs[cli]'\n"
+        "  try:   pip install '.[cli]' in a clone of bae\n"
     )
 
 

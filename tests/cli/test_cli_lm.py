@@ -101,9 +101,9 @@ def test_what_is_missing_is_said_with_the_command_that_gets_it(
         ),
         "no program claude on the PATH": "npm install -g @anthropic-ai/claude-code",
         "ANTHROPIC_API_KEY is not set": "export ANTHROPIC_API_KEY=…",
-        "the package anthropic is not installed": "pip install 'bae-graphs[anthropic]'",
+        "the package anthropic is not installed": "pip install '.[anthropic]' in a clone of bae",
         "OPENAI_API_KEY is not set": "export OPENAI_API_KEY=…",
-        "the package dspy is not installed": "pip install 'bae-graphs[dspy]'",
+        "the package dspy is not installed": "pip install '.[dspy]' in a clone of bae",
     }.items():
         assert re.search(rf"{re.escape(what)}:\n +{re.escape(get)}\n", said)
     assert re.search(r"^ready      scripted +answers from a file", said, re.MULTILINE)
@@ -128,7 +128,7 @@ def test_what_is_there_is_ready_and_the_first_of_them_is_the_default(
     assert listed(capsys)["openai"]["missing"] == [
         {
             "what": "the packages pydantic_ai and openai are not installed",
-            "get": "pip install 'bae-graphs[pydantic-ai]'",
+            "get": "pip install '.[pydantic-ai]' in a clone of bae",
         }
     ]
     install(bare, "pydantic_ai", "openai", "anthropic")

@@ -340,4 +340,4 @@ def test_without_the_package_the_error_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "pydantic_evals", None)
     with pytest.raises(BaeError, match="needs the package pydantic_evals") as raised:
         load_cases(tmp_path / "rows.yaml", moods)
-    assert "pip install 'bae-graphs[evals]'" in str(raised.value)
+    assert "pip install '.[evals]' in a clone of bae" in str(raised.value)

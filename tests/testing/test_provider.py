@@ -566,4 +566,4 @@ def test_without_h11_the_error_says_how_to_get_it(monkeypatch):
     with pytest.raises(BaeLMError, match="Provider needs the package h11") as caught:
         Provider()
     assert caught.value.code == "bae-lm-extra-missing"
-    assert "bae-graphs[testing]" in str(caught.value)
+    assert ".[testing]" in str(caught.value)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from bae.lm.extras import is_there
+from bae.lm.extras import install_line, is_there
 
 __all__ = ["main"]
 
@@ -20,8 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what a command line says, `sys.argv` where none is given, and answer the exit code."""
     if not (is_there("typer") and is_there("rich")):
         print(
-            "error: the command line of bae needs typer and rich\n"
-            "  try:   pip install 'bae-graphs[cli]'",
+            f"error: the command line of bae needs typer and rich\n  try:   {install_line('cli')}",
             file=sys.stderr,
         )
         return 1

@@ -238,8 +238,6 @@ def advise(
             return
         case BudgetError():
             if error.code == "bae-budget-cost-unknown":
-                error.fix = "limit calls or tokens instead, or install the price list with "
-                error.fix += "pip install 'bae-graphs[prices]'"
                 return
             more = f"{error.limit}={error.bound * 2 or 1:g}"
             again = said.resume(run_id, "--budget", more)

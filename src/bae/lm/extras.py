@@ -23,8 +23,13 @@ def need(module: str, *, extra: str, by: str) -> Any:
             code="bae-lm-extra-missing",
             sent=False,
             cause=error,
-            fix=f"pip install 'bae-graphs[{extra}]'",
+            fix=install_line(extra),
         ) from error
+
+
+def install_line(extra: str) -> str:
+    """How an extra of bae is installed, which is not on PyPI yet."""
+    return f"pip install '.[{extra}]' in a clone of bae"
 
 
 def is_there(module: str) -> bool:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, cast
 
 from bae.exceptions import BaeLMError
-from bae.lm.extras import is_there
+from bae.lm.extras import install_line, is_there
 from bae.lm.policies.policy import Policy, as_backend
 
 if TYPE_CHECKING:
@@ -276,8 +276,9 @@ def _missing(kind: Kind) -> tuple[Missing, ...]:
             lacking = [each.replace("_", "-") for each in lacking]
         names = " and ".join(lacking)
         what = f"the package {names} is" if len(lacking) == 1 else f"the packages {names} are"
-        get = f"'bae-graphs[{kind.extra}]'" if kind.extra else f"--no-deps {' '.join(lacking)}"
-        found.append(Missing(f"{what} not installed", f"pip install {get}"))
+        by_hand = f"pip install --no-deps {' '.join(lacking)}"
+        get = install_line(kind.extra) if kind.extra else by_hand
+        found.append(Missing(f"{what} not installed", get))
     return tuple(found)
 
 

@@ -230,11 +230,11 @@ class Budget:
 
     def cost_unknown(self, model: str) -> BudgetError:
         """The error for a limit on cost where the cost of a request is unknown."""
-        from bae.lm.extras import is_there
+        from bae.lm.extras import install_line, is_there
 
         fix = "limit calls or tokens instead"
         if not is_there("genai_prices"):
-            fix = f"install the price list with pip install 'bae-graphs[prices]', or {fix}"
+            fix = f"install the price list with {install_line('prices')}, or {fix}"
         bound = self.cost or 0.0
         return self._error(
             "cost",
