@@ -14,41 +14,30 @@ from bae import Graph
 from bae.pictures import picture_of
 from drawn_graphs import SHAPES, build, edges_of, library, made
 
-NODE = re.compile(r'    (\w+)(?:\(\["(?P<round>.+)"\]\)|\["(?P<square>.+)"\])')
-RICH = re.compile(r"    (\w+) (-->|-\.->\|LM\||-->\|code\|) (\w+)")
-EDGE = re.compile(r"    (\w+) (-->|-\.->) (\w+)")
+NODE = re.compile(r'^    (\w+)(\(\[|\[)"(.+)"\]\)?$', re.MULTILINE)
+EDGE = re.compile(r"^    (\w+) (-->|-\.->) (\w+)$", re.MULTILINE)
+RICH = re.compile(r"^    (\w+) (-->|-\.->\|LM\||-->\|code\|) (\w+)$", re.MULTILINE)
 
 
-class Picture:
-    """A drawing read back."""
-
-    def __init__(self, text: str) -> None:
-        first, *lines = text.splitlines()
-        assert first == "flowchart TD"
-        assert text.endswith("\n")
-        self.labels: dict[str, str] = {}
-        self.rounded: set[str] = set()
-        self.edges: list[tuple[str, str, str]] = []
-        for line in lines:
-            node, edge = NODE.fullmatch(line), EDGE.fullmatch(line)
-            assert (node is None) != (edge is None), line
-            if node:
-                assert node[1] not in self.labels
-                self.labels[node[1]] = node["round"] or node["square"]
-                if node["round"]:
-                    self.rounded.add(node[1])
-            elif edge:
-                self.edges.append((edge[1], edge[2], edge[3]))
+def read(graph: Graph[Any, Any]) -> tuple[dict[str, str], set[str], list[tuple[str, str, str]]]:
+    """A drawing read back: labels by identifier, the boxes that are round, and the edges."""
+    text = graph.to_mermaid()
+    nodes, edges = NODE.findall(text), EDGE.findall(text)
+    assert text.startswith("flowchart TD\n    ")
+    assert text.count("\n") == 1 + len(nodes) + len(edges)
+    labels = {identifier: label for identifier, _, label in nodes}
+    assert len(labels) == len(nodes)
+    return labels, {identifier for identifier, opening, _ in nodes if opening == "(["}, edges
 
 
 def test_two_classes_of_one_name_get_identifiers_of_their_own_and_their_module():
     classes = build([([1], False, False), ([2], False, False), ([], True, False)], name="Same")
     classes[2].__name__ = "Same_2"
-    picture = Picture(Graph(start=classes[0]).to_mermaid())
+    labels, _, edges = read(Graph(start=classes[0]))
 
     label = f"{classes[0].__module__}.Same"
-    assert picture.labels == {"Same": label, "Same_2": label, "Same_2_2": "Same_2"}
-    assert [(a, b) for a, _, b in picture.edges] == [("Same", "Same_2"), ("Same_2", "Same_2_2")]
+    assert labels == {"Same": label, "Same_2": label, "Same_2_2": "Same_2"}
+    assert [(a, b) for a, _, b in edges] == [("Same", "Same_2"), ("Same_2", "Same_2_2")]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +56,7 @@ def test_two_classes_of_one_name_get_identifiers_of_their_own_and_their_module()
 def test_a_name_means_itself_and_nothing_of_mermaids(name: str, identifier: str, label: str):
     (cls,) = build([([], True, False)], name="N")
     cls.__name__ = name
-    assert Picture(Graph(start=cls).to_mermaid()).labels == {identifier: label}
+    assert read(Graph(start=cls))[0] == {identifier: label}
 
 
 def test_a_flowchart_has_nodes_and_edges_and_with_fields_the_graphs_inside_too():
@@ -111,12 +100,12 @@ def test_a_flowchart_has_nodes_and_edges_and_with_fields_the_graphs_inside_too()
 @given(SHAPES, st.sampled_from(["N{}", "Same", "End", "N[{}]"]))
 def test_a_flowchart_has_the_nodes_and_edges_of_the_picture(shape: Any, name: str):
     graph = made(shape, name)
-    picture, shown = Picture(graph.to_mermaid()), picture_of(graph)
+    (labels, rounded, edges), shown = read(graph), picture_of(graph)
 
-    assert list(picture.labels.items()) == [(box.id, box.name) for box in shown.boxes]
-    assert picture.rounded == {box.id for box in shown.boxes if box.ending != "never"}
+    assert list(labels.items()) == [(box.id, box.name) for box in shown.boxes]
+    assert rounded == {box.id for box in shown.boxes if box.ending != "never"}
     lines = {"lm": "-.->", "code": "-->", "certain": "-->"}
-    assert picture.edges == [(a.tail, lines[a.kind], a.head) for a in shown.arrows]
-    rich = [RICH.fullmatch(line) for line in graph.to_mermaid(fields=True).splitlines()]
+    assert edges == [(a.tail, lines[a.kind], a.head) for a in shown.arrows]
     kinds = {"-.->|LM|": "lm", "-->|code|": "code", "-->": "certain"}
-    assert {(edge[1], edge[3], kinds[edge[2]]) for edge in rich if edge} == edges_of(shown)
+    rich = RICH.findall(graph.to_mermaid(fields=True))
+    assert {(tail, head, kinds[line]) for tail, line, head in rich} == edges_of(shown)
