@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import (
     BaseModel,
+    ConfigDict,
     Field,
     ValidationInfo,
     field_serializer,
@@ -111,8 +112,14 @@ def test_a_default_that_breaks_its_own_bounds_is_refused_when_it_is_written() ->
     class Sentinel(EndNode):
         score: int = Field(-1, ge=0)
 
-    with pytest.raises(JournalError, match=r"Sentinel\.score"):
-        node_codec(Sentinel).dump(Sentinel())
+    class Finite(EndNode):
+        model_config = ConfigDict(allow_inf_nan=False)
+
+        score: float = float("nan")
+
+    for node in (Sentinel(), Finite()):
+        with pytest.raises(JournalError, match=rf"{type(node).__name__}\.score"):
+            node_codec(type(node)).dump(node)
 
 
 def test_a_node_with_its_own_constructor_reads_back() -> None:

@@ -176,9 +176,10 @@ def test_a_stored_shape_that_cannot_be_read_is_passed_over(text: str):
     assert ShapeView(text, "").call_at(Place(node="Day", field="weather")) is None
 
 
-def test_a_stored_shape_that_is_damaged_is_reported():
+@pytest.mark.parametrize("shape_hash", [None, "not the hash of any graph"])
+def test_a_stored_shape_that_is_damaged_is_reported(shape_hash: str | None):
     shape = shape_of(graph(DAY))
-    info = RunInfo("damaged", "Day", "ended", 0.0, 0.0, shape.hash)
+    info = RunInfo("damaged", "Day", "ended", 0.0, 0.0, shape_hash or shape.hash)
     stored = StoredRun(info, shape.json.replace('"call":0', '"call":99'), (), {})
 
     for read in (read_history, report_run, lambda run: changes_for(run, graph(PLAIN))):

@@ -105,7 +105,8 @@ def _plain_type(schema: Any, config: Schema) -> type | None:
     field which has no more than a type."""
     while schema["type"] in ("default", "definitions"):
         schema = schema["schema"]
-    more = [*(schema.keys() - {"type", "metadata"}), *(n for n in config if n.startswith("str_"))]
+    more = [*(schema.keys() - {"type", "metadata"})]
+    more += [name for name in config if name.startswith(("str_", "allow_inf_nan"))]
     return None if more else _PLAIN.get(schema["type"])
 
 

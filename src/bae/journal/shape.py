@@ -65,16 +65,18 @@ def shape_of(graph: Graph[Any, Any]) -> Shape:
 _SHAPES: WeakKeyDictionary[Graph[Any, Any], Shape] = WeakKeyDictionary()
 
 
-@lru_cache(maxsize=8)
-def is_forged(text: str | bytes, shape_hash: str) -> bool:
+def is_forged(text: str, shape_hash: str) -> bool:
     """Whether a shape that was stored elsewhere has a hash that could be one of a graph's, and is
     not the one of its text."""
-    if not re.fullmatch("[0-9a-f]{32}", shape_hash):
-        return False
+    return bool(re.fullmatch("[0-9a-f]{32}", shape_hash)) and not _has_hash(text, shape_hash)
+
+
+@lru_cache(maxsize=8)
+def _has_hash(text: str, shape_hash: str) -> bool:
     try:
-        return _hash_of(json.loads(text)) != shape_hash
+        return _hash_of(json.loads(text)) == shape_hash
     except (ValueError, TypeError, KeyError, RecursionError):
-        return True
+        return False
 
 
 def _hash_of(shape: Json) -> str:
@@ -93,7 +95,7 @@ class ShapeView:
             read = {}
         is_known = isinstance(read, dict) and cast(Json, read).get("format") == FORMAT
         data = cast(Json, read) if is_known else {}
-        if data and is_forged(text, shape_hash):
+        if data and not _has_hash(text, shape_hash):
             raise JournalError(
                 "the shape of the classes that the run began with is damaged",
                 code="bae-journal-damaged",
