@@ -73,7 +73,10 @@ class CompiledGraph(Generic[S, T]):
         self.choices: dict[type[Node], Any] = {
             cls: each.choice.signature for cls, each in fresh.items() if each.choice is not None
         }
-        self.predictors: dict[type[Node], NodePredictor] = {**fresh, **(predictors or {})}
+        given = predictors or {}
+        self.predictors: dict[type[Node], NodePredictor] = {
+            cls: given.get(cls, each) for cls, each in fresh.items()
+        }
 
     @property
     def optimized(self) -> dict[type[Node], NodePredictor]:

@@ -5,6 +5,7 @@ are of no use."""
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from bae.lm.prompts import SYSTEM
 from bae.optimizer import (
     OPTIMIZERS,
     OPTIONS,
+    Improvement,
     aoptimize_node,
     artifact_of,
     examples_from,
@@ -447,3 +449,31 @@ async def test_an_optimized_instruction_replaces_the_written_one_with_a_note(cap
 
     systems = {("code" in each.schema["properties"], each.system) for each in lm.prompts}
     assert systems == {(True, "You keep the book."), (False, SYSTEM)}
+
+
+async def test_an_improvement_trains_and_compares_with_the_system_text_of_its_graph(tmp_path):
+    graph, journal = Graph(start=Rating, system="You keep the book."), MemoryJournal()
+    for n in range(20):
+        await graph.arun(Rating(colour=f"nr {n}"), ToyBackend({"code": "K1"}), journal=journal)
+    teacher, student = ToyBackend(lambda _: {"code": "K1"}), ToyBackend(lambda _: {"code": "??"})
+    found = await Improvement(graph, journal, tmp_path, lm=student, teacher=teacher).run()
+    assert found.done
+    for lm in (teacher, student):
+        assert {each.system for each in lm.prompts} == {"You keep the book."}
+
+
+async def test_warnings_of_dspy_are_silenced_for_the_time_of_an_optimization_alone():
+    during: list[Any] = []
+    examples = [told(f"nr {n}", "x", f"run {n}") for n in range(12)]
+
+    def see(_: Any) -> None:
+        during.append(list(warnings.filters))
+        warnings.filterwarnings("ignore", message="mine")
+
+    with warnings.catch_warnings():
+        before = list(warnings.filters)
+        await aoptimize_node(Told, examples, lm=always("x"), progress=see)
+        mine, *rest = warnings.filters
+    assert rest == before
+    assert mine not in before
+    assert any(len(each) > len(before) + 1 for each in during)

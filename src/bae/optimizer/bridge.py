@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from typing import Any, TextIO, TypeVar, cast
 
@@ -144,21 +144,23 @@ QUIET = "bae_quiet"
 _lock = threading.Lock()
 _streams: list[tuple[_Selective, _Selective]] = []
 _users = 0
+_OURS = "(?#bae)"
+"""A pattern of any text, which tells our warning filters from equal ones of others."""
 
 
 @contextmanager
 def silence_dspy() -> Generator[None]:
-    """Within this block, threads with the setting `QUIET` print nothing, and draw no bars. From now
-    on, DSPy and the packages that it uses warn of nothing."""
+    """Within this block, threads with the setting `QUIET` print nothing, and draw no bars. DSPy and
+    the packages that it uses warn of nothing in it."""
     global _users
-    warnings.filterwarnings("ignore", module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
-    experimental = getattr(sys.modules.get("optuna.exceptions"), "ExperimentalWarning", None)
-    if experimental is not None:
-        warnings.simplefilter("ignore", experimental)
     tqdm: Any = sys.modules.get("tqdm")
     if tqdm is not None:
         tqdm.tqdm.monitor_interval = 0  # its bars would start a thread that stays
     with _lock:
+        warnings.filterwarnings("ignore", _OURS, module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
+        experimental = getattr(sys.modules.get("optuna.exceptions"), "ExperimentalWarning", None)
+        if experimental is not None:
+            warnings.filterwarnings("ignore", _OURS, experimental)
         _users += 1
         if _users == 1:
             _streams.append((_Selective(sys.stdout), _Selective(sys.stderr)))
@@ -175,6 +177,11 @@ def silence_dspy() -> Generator[None]:
                     sys.stdout = out.stream
                 if cast(object, sys.stderr) is err:
                     sys.stderr = err.stream
+                # Not `catch_warnings`, which would undo what other code sets meanwhile.
+                filters = cast("list[Any]", warnings.filters)
+                for each in [f for f in filters if getattr(f[1], "pattern", "") == _OURS]:
+                    with suppress(ValueError):  # somebody has just reset them all
+                        filters.remove(each)
 
 
 class _Selective:

@@ -19,6 +19,7 @@ from bae.evals.case_runs import is_eval_run
 from bae.evals.case_types import every_node
 from bae.exceptions import JournalError
 from bae.history import History
+from bae.journal.codec import same
 from bae.journal.decoder import decode
 from bae.lm.prompts import asked_fields, shown_fields
 from bae.optimizer.node_schemas import chooses
@@ -158,7 +159,7 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             if fork is not None and changed and type(fork.node) is cls:
                 # An earlier fork may have corrected other fields.
                 before, after = following.__dict__, fork.node.__dict__
-                differ = (name for name in asked if before.get(name) != after.get(name))
+                differ = (name for name in asked if not same(before.get(name), after.get(name)))
                 names = {*changed, *differ}
                 found.corrected[key] = replace(
                     made,
