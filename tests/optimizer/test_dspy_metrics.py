@@ -82,6 +82,26 @@ async def test_a_function_is_given_typed_fields_by_their_names_in_the_signature(
     assert dict(example.inputs()) == dict(fill.inputs())
 
 
+async def test_fields_with_the_names_that_examples_need_are_scored_as_all_others() -> None:
+    class Odd(Node):
+        bae: str
+        config: str
+        config_: str
+
+        async def __call__(self) -> None: ...
+
+    class Even(Node):
+        async def __call__(self) -> Odd: ...
+
+    answer = {"bae": "a", "config": "b", "config_": "c"}
+    [fill] = fill_examples(Odd, trace_to_examples([Even(), Odd(**answer)]))
+    score = metrics_for(Odd, "fill")
+    assert (await score(fill, answer)).value == 1
+    assert [(await score(fill, {**answer, name: "?"})).value for name in answer] == [
+        pytest.approx(2 / 3)
+    ] * 3
+
+
 async def test_a_function_is_given_the_choice_under_both_its_names() -> None:
     def metric(example: Any, prediction: Any, trace: Any = None) -> bool:
         assert example.node_type == "Asking"

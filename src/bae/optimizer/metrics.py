@@ -90,7 +90,7 @@ class PartMetric:
                 fix=f"make examples with choice_examples({self.node.__name__}, …)",
             )
         expected = example["choice"]
-        if chosen not in names_of(plan_of(self.node, strict=True).offered):
+        if chosen not in [*names_of(plan_of(self.node, strict=True).offered)]:
             return Score(0.0, f"{chosen!r} was chosen, which was not offered")
         if self._function is None:
             same = node_transition_metric({"choice": expected}, {"choice": chosen})
@@ -160,9 +160,11 @@ class PartMetric:
         fields = self.node.__pydantic_fields__
         found: dict[str, str] = {}
         for name in fields:
-            key = name
-            while key not in example and (key == name or key in fields):
-                key += "_"
+            other = f"{name}_"
+            while other in fields:
+                other += "_"
+            # Under "bae" an example has where it is from.
+            key = name if name in example and (name != "bae" or other not in example) else other
             if key in example:
                 found[name] = key
         return found
