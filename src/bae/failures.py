@@ -135,8 +135,10 @@ def too_many(run: Run, following: Node | type[Node]) -> LimitError:
 def body_failed(plan: NodePlan, error: Exception) -> NodeError:
     fix = f"fix the body of {plan.name}; the nodes before it are in .trace"
     if isinstance(error, ValidationError):
+        is_missing = any(each["type"] == "missing" for each in error.errors(include_url=False))
+        wanted = "all its plain fields" if is_missing else "values that its fields accept"
         fix = (
-            f"give {error.title} all its plain fields; or have the LM fill it, with a parameter "
+            f"give {error.title} {wanted}; or have the LM fill it, with a parameter "
             f"`lm: LM` and `return await lm.make(self, {error.title})`"
         )
     return NodeError(

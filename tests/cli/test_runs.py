@@ -126,7 +126,7 @@ def test_a_run_is_told_from_its_start_to_its_end(journal, capsys):
     waiting = said(capsys, "show", "ask456", *DB)
     assert "sure      <- waits for a person: Are you sure?" in waiting
     assert "waits at 0:Ask.sure: Are you sure?" in waiting
-    assert waiting.endswith("answer with: bae runs answer ask456 -m MODULE -j runs.db\n")
+    assert waiting.endswith("answer with: bae runs answer ask456 VALUE -m MODULE -j runs.db\n")
     failed = said(capsys, "show", "bad789", *DB)
     assert "failed: " in failed
     assert failed.endswith("resume with: bae runs resume bad789 -m MODULE -j runs.db\n")

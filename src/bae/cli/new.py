@@ -81,7 +81,7 @@ def new(
 
 
 def _print_next(folder: Path, project: Project, files: list[str]) -> None:
-    said = Text(f"{folder} has a project of {len(files)} files:\n")
+    said = Text(f"created {folder} with {len(files)} files:\n")
     for path in files:
         said.append(f"  {path}\n", style="cyan")
     said.append("\nNext:\n", style="bold")

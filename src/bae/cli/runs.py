@@ -149,7 +149,8 @@ def show(
         return
     said = CommandLine(None if is_configured() else "MODULE", file)
     if status == "waiting" and not any(gate.answered for gate in info.waiting):
-        command = f"answer with: {said.answer_with(info.run_id, None, None)}"
+        gate = info.waiting[0].address if len(info.waiting) > 1 else None
+        command = f"answer with: {said.answer_with(info.run_id, gate, 'VALUE')}"
     else:
         command = f"resume with: {said.resume(info.run_id)}"
     print_hanging(console, Text(in_one_line(command), style="dim"), 2)
