@@ -128,15 +128,6 @@ def test_a_result_can_be_built_and_is_none_without_a_trace():
     assert GraphResult[Reply](node=reply, trace=[]).result is None
 
 
-def test_a_run_in_a_loop_is_refused_with_a_runtime_error():
-    async def main() -> None:
-        a_run()
-
-    with pytest.raises(RuntimeError, match="running event loop") as caught:
-        asyncio.run(main())
-    assert isinstance(caught.value, BaeError)
-
-
 # --- node configuration -----------------------------------------------------------------------
 
 

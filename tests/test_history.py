@@ -97,26 +97,24 @@ async def test_every_value_is_found_by_its_place():
     assert history.source(Place("", 1, "Ask", "length")) is None
     assert [step.node for step in history.run.trace] == result.trace
     assert history.run.outcome == "ended"
+    # What followed a node is known, and the end is not taken for nothing.
+    assert history.following("", 1) == result.trace[1]
+    assert history.following("", 3) is None
+    assert history.following("", 4) is history.following("9:Nowhere.x", 0) is NOTHING
 
 
-async def test_graphs_inside_are_under_the_source_they_run_for():
-    history = History((await finished()).journal)
+async def test_graphs_inside_are_under_the_source_they_run_for_and_nothing_stays_open():
+    result = await finished()
+    history = History(result.journal)
 
     assert list(history.graphs) == ["", "0:Ask.doubled[0]", "0:Ask.doubled[1]"]
     inner = history.graphs["0:Ask.doubled[1]"]
     assert inner.source is history.source(Place("", 0, "Ask", "doubled"))
     assert [step.node for step in inner.trace] == [Inner(number=2), Doubled(number=4)]
     assert history.whole_steps == 7
-
-
-async def test_usage_is_that_of_the_run_and_nothing_stays_open():
-    result = await finished()
-    history = History(result.journal)
-
     assert history.usage == result.usage
     assert not any(graph.is_open for graph in history.graphs.values())
-    assert not any(step.is_open for step in history.steps())
-    assert all(step.state == "done" for step in history.steps())
+    assert all(step.state == "done" and not step.is_open for step in history.steps())
 
 
 async def test_work_that_starts_also_ends_and_parts_end_before_the_whole():
@@ -218,16 +216,6 @@ def test_an_error_of_the_users_own_called_waiting_is_a_failure():
     ended = SourceEnded(2.0, "", 0, Ask, "length", "dep", "get_length", 0.5, None, Waiting())
     history.add(ended)
     assert history.run.steps[0].sources["length", ""].state == "failed"
-
-
-async def test_what_followed_a_node_is_known_and_the_end_is_not_taken_for_nothing():
-    result = await finished()
-    history = History(result.journal)
-
-    assert history.following("", 1) == result.trace[1]
-    assert history.following("", 3) is None
-    assert history.following("", 4) is NOTHING
-    assert history.following("9:Nowhere.x", 0) is NOTHING
 
 
 async def test_a_failure_is_that_of_the_source_and_of_its_step():

@@ -33,7 +33,8 @@ from bae.journal import FillStarted, Recalled, SourceEnded, SourceStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
 from bounded import BOUND, run, some_turns
-from end_node import EndNode
+from end_node import EndNode, leading_to
+from proving import Mood
 
 asked: list[Any] = []
 
@@ -71,13 +72,6 @@ class Answer(EndNode):
 
 
 # Where arguments come from
-
-
-async def test_a_parameter_is_recalled_where_the_function_or_the_field_says_so():
-    result = await run(Question(text="why?"), ScriptedLM({Answer: {"text": "so"}}))
-
-    assert result.result.hits == ["why? 1", "why? 2"]
-    assert result.result.count == 2
 
 
 @pytest.mark.parametrize("kind", ["plain", "recall", "dep", "gate", "map"])
@@ -129,11 +123,8 @@ async def test_a_field_that_the_lm_fills_is_waited_for_and_what_is_bound_to_it_i
         hits: Annotated[list[str], Dep(search, query="query")]
         twice: Annotated[list[str], Map(str.upper, over="hits")]
 
-    class Start(Node):
-        async def __call__(self) -> Plan: ...
-
     lm = ScriptedLM({Plan: {"query": "lamps"}})
-    result = await run(Start(), lm)
+    result = await run(leading_to(Plan)(), lm)
 
     assert result.result.hits == ["lamps 1", "lamps 2"]
     assert result.result.twice == ["LAMPS 1", "LAMPS 2"]
@@ -203,32 +194,21 @@ async def test_a_map_takes_bound_and_recalled_values_for_every_item():
     assert result.result.ratings == ["a q w 2", "b q w 2"]
 
 
-async def test_a_parameter_with_a_default_keeps_it_where_nothing_is_recalled():
-    class Mood(BaseModel):
-        name: str
-
+async def test_a_default_of_a_parameter_or_of_a_field_is_the_argument_where_nothing_is_recalled():
     def greet(mood: Annotated[Mood | None, Recall()] = None, /) -> str:
         return "none" if mood is None else mood.name
-
-    class Start(EndNode):
-        said: Annotated[str, Dep(greet)] = Field(init=False)
-
-    assert (await run(Start())).result.said == "none"
-
-
-async def test_an_argument_may_be_a_default_that_is_made_from_the_fields_before_it():
-    class Mood(BaseModel):
-        name: str
 
     def read(mood: Mood) -> str:
         return mood.name
 
     class Start(EndNode):
         word: str
+        greeted: Annotated[str, Dep(greet)] = Field(init=False)
         mood: Annotated[Mood, Recall()] = Field(default_factory=lambda d: Mood(name=d["word"]))
         said: Annotated[str, Dep(read, mood="mood")] = Field(init=False)
 
-    assert (await run(Start(word="calm"))).result.said == "calm"
+    result = (await run(Start(word="cheerful"))).result
+    assert (result.greeted, result.said) == ("none", "cheerful")
 
 
 # One call for equal arguments
@@ -352,41 +332,29 @@ async def test_an_argument_that_is_there_delays_nothing_and_other_inputs_do_not_
 
 
 async def test_what_depends_on_the_trace_or_a_field_is_not_started_early():
-    lm = ScriptedLM({Middle: {"topic": "new"}, Last: {"text": "x"}})
-    result = await run(Begin(topic="old"), lm)
+    class Inside(EndNode):
+        hits: Annotated[list[str], Dep(search_newest)]
+
+    class Last(EndNode):
+        hits: Annotated[list[str], Dep(search, query=Recall())]
+        inside: Annotated[Inside, Dep(Inside)] = Inside(hits=[])
+        text: str
+
+    start = leading_to(leading_to(Last, name="Middle", topic=str), topic=str)
+    lm = ScriptedLM({"Middle": {"topic": "new"}, Last: {"text": "x"}})
+    result = await run(start(topic="old"), lm)
 
     assert result.result.hits == ["new 1", "new 2"]
     assert asked == ["new", "new"]  # each function once, and never with what was there before
 
 
-class Begin(Node):
-    topic: str
-
-    async def __call__(self) -> Middle: ...
-
-
-class Middle(Node):
-    topic: str
-
-    async def __call__(self) -> Last: ...
-
-
-class Inside(EndNode):
-    hits: Annotated[list[str], Dep(search_newest)]
-
-
-class Last(EndNode):
-    hits: Annotated[list[str], Dep(search, query=Recall())]
-    inside: Annotated[Inside, Dep(Inside)] = Inside(hits=[])
-    text: str
-
-
 # What is recorded
 
 
-async def test_the_records_tell_where_arguments_came_from_and_who_shares_a_call():
+async def test_a_parameter_is_recalled_where_function_or_field_say_so_and_that_is_recorded():
     result = await run(Question(text="why?"), ScriptedLM({Answer: {"text": "so"}}))
 
+    assert (result.result.hits, result.result.count) == (["why? 1", "why? 2"], 2)
     recalled = [(r.field, r.parameter, r.value) for r in result.journal.of(Recalled)]
     assert recalled == [("hits", "(query)", "why?"), ("count", "(hits)(query)", "why?")]
     assert [r.by for r in result.journal.of(SourceStarted)] == [
@@ -396,19 +364,15 @@ async def test_the_records_tell_where_arguments_came_from_and_who_shares_a_call(
     ]
 
 
-async def test_a_recall_that_finds_nothing_names_the_parameter():
+async def test_fields_are_resolved_by_hand_with_a_trace_and_a_recall_without_names_the_parameter():
+    found = await resolve_fields(Answer, [Question(text="why?")])
+    assert found == {"hits": ["why? 1", "why? 2"], "count": 2}
     with pytest.raises(RecallError, match=r"search_newest\(query\)"):
         await resolve_dep(search_newest)
     with pytest.raises(
         RecallError, match=r"Answer\.hits\(query\): Recall\(Question\) found no str"
     ):
         await resolve_fields(Answer, [])
-
-
-async def test_fields_can_be_resolved_by_hand_with_a_trace():
-    found = await resolve_fields(Answer, [Question(text="why?")])
-
-    assert found == {"hits": ["why? 1", "why? 2"], "count": 2}
 
 
 async def test_the_way_to_a_failure_goes_through_the_bound_field():
@@ -462,16 +426,11 @@ async def test_a_long_chain_of_look_ups_and_one_with_many_ways_take_work_in_prop
         bottom: Any = search_newest
         for _ in range(length):
 
-            async def above(
-                a: Annotated[list[str], Dep(bottom)], b: Annotated[list[str], Dep(bottom)]
-            ) -> list[str]:
+            async def above(a, b):
                 return a + b[:0]
 
-            above.__annotations__ = {
-                "a": Annotated[list[str], Dep(bottom)],
-                "b": Annotated[list[str], Dep(bottom)],
-                "return": list[str],
-            }
+            below = Annotated[list[str], Dep(bottom)]
+            above.__annotations__ = {"a": below, "b": below, "return": list[str]}
             bottom = above
         return bottom
 

@@ -181,8 +181,7 @@ class Two(Node):
         return Three()
 
 
-class Three(Node):
-    async def __call__(self) -> None: ...
+class Three(EndNode): ...
 
 
 @pytest.mark.parametrize(

@@ -46,25 +46,17 @@ async def test_the_trace_has_every_node_in_order_and_the_terminal_one_last():
     assert result.result.text == "done"
 
 
-async def test_every_run_has_an_id_of_its_own_that_its_records_carry():
-    graph = Graph(start=Other)
-    results = await asyncio.gather(*(graph.arun(Other()) for _ in range(50)))
-
-    assert len({result.run_id for result in results}) == 50
-    for result in results:
-        assert result.journal.of(RunStarted)[0].run_id == result.run_id
-
-
-async def test_runs_of_one_graph_do_not_share_a_trace_or_a_journal():
+async def test_runs_of_one_graph_share_neither_id_nor_trace_nor_journal():
     graph = Graph(start=Start)
-    one, two = await asyncio.gather(
-        graph.arun(Start(), script()), graph.arun(Start(), ScriptedLM([{"n": 2}, {"text": "2"}]))
+    results = await asyncio.gather(
+        *(graph.arun(Start(), ScriptedLM([{"n": n}, {"text": "x"}])) for n in range(50))
     )
 
-    assert one.trace[1].n == 1
-    assert two.trace[1].n == 2
-    assert one.journal is not two.journal
-    assert [r.node for r in two.journal.of(StepStarted)] == two.trace
+    assert [result.trace[1].n for result in results] == [*range(50)]
+    assert len({result.run_id for result in results}) == 50
+    for result in results:
+        assert [r.node for r in result.journal.of(StepStarted)] == result.trace
+        assert result.journal.of(RunStarted)[0].run_id == result.run_id
 
 
 async def test_the_journal_tells_the_run_from_start_to_end_whatever_becomes_of_the_trace():
