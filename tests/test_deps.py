@@ -649,6 +649,31 @@ async def test_the_path_starts_at_the_field_that_asked_even_when_another_asked_f
     assert caught.value.message.startswith("Second.y: ")
 
 
+async def test_a_failed_function_is_not_called_again_in_the_same_run():
+    calls: list[int] = []
+
+    def fails() -> int:
+        calls.append(1)
+        raise ValueError
+
+    def above(x: Annotated[int, Dep(fails)]) -> int:
+        return x
+
+    class Second(EndNode):
+        y: Annotated[int, Dep(fails)] = 2
+        z: Annotated[int, Dep(above)] = 3
+
+    class First(Node):
+        x: Annotated[int, Dep(fails)] = 1
+
+        async def __call__(self) -> Second:
+            return Second()
+
+    result = await run(First())
+    assert (result.trace[0].x, result.trace[1].y, result.trace[1].z) == (1, 2, 3)
+    assert calls == [1]
+
+
 async def test_a_dependency_that_raises_cancelled_error_has_failed_and_is_not_a_cancellation():
     async def give_up() -> int:
         raise asyncio.CancelledError("by myself")

@@ -203,18 +203,6 @@ def inside():
     assert leads_to(made.inside()[int]) == ["Later"]
 
 
-def test_self_means_the_class_that_inherits_it(load):
-    made = load("""
-class Again(Node):
-    async def __call__(self) -> Self | None: ...
-
-class Other(Again):
-    pass
-""")
-    assert made.Other.successors() == (made.Other,)
-    assert made.Again.successors() == (made.Again,)
-
-
 def test_a_subclass_leads_where_its_parent_does_unless_it_says_otherwise(load):
     made = load(f"""
 class Ask(Node):
@@ -228,26 +216,29 @@ class Differs(Ask):
 
 class SameAsDiffers(Differs):
     pass
+
+class Again(Node):
+    async def __call__(self) -> Self | None: ...
+
+class Other(Again):
+    pass
 {ENDS}""")
     found = [leads_to(cls) for cls in (made.SameAsDiffers, made.Differs, made.Same, made.Ask)]
     assert found == [["No"], ["No"], ["Yes", "None"], ["Yes", "None"]]
+    assert made.Other.successors() == (made.Other,)
+    assert made.Again.successors() == (made.Again,)
 
 
 @pytest.mark.parametrize("hint", ["int", "list[Yes]", "type[Yes]", "Any", "Node", "Literal['Yes']"])
-def test_a_return_type_that_is_no_node_class_is_a_problem_of_that_call(load, hint):
+def test_a_return_type_that_is_no_node_class_or_not_there_is_a_problem_of_that_call(load, hint):
     made = load(f"""
 class Ask(Node):
     async def __call__(self) -> {hint}: ...
+class Unsaid(Node):
+    async def __call__(self): ...
 {ENDS}""")
     assert problems(made.Ask) == ["bae-route-not-a-node Ask.__call__"]
-
-
-def test_a_call_without_a_return_type_is_a_problem_of_that_call(load):
-    made = load("""
-class Ask(Node):
-    async def __call__(self): ...
-""")
-    assert problems(made.Ask) == ["bae-route-unannotated Ask.__call__"]
+    assert problems(made.Unsaid) == ["bae-route-unannotated Unsaid.__call__"]
 
 
 @pytest.mark.parametrize("hint", ["Yes[int]", "Yes.Missing", "Yes('no')"])
@@ -318,18 +309,14 @@ def is_left_to_the_lm(ask: type[Node]) -> bool:
     """Whether a run from an `Ask` asks the LM, which then chooses Yes; the run ends there."""
     lm = ScriptedLM(["Yes"])
     result = Graph(start=ask).run(ask(), lm=lm)
-    assert [type(node).__name__ for node in result.trace] == ["Ask", "Yes"]
+    assert [type(node).__name__ for node in result.trace] == [ask.__name__, "Yes"]
     return "choose_type" in [asked.kind for asked in lm.asked]
 
 
-@pytest.mark.parametrize("body", EMPTY.values(), ids=EMPTY)
-def test_an_empty_body_leaves_the_choice_to_the_lm(load, body):
-    assert is_left_to_the_lm(load(ASK.format(body=body)).Ask)
-
-
-@pytest.mark.parametrize("body", WRITTEN.values(), ids=WRITTEN)
-def test_a_written_body_is_called_and_the_lm_is_not_asked(load, body):
-    assert not is_left_to_the_lm(load(ASK.format(body=body)).Ask)
+@pytest.mark.parametrize("name", EMPTY | WRITTEN)
+def test_an_empty_body_leaves_the_choice_to_the_lm_and_a_written_one_is_called(load, name):
+    made = load(ASK.format(body=(EMPTY | WRITTEN)[name]))
+    assert is_left_to_the_lm(made.Ask) is (name in EMPTY)
 
 
 def test_a_body_that_only_raises_or_awaits_is_written(load):
@@ -363,20 +350,14 @@ def test_an_empty_body_in_a_closure_is_empty_and_one_that_uses_it_is_written(loa
 def define(value):
     class Ask(Node):
         async def __call__(self) -> Yes | None: ...
-    class Yes(Node):
-        async def __call__(self) -> None: ...
-    return Ask
-
-def define_written(value):
-    class Ask(Node):
+    class Written(Node):
         async def __call__(self) -> Yes | None:
             return value and Yes()
     class Yes(Node):
         async def __call__(self) -> None: ...
-    return Ask
+    return Ask, Written
 """)
-    assert is_left_to_the_lm(made.define(True))
-    assert not is_left_to_the_lm(made.define_written(True))
+    assert [is_left_to_the_lm(cls) for cls in made.define(True)] == [True, False]
 
 
 RETURNED = {
@@ -406,14 +387,11 @@ def test_a_written_return_of_none_is_told_from_an_empty_body_by_the_source(tmp_p
         assert ends_there(runpy.run_path(str(path))["Ask"]) is (body in RETURNED.values())
 
 
-def test_the_source_of_a_module_that_was_edited_and_loaded_again_is_read_again(tmp_path):
+def test_source_is_read_again_when_it_was_edited_and_a_return_alone_is_seen_without(tmp_path):
     path = tmp_path / "edited.py"
     for body, ends in (("pass", False), ("return None", True)):
         path.write_text(spelled(ASK.format(body=body), "future"))
         assert ends_there(runpy.run_path(str(path))["Ask"]) is ends
-
-
-def test_a_return_alone_is_seen_in_code_that_has_no_source():
     made: dict[str, Any] = {}
     exec(spelled(ASK.format(body="return"), "future"), made)
     assert ends_there(made["Ask"])
@@ -534,21 +512,7 @@ def define():
     assert graph.run(first(note={"text": "a"}), lm=lm).result.note.text == "b"
 
 
-def test_each_call_of_a_function_defines_classes_of_its_own(load):
-    made = load("""
-def define():
-    class First(Node):
-        async def __call__(self) -> Last: ...
-    class Last(Node):
-        async def __call__(self) -> None: ...
-    return First, Last
-""")
-    (first, last), (other_first, other_last) = made.define(), made.define()
-    assert other_first.successors() == (other_last,)
-    assert first.successors() == (last,)
-
-
-def test_classes_of_nested_functions_may_name_those_of_the_functions_around(load):
+def test_classes_of_nested_functions_and_class_bodies_may_name_those_around(load):
     made = load("""
 def outermost():
     class Far(Node):
@@ -568,14 +532,7 @@ def outermost():
     class Note(BaseModel):
         text: str
     return outer()
-""")
-    first = made.outermost()
-    assert leads_to(first) == ["Near", "Far", "Later"]
-    assert first(note={"text": "a"}).note.text == "a"
 
-
-def test_classes_of_a_class_body_may_name_each_other(load):
-    made = load("""
 class Flow:
     class First(Node):
         note: Note
@@ -590,30 +547,31 @@ class Flow:
 class Outside(Node):
     async def __call__(self) -> None: ...
 """)
+    first = made.outermost()
+    assert leads_to(first) == ["Near", "Far", "Later"]
     assert leads_to(made.Flow.First) == ["Second"]
     assert leads_to(made.Flow.Second) == ["Third", "Outside"]
-    assert made.Flow.First(note={"text": "a"}).note.text == "a"
+    for cls in (first, made.Flow.First):
+        assert cls(note={"text": "a"}).note.text == "a"
 
 
-def test_a_name_of_the_function_goes_before_the_same_name_of_the_module(load):
+def test_a_name_of_the_function_goes_before_that_of_the_module_and_each_call_has_its_own(load):
     made = load("""
 class Last(Node):
-    where: ClassVar[str] = "module"
     async def __call__(self) -> None: ...
 
 def define():
     class First(Node):
         async def __call__(self) -> Last: ...
     class Last(Node):
-        where: ClassVar[str] = "function"
         async def __call__(self) -> None: ...
-    return First
+    return First, Last
 
 class First(Node):
     async def __call__(self) -> Last: ...
 """)
-    assert made.define().successors()[0].where == "function"
-    assert made.First.successors()[0].where == "module"
+    for first, last in (made.define(), made.define(), (made.First, made.Last)):
+        assert first.successors() == (last,)
 
 
 def test_a_dependency_may_name_what_is_defined_after_it_and_after_the_node(load):
@@ -826,30 +784,26 @@ def test_a_graph_refuses_to_run_while_a_name_is_missing_and_runs_once_it_is_ther
     made = load("""
 class First(Node):
     async def __call__(self) -> Last: ...
+
+class Holds(Node):
+    note: Later
+    place: Annotated[str, Dep(lambda: "harbour")]
+    async def __call__(self) -> None: ...
 """)
     graph = Graph(start=made.First)
     for _ in range(2):
         with pytest.raises(ProofError, match="'Last'"):
             graph.run(made.First(), lm=ScriptedLM())
+    with pytest.raises(HintError, match="'Later'"):
+        made.Holds(note={"text": "a"})
     exec("class Last(Node):\n    async def __call__(self) -> None: ...", vars(made))
+    exec("class Later(BaseModel):\n    text: str", vars(made))
     assert graph.validate() == []
     assert isinstance(graph.run(made.First(), lm=ScriptedLM()).result, made.Last)
     assert graph.terminal_nodes == (made.Last,)
-
-
-def test_a_field_works_once_the_name_it_lacks_is_there(load):
-    made = load("""
-class First(Node):
-    note: Later
-    place: Annotated[str, Dep(lambda: "harbour")]
-    async def __call__(self) -> None: ...
-""")
-    with pytest.raises(HintError, match="'Later'"):
-        made.First(note={"text": "a"})
-    exec("class Later(BaseModel):\n    text: str", vars(made))
-    draft = made.First(note={"text": "a"})
+    draft = made.Holds(note={"text": "a"})
     assert draft.model_dump() == {"note": {"text": "a"}}
-    assert Graph(start=made.First).run(draft).result.place == "harbour"
+    assert Graph(start=made.Holds).run(draft).result.place == "harbour"
 
 
 # --- what is kept alive -----------------------------------------------------------------------

@@ -29,7 +29,7 @@ from bae import (
     Recall,
 )
 from bae.testing import ScriptedLM
-from end_node import EndNode
+from end_node import EndNode, leading_to
 from naming import shown
 
 T = TypeVar("T")
@@ -332,57 +332,37 @@ def test_each_validator_of_a_draft_runs_once_and_as_soon_as_its_value_is_there(l
 
 def test_validators_see_a_node_that_is_given_whole_as_they_would_any_model(log):
     node = Watched(whom="me", place="here")
-    assert log == [
-        ("before", {"whom": "me", "place": "here"}),
-        ("who", "me"),
-        ("place", "here"),
-        ("after", "me!", "here?"),
-    ]
+    assert log.pop(0) == ("before", {"whom": "me", "place": "here"})
+    assert log == [("who", "me"), ("place", "here"), ("after", "me!", "here?")]
     log.clear()
     run(node)
     assert log == []
 
 
 def test_a_node_that_the_lm_fills_has_each_validator_applied_once(log):
-    class Start(Node):
-        async def __call__(self) -> Watched: ...
-
-    result = Graph(start=Start).run(Start(), lm=ScriptedLM([{"who": "me"}])).result
+    result = run(leading_to(Watched)(), lm=ScriptedLM([{"who": "me"}]))
     assert (result.who, result.place) == ("me!", "harbour?")
 
 
-def test_a_model_validator_that_refuses_the_whole_node_stops_the_run():
+@pytest.mark.parametrize("raised", [ValueError("not to the harbour"), KeyError("harbour")])
+def test_a_validator_that_refuses_the_whole_node_or_breaks_stops_the_run(raised: Exception):
     class Refused(EndNode):
         who: str
         place: Annotated[str, Dep(get_place)]
 
         @model_validator(mode="after")
         def _elsewhere(self) -> Self:
-            if self.place == "harbour":
-                raise ValueError("not to the harbour")
-            return self
-
-    draft = Refused(who="me")
-    with pytest.raises(NodeError) as caught:
-        run(draft)
-    assert caught.value.code == "bae-node-invalid"
-    assert "not to the harbour" in str(caught.value)
-    assert isinstance(caught.value.cause, ValidationError)
-
-
-def test_a_validator_that_breaks_in_a_run_is_an_error_of_the_run():
-    class Broken(EndNode):
-        place: Annotated[str, Dep(get_place)]
-
-        @model_validator(mode="after")
-        def _break(self) -> Self:
-            raise KeyError(self.place)
+            raise raised
 
     with pytest.raises(NodeError) as caught:
-        run(Broken())
+        run(Refused(who="me"))
     assert caught.value.code == "bae-node-invalid"
-    assert isinstance(caught.value.cause, KeyError)
-    assert "Broken: a validator raised KeyError" in str(caught.value)
+    if isinstance(raised, ValueError):
+        assert "not to the harbour" in str(caught.value)
+        assert isinstance(caught.value.cause, ValidationError)
+    else:
+        assert "Refused: a validator raised KeyError" in str(caught.value)
+        assert caught.value.cause is raised
 
 
 def test_a_wrap_validator_sees_the_node_when_it_is_whole():
@@ -420,9 +400,6 @@ def test_a_validator_of_a_plain_field_does_not_see_what_is_not_resolved_yet():
 
 
 def test_a_validator_of_a_sourced_field_may_look_at_what_the_lm_fills():
-    class Start(Node):
-        async def __call__(self) -> "Looks": ...
-
     class Looks(EndNode):
         who: str
         place: Annotated[str, Dep(get_place)]
@@ -432,8 +409,8 @@ def test_a_validator_of_a_sourced_field_may_look_at_what_the_lm_fills():
         def _place(cls, place: str, info: Any) -> str:
             return f"{info.data['who'].title()} at the {place}"
 
-    graph = Graph(start=Start, end=Looks)
-    assert graph.run(Start(), ScriptedLM([{"who": "ada"}])).result.place == "Ada at the harbour"
+    looks = run(leading_to(Looks)(), lm=ScriptedLM([{"who": "ada"}]))
+    assert looks.place == "Ada at the harbour"
 
 
 def test_a_computed_field_that_needs_a_source_is_left_out_of_a_drafts_repr():
@@ -534,21 +511,11 @@ async def test_calling_a_node_without_a_call_of_its_own_says_to_write_one():
 # --- node_config ------------------------------------------------------------------------------
 
 
-class Answer(EndNode):
-    text: str
-
-
-def scripted(text: str) -> ScriptedLM:
-    return ScriptedLM({"Answer": [{"text": text}], "Pinned": [{"text": text}]})
-
-
 def test_a_pinned_lm_chooses_where_its_node_goes_on_but_fills_nothing_else():
-    pinned, passed = ScriptedLM([Answer]), scripted("passed")
+    pinned, passed = ScriptedLM(["Answer"]), ScriptedLM([{"text": "passed"}])
 
-    class Ask(Node):
+    class Ask(leading_to(leading_to(None, name="Answer", text=str), Trip)):  # type: ignore[misc]
         node_config: ClassVar[NodeConfig] = NodeConfig(lm=pinned)
-
-        async def __call__(self) -> Answer | Trip: ...
 
     assert run(Ask(), lm=passed).text == "passed"
     assert [asked.kind for asked in pinned.asked] == ["choose_type"]
