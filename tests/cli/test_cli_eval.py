@@ -487,7 +487,12 @@ def test_evaluators_of_a_dataset_are_named_or_left_out_for_a_metric(bae, evaluat
     assert row(scored.out, "total")[0] == "0.997"
     wrong = bae(*begin, "--evaluator", "polite.py:polite")
     assert "--evaluator polite.py:polite is no class" in wrong.err
-    assert evaluate("--evaluator", "polite.py:Polite").code == 1  # of lines of JSON
+    for refused in (
+        evaluate("--evaluator", "polite.py:Polite"),  # of lines of JSON
+        bae(*begin, "--evaluator", "polite.py:Polite", "--metric", "app.py:near"),
+    ):
+        assert refused.code == 1
+        assert "--evaluator has no use" in refused.err
 
 
 # What was learned

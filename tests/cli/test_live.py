@@ -983,6 +983,11 @@ async def test_fields_that_code_will_give_are_not_said_to_come_from_an_lm():
     assert "look_at_it, 2 items" in run.whole
 
 
+async def test_fields_that_an_lm_was_to_fill_are_marked_where_the_run_failed_before():
+    run = await see(FailsFirst(), ScriptedLM([]))
+    assert re.search(r"· mood +LM$", run.whole, re.M)
+
+
 # What others print.
 
 

@@ -221,6 +221,8 @@ async def test_cases_made_in_code_are_checked_before_one_of_them_runs() -> None:
     assert lm.asked == []
     with pytest.raises(ValidationError, match="expected_type\n  Input should be a valid string"):
         Case(ticket, expected_type=Bug)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"load_cases\(file, graph\)"):
+        await evaluate(tickets, "cases.jsonl", {"lm": lm})  # type: ignore[arg-type]
 
 
 async def test_inputs_and_expected_fields_may_be_python_values_or_nodes() -> None:

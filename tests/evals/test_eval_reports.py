@@ -170,7 +170,8 @@ async def test_halves_of_characters_and_long_texts_harm_no_report(tmp_path: Path
 
     found = await evaluate(words, [case], {half: counting()}, metric=lambda *_: why)
 
-    for text in (found.to_markdown(), json.dumps(found.to_json(), allow_nan=False)):
+    data = json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False)
+    for text in (found.to_markdown(), found.to_csv(), data):
         (tmp_path / "report").write_text(text, encoding="utf-8")
     assert "\\\\ud800a a a" in found.to_markdown()
     assert len(found.to_markdown()) < 2000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
@@ -251,13 +252,16 @@ def _cases(
     data: str, graph: Graph[Any, Any], evaluators: list[str], *, own_metric: bool
 ) -> list[Case]:
     """The cases in a file. The evaluators of a dataset are not needed if a metric scores them."""
+    if evaluators and (own_metric or Path(data).suffix == ".jsonl"):
+        why = "--metric scores the cases" if own_metric else f"{data} names none"
+        raise refused(f"--evaluator has no use: {why}", fix="leave one out")
     classes = {each: load_object(each, "--evaluator") for each in evaluators}
     for each, cls in classes.items():
         if not isinstance(cls, type):
             raise refused(f"--evaluator {each} is no class", fix="name the class of evaluators")
     try:
         if classes:
-            return load_dataset(data, graph, [*classes.values()], own_metric=own_metric)
+            return load_dataset(data, graph, [*classes.values()])
         return load_cases(data, graph, own_metric=own_metric)
     except BaeError as error:
         if error.fix and "load_dataset(" in error.fix:  # the fix for a program

@@ -164,7 +164,7 @@ def _write(files: Mapping[Path, bytes]) -> None:
         for each in written:
             each.unlink(missing_ok=True)
         raise refused(
-            f"{error.filename} could not be written: {error.strerror}", cause=error
+            f"{error.filename or written[-1]} could not be written: {error.strerror}", cause=error
         ) from error
 
 

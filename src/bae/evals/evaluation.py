@@ -217,6 +217,8 @@ class _Evaluating:
 
 
 def _labelled(cases: Iterable[Case]) -> Iterator[Checked]:
+    if isinstance(cast(object, cases), str):
+        raise TypeError(f"evaluate(graph, {cases!r}, …): load cases with load_cases(file, graph)")
     for number, given in enumerate(cases, 1):
         if not isinstance(cast(object, given), Case):
             yield f"case {number}", None, [f"give a Case, and not {short(given)}"]

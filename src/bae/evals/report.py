@@ -7,7 +7,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from pydantic_core import to_jsonable_python
 
@@ -200,18 +200,17 @@ class Evaluation:
             }
             for each in self.differences
         ]
-        return as_json(
-            {
-                "format": FORMAT,
-                "graph": self.graph,
-                "journal": self.journal,
-                "stopped": self.stopped,
-                "complete": self.complete,
-                "metric_errors": self.metric_errors,
-                "contenders": contenders,
-                "differences": differences,
-            }
-        )
+        found = {
+            "format": FORMAT,
+            "graph": self.graph,
+            "journal": self.journal,
+            "stopped": self.stopped,
+            "complete": self.complete,
+            "metric_errors": self.metric_errors,
+            "contenders": contenders,
+            "differences": differences,
+        }
+        return _writable(as_json(found))
 
     def to_markdown(self) -> str:
         """Tables for people: the totals, one for each node class, the differences, and the cases
@@ -230,7 +229,7 @@ class Evaluation:
         for each in self.contenders:
             writer.writerow({**_flat(each.name, each.total), **_counts(each)})
             writer.writerows(_flat(each.name, row) for row in each.nodes)
-        return out.getvalue()
+        return _writable(out.getvalue())
 
 
 def as_json(value: Any) -> Any:
@@ -241,6 +240,16 @@ def as_json(value: Any) -> Any:
         )
     except Exception:  # circular values, serializers that raise
         return short(value, 1000)
+
+
+def _writable(value: Any) -> Any:
+    """What any file can hold: lone surrogates, which a model can bring in, become escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        held = cast("dict[str, Any]", value)
+        return {_writable(name): _writable(each) for name, each in held.items()}
+    return [*map(_writable, cast("list[Any]", value))] if isinstance(value, list) else value
 
 
 _COLUMNS: Final = (

@@ -202,7 +202,7 @@ def _describe_field(
     view: RunView, step: Step, plan: FieldPlan, row: Row, behind: Sequence[Source]
 ) -> None:
     """Put what is known into the row of a field that no record tells of by itself."""
-    node = step.node
+    node, before = step.node, step.before and step.before.node_type
     called = "" if plan.call is None else plan.call.name
     if node is None or plan.name not in node.__dict__:
         row.state = "coming"
@@ -210,7 +210,7 @@ def _describe_field(
             row.note = f"{called} waits for {', '.join(waits)}"
         elif plan.kind != "plain":
             row.note = called or plan.kind
-        elif step.fill is not None:
+        elif step.fill is not None or (before is not None and not plan_of(before).written):
             row.note = "LM"
         return
     row.value = view.value(step, plan.name)
