@@ -198,11 +198,13 @@ def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_store
 
 def test_an_answer_with_a_model_that_cannot_be_had_is_not_stored(bae: Any) -> None:
     parked(bae)
-    done = bae("runs", "answer", "g1", "approved", "yes", "-m", "app.py", "--lm", "scripted:no")
-    assert done.code == 1
-    assert "no answer is stored: the run still waits for it" in done.err
-    assert "resume with" not in done.err
-    assert bae("runs", "answer", "g1", "approved", "yes", "-m", "app.py", *LM).code == 0
+    answer = ("runs", "answer", "g1", "approved", "yes", "-m", "app.py")
+    for name, code in (("scripted:no", 1), ("zzz", 2)):
+        done = bae(*answer, "--lm", name)
+        assert done.code == code
+        assert "no answer is stored: the run still waits for it" in done.err
+        assert "resume with" not in done.err
+    assert bae(*answer, *LM).code == 0
 
 
 def test_an_error_after_an_answer_says_that_it_is_stored(bae: Any) -> None:

@@ -44,7 +44,7 @@ from bae.cli.run import RunOptions, carry_out
 from bae.cli.start import read_sets
 from bae.cli.values import Misfit, describe_type, example_of, is_secret, read
 from bae.cli.wording import in_lines
-from bae.exceptions import BaeError, BaeLMError, GateError, JournalError
+from bae.exceptions import BaeError, GateError, JournalError
 from bae.journal.decoder import decode_run, graph_at
 from bae.journal.gates import all_gates, describe_status, find_gate, open_gates
 
@@ -176,7 +176,7 @@ def answer(
     limits = budget_of(budget)
     try:
         graph, said = _load_checked(module, journal, lm, optimized)
-    except BaeLMError as error:
+    except BaeError as error:
         error.add_note("no answer is stored: the run still waits for it")
         raise
     stored = stored_run(journal, run, write=True)
