@@ -90,16 +90,6 @@ async def test_a_new_run_is_refused_the_same_names(way, name):
         await OWN[way](journal, name)
 
 
-@pytest.mark.parametrize("name", [name for name in BAD if name])
-def test_the_command_line_refuses_the_same_names(name):
-    typer = pytest.importorskip("typer")
-    from bae.cli.options import id_of_new
-
-    with pytest.raises(typer.BadParameter, match="cannot be called"):
-        id_of_new(name)
-    assert id_of_new("order-7") == "order-7"
-
-
 async def test_a_graph_whose_name_cannot_be_typed_has_no_journal():
     graph = Graph(start=Start, name="a\nb")
     with pytest.raises(JournalError, match=r"graph of a run cannot be called 'a\\nb'"):

@@ -60,23 +60,6 @@ async def test_a_fork_goes_on_from_the_changed_node(journal: Journal):
     assert [(r.parent, r.changed) for r in result.journal.of(RunForked)] == [("one", ("mood",))]
 
 
-async def test_a_fork_at_the_start_asks_the_lm_anew(journal: Journal):
-    await recorded(journal)
-    new = await graph.fork("one", at=0, journal=journal, new_id="two", message="down")
-    assert new == "two"
-    result = await graph.resume("two", ScriptedLM([{"mood": "sad"}]), journal=journal)
-    assert result.result == Outfit(top="for sad in Bern", message="down")
-
-
-async def test_a_fork_of_a_fork_shares_with_both(journal: Journal):
-    await recorded(journal)
-    two = await graph.fork("one", at=1, journal=journal, mood="glum")
-    await graph.resume(two, ScriptedLM([]), journal=journal)
-    three = await graph.fork(two, at=2, journal=journal, top="a hat")
-    result = await graph.resume(three, ScriptedLM([]), journal=journal)
-    assert result.trace[1:] == [Mood(place="Bern", mood="glum"), Outfit(top="a hat", message="up")]
-
-
 async def test_a_step_that_is_not_there_and_a_change_that_the_node_refuses_are_told(
     journal: Journal,
 ):

@@ -311,14 +311,10 @@ def test_records_that_only_some_runs_write_read_back_too() -> None:
         RunEnded(9.0, "", 1, "ended", Ask(message="b")),
     ]
     read, _ = decode(graph, lines_of(graph, records))
-    mended = dataclasses.replace(cast_judged(records[6]).attempt, answer="?")
-    records[6] = dataclasses.replace(cast_judged(records[6]), attempt=mended)
+    judged = records[6]
+    assert isinstance(judged, AnswerJudged)
+    judged.attempt = dataclasses.replace(judged.attempt, answer="?")
     assert read == records
-
-
-def cast_judged(record: Record) -> AnswerJudged:
-    assert isinstance(record, AnswerJudged)
-    return record
 
 
 START = {"run_id": "r", "graph": "Ask", "max_iters": 10}

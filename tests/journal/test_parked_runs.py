@@ -139,6 +139,7 @@ async def test_a_gate_in_time_waits_and_says_until_when(journal: Journal):
     assert info.waiting[0].deadline == gate.deadline
     again = await Graph(start=Timed).resume("one", journal=journal)
     assert again.waiting[0].deadline == gate.deadline
+    assert (await journal.runs())[0].status == "waiting"
     done = await Graph(start=Timed).answer("one", "ok", True, journal=journal)
     assert done.result.ok is True
 

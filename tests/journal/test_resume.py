@@ -3,7 +3,6 @@ again, and what was under way is."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,6 @@ from bae.exceptions import BudgetError, DepError
 from bae.journal import Journal, RunResumed, StepStarted
 from bae.lm import Budget
 from bae.testing import ScriptedLM
-from end_node import EndNode
 from journal_parts import refused
 from kept_runs import WORLD, Outfit, Packed, Refund, Stay, get_place, get_weather, look_up, refund
 
@@ -76,15 +74,6 @@ async def test_a_failed_run_goes_on_and_does_nothing_twice(journal: Journal, tro
     assert len(result.journal.of(RunResumed)) == 1
     (info,) = await journal.runs()
     assert (info.status, info.error) == ("ended", "")
-
-
-async def test_a_run_that_ended_is_handed_back_and_nothing_is_called(journal: Journal):
-    first = await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
-    WORLD.done.clear()
-    again = await graph.resume("one", ScriptedLM([]), journal=journal)
-    assert again.result == first.result
-    assert again.trace == first.trace
-    assert WORLD.done == {}
 
 
 async def test_the_bound_on_nodes_counts_from_the_start_of_the_run(journal: Journal):
@@ -153,27 +142,6 @@ async def test_an_unknown_run_and_one_that_is_there_already_are_told(journal: Jo
     assert "resume" in str(caught.value)
 
 
-async def test_a_run_that_somebody_has_is_not_resumed_by_another(journal: Journal):
-    reached, go = asyncio.Event(), asyncio.Event()
-
-    async def hold() -> int:
-        reached.set()
-        await go.wait()
-        return 1
-
-    class Held(EndNode):
-        number: Annotated[int, Dep(hold)]
-
-    held = Graph(start=Held)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(held.arun(Held(), journal=journal, run_id="one"))
-        await reached.wait()
-        with refused("bae-run-owned"):
-            await held.resume("one", journal=journal)
-        go.set()
-    assert task.result().result == Held(number=1)
-
-
 async def test_a_stream_with_a_journal_is_recorded(journal: Journal):
     async with graph.stream(Ask(message="a b"), script(), journal=journal, run_id="one") as records:
         seen = [record async for record in records]
@@ -201,14 +169,6 @@ async def test_values_given_by_the_caller_are_recorded_too(journal: Journal):
 async def test_something_that_is_no_journal_is_refused_with_what_to_write(tmp_path: Path):
     with pytest.raises(TypeError, match=r"SQLiteJournal\('runs.db'\)"):
         await graph.arun(Ask(message="a"), script(), journal="runs.db")  # type: ignore[arg-type]
-
-
-async def test_it_stays_parked_when_it_is_resumed_without_an_answer(journal: Journal):
-    await refund.arun(Refund(amount=3), journal=journal, run_id="one")
-    result = await refund.resume("one", journal=journal)
-    assert [gate.address for gate in result.waiting] == ["0:Refund.approved"]
-    assert (await journal.runs())[0].status == "waiting"
-    assert WORLD.done == {"place": 1}
 
 
 async def test_recovering_takes_up_what_was_interrupted_and_what_can_go_on(journal: Journal):

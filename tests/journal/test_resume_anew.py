@@ -176,25 +176,19 @@ class Paid(EndNode):
 payments = Graph(start=Payment)
 
 
-async def test_a_default_that_a_factory_made_is_not_made_again(journal: Journal):
+async def test_a_default_that_a_factory_made_is_not_made_again_and_can_be_redacted(
+    journal: Journal,
+):
     WORLD.failing = {"pay"}
     with pytest.raises(NodeError):
         await payments.arun(Payment(), journal=journal, run_id="one")
     WORLD.mend()
-    await payments.resume("one", journal=journal)
+    result = await payments.resume("one", journal=journal)
     [paid] = [what for what in WORLD.done if what.startswith("pay with")]
     assert WORLD.done[paid] == 2
     assert "its default is used" in str(await journal.why("one", "Payment.key"))
-
-
-async def test_a_replay_has_the_defaults_that_a_factory_made(journal: Journal):
-    first = await payments.arun(Payment(), journal=journal, run_id="one")
-    assert (await payments.replay("one", journal=journal)).trace == first.trace
-
-
-async def test_a_default_that_a_factory_made_can_be_redacted(journal: Journal):
-    first = await payments.arun(Payment(), journal=journal, run_id="one")
-    key = first.trace[0].key
+    assert (await payments.replay("one", journal=journal)).trace == result.trace
+    key = result.trace[0].key
     await journal.redact("one", "Payment.key", "Paid.key")
     assert not [line for line in (await journal.read("one")).lines if key in line.data]
 

@@ -152,15 +152,6 @@ class Loose(Node):
         return Loose(more=extra.more + 1) if extra.more < 3 else None
 
 
-async def test_fields_that_nobody_declared_are_kept():
-    graph = Graph(start=Loose)
-    journal = MemoryJournal()
-    result = await graph.arun(Loose(more=1), journal=journal, run_id="one")
-    assert [node.model_extra for node in result.trace] == [{"more": 1}, {"more": 2}, {"more": 3}]
-    again = await after_every_line(graph, journal)
-    assert [node.model_extra for node in again.trace] == [{"more": 1}, {"more": 2}, {"more": 3}]
-
-
 T = TypeVar("T")
 
 
@@ -190,14 +181,6 @@ class Pack(Node):
         return Box[list[int]](held=[len(self.boxes)])
 
 
-async def test_generic_nodes_are_found_again_whatever_their_names_hold():
-    graph = Graph(start=Pack)
-    journal = MemoryJournal()
-    result = await graph.arun(Pack(words=["a.b", "0:C.d[1](e)"]), journal=journal, run_id="one")
-    assert result.trace[-1] == Box[list[int]](held=[2], inside=Inside(number=7))
-    await after_every_line(graph, journal)
-
-
 async def test_a_class_with_a_slash_in_its_name_keeps_a_run_from_starting():
     graph = Graph(start=Box[Literal["a/b"]])
     with pytest.raises(ProofError, match="there is a /"):
@@ -222,14 +205,28 @@ class Nothing(Node):
     async def __call__(self) -> Nothing | None: ...
 
 
-async def test_none_and_no_items_and_a_choice_to_end_are_recorded_too():
-    graph = Graph(start=Nothing)
-    journal = MemoryJournal()
-    lm = ScriptedLM([None])
-    result = await graph.arun(Nothing(words=[]), lm, journal=journal, run_id="one")
-    assert result.trace == [Nothing(nothing=None, words=[], items=[])]
-    assert WORLD.done == {"nothing": 1}
-    await after_every_line(graph, journal, lambda: ScriptedLM([None]))
+LOOSE = [Loose(more=number, number=7) for number in (1, 2, 3)]
+WORDS: Any = ["a.b", "0:C.d[1](e)"]
+PACKED = Box[list[int]](held=[2], inside=Inside(number=7))
+NOTHING = Nothing(nothing=None, words=[], items=[])
+
+
+@pytest.mark.parametrize(
+    ("start", "last", "script"),
+    [
+        pytest.param(Loose(more=1), LOOSE, [], id="undeclared fields"),
+        pytest.param(Pack(words=WORDS), [PACKED], [], id="generics of any name"),
+        pytest.param(Nothing(words=[]), [NOTHING], [None], id="None, no items, a choice to end"),
+    ],
+)
+async def test_nodes_of_every_kind_are_as_they_were(
+    start: Node, last: list[Node], script: list[Any]
+):
+    graph, journal = Graph(start=type(start)), MemoryJournal()
+    result = await graph.arun(start, ScriptedLM(script), journal=journal, run_id="one")
+    assert result.trace[-len(last) :] == last
+    again = await after_every_line(graph, journal, lambda: ScriptedLM(script))
+    assert again.trace == result.trace
 
 
 async def test_what_the_caller_gives_for_a_sourced_field_stands():
