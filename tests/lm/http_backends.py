@@ -174,14 +174,14 @@ def prompt(schema: dict[str, Any] | None = None, **given: Any) -> Prompt:
     return Prompt(schema=schema or made, question=Question(), **said)
 
 
-WRONG = {
-    "wrong-schema": (WrongSchema(), "invalid"),
-    "overlong": (Overlong(), "cut-off"),
-    "empty": (Empty(), "empty"),
-    "prose": ("I would wear a shirt.", "unparsable"),
-    "list": ([1, 2], "unparsable"),
-}
-wrong_answers = pytest.mark.parametrize(("wrong", "verdict"), WRONG.values(), ids=list(WRONG))
+WRONG: list[tuple[Any, str]] = [
+    (WrongSchema(), "invalid"),
+    (Overlong(), "cut-off"),
+    (Empty(), "empty"),
+    ("I would wear a shirt.", "unparsable"),
+    ([1, 2], "unparsable"),
+]
+"""Answers that are none, with what is found of them."""
 
 
 async def told_of_a_wrong_answer(provider: Provider, backend: Backend, wrong: Any) -> list[str]:

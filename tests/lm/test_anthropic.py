@@ -3,7 +3,6 @@ test_http_backends.py."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +15,8 @@ from bae import BaeLMError, Node
 from bae.lm import Budget
 from bae.testing import Cut, Provider, Stall
 from bae.usage import Attempt, metered
-from http_backends import LINEN, SHIRT, Machine, Outfit, Prices, Wardrobe, Weather, prompt
+from http_backends import SHIRT, Machine, Outfit, Prices, prompt
+from raw_provider import EVENTS, Raw, raw_provider
 
 pytest.importorskip("anthropic")
 
@@ -29,10 +29,24 @@ def claude(
     return AnthropicBackend(model, **{"base_url": provider.url, "api_key": "a key", **options})
 
 
-async def test_the_answer_is_told_piece_by_piece_as_it_streams_in(provider: Provider) -> None:
+@asynccontextmanager
+async def streaming(*events: dict[str, Any]) -> AsyncIterator[AnthropicBackend]:
+    """Claude at a server that answers anything with a stream of these events."""
+    sent = [f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in events]
+    async with (
+        raw_provider(lambda _: Raw(sent, kind=EVENTS)) as server,
+        AnthropicBackend("claude-sonnet-4-6", base_url=server.url, api_key="a key") as backend,
+    ):
+        yield backend
+
+
+@pytest.mark.parametrize("channel", ["schema", "tool"])
+async def test_the_answer_is_told_piece_by_piece_and_what_stays_the_same_is_cached(
+    provider: Provider, channel: str
+) -> None:
     provider.script(SHIRT)
     told: list[Any] = []
-    async with claude(provider) as backend:
+    async with claude(provider, channel=channel) as backend:
         with metered(told.append):
             await backend.fill(Outfit, {}, "Outfit")
     pieces = [event for event in told if isinstance(event, str)]
@@ -40,28 +54,10 @@ async def test_the_answer_is_told_piece_by_piece_as_it_streams_in(provider: Prov
     assert json.loads("".join(pieces)) == SHIRT
     assert isinstance(told[-1], Attempt)
     assert provider.requests[0].stream
-
-
-async def test_what_is_given_to_a_tool_is_told_piece_by_piece_too(provider: Provider) -> None:
-    told: list[Any] = []
-    async with claude(provider, channel="tool") as backend:
-        provider.script(SHIRT)
-        with metered(told.append):
-            await backend.fill(Outfit, {}, "Outfit")
-    assert json.loads("".join(event for event in told if isinstance(event, str))) == SHIRT
-
-
-async def test_a_schema_that_fits_goes_by_the_channel_for_structured_output(
-    provider: Provider,
-) -> None:
-    provider.script(LINEN)
-    async with claude(provider) as backend:
-        await backend.fill(Wardrobe, {}, "Wardrobe")
-    (request,) = provider.requests
-    sent = request.body["output_config"]["format"]
-    assert sent["type"] == "json_schema"
-    assert set(sent["schema"]["properties"]) == set(Wardrobe.model_fields)
-    assert "tools" not in request.body
+    body = provider.requests[0].body
+    assert ("tools" in body) == (channel == "tool")
+    for part in (body["system"], body.get("tools", body["system"])):
+        assert part[-1]["cache_control"] == {"type": "ephemeral"}
 
 
 @pytest.mark.parametrize("node", [Machine, Prices])
@@ -98,26 +94,6 @@ async def test_a_model_that_takes_no_force_is_left_free_and_asked_again_when_it_
     assert "Here it is!" in provider.requests[1].text
 
 
-async def test_the_part_that_stays_the_same_is_cached_and_costs_less_the_second_time(
-    provider: Provider,
-) -> None:
-    provider.always(SHIRT)
-    async with claude(provider, channel="tool") as backend:
-        with metered() as reported:
-            await backend.fill(Outfit, {}, "Outfit", Weather(sky="grey", degrees=3))
-            await backend.fill(Outfit, {}, "Outfit", Weather(sky="blue", degrees=4))
-    body = provider.requests[0].body
-    assert body["system"][-1]["cache_control"] == {"type": "ephemeral"}
-    assert body["tools"][-1]["cache_control"] == {"type": "ephemeral"}
-    first, second = reported
-    assert first.cached_tokens == 0
-    assert 0 < second.cached_tokens < second.input_tokens
-    assert first.input_tokens == second.input_tokens
-    assert first.cost is not None
-    assert second.cost is not None
-    assert second.cost < first.cost
-
-
 async def test_settings_are_sent_and_those_not_given_are_not(provider: Provider) -> None:
     extra = {"top_p": 0.5, "output_config": {"effort": "low"}}
     headers = {"anthropic-beta": "a-feature"}
@@ -138,17 +114,7 @@ async def test_settings_are_sent_and_those_not_given_are_not(provider: Provider)
     assert "a key" not in json.dumps(backend.settings)
 
 
-async def test_a_stream_that_stops_coming_is_given_up_after_the_idle_time(
-    provider: Provider,
-) -> None:
-    provider.always(Stall(after=3))
-    async with claude(provider, idle_timeout=0.2) as backend:
-        with pytest.raises(BaeLMError, match=r"within 0\.2 s") as raised:
-            await backend.answer(prompt())
-    assert raised.value.code == "bae-lm-timeout"
-
-
-START = {
+START: dict[str, Any] = {
     "type": "message_start",
     "message": {
         "id": "msg",
@@ -177,7 +143,7 @@ async def test_an_error_told_in_the_middle_of_a_stream_is_as_good_as_its_status(
     kind: str, status: int, code: str, retryable: bool
 ) -> None:
     failed = {"type": "error", "error": {"type": kind, "message": "no more today"}}
-    async with _streaming(START, failed) as url, _at(url) as backend:
+    async with streaming(START, failed) as backend:
         with pytest.raises(BaeLMError, match="no more today") as raised:
             await backend.answer(prompt())
     found = raised.value
@@ -195,44 +161,43 @@ async def test_an_error_told_in_the_middle_of_a_stream_is_as_good_as_its_status(
     ],
 )
 async def test_why_the_answer_ended_is_told(reason: str, stop: str) -> None:
-    begun = {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking"}}
-    thought = {"type": "thinking_delta", "thinking": "hmm"}
-    said = {"type": "text_delta", "text": "said"}
-    events: list[dict[str, Any]] = [
-        START,
-        begun,
-        {"type": "content_block_delta", "index": 0, "delta": thought},
-        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 1, "delta": said},
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": reason, "stop_sequence": None},
-            "usage": {"output_tokens": 5},
-        },
-        {"type": "message_stop"},
-    ]
-    async with _streaming(*events) as url, _at(url) as backend:
+    said = [{"type": "thinking", "thinking": ""}, {"type": "text", "text": ""}]
+    deltas = [{"type": "thinking_delta", "thinking": "hmm"}, {"type": "text_delta", "text": "said"}]
+    events: list[dict[str, Any]] = [START]
+    for index, (block, delta) in enumerate(zip(said, deltas, strict=True)):
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
+        events.append({"type": "content_block_delta", "index": index, "delta": delta})
+    ended = {"stop_reason": reason, "stop_sequence": None}
+    events.append({"type": "message_delta", "delta": ended, "usage": {"output_tokens": 5}})
+    events.append({"type": "message_stop"})
+    async with streaming(*events) as backend:
         answer = await backend.answer(prompt())
     assert (answer.stop, answer.text) == (stop, "said")  # and nothing of what it thought
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (1, 5)
 
 
 async def test_a_stream_that_ends_before_its_answer_is_one_that_broke_off() -> None:
-    async with _streaming(START) as url, _at(url) as backend:
+    async with streaming(START) as backend:
         with pytest.raises(BaeLMError) as raised:
             await backend.answer(prompt())
     assert raised.value.code == "bae-lm-unreachable"
     assert raised.value.retryable
 
 
-@pytest.mark.parametrize("fault", [Cut(after=3), Stall(after=3)], ids=repr)
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [(Cut(after=3), "bae-lm-unreachable"), (Stall(after=3), "bae-lm-timeout")],
+    ids=["cut", "idle"],
+)
 async def test_what_a_broken_stream_has_told_of_its_use_is_charged_and_the_rest_is_unknown(
-    provider: Provider, fault: Any
+    provider: Provider, fault: Any, code: str
 ) -> None:
     provider.always(fault)
     async with claude(provider, retries=0, idle_timeout=0.2) as backend:
         with Budget(cost=1) as budget, metered() as reported, pytest.raises(BaeLMError) as raised:
             await backend.fill(Outfit, {}, "Outfit")
+    assert raised.value.code == code
+    assert ("within 0.2 s" in str(raised.value)) == (code == "bae-lm-timeout")
     (used,) = reported
     assert raised.value.usage is not None
     assert used.input_tokens == raised.value.usage.input_tokens > 0
@@ -276,30 +241,24 @@ async def test_a_socket_that_gives_up_is_not_taken_for_the_bound_on_the_call(
     assert "within" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"headers": {"anthropic-beta": "another-feature"}},
-        {"headers": {}},
-        {"base_url": "http://127.0.0.1:1/proxy"},
-    ],
-    ids=str,
-)
-def test_what_changes_where_and_how_it_is_asked_is_in_the_settings(other: dict[str, Any]) -> None:
+async def test_what_changes_where_and_how_it_is_asked_is_in_the_settings(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = {"headers": {"Anthropic-Beta": "a-feature"}, "api_key": "k"}
     found = AnthropicBackend(**given).settings
     assert found["base_url"].startswith("https://api.anthropic.com")
-    assert found != AnthropicBackend(**{**given, **other}).settings
-
-
-def test_the_address_of_the_environment_is_in_the_settings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = AnthropicBackend(api_key="k").settings
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1/proxy")
-    there = AnthropicBackend(api_key="k").settings
-    assert there["base_url"].startswith("http://127.0.0.1:1/proxy")
-    assert there != plain
+    for other in (
+        {"headers": {"anthropic-beta": "another-feature"}},
+        {"headers": {}},
+        {"base_url": "http://127.0.0.1:1/proxy"},
+    ):
+        assert found != AnthropicBackend(**{**given, **other}).settings
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "from the environment")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+    async with AnthropicBackend() as backend:
+        assert backend.settings["base_url"].startswith(provider.url)
+        await backend.answer(prompt())
+    assert "from the environment" in json.dumps(dict(provider.requests[0].headers))
 
 
 def test_keys_are_not_in_the_settings() -> None:
@@ -340,16 +299,6 @@ async def test_without_a_key_the_error_names_the_variable_to_set(
     assert budget.usage.calls == 0
 
 
-async def test_key_and_address_are_found_in_the_environment(
-    provider: Provider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "from the environment")
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-    async with AnthropicBackend() as backend:
-        await backend.answer(prompt())
-    assert "from the environment" in json.dumps(dict(provider.requests[0].headers))
-
-
 async def test_a_client_of_the_users_own_stays_open(provider: Provider) -> None:
     import httpx2
 
@@ -368,26 +317,3 @@ async def test_a_schema_forced_into_the_channel_that_does_not_take_it_is_told(
             await backend.answer(prompt(schema))
     assert raised.value.code == "bae-lm-request-refused"
     assert not provider.requests
-
-
-def _at(url: str) -> AnthropicBackend:
-    return AnthropicBackend("claude-sonnet-4-6", base_url=url, api_key="a key")
-
-
-@asynccontextmanager
-async def _streaming(*events: dict[str, Any]) -> AsyncIterator[str]:
-    """A server that answers anything with a stream of these events, and ends it properly."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        sent = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"
-        writer.write(f"{head}content-length: {len(sent)}\r\n\r\n{sent}".encode())
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        host, port = server.sockets[0].getsockname()[:2]
-        yield f"http://{host}:{port}"

@@ -7,67 +7,25 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
 
-from bae import BaeLMError, Dep, Node
+from bae import BaeLMError
 from bae.lm import Usage, metered
 from bae.lm.prompts import fill_prompt
 from bae.testing import Provider, Received, Status
 from bounded import BOUND
-from end_node import EndNode
+from http_backends import SHIRT, AskBack, Outfit, Prices, Weather
 
 dspy = pytest.importorskip("dspy")
 httpx = pytest.importorskip("httpx")
 
 from bae.lm.dspy_backend import DSPyBackend  # noqa: E402
 
-
-class Client:
-    """No data, and nothing a model may see."""
-
-
-class Weather(BaseModel):
-    """A docstring of Weather, for people alone."""
-
-    sky: str
-
-
-async def get_weather() -> Weather:
-    return Weather(sky="clear")
-
-
-async def connect() -> Client:
-    return Client()
-
-
-class Waking(Node):
-    """A docstring of Waking, for people alone."""
-
-    message: str
-
-    async def __call__(self) -> Outfit | AskBack | None: ...
-
-
-class Outfit(EndNode):
-    """A docstring of Outfit, for people alone."""
-
-    weather: Annotated[Weather, Dep(get_weather)]
-    client: Annotated[Client, Dep(connect)]
-    top: str = Field(description="a specific garment", min_length=2)
-    layers: int = Field(ge=0, le=5)
-
-
-class AskBack(EndNode):
-    question: str
-
-
-SHIRT = {"top": "a blue shirt", "layers": 2}
-RESOLVED = {"weather": Weather(sky="clear"), "client": Client()}
-UP = Waking(message="just got up")
-PROMPT = fill_prompt(Outfit, ("top", "layers"), RESOLVED, "Outfit", UP)
+GREY = Weather(sky="grey", degrees=12)
+PROMPT = fill_prompt(Outfit, ("top", "layers"), {}, "Outfit", GREY)
 
 
 def ask(provider: Any, model: str = "openai/gpt-4o-mini", **options: Any) -> DSPyBackend:
@@ -80,99 +38,66 @@ async def backend(provider: Provider) -> AsyncIterator[DSPyBackend]:
         yield made
 
 
-def messages_of(request: Received) -> list[tuple[str, str]]:
-    return [(each["role"], each["content"]) for each in request.body["messages"]]
-
-
 def schema_of(request: Received) -> dict[str, Any]:
     assert request.schema is not None
     return dict(request.schema)
 
 
-# --- what is asked ----------------------------------------------------------------------------
+# --- what is asked and answered ---------------------------------------------------------------
 
 
-async def test_a_fill_asks_what_any_backend_asks(provider: Provider, backend: DSPyBackend) -> None:
-    provider.script(SHIRT)
-    outfit = await backend.fill(Outfit, RESOLVED, "Outfit", UP)
-    assert (outfit.top, outfit.layers) == ("a blue shirt", 2)
-    assert outfit.client is RESOLVED["client"]
-    (request,) = provider.requests
-    assert messages_of(request) == [("system", PROMPT.system), ("user", PROMPT.text)]
-    assert schema_of(request) == PROMPT.schema
-
-
-async def test_a_choice_is_made_first_and_filled_then(
+async def test_a_choice_is_made_first_and_filled_then_and_each_asks_what_any_backend_asks(
     provider: Provider, backend: DSPyBackend
 ) -> None:
-    provider.script({"choice": "AskBack"}, {"question": "where to?"})
-    assert await backend.decide(UP) == AskBack(question="where to?")
+    provider.script({"choice": "Outfit"}, SHIRT)
+    assert await backend.decide(GREY) == Outfit(**SHIRT)
     choice, fill = provider.requests
-    assert schema_of(choice)["properties"]["choice"]["enum"] == ["Outfit", "AskBack", "None"]
-    assert '{"Waking":{"message":"just got up"}}' in choice.text
-    assert set(schema_of(fill)["properties"]) == {"question"}
+    assert schema_of(choice)["properties"]["choice"]["enum"] == ["Outfit", "AskBack"]
+    assert '{"Weather":{"sky":"grey","degrees":12.0}}' in choice.text
+    said = [(each["role"], each["content"]) for each in fill.body["messages"]]
+    assert said == [("system", PROMPT.system), ("user", PROMPT.text)]
+    assert schema_of(fill) == PROMPT.schema
 
 
-async def test_a_plain_schema_is_sent_as_strict_and_one_with_limits_is_not(
-    provider: Provider, backend: DSPyBackend
+async def test_settings_are_sent_and_a_plain_schema_as_strict_and_one_with_limits_not(
+    provider: Provider,
 ) -> None:
-    await backend.fill(AskBack, {}, "AskBack")
-    await backend.fill(Outfit, RESOLVED, "Outfit")
-    plain, limited = (
-        request.body["response_format"]["json_schema"] for request in provider.requests
-    )
+    async with ask(provider, temperature=0.5, max_tokens=77, seed=3) as backend:
+        await backend.fill(AskBack, {}, "AskBack")
+        await backend.fill(Outfit, {}, "Outfit")
+        assert backend.settings["temperature"] == 0.5
+        assert "a key" not in json.dumps(backend.settings)
+    for request in provider.requests:
+        body = request.body
+        assert (body["temperature"], body["seed"]) == (0.5, 3)
+        assert 77 in (body.get("max_tokens"), body.get("max_completion_tokens"))
+    plain, limited = (each.body["response_format"]["json_schema"] for each in provider.requests)
     assert plain["strict"] is True
     assert "strict" not in limited
 
 
-class Packed(EndNode):
-    first: Weather
-    rest: list[Weather]
-    by_name: dict[str, int]
-
-
-async def test_settings_of_the_model_are_sent_with_every_request(provider: Provider) -> None:
-    async with ask(provider, temperature=0.5, max_tokens=77, seed=3) as backend:
-        await backend.fill(AskBack, {}, "AskBack")
-        assert backend.settings["temperature"] == 0.5
-        assert "a key" not in json.dumps(backend.settings)
-    body = provider.requests[0].body
-    assert (body["temperature"], body["seed"]) == (0.5, 3)
-    assert 77 in (body.get("max_tokens"), body.get("max_completion_tokens"))
-
-
-async def test_claude_is_asked_by_its_own_api(provider: Provider) -> None:
+async def test_claude_is_asked_by_its_own_api_with_a_tool_for_what_its_schemas_cannot_say(
+    provider: Provider,
+) -> None:
     provider.script(SHIRT)
     async with ask(provider, "anthropic/claude-sonnet-4-5", max_tokens=500) as claude:
-        outfit = await claude.fill(Outfit, RESOLVED, "Outfit", UP)
-    assert outfit.top == "a blue shirt"
-    (request,) = provider.requests
-    assert request.api == "anthropic"
-    assert set(schema_of(request)["properties"]) == {"top", "layers"}
-
-
-async def test_what_claudes_schemas_cannot_say_goes_by_a_tool(provider: Provider) -> None:
-    async with ask(provider, "anthropic/claude-sonnet-4-5", max_tokens=500) as claude:
-        packed = await claude.fill(Packed, {}, "Packed")
-    assert isinstance(packed.by_name, dict)
-    assert provider.requests[0].body["tools"][0]["name"] == "Packed"
-
-
-# --- what is answered -------------------------------------------------------------------------
+        assert await claude.fill(Outfit, {}, "Outfit", GREY) == Outfit(**SHIRT)
+        assert isinstance((await claude.fill(Prices, {}, "Prices")).by_name, dict)
+    plain, tool = provider.requests
+    assert plain.api == "anthropic"
+    assert set(schema_of(plain)["properties"]) == {"top", "layers"}
+    assert tool.body["tools"][0]["name"] == "Prices"
 
 
 async def test_max_retries_bounds_how_often_a_request_that_failed_is_sent_again(
     provider: Provider, backend: DSPyBackend
 ) -> None:
-    provider.script(Status(429, retry_after=0), SHIRT, Status(500), Status(500))
-    with metered() as reported:
-        assert (await backend.fill(Outfit, RESOLVED, "Outfit")).top == "a blue shirt"
-    assert sum(used.calls for used in reported) == 2
+    provider.script(Status(500), Status(500))
     with pytest.raises(BaeLMError) as raised:
-        await backend.fill(Outfit, RESOLVED, "Outfit")
+        await backend.fill(Outfit, {}, "Outfit")
     assert raised.value.code == "bae-lm-unavailable"
     provider.assert_complete()
-    assert len(provider.requests) == 4
+    assert len(provider.requests) == 2
 
 
 async def test_a_key_that_is_missing_is_told_as_such(
@@ -194,7 +119,7 @@ async def test_calls_at_the_same_time_report_each_what_it_used_itself(
 ) -> None:
     async def used_for(length: int) -> Usage:
         with metered() as reported:
-            await backend.fill(AskBack, {}, "AskBack", Waking(message="x" * 40 * length))
+            await backend.fill(AskBack, {}, "AskBack", AskBack(question="x" * 40 * length))
         (used,) = reported
         return used
 
@@ -239,12 +164,18 @@ def of_ones_own(provider: Provider, **options: Any) -> Any:
     return dspy.LM("openai/gpt-4o-mini", **given)
 
 
-async def test_an_lm_that_is_given_stays_open_and_keeps_its_history(provider: Provider) -> None:
+async def test_an_lm_that_is_given_or_that_of_dspy_stays_open_and_keeps_its_history(
+    provider: Provider,
+) -> None:
     lm = of_ones_own(provider, num_retries=0)
     async with DSPyBackend(lm) as backend:
         await backend.fill(AskBack, {}, "AskBack")
     assert provider.open_connections == 1
     assert len(lm.history) == 1
+    with dspy.context(lm=lm):
+        backend = DSPyBackend()
+        assert backend.model == "openai/gpt-4o-mini"
+        assert (await backend.fill(AskBack, {}, "AskBack")).question
     await lm.aclose()
     await provider.disconnected()
 
@@ -258,15 +189,6 @@ async def test_an_lm_that_sends_again_by_itself_is_left_to_it(provider: Provider
         await backend.fill(AskBack, {}, "AskBack")
     assert len(provider.requests) == 2
     assert DSPyBackend(lm, max_retries=3, retries=2).retries == 2
-    await lm.aclose()
-
-
-async def test_without_an_lm_that_of_dspy_is_asked(provider: Provider) -> None:
-    lm = of_ones_own(provider)
-    with dspy.context(lm=lm):
-        backend = DSPyBackend()
-        assert backend.model == "openai/gpt-4o-mini"
-        assert (await backend.fill(AskBack, {}, "AskBack")).question
     await lm.aclose()
 
 
@@ -291,20 +213,15 @@ def test_what_is_no_lm_is_refused_when_it_is_made(arguments: dict[str, Any], sai
 def test_secrets_are_not_in_the_settings() -> None:
     secrets = {
         "api_base": "https://me:hidden@gateway.test/v1",
-        "api_key": "hidden",
-        "aws_secret_access_key": "hidden",
-        "aws_session_token": "hidden",
-        "client_secret": "hidden",
+        **dict.fromkeys(("api_key", "aws_secret_access_key", "client_secret"), "hidden"),
         "default_headers": {"Authorization": "hidden", "x-team": "blue"},
-        "vertex_credentials": {"private": "hidden"},
     }
-    given = {"max_tokens": 500, "temperature": 0.5, "aws_region_name": "eu", **secrets}
+    given = {"max_tokens": 500, "aws_region_name": "eu", **secrets}
     settings = DSPyBackend("openai/gpt-4o-mini", **given).settings
     assert "hidden" not in json.dumps(settings)
     assert settings["api_base"] == "https://gateway.test/v1"
     assert settings["default_headers"] == {"x-team": "blue"}
-    assert (settings["max_tokens"], settings["temperature"]) == (500, 0.5)
-    assert settings["aws_region_name"] == "eu"
+    assert (settings["max_tokens"], settings["aws_region_name"]) == (500, "eu")
 
 
 class Wordy:
@@ -313,11 +230,6 @@ class Wordy:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def complete(self, request: Any) -> Any:
-        raise NotImplementedError
-
-
-class AsyncWordy(Wordy):
     async def complete(self, request: Any) -> Any:
         lm15 = dspy.lm15
         if request.config.response_format is not None:
@@ -333,8 +245,10 @@ class AsyncWordy(Wordy):
 
 
 async def test_a_model_without_a_channel_for_schemas_is_told_in_words() -> None:
-    engine = AsyncWordy()
-    lm = dspy.LM("my/wordy", engine=Wordy(), async_engine=engine, cache=False)
+    engine = Wordy()
+    lm = dspy.LM(
+        "my/wordy", engine=SimpleNamespace(complete=print), async_engine=engine, cache=False
+    )
     with metered() as reported:
         assert await DSPyBackend(lm).fill(AskBack, {}, "AskBack") == AskBack(question="why?")
     (request,) = engine.asked

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bae import BaeLMError, Node
+from bae import BaeLMError
 from bae.lm import metered
 from bae.lm.extras import is_there
 from bae.lm.prompts import fill_prompt
 from bae.testing import Cut, Malformed, Overlong, Provider, Refusal, Status
 from bounded import BOUND, some_turns
-from end_node import EndNode
+from http_backends import AskBack, Weather
 
 pytest.importorskip("dspy")
 if not is_there("litellm"):  # importing it here would have it fetch its list of prices
@@ -25,18 +25,8 @@ import dspy
 
 from bae.lm.dspy_backend import DSPyBackend
 
-
-class Waking(Node):
-    message: str
-
-    async def __call__(self) -> AskBack: ...
-
-
-class AskBack(EndNode):
-    question: str
-
-
-PROMPT = fill_prompt(AskBack, ("question",), {}, "AskBack", Waking(message="up"))
+GREY = Weather(sky="grey", degrees=12)
+PROMPT = fill_prompt(AskBack, ("question",), {}, "AskBack", GREY)
 
 
 def ask(provider: Any, **options: Any) -> DSPyBackend:
@@ -51,38 +41,25 @@ async def backend(provider: Provider) -> AsyncIterator[DSPyBackend]:
         yield made
 
 
-async def test_a_fill_asks_the_same_and_reports_what_it_used(
+FAULTS: list[tuple[Any, str, bool]] = [
+    (Status(401), "bae-lm-unauthorized", False),
+    (Status(429, retry_after=7), "bae-lm-rate-limited", True),
+    (Status(529), "bae-lm-unavailable", True),
+    (Cut(), "bae-lm-unparsable", True),  # LiteLLM reads what came as if it were all
+    (Malformed(), "bae-lm-unparsable", True),
+]
+
+
+async def test_a_failure_means_the_same_as_anywhere(
     provider: Provider, backend: DSPyBackend
 ) -> None:
-    with metered() as reported:
-        assert (await backend.fill(AskBack, {}, "AskBack", Waking(message="up"))).question
-    (request,) = provider.requests
-    assert request.schema == PROMPT.schema
-    assert [each["content"] for each in request.body["messages"]] == [PROMPT.system, PROMPT.text]
-    assert reported[0].input_tokens > 0
-    assert reported[0].cost is not None
-
-
-@pytest.mark.parametrize(
-    ("fault", "code", "retryable"),
-    [
-        (Status(401), "bae-lm-unauthorized", False),
-        (Status(429, retry_after=7), "bae-lm-rate-limited", True),
-        (Status(529), "bae-lm-unavailable", True),
-        (Cut(), "bae-lm-unparsable", True),  # LiteLLM reads what came as if it were all
-        (Malformed(), "bae-lm-unparsable", True),
-    ],
-    ids=repr,
-)
-async def test_a_failure_means_the_same_as_anywhere(
-    provider: Provider, backend: DSPyBackend, fault: Any, code: str, retryable: bool
-) -> None:
-    provider.script(fault)
-    with pytest.raises(BaeLMError) as raised:
-        await backend.answer(PROMPT)
-    assert (raised.value.code, raised.value.retryable) == (code, retryable)
-    assert raised.value.retry_after == getattr(fault, "retry_after", None)
-    assert len(provider.requests) == 1
+    for number, (fault, code, retryable) in enumerate(FAULTS, 1):
+        provider.script(fault)
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(PROMPT)
+        assert (raised.value.code, raised.value.retryable) == (code, retryable)
+        assert raised.value.retry_after == getattr(fault, "retry_after", None)
+        assert len(provider.requests) == number
 
 
 async def test_of_many_fills_at_once_those_cancelled_leave_no_connection_open(
@@ -126,12 +103,13 @@ async def test_a_backend_that_is_dropped_leaves_the_connections_of_others_open(
 
 
 def ask_with(provider: Provider, **options: Any) -> DSPyBackend:
-    return ask(provider, engine="auto", retries=0, **options)
+    return ask(provider, **{"engine": "auto", "retries": 0, **options})
 
 
 @pytest.mark.parametrize(
     "setting",
     [
+        {"engine": "litellm"},
         {"aws_region_name": "eu-west-1", "aws_secret_access_key": "hidden"},
         {"drop_params": True},
         {"extra_body": {"repetition_penalty": 1.1}},
@@ -143,7 +121,7 @@ async def test_an_lm_can_have_any_setting_that_dspy_takes(
 ) -> None:
     with metered() as reported:
         async with ask_with(provider, **setting) as backend:
-            made = await backend.fill(AskBack, {}, "AskBack", Waking(message="up"))
+            made = await backend.fill(AskBack, {}, "AskBack", GREY)
     (request,) = provider.requests
     assert made.question
     assert request.schema == PROMPT.schema
@@ -177,16 +155,11 @@ async def test_such_an_answer_from_dspys_cache_is_no_call(
     assert (first.usage.calls, second.usage.calls, second.usage.cost) == (1, 0, 0.0)
 
 
-def of_ones_own(provider: Any, **options: Any) -> Any:
-    url = f"{provider.url}/v1"
-    given = {"api_base": url, "api_key": "k", "cache": False, "num_retries": 0, **options}
-    return dspy.LM("openai/gpt-4o-mini", drop_params=True, **given)
-
-
 async def test_an_lm_with_such_settings_keeps_its_history_and_one_made_here_none(
     provider: Provider,
 ) -> None:
-    lm = of_ones_own(provider)
+    given = {"api_base": f"{provider.url}/v1", "api_key": "k", "cache": False, "num_retries": 0}
+    lm = dspy.LM("openai/gpt-4o-mini", drop_params=True, **given)
     await DSPyBackend(lm).fill(AskBack, {}, "AskBack")
     (entry,) = lm.history
     assert entry["usage"]["prompt_tokens"] > 0

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from http_backends import (
     LINEN,
     SHIRT,
     WIRES,
+    WRONG,
     AskBack,
     Letter,
     Machine,
@@ -34,7 +34,6 @@ from http_backends import (
     prompt,
     tasks_besides_this,
     told_of_a_wrong_answer,
-    wrong_answers,
 )
 
 MILD = Weather(sky="clear", degrees=21.5)
@@ -61,21 +60,14 @@ async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wron
     await letter_after_a_wrong_one(provider, backend)
 
 
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        (Overlong(), "bae-fill-cut-off"),
-        (Empty(), "bae-fill-empty"),
-        (Refusal("no"), "bae-fill-refused"),
-    ],
-)
 async def test_a_text_that_is_no_whole_answer_is_an_error(
-    provider: Provider, backend: Backend, answer: Any, code: str
+    provider: Provider, backend: Backend
 ) -> None:
-    provider.always(answer)
-    with pytest.raises(FillError) as caught:
-        await backend.fill(Letter, {}, "Letter")
-    assert caught.value.code == code
+    for answer, said in ((Overlong(), "cut-off"), (Empty(), "empty"), (Refusal("no"), "refused")):
+        provider.always(answer)
+        with pytest.raises(FillError) as caught:
+            await backend.fill(Letter, {}, "Letter")
+        assert caught.value.code == f"bae-fill-{said}"
 
 
 async def test_what_a_model_would_answer_by_the_schema_alone_is_valid(
@@ -109,34 +101,20 @@ async def test_the_conversation_is_sent_as_turns(provider: Provider, backend: Ba
     assert spoken == ["user", "assistant", "user"]
 
 
-async def test_the_prompt_holds_instruction_data_and_descriptions_and_no_docstring(
-    provider: Provider, backend: Backend
-) -> None:
-    provider.script(SHIRT)
-    await backend.fill(Outfit, {}, "Outfit", MILD)
-    (request,) = provider.requests
-    assert "You carry out one step of a program." in request.text
-    assert 'Outfit\n\n{"Weather":{"sky":"clear","degrees":21.5}}' in request.text
-    assert "a specific garment" in json.dumps(request.schema)
-    assert "docstring" not in json.dumps(request.body)
-
-
-async def test_the_schema_goes_by_its_own_channel_and_is_not_told_again(
+async def test_a_fill_sends_instruction_data_and_schema_once_and_reports_what_it_used(
     provider: Provider, backend: Backend
 ) -> None:
     provider.script(LINEN)
-    await backend.fill(Wardrobe, {}, "Wardrobe")
+    with metered() as reported:
+        await backend.fill(Wardrobe, {}, "Wardrobe", MILD)
     (request,) = provider.requests
+    assert "You carry out one step of a program." in request.text
+    assert 'Wardrobe\n\n{"Weather":{"sky":"clear","degrees":21.5}}' in request.text
     assert set((request.schema or {})["properties"]) == set(Wardrobe.model_fields)
-    assert "fabric" not in request.text
+    assert "fabric" not in request.text  # the schema has a channel of its own
     assert "what most of it is made of" in json.dumps(request.schema)
     assert "who made it" in json.dumps(request.schema)
-
-
-async def test_what_a_call_used_and_cost_is_reported(provider: Provider, backend: Backend) -> None:
-    provider.script(SHIRT)
-    with metered() as reported:
-        await backend.fill(Outfit, {}, "Outfit", MILD)
+    assert "docstring" not in json.dumps(request.body)
     (used,) = reported
     assert (used.calls, used.attempts) == (1, 1)
     assert used.input_tokens > 0
@@ -165,36 +143,27 @@ async def test_tokens_that_the_provider_had_cached_are_counted_and_cost_less(
     assert second.cost < first.cost
 
 
-async def test_a_rate_limit_is_told_with_the_time_to_wait(provider: Provider, make: Make) -> None:
-    provider.always(Status(429, retry_after=7, message="slow down"))
-    async with make(provider, retries=0) as backend:
-        with pytest.raises(BaeLMError) as raised:
-            await backend.fill(Outfit, {}, "Outfit")
-    error = raised.value
-    assert (error.code, error.status, error.retry_after) == ("bae-lm-rate-limited", 429, 7)
-    assert error.retryable
-    assert "slow down" in str(error)
-    assert len(provider.requests) == 1  # the SDK under it does not ask again by itself
+STATUSES = {
+    401: ("bae-lm-unauthorized", False),
+    404: ("bae-lm-not-found", False),
+    429: ("bae-lm-rate-limited", True),
+    529: ("bae-lm-unavailable", True),
+}
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "retryable"),
-    [
-        (401, "bae-lm-unauthorized", False),
-        (404, "bae-lm-not-found", False),
-        (529, "bae-lm-unavailable", True),
-    ],
-)
-async def test_a_status_tells_whether_asking_again_can_help(
-    provider: Provider, make: Make, status: int, code: str, retryable: bool
+async def test_a_status_tells_whether_asking_again_can_help_and_when(
+    provider: Provider, make: Make
 ) -> None:
-    provider.always(Status(status))
     async with make(provider, retries=0) as backend:
-        with pytest.raises(BaeLMError) as raised:
-            await backend.answer(prompt())
-    found = raised.value
-    assert (found.status, found.code, found.retryable) == (status, code, retryable)
-    assert len(provider.requests) == 1
+        for number, (status, (code, retryable)) in enumerate(STATUSES.items(), 1):
+            wait = 7 if status == 429 else None
+            provider.always(Status(status, retry_after=wait, message="not now"))
+            with pytest.raises(BaeLMError, match="not now") as raised:
+                await backend.answer(prompt())
+            found = raised.value
+            assert (found.status, found.code, found.retryable) == (status, code, retryable)
+            assert found.retry_after == wait
+            assert len(provider.requests) == number  # the SDK does not ask again by itself
 
 
 async def test_a_request_that_failed_is_sent_again(provider: Provider, backend: Backend) -> None:
@@ -206,39 +175,29 @@ async def test_a_request_that_failed_is_sent_again(provider: Provider, backend: 
     assert sum(used.calls for used in reported) == 2
 
 
-@pytest.mark.parametrize("after", [0, 2])
-async def test_a_connection_that_is_cut_is_told_as_such(
-    provider: Provider, make: Make, after: int
+async def test_an_answer_that_breaks_off_or_is_not_json_is_told_as_such(
+    provider: Provider, make: Make
 ) -> None:
-    provider.always(Cut(after=after))
+    faults = {Cut(after=0): "unreachable", Cut(after=2): "unreachable", Malformed(): "unparsable"}
     async with make(provider) as backend:
-        with pytest.raises(BaeLMError) as raised:
-            await backend.answer(prompt())
-    assert raised.value.code == "bae-lm-unreachable"
-    assert raised.value.retryable
+        for fault, code in faults.items():
+            provider.always(fault)
+            with pytest.raises(BaeLMError) as raised:
+                await backend.answer(prompt())
+            assert raised.value.code == f"bae-lm-{code}"
+            assert isinstance(raised.value, BaeParseError) == (code == "unparsable")
+            assert raised.value.retryable
 
 
-@pytest.mark.parametrize("after", [0, 2])
-async def test_an_answer_that_stalls_is_given_up(
-    provider: Provider, make: Make, after: int
-) -> None:
-    provider.always(Stall(after=after))
+async def test_an_answer_that_stalls_is_given_up(provider: Provider, make: Make) -> None:
     async with make(provider, timeout=0.2) as backend:
-        with pytest.raises(BaeLMError) as raised:
-            await backend.answer(prompt())
-        assert raised.value.code == "bae-lm-timeout"
-        assert raised.value.retryable
-        assert "within 0.2 s" in str(raised.value)
+        for after in (0, 2):
+            provider.always(Stall(after=after))
+            with pytest.raises(BaeLMError, match=r"within 0\.2 s") as raised:
+                await backend.answer(prompt())
+            assert raised.value.code == "bae-lm-timeout"
+            assert raised.value.retryable
     await provider.disconnected()
-
-
-async def test_a_body_that_is_not_json_is_told_as_such(provider: Provider, make: Make) -> None:
-    provider.always(Malformed())
-    async with make(provider) as backend:
-        with pytest.raises(BaeParseError) as raised:
-            await backend.answer(prompt())
-    assert raised.value.code == "bae-lm-unparsable"
-    assert raised.value.retryable
 
 
 async def test_nobody_listening_is_told_as_such(make: Make) -> None:
@@ -254,11 +213,11 @@ async def test_nobody_listening_is_told_as_such(make: Make) -> None:
     assert reported == []
 
 
-@wrong_answers
 async def test_a_wrong_answer_is_told_and_asked_for_again(
-    provider: Provider, backend: Backend, wrong: Any, verdict: str
+    provider: Provider, backend: Backend
 ) -> None:
-    assert await told_of_a_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
+    for wrong, verdict in WRONG:
+        assert await told_of_a_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
 
 
 async def test_of_many_fills_at_once_half_are_cancelled_and_the_others_get_their_own_answers(
@@ -281,19 +240,6 @@ async def test_of_many_fills_at_once_half_are_cancelled_and_the_others_get_their
     assert tasks_besides_this() == before
 
 
-async def test_a_fill_cancelled_in_the_middle_of_its_answer_leaves_nothing_open(
-    provider: Provider, make: Make
-) -> None:
-    provider.always(Stall(after=2))
-    async with make(provider) as backend, asyncio.timeout(BOUND):
-        fill = asyncio.create_task(backend.fill(Outfit, {}, "Outfit"))
-        await provider.arrived()
-        fill.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await fill
-        await provider.disconnected()
-
-
 async def test_a_fill_can_be_cancelled_at_any_moment(provider: Provider, make: Make) -> None:
     provider.always(SHIRT)
     async with make(provider) as backend, asyncio.timeout(BOUND):
@@ -305,6 +251,12 @@ async def test_a_fill_can_be_cancelled_at_any_moment(provider: Provider, make: M
             await asyncio.wait([fill])
         assert await backend.fill(Outfit, {}, "Outfit") == Outfit(**SHIRT)
         await provider.idle()
+        provider.always(Stall(after=2))  # in the middle of its answer
+        fill = asyncio.create_task(backend.fill(Outfit, {}, "Outfit"))
+        await provider.arrived()
+        fill.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fill
     await provider.disconnected()
 
 

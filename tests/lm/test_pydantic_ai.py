@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bae import BaeLMError, Node
+from bae import BaeLMError
 from bae.lm import Cached
 from bae.testing import Provider, Status
 from bae.usage import metered
@@ -109,15 +109,12 @@ def test_a_model_by_name_serves_two_loops_at_the_same_time(
     assert len(filled) == 10
 
 
-def test_a_name_that_is_none_is_told_when_the_backend_is_made() -> None:
+def test_a_name_that_is_none_and_a_key_that_is_missing_are_told_when_the_backend_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(BaeLMError, match="Unknown model") as raised:
         PydanticAIBackend("no-such-provider:model")
     assert raised.value.code == "bae-lm-not-found"
-
-
-def test_without_a_key_the_error_names_the_variable_to_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(BaeLMError) as raised:
@@ -192,7 +189,7 @@ async def test_settings_that_are_no_json_cannot_be_cached_and_those_on_time_do_n
     assert timed.settings["model_settings"] == {"seed": 1}
 
 
-async def test_claude_caches_where_its_settings_say_so(
+async def test_claude_caches_where_its_settings_say_so_and_gets_as_a_tool_what_else_does_not_fit(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _environment(monkeypatch, provider.url)
@@ -201,6 +198,9 @@ async def test_claude_caches_where_its_settings_say_so(
     async with PydanticAIBackend(name, model_settings=settings) as backend:
         first = (await backend.answer(asked)).usage
         second = (await backend.answer(asked)).usage
+        for node in (Machine, Prices):
+            await backend.fill(node, {}, node.__name__)
+            assert provider.requests[-1].body["tools"][0]["name"] == node.__name__
     assert first.cached_tokens == 0
     assert 0 < second.cached_tokens <= second.input_tokens == first.input_tokens
     assert (second.cost or 0) < (first.cost or 0)
@@ -217,34 +217,20 @@ async def test_a_closed_schema_is_held_to_strictly_and_one_with_optional_fields_
     assert [each.get("strict") for each in sent] == [True, False, False, False]
 
 
-async def test_a_model_without_structured_output_is_given_a_tool(provider: Provider) -> None:
-    model = gpt(provider, supports_json_schema_output=False)
-    provider.script({"whole": {"name": "a", "parts": [{"name": "b"}]}})
-    async with PydanticAIBackend(model) as backend:
+async def test_a_model_without_structured_output_is_given_a_tool_or_told_in_the_prompt(
+    provider: Provider,
+) -> None:
+    provider.script({"whole": {"name": "a", "parts": [{"name": "b"}]}}, json.dumps(SHIRT))
+    async with PydanticAIBackend(gpt(provider, supports_json_schema_output=False)) as backend:
         machine = await backend.fill(Machine, {}, "Machine")
     assert machine.whole.parts[0].name == "b"
-    body = provider.requests[0].body
-    (tool,) = body["tools"]
-    assert tool["function"]["name"] == "Machine"
-    assert "response_format" not in body
-
-
-async def test_a_model_with_neither_is_told_the_schema_in_the_prompt(provider: Provider) -> None:
-    model = gpt(provider, supports_json_schema_output=False, supports_tools=False)
-    provider.script(json.dumps(SHIRT))
-    async with PydanticAIBackend(model) as backend:
+    neither = gpt(provider, supports_json_schema_output=False, supports_tools=False)
+    async with PydanticAIBackend(neither) as backend:
         assert await backend.fill(Outfit, {}, "Outfit") == Outfit(**SHIRT)
-    assert "a specific garment" in provider.requests[0].text
-
-
-@pytest.mark.parametrize("node", [Machine, Prices])
-async def test_claude_is_given_as_a_tool_what_its_channel_does_not_take(
-    provider: Provider, monkeypatch: pytest.MonkeyPatch, node: type[Node]
-) -> None:
-    _environment(monkeypatch, provider.url)
-    async with PydanticAIBackend("anthropic:claude-sonnet-4-6") as backend:
-        await backend.fill(node, {}, node.__name__)
-    assert provider.requests[0].body["tools"][0]["name"] == node.__name__
+    tool, told = provider.requests
+    assert tool.body["tools"][0]["function"]["name"] == "Machine"
+    assert "response_format" not in tool.body
+    assert "a specific garment" in told.text
 
 
 async def test_the_next_model_of_a_fallback_answers_for_one_that_fails(provider: Provider) -> None:
@@ -290,21 +276,18 @@ async def test_each_failure_tells_whether_asking_again_can_help(
     assert raised.value.retry_after == getattr(failure, "retry_after", None)
 
 
-async def test_an_answer_that_ends_in_an_error_of_the_provider_is_none() -> None:
+async def test_an_answer_that_ends_in_an_error_is_none_and_a_mistake_is_raised() -> None:
     async def fail(messages: Any, info: Any) -> ModelResponse:
         return ModelResponse(parts=[TextPart('{"top"')], finish_reason="error")
+
+    async def divide(messages: Any, info: Any) -> ModelResponse:
+        raise ZeroDivisionError
 
     with pytest.raises(BaeLMError, match="ended its answer with an error") as raised:
         await PydanticAIBackend(FunctionModel(fail)).answer(prompt())
     assert raised.value.retryable
-
-
-async def test_a_mistake_in_what_is_asked_for_is_no_failure_of_the_model() -> None:
-    async def fail(messages: Any, info: Any) -> ModelResponse:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        await PydanticAIBackend(FunctionModel(fail)).answer(prompt())
+        await PydanticAIBackend(FunctionModel(divide)).answer(prompt())
 
 
 async def test_nothing_of_a_question_runs_in_a_thread() -> None:
