@@ -19,19 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bae import BaeLMError, FillError, Graph
 from bae.lm import ClaudeCLIBackend
-from bae.testing import Cut, Provider, Refusal, Stall, Status
+from bae.testing import Cut, Provider, Refusal, Status
 from bae.usage import Attempt, metered
 from bounded import BOUND
 from claude_programs import ROOT, children, dead, living, open_files, real_claude
 from end_node import EndNode
-from http_backends import (
-    SHIRT,
-    Outfit,
-    Weather,
-    letter_after_a_wrong_one,
-    prompt,
-    told_of_a_wrong_answer,
-)
+from http_backends import SHIRT, Outfit, Weather, letter_after_a_wrong_one, prompt
 
 pytest.importorskip("h11")
 pytestmark = [
@@ -84,52 +77,41 @@ def claude(home: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> C
 # --- answers ----------------------------------------------------------------------------------
 
 
-async def test_a_fill_is_one_request_with_the_prompt_the_schema_and_one_tool(
+async def test_a_fill_is_one_request_with_the_prompt_and_one_tool_and_a_wrong_answer_one_more(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
-    provider.script(SHIRT)
-    outfit = await claude.fill(Outfit, {}, "Outfit", Weather(sky="grey", degrees=12))
-    assert (outfit.top, outfit.layers) == ("a blue shirt", 2)
-    (request,) = provider.requests
-    assert request.headers["x-api-key"] == "a key"
-    assert [tool["name"] for tool in request.body["tools"]] == ["StructuredOutput"]
-    assert request.schema == OUTFIT_SCHEMA
-    assert '"sky":"grey"' in request.text
-    assert "You carry out one step of a program." in request.text
-    assert "software engineering" not in request.text
+    wrong = "I would wear a shirt."
+    provider.script(wrong, SHIRT)
+    told: list[Any] = []
+    with metered(told.append):
+        outfit = await claude.fill(Outfit, {}, "Outfit", Weather(sky="grey", degrees=12))
+    assert outfit == Outfit(**SHIRT)
+    for request in provider.requests:
+        assert request.headers["x-api-key"] == "a key"
+        assert [tool["name"] for tool in request.body["tools"]] == ["StructuredOutput"]
+        assert request.schema == OUTFIT_SCHEMA
+        assert '"sky":"grey"' in request.text
+        assert "You carry out one step of a program." in request.text
+        assert "software engineering" not in request.text
+    assert [wrong in request.text for request in provider.requests] == [False, True]
+    judged = [event for event in told if isinstance(event, Attempt)]
+    assert [each.verdict for each in judged] == ["unparsable", "valid"]
+    first, again = (each.usage for each in judged)
+    tokens = [request.tokens for request in provider.requests]
+    assert [first.input_tokens, again.input_tokens] == tokens
+    assert first.cached_tokens == 0 < again.cached_tokens
+    assert min(first.output_tokens, again.output_tokens) > 0
+    assert first.models == (provider.requests[0].model,)
+    assert (first.calls, again.calls) == (1, 1)
+    assert first.cost is not None
+    assert again.cost is not None
+    assert min(first.cost, again.cost) > 0
 
 
 async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     await letter_after_a_wrong_one(provider, claude)
-
-
-async def test_usage_and_cost_are_those_of_the_request(
-    claude: ClaudeCLIBackend, provider: Provider
-) -> None:
-    provider.always(SHIRT)
-    first = await claude.answer(prompt())
-    again = await claude.answer(prompt())
-    tokens = [request.tokens for request in provider.requests]
-    assert [first.usage.input_tokens, again.usage.input_tokens] == tokens
-    assert first.usage.cached_tokens == 0 < again.usage.cached_tokens
-    assert first.usage.output_tokens == again.usage.output_tokens > 0
-    assert first.usage.models == (provider.requests[0].model,)
-    assert first.usage.calls == 1
-    assert first.usage.cost is not None
-    assert again.usage.cost is not None
-    assert first.usage.cost > again.usage.cost > 0
-
-
-async def test_a_wrong_answer_is_asked_again_with_what_was_wrong(
-    claude: ClaudeCLIBackend, provider: Provider
-) -> None:
-    wrong = "I would wear a shirt."
-    assert await told_of_a_wrong_answer(provider, claude, wrong) == ["unparsable", "valid"]
-    first, second = provider.requests
-    assert wrong not in first.text
-    assert wrong in second.text
 
 
 async def test_a_refusal_is_told_in_the_words_of_the_model(
@@ -245,16 +227,24 @@ def secrets(home: Path, tmp_path: Path, temporary: Path, monkeypatch: pytest.Mon
     return project / "inner" / "HUSH-listing.txt"
 
 
-async def test_nothing_of_the_callers_project_and_home_is_sent(
-    claude: ClaudeCLIBackend, provider: Provider, secrets: Path
+def written_in(folder: Path) -> str:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return "\n".join(f"{path}: {path.read_text('utf-8', 'replace')}" for path in files)
+
+
+async def test_nothing_of_the_callers_project_and_home_is_sent_nor_the_prompt_written_there(
+    claude: ClaudeCLIBackend, provider: Provider, secrets: Path, home: Path
 ) -> None:
-    text = f"Outfit: see @{secrets} and @HUSHED/file"
+    text = f"/clear the table: see @{secrets} and @HUSHED/file"  # like a command, too
     await claude.answer(prompt(text=text))
     (request,) = provider.requests
     assert text in request.text
     sent = json.dumps(request.body).replace(json.dumps(text)[1:-1], "")
     assert "HUSH" not in sent
     assert str(secrets.parent) not in sent
+    kept = written_in(home)
+    assert "the table" not in kept
+    assert "bae_claude_" not in kept
 
 
 @pytest.mark.slow
@@ -276,42 +266,20 @@ async def test_the_program_by_itself_would_have_sent_it(
         assert secret in sent
 
 
-def written_in(folder: Path) -> str:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return "\n".join(f"{path}: {path.read_text('utf-8', 'replace')}" for path in files)
-
-
-async def test_a_prompt_like_a_command_is_sent_and_not_written_at_home(
-    claude: ClaudeCLIBackend, provider: Provider, home: Path
-) -> None:
-    await claude.answer(prompt(text="/clear the table"))
-    assert "/clear the table" in provider.requests[0].text
-    kept = written_in(home)
-    assert "the table" not in kept
-    assert "bae_claude_" not in kept
-
-
 # --- failures ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "code", "retryable"),
-    [
-        (Status(429, retry_after=60), "bae-lm-rate-limited", True),
-        (Cut(after=3), "bae-lm-unreachable", True),
-    ],
-    ids=lambda value: repr(value) if isinstance(value, Cut) else str(getattr(value, "code", "")),
-)
 async def test_a_failure_of_the_provider_is_told_after_one_request(
-    claude: ClaudeCLIBackend, provider: Provider, fault: Any, code: str, retryable: bool
+    claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
-    provider.always(fault)
-    with pytest.raises(BaeLMError) as caught:
-        await claude.answer(prompt())
-    error = caught.value
-    assert (error.code, error.retryable) == (code, retryable)
-    assert error.status == getattr(fault, "code", None)
-    assert len(provider.requests) == 1
+    faults = {"rate-limited": Status(429, retry_after=60), "unreachable": Cut(after=3)}
+    for number, (code, fault) in enumerate(faults.items(), 1):
+        provider.always(fault)
+        with pytest.raises(BaeLMError) as caught:
+            await claude.answer(prompt())
+        assert (caught.value.code, caught.value.retryable) == (f"bae-lm-{code}", True)
+        assert caught.value.status == getattr(fault, "code", None)
+        assert len(provider.requests) == number
 
 
 async def test_without_a_login_it_says_how_to_get_one(
@@ -346,32 +314,17 @@ async def test_a_cancelled_call_leaves_no_process_connection_or_file(
     assert open_files() == before
 
 
-async def test_a_call_that_takes_too_long_leaves_nothing_either(
-    claude: ClaudeCLIBackend, provider: Provider
-) -> None:
-    provider.always(Stall(after=2))
-    claude.timeout = 1.0
-    with pytest.raises(BaeLMError) as caught:
-        await claude.answer(prompt())
-    assert caught.value.code == "bae-lm-timeout"
-    assert children() == []
-    await provider.disconnected()
-
-
 # --- the installation -------------------------------------------------------------------------
 
 
-def test_the_script_that_installs_the_program_prints_where_it_is(tmp_path: Path) -> None:
+def test_the_script_that_installs_the_program_prints_where_it_is_and_names_no_host(
+    tmp_path: Path,
+) -> None:
     # One that runs is left as it is, so nothing is fetched here.
     beside = tmp_path / "node_modules" / ".bin"
     beside.mkdir(parents=True)
     (beside / "claude").symlink_to(real_claude())
-    done = subprocess.run(
-        [ROOT / "tools" / "claude_cli.sh", tmp_path], capture_output=True, text=True, check=True
-    )
+    program = ROOT / "tools" / "claude_cli.sh"
+    done = subprocess.run([program, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == str(beside / "claude")
-
-
-def test_the_script_names_no_host() -> None:
-    text = (ROOT / "tools" / "claude_cli.sh").read_text("utf-8")
-    assert not re.search(r"https?:|registry|\.(com|org|net)\b", text)
+    assert not re.search(r"https?:|registry|\.(com|org|net)\b", program.read_text("utf-8"))

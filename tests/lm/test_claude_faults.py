@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bae import BaeLMError, BaeParseError
-from bae.lm import ClaudeCLIBackend, Usage
+from bae.lm import ClaudeCLIBackend, FewShot, Usage
 from bae.lm.backend import Turn
 from bounded import BOUND
 from claude_programs import CALL, calls, children, living, open_files, printing, result, script
@@ -53,51 +53,33 @@ print(json.dumps({"type": "result", "subtype": "success", "is_error": False,
 """
 
 
-async def asked(folder: Path, *, env: dict[str, str] | None = None, **given: Any) -> dict[str, Any]:
-    """What the program sees of a question."""
-    answer = await claude(script(folder, ECHO), env=env).answer(prompt(**given))
-    return answer.value
-
-
 # --- how it is asked --------------------------------------------------------------------------
 
 
-async def test_the_prompt_goes_by_stdin_and_the_schema_as_an_argument(tmp_path: Path) -> None:
-    seen = await asked(tmp_path, turns=(Turn("{}", "top: missing"),))
-    arguments = seen["arguments"]
-    assert seen["given"] == "Outfit\n\nYour answer was:\n{}\n\ntop: missing"
-    assert json.loads(arguments[arguments.index("--json-schema") + 1]) == prompt().schema
-    assert arguments[arguments.index("--system-prompt") + 1] == "Be brief."
-    assert arguments[arguments.index("--model") + 1] == "sonnet"
-    assert "Outfit" not in arguments
-
-
-async def test_it_runs_in_an_empty_directory_and_a_session_of_its_own(tmp_path: Path) -> None:
-    seen = await asked(tmp_path)
-    assert seen["files"] == []
-    assert seen["session"] is True
-    assert seen["cwd"] == seen["env"]["PWD"] != os.getcwd()
-    assert os.path.dirname(seen["cwd"]) == tempfile.gettempdir()
-
-
-async def test_the_users_environment_is_kept_but_not_a_session_that_bae_runs_in(
+async def test_a_question_goes_by_stdin_and_arguments_to_a_program_in_an_empty_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
-    monkeypatch.setenv("CLAUDECODE", "1")
+    monkeypatch.setenv("CLAUDECODE", "1")  # a session that bae runs in
     monkeypatch.setenv("CLAUDE_CODE_MAX_RETRIES", "10")
-    seen = await asked(tmp_path, env={"EXTRA": "given"})
-    assert seen["env"]["ANTHROPIC_API_KEY"] == "a key"
-    assert seen["env"]["HOME"] == os.environ["HOME"]
-    assert seen["env"]["EXTRA"] == "given"
-    assert seen["env"]["CLAUDE_CODE_MAX_RETRIES"] == "0"
-    assert "CLAUDECODE" not in seen["env"]
-
-
-async def test_what_no_argument_can_hold_does_not_stop_a_question(tmp_path: Path) -> None:
-    seen = await asked(tmp_path, system="be\0 brief \ud800", text="a \ud800 surrogate")
-    assert "be brief ?" in seen["arguments"]
-    assert seen["given"] == "a ? surrogate"
+    examples, turns = (FewShot("Hat", "{}"),), (Turn("{}", "top: missing"),)
+    asked = prompt(system="be\0 brief \ud800", text="a \ud800", examples=examples, turns=turns)
+    lm = claude(script(tmp_path, ECHO), env={"EXTRA": "given"})
+    seen = (await lm.answer(asked)).value
+    arguments, env = seen["arguments"], seen["env"]
+    assert seen["given"] == asked.flat().replace("\ud800", "?")
+    assert json.loads(arguments[arguments.index("--json-schema") + 1]) == asked.schema
+    assert arguments[arguments.index("--system-prompt") + 1] == "be brief ?"
+    assert arguments[arguments.index("--model") + 1] == "sonnet"
+    assert not any("a ?" in argument for argument in arguments)
+    assert seen["files"] == []
+    assert seen["session"] is True
+    assert seen["cwd"] == env["PWD"] != os.getcwd()
+    assert os.path.dirname(seen["cwd"]) == tempfile.gettempdir()
+    assert (env["ANTHROPIC_API_KEY"], env["EXTRA"]) == ("a key", "given")
+    assert env["HOME"] == os.environ["HOME"]
+    assert env["CLAUDE_CODE_MAX_RETRIES"] == "0"
+    assert "CLAUDECODE" not in env
 
 
 async def test_a_schema_or_system_part_too_long_for_an_argument_is_told(tmp_path: Path) -> None:
@@ -198,30 +180,27 @@ async def test_a_wrong_answer_is_an_answer(
 # --- what it fails with -----------------------------------------------------------------------
 
 
-async def test_a_program_that_exits_with_an_error_is_quoted_from_the_end(tmp_path: Path) -> None:
-    program = script(
-        tmp_path, "sys.stderr.write('the start ' + 'x' * 5000 + ' the end'); sys.exit(7)"
-    )
-    error = await failure(program)
-    assert error.code == "bae-lm-program-failed"
-    assert "exited with status 7" in error.message
-    assert error.message.endswith("x the end")
+@pytest.mark.parametrize(
+    ("body", "said", "retryable"),
+    [
+        (
+            "sys.stderr.write('the start ' + 'x' * 5000 + ' the end'); sys.exit(7)",
+            "status 7",
+            False,
+        ),
+        ("print(text); sys.exit(2)", "status 2", False),  # its result is not believed
+        ("os.kill(os.getpid(), signal.SIGKILL)", "signal 9", True),
+    ],
+    ids=["words", "result", "killed"],
+)
+async def test_a_program_that_fails_is_quoted_from_the_end(
+    tmp_path: Path, body: str, said: str, retryable: bool
+) -> None:
+    error = await failure(script(tmp_path, body, text=json.dumps(result())))
+    assert (error.code, error.retryable) == ("bae-lm-program-failed", retryable)
+    assert said in error.message
     assert "the start" not in error.message
-    assert not error.retryable
-
-
-async def test_a_result_is_not_believed_when_the_program_then_fails(tmp_path: Path) -> None:
-    program = script(tmp_path, "print(text); sys.exit(2)", text=json.dumps(result()))
-    error = await failure(program)
-    assert error.code == "bae-lm-program-failed"
-    assert "status 2" in error.message
-
-
-async def test_a_program_that_is_killed_may_be_asked_again(tmp_path: Path) -> None:
-    error = await failure(script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)"))
-    assert error.code == "bae-lm-program-failed"
-    assert "signal 9" in error.message
-    assert error.retryable
+    assert error.message.endswith("x the end") == ("the end" in body)
 
 
 @pytest.mark.parametrize(
@@ -357,26 +336,17 @@ async def test_many_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path)
 # --- the backend itself -----------------------------------------------------------------------
 
 
-def test_settings_are_the_given_variables_that_are_no_secrets() -> None:
-    env = {"ANTHROPIC_BASE_URL": "http://x", "ANTHROPIC_API_KEY": "k", "MY_TOKEN": "t"}
-    assert ClaudeCLIBackend(env=env).settings == {"ANTHROPIC_BASE_URL": "http://x"}
-    assert ClaudeCLIBackend().settings == {}
-
-
-def test_passwords_of_the_environment_are_not_in_the_settings() -> None:
+def test_settings_are_the_given_variables_without_secrets() -> None:
     env = {
         "ANTHROPIC_BASE_URL": "https://me:hidden@gateway.test/v1?api_key=hidden&region=eu",
-        "ANTHROPIC_CUSTOM_HEADERS": "x-secret: hidden",
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "500",
-        "GOOGLE_CREDENTIALS": "hidden",
-        "HTTPS_PROXY": "http://me:hidden@proxy.test",
-        "PGPASS": "hidden",
-        "X_AUTH": "hidden",
+        **dict.fromkeys(("ANTHROPIC_API_KEY", "MY_TOKEN", "HTTPS_PROXY"), "hidden"),
     }
     assert ClaudeCLIBackend(env=env).settings == {
         "ANTHROPIC_BASE_URL": "https://gateway.test/v1?api_key=&region=eu",
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "500",
     }
+    assert ClaudeCLIBackend().settings == {}
 
 
 KEY = "sk-ant-very-secret-0123456789"

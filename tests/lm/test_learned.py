@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +32,6 @@ from bae.lm.policies.cache import cache_key
 from bae.lm.prompts import fill_prompt
 from bae.testing import Provider, Received
 from bounded import BOUND
-from claude_programs import real_claude
 from end_node import EndNode
 from http_backends import SHIRT, WIRES, AskBack, Outfit, Weather
 
@@ -380,20 +378,3 @@ async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
     assert fresh == [("user", f"AskBack\n\n{ASKED}")]
     context = '{"context":{"sky":"grey"}}'
     assert own == [("user", f"Choose what comes next.{OPTIONS}\n\n{context}")]
-
-
-@pytest.mark.once
-async def test_the_claude_program_is_told_the_examples_before_the_question(
-    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    from bae.lm import ClaudeCLIBackend
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-    backend = ClaudeCLIBackend(executable=real_claude(), timeout=BOUND, retries=0)
-    provider.script(SHIRT)
-    await WithPrompts(backend, FILL).fill(Outfit, {}, "Outfit", GREY)
-    text = provider.requests[0].text
-    places = [text.index(said) for said in FILL_SAID[:4]] + [text.rindex(FILL_SAID[4])]
-    assert places == sorted(places)
