@@ -46,6 +46,11 @@ class ToyBackend(Backend):
         """How many requests there were."""
         return len(self.prompts)
 
+    @property
+    def said(self) -> list[list[str]]:
+        """The texts of every conversation."""
+        return [[each["content"] for each in prompt.messages()] for prompt in self.prompts]
+
 
 def choose(name: Any) -> dict[str, Any]:
     """The answer that chooses, where nothing can be filled with it."""

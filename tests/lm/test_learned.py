@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from bae import BaeLMError, BudgetError, Graph, Usage
+from bae import BaeLMError, BudgetError, Graph
 from bae.journal import AnswerJudged, MemoryJournal
 from bae.lm import (
-    Answer,
-    Backend,
     Budget,
     Cached,
     FewShot,
@@ -34,6 +32,7 @@ from bae.testing import Provider, Received
 from bounded import BOUND
 from end_node import EndNode
 from http_backends import SHIRT, WIRES, AskBack, Outfit, Weather
+from toy_backend import ToyBackend
 
 GREY = Weather(sky="grey", degrees=12)
 COLD = {"Weather": {"sky": "clear", "degrees": -4.0}}
@@ -75,33 +74,6 @@ CHOICE_SAID = [
 graph = Graph(start=Weather)
 
 
-class Model(Backend):
-    """Answers from a list, or always the same, and keeps the prompts."""
-
-    model = "stand-in"
-
-    def __init__(self, *answers: Any, always: Any = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.first_wait = 0.0
-        self.prompts: list[Prompt] = []
-        self._answers = list(answers)
-        self._always = always
-
-    async def answer(self, prompt: Prompt) -> Answer:
-        self.prompts.append(prompt)
-        answer = self._answers.pop(0) if self._answers else self._always
-        if isinstance(answer, Exception):
-            raise answer
-        return Answer(json.dumps(answer), Usage(calls=1))
-
-    def least_cost(self, usage: Usage) -> float | None:
-        return 0.0
-
-    @property
-    def said(self) -> list[list[str]]:
-        return [[each["content"] for each in prompt.messages()] for prompt in self.prompts]
-
-
 def plain_fill() -> Prompt:
     return fill_prompt(Outfit, ("top", "layers"), {}, "Outfit", GREY)
 
@@ -133,7 +105,7 @@ def test_a_prompt_has_its_examples_before_the_question_and_the_turns_after_it():
 
 
 async def test_a_fill_is_asked_with_the_instruction_and_the_examples_of_its_lesson():
-    model = Model(SHIRT)
+    model = ToyBackend(SHIRT)
     lm = WithPrompts(model, FILL)
     assert await lm.fill(Outfit, {}, "Outfit", GREY) == Outfit(top="a blue shirt", layers=2)
     assert model.said == [FILL_SAID]
@@ -141,7 +113,7 @@ async def test_a_fill_is_asked_with_the_instruction_and_the_examples_of_its_less
 
 
 async def test_a_wrong_answer_is_asked_for_again_with_the_examples_still_there():
-    model = Model({"top": "a coat", "layers": 9}, {"layers": 3})
+    model = ToyBackend({"top": "a coat", "layers": 9}, {"layers": 3})
     lm = WithPrompts(model, FILL)
     assert (await lm.fill(Outfit, {}, "Outfit", GREY)).layers == 3
     again = model.said[1]
@@ -151,7 +123,7 @@ async def test_a_wrong_answer_is_asked_for_again_with_the_examples_still_there()
 
 
 async def test_a_taught_choice_is_asked_by_itself_and_so_is_the_fill_after_it():
-    model = Model({"choice": "Outfit"}, SHIRT)
+    model = ToyBackend({"choice": "Outfit"}, SHIRT)
     lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     result = await graph.arun(GREY, lm)
     assert result.result == Outfit(top="a blue shirt", layers=2)
@@ -160,14 +132,14 @@ async def test_a_taught_choice_is_asked_by_itself_and_so_is_the_fill_after_it():
 
 
 async def test_examples_that_choose_what_is_not_offered_are_not_shown():
-    model = Model({"choice": "Outfit"})
+    model = ToyBackend({"choice": "Outfit"})
     lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     await lm.route(GREY, (Outfit, type(None)))
     assert [len(said) for said in model.said] == [3]
 
 
 async def test_what_a_body_asks_in_its_own_words_is_asked_in_them():
-    model = Model(SHIRT, {"choice": "Outfit"})
+    model = ToyBackend(SHIRT, {"choice": "Outfit"})
     lm = WithPrompts(model, BOTH)
     await lm.fill(Outfit, {}, "Something for a wedding", GREY)
     await lm.choose_type((Outfit, AskBack), {"sky": "grey"})
@@ -180,7 +152,7 @@ async def test_a_lesson_for_a_class_that_is_not_in_the_graph_and_an_empty_one_ch
         text: str
 
     answer = {"answer": {"choice": "Outfit", "fields": SHIRT}}
-    model, plain = Model(answer), Model(answer)
+    model, plain = ToyBackend(answer), ToyBackend(answer)
     prompts = {
         Elsewhere: NodePrompts(fill=DRESS),
         Outfit: NodePrompts(fill=LearnedPrompt()),
@@ -196,7 +168,7 @@ async def test_a_lesson_for_a_class_that_is_not_in_the_graph_and_an_empty_one_ch
 
 async def test_a_question_counts_once_however_often_it_is_sent_and_asked_again():
     busy = BaeLMError("the provider is busy", retryable=True)
-    model = Model(
+    model = ToyBackend(
         *({"choice": "nowhere"}, {"choice": "Outfit"}, busy, {"top": "a coat"}, {"layers": 1}),
         {"question": "?"},
     )
@@ -209,7 +181,7 @@ async def test_a_question_counts_once_however_often_it_is_sent_and_asked_again()
 
 
 def test_the_lessons_are_part_of_the_settings_and_of_cache_keys():
-    model, prompt = Model(), plain_fill()
+    model, prompt = ToyBackend(), plain_fill()
     other = {Outfit: NodePrompts(fill=LearnedPrompt(DRESS.instruction, DRESS.examples[:1]))}
     keys = {
         cache_key(lm, prompt) for lm in (model, WithPrompts(model, FILL), WithPrompts(model, other))
@@ -222,7 +194,7 @@ def test_the_lessons_are_part_of_the_settings_and_of_cache_keys():
 
 async def test_a_cache_outside_or_inside_takes_no_answer_of_other_lessons():
     store = MemoryCache()
-    model = Model({"top": "plain", "layers": 1}, {"top": "taught", "layers": 1}, always=SHIRT)
+    model = ToyBackend({"top": "plain", "layers": 1}, {"top": "taught", "layers": 1}, SHIRT)
     tops: list[str] = []
     for lm in (
         Cached(model, store),
@@ -238,7 +210,7 @@ async def test_a_cache_outside_or_inside_takes_no_answer_of_other_lessons():
 
 
 async def test_a_budget_counts_the_examples_before_they_are_sent():
-    model = Model(always=SHIRT)
+    model = ToyBackend(lambda prompt: SHIRT)
     room = estimated_tokens(plain_fill()) + 20
     long = LearnedPrompt("Dress.", (PromptExample({"Weather": {"sky": "s" * 4000}}, SHIRT),))
     with Budget(tokens=room):
@@ -253,7 +225,7 @@ async def test_a_budget_counts_the_examples_before_they_are_sent():
 
 async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_the_graph():
     journal = MemoryJournal()
-    model = Model({"choice": "Outfit"}, {"top": "a coat", "layers": 9}, {"layers": 3})
+    model = ToyBackend({"choice": "Outfit"}, {"top": "a coat", "layers": 9}, {"layers": 3})
     lm = WithPrompts(model, BOTH)
     told = await graph.arun(GREY, lm, journal=journal, run_id="one")
     asked = [each.attempt.asked for each in told.journal if isinstance(each, AnswerJudged)]
@@ -280,7 +252,7 @@ async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_t
 )
 def test_what_is_no_prompt_is_refused_by_name(prompts: Any, error: type[Exception], said: str):
     with pytest.raises(error, match=said):
-        WithPrompts(Model(), prompts)
+        WithPrompts(ToyBackend(), prompts)
 
 
 def test_an_example_that_is_no_json_is_refused_when_it_is_made():

@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 
-from bae import Dep, Graph, Node, NodeConfig, Usage
+from bae import Dep, Graph, Node, NodeConfig
 from bae.lm import (
-    Answer,
-    Backend,
     Budget,
     Cached,
     LearnedPrompt,
     MemoryCache,
     NodePrompts,
-    Prompt,
     PromptExample,
     Retry,
     WithPrompts,
 )
 from bae.testing import ScriptedLM
 from end_node import EndNode
+from toy_backend import ToyBackend, route
 
-
-class Model(Backend):
-    """Answers by the name of what is asked for, and keeps the prompts."""
-
-    model = "stand-in"
-
-    def __init__(self, **answers: Any) -> None:
-        super().__init__()
-        self.prompts: list[Prompt] = []
-        self._answers = answers
-
-    async def answer(self, prompt: Prompt) -> Answer:
-        self.prompts.append(prompt)
-        return Answer(json.dumps(self._answers[prompt.name]), Usage(calls=1))
-
-    @property
-    def said(self) -> list[list[str]]:
-        return [[each["content"] for each in prompt.messages()] for prompt in self.prompts]
-
-
-pinned = Model(Hat={"colour": "red"})
+pinned = ToyBackend(lambda prompt: {"colour": "red"})
 script = ScriptedLM({"Note": lambda asked: {"said": "by a script"}})
 
 
@@ -90,7 +67,7 @@ HAT_SAID = ['A hat.\n\n{"Start":{}}', '{"colour": "grey"}', 'A hat.\n\n{"Start":
 
 async def test_an_lm_that_is_pinned_is_asked_with_the_lessons_and_counted():
     pinned.prompts.clear()
-    taught = WithPrompts(Model(), LESSONS)
+    taught = WithPrompts(ToyBackend(), LESSONS)
 
     await Graph(start=Start).arun(Start(), taught)
 
@@ -100,7 +77,7 @@ async def test_an_lm_that_is_pinned_is_asked_with_the_lessons_and_counted():
 
 async def test_it_is_so_in_graphs_inside_and_under_other_policies_and_budgets():
     pinned.prompts.clear()
-    model = Model(Wardrobe={"size": 3})
+    model = ToyBackend({"size": 3})
     taught = WithPrompts(model, LESSONS)
     lm = Cached(Retry(taught), MemoryCache())
 
@@ -115,7 +92,7 @@ async def test_it_is_so_in_graphs_inside_and_under_other_policies_and_budgets():
 
 
 def test_a_pinned_lm_is_the_same_each_time_and_itself_where_nothing_is_learned_for_it():
-    model, other = Model(), Model()
+    model, other = ToyBackend(), ToyBackend()
     taught = WithPrompts(model, LESSONS)
 
     assert taught.pinned(other) is taught.pinned(other)
@@ -146,10 +123,7 @@ async def test_a_graph_that_asks_pinned_lms_alone_is_taught_without_any_other(
     assert lm.get_stats() == {"optimized": 1, "naive": 0}
 
 
-both = Model(
-    Choice={"answer": {"choice": "Left", "fields": {"steps": 3}}},
-    Left={"steps": 2},
-)
+both = ToyBackend(lambda prompt: route("Left", steps=3))
 
 
 class Crossing(Node):
@@ -173,7 +147,7 @@ async def test_nodes_that_share_a_pinned_lm_are_still_chosen_and_filled_in_one_c
     plain = await Graph(start=Crossing).arun(Crossing())
     (before,) = both.prompts
 
-    result = await Graph(start=Crossing).arun(Crossing(), WithPrompts(Model(), LESSONS))
+    result = await Graph(start=Crossing).arun(Crossing(), WithPrompts(ToyBackend(), LESSONS))
 
     assert both.prompts == [before] * 2
     assert result.trace == plain.trace

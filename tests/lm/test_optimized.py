@@ -92,15 +92,7 @@ async def test_the_optimized_predictor_asks_with_its_instructions_and_examples(
     ]
 
 
-async def test_a_class_without_an_optimized_predictor_gets_a_fresh_one(
-    provider: Provider, backend: OptimizedLM
-) -> None:
-    provider.script({"question": "where to?"})
-    assert await backend.fill(AskBack, {}, "AskBack", UP) == AskBack(question="where to?")
-    assert said_in(provider.requests[0]) == ['AskBack\n\n{"Waking":{"message":"just got up"}}']
-
-
-async def test_fills_are_counted_once_each_by_the_predictor_they_went_through(
+async def test_only_what_was_wrong_is_asked_for_again_and_each_fill_counts_once(
     provider: Provider, backend: OptimizedLM
 ) -> None:
     assert backend.get_stats() == {"optimized": 0, "naive": 0}
@@ -112,23 +104,17 @@ async def test_fills_are_counted_once_each_by_the_predictor_they_went_through(
         {"choice": "AskBack"},  # a choice is no fill
         {"question": "where to?"},
     )
+    assert (await backend.fill(Outfit, RESOLVED, "Outfit", UP)).layers == 3
     await backend.fill(Outfit, RESOLVED, "Outfit", UP)
-    await backend.fill(Outfit, RESOLVED, "Outfit", UP)
-    await backend.decide(UP)
+    assert await backend.decide(UP) == AskBack(question="where to?")
     provider.assert_complete()
     assert backend.get_stats() == {"optimized": 2, "naive": 1}
-
-
-async def test_only_what_was_wrong_is_asked_for_again_and_the_examples_stay(
-    provider: Provider, backend: OptimizedLM
-) -> None:
-    provider.script({"top": "a coat", "layers": 9}, {"layers": 3})
-    assert (await backend.fill(Outfit, RESOLVED, "Outfit", UP)).layers == 3
-    second = provider.requests[1]
-    assert set((second.schema or {})["properties"]) == {"layers"}
-    said = said_in(second)
+    again, fresh = provider.requests[1], provider.requests[-1]
+    assert set((again.schema or {})["properties"]) == {"layers"}
+    said = said_in(again)
     assert said[1] == '{"top": "a parka", "layers": 4}'
     assert "layers: Input should be less than or equal to 5" in said[-1]
+    assert said_in(fresh) == ['AskBack\n\n{"Waking":{"message":"just got up"}}']
 
 
 async def test_a_chain_of_thought_is_asked_for_with_its_reasoning(provider: Provider) -> None:
@@ -144,21 +130,15 @@ async def test_a_chain_of_thought_is_asked_for_with_its_reasoning(provider: Prov
     assert list((second.schema or {})["properties"]) == ["reasoning", "top"]
 
 
-async def test_a_predictor_that_is_changed_later_changes_nothing(provider: Provider) -> None:
-    predictor = optimized()
-    async with ask(provider, {Outfit: predictor}) as backend:
-        predictor.demos.clear()
-        await backend.fill(Outfit, RESOLVED, "Outfit", UP)
-    assert "a parka" in provider.requests[0].text
-
-
-async def test_the_lm_that_is_given_is_asked_and_not_the_one_a_predictor_has(
+async def test_a_predictor_is_copied_and_the_lm_that_is_given_is_asked_in_place_of_its_own(
     provider: Provider,
 ) -> None:
     predictor = optimized()
     predictor.lm = dspy.LM("openai/pinned", api_base=f"{provider.url}/v1", api_key="k", cache=False)
     async with ask(provider, {Outfit: predictor}) as backend:
+        predictor.demos.clear()
         await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    assert "a parka" in provider.requests[0].text
     with dspy.context(lm=None):
         await OptimizedLM({Outfit: predictor}).fill(Outfit, RESOLVED, "Outfit", UP)
     await predictor.lm.aclose()

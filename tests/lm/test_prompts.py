@@ -30,8 +30,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 import bae
 from bae import BaeLMError, Dep, Graph, Node, Recall
-from bae.lm import Prompt, Turn
-from bae.lm.backend import Question
+from bae.lm import Prompt
 from bae.lm.prompts import fill_prompt
 from end_node import EndNode
 from toy_backend import ToyBackend, choose
@@ -110,32 +109,6 @@ def test_the_name_of_the_schema_is_one_that_every_provider_takes(name: str):
     target = type(name, (Out,), {"__module__": __name__})
 
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", fill_prompt(target, ("text",), {}, "", None).name)
-
-
-# The conversation
-
-
-QUESTION = Question()
-
-
-def test_wrong_answers_follow_as_turns_of_a_conversation():
-    prompt = Prompt("s", "t", {}, "n", QUESTION, (Turn("one", "no"), Turn("", "still no")))
-
-    assert prompt.messages() == [
-        {"role": "user", "content": "t"},
-        {"role": "assistant", "content": "one"},
-        {"role": "user", "content": "no"},
-        {"role": "assistant", "content": "(no answer)"},
-        {"role": "user", "content": "still no"},
-    ]
-
-
-def test_a_conversation_can_be_had_as_one_text():
-    prompt = Prompt("s", "t", {}, "n", QUESTION, (Turn("one", "no"), Turn("", "still no")))
-
-    assert prompt.flat() == (
-        "t\n\nYour answer was:\none\n\nno\n\nYour answer was:\n(no answer)\n\nstill no"
-    )
 
 
 # What is not for the model
