@@ -22,7 +22,7 @@ from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
 from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, run, settled
-from toy_backend import ToyBackend
+from toy_backend import FourMethods, ToyBackend
 
 CHEAP = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01)
 
@@ -68,7 +68,7 @@ REPORTED = st.builds(
 )
 
 
-class Reporting(LM):
+class Reporting(FourMethods):
     """An LM that is no backend, and reports what it is told to."""
 
     def __init__(self, usages: list[Usage]) -> None:
@@ -79,15 +79,6 @@ class Reporting(LM):
         self.calls += 1
         report(self.usages[self.calls % len(self.usages)])
         return target(text="this")
-
-    async def make(self, node: Any, target: Any) -> Any:
-        return await self.fill(target)
-
-    async def choose_type(self, types: Any, context: Any) -> Any:
-        return types[0]
-
-    async def decide(self, node: Any) -> Any:
-        return None
 
 
 class Answering(Paid):
@@ -174,7 +165,7 @@ async def test_a_call_too_many_is_not_sent():
     assert str(error).startswith("[bae-budget-spent] triage: 2 of 2 calls spent\n")
 
 
-async def test_a_prompt_that_does_not_fit_the_tokens_left_is_not_sent():
+async def test_a_prompt_that_does_not_fit_what_is_left_is_not_sent_and_the_last_may_go_past_it():
     inner = Paid()
     budget = Budget(tokens=100)
     lm = Budgeted(inner, budget)
@@ -182,20 +173,15 @@ async def test_a_prompt_that_does_not_fit_the_tokens_left_is_not_sent():
     assert (budget.usage.tokens, budget.remaining.tokens) == (40, 60)
     with pytest.raises(BudgetError, match=r"40 of 100 tokens spent, and this request is about \d"):
         await lm.answer(prompt("x" * 4 * 60))
+    inner.usage = Usage(calls=1, output_tokens=5000)
     await lm.answer(prompt())
+    assert (budget.usage.tokens, budget.remaining.tokens) == (5040, 0)
+    with pytest.raises(BudgetError, match="5040 of 100 tokens"):
+        await lm.answer(prompt())
     assert inner.calls == 2
 
 
-async def test_the_last_request_may_go_past_the_tokens_and_the_next_is_refused():
-    budget = Budget(tokens=100)
-    lm = Budgeted(Paid(Usage(calls=1, output_tokens=5000)), budget)
-    await lm.answer(prompt())
-    assert (budget.usage.tokens, budget.remaining.tokens) == (5000, 0)
-    with pytest.raises(BudgetError, match="5000 of 100 tokens"):
-        await lm.answer(prompt())
-
-
-async def test_money_that_is_spent_is_spent():
+async def test_money_that_is_spent_is_spent_and_a_prompt_that_costs_more_than_is_left_not_sent():
     inner = Paid()
     lm = Budgeted(inner, Budget(cost=0.02))
     for _ in range(2):
@@ -204,13 +190,10 @@ async def test_money_that_is_spent_is_spent():
         await lm.answer(prompt())
     assert caught.value.limit == "cost"
     assert inner.calls == 2
-
-
-async def test_a_prompt_that_alone_costs_more_than_is_left_is_not_sent():
-    inner = Dear()
+    priced = Priced(REPLY)
     with pytest.raises(BudgetError, match="costs"):
-        await Budgeted(inner, Budget(cost=0.05)).answer(prompt("x" * 4000))
-    assert inner.calls == 0
+        await Budgeted(priced, Budget(cost=0.05)).answer(prompt("x" * 4000))
+    assert priced.calls == 0
 
 
 async def test_time_that_is_over_is_over():
@@ -252,34 +235,23 @@ async def test_calls_that_fail_count():
     budget = Budget(calls=2)
     toy = ToyBackend(lambda _: busy(), retries=5)
     with budget, pytest.raises(BudgetError) as caught:
-        await retrying_run(toy)
+        await graph.arun(Ask(), Retry(toy, retries=5, sleep=at_once))
     assert toy.calls == 2
     assert "the provider is busy" in caught.value.__notes__[0]
     assert budget.usage.calls == 2
 
 
-async def retrying_run(lm: Any) -> Any:
-    return await graph.arun(Ask(), Retry(lm, retries=5, sleep=at_once))
-
-
-class Dear(Paid):
+class Priced(ToyBackend):
     """Ten cents for a thousand tokens."""
 
     def least_cost(self, usage: Usage) -> float | None:
         return usage.tokens / 10_000
 
 
-class Late(Dear):
-    """Answers nothing, as nobody waits long enough."""
-
-    async def answer(self, prompt: Prompt) -> Answer:
-        self.calls += 1
-        raise BaeLMError("it did not answer", code="bae-lm-timeout", retryable=True)
-
-
 @pytest.mark.parametrize("limits", [{"cost": 0.06}, {"tokens": 600}], ids=str)
 async def test_requests_that_are_given_up_use_up_a_budget(limits: dict[str, Any]):
-    late = Late()
+    given_up = BaeLMError("it did not answer", code="bae-lm-timeout", retryable=True)
+    late = Priced(lambda _: given_up)
     budget = Budget(**limits)
     with budget, pytest.raises(BudgetError) as caught:
         await Retry(late, retries=1000, sleep=at_once).make(Ask(text="x" * 100), Reply)
@@ -308,14 +280,9 @@ async def test_a_request_that_failed_is_charged_what_it_is_known_to_have_used(
 ):
     budget = Budget(cost=1, tokens=1000)
     with pytest.raises(BaeLMError):
-        await Budgeted(ToyBackendWithPrice(error), budget).answer(prompt())
+        await Budgeted(Priced(error), budget).answer(prompt())
     used = budget.usage
     assert (used.calls, used.tokens, used.cost) == charged
-
-
-class ToyBackendWithPrice(ToyBackend):
-    def least_cost(self, usage: Usage) -> float | None:
-        return 0.001 * usage.tokens
 
 
 async def test_a_cost_nobody_knows_stays_unknown_where_cost_is_not_limited():
@@ -475,22 +442,20 @@ def test_a_block_around_a_run_that_is_not_async_counts_too():
     assert budget.usage.calls == 1
 
 
-async def test_blocks_nest_and_a_call_is_charged_to_all_of_them():
+async def test_blocks_nest_and_a_call_is_charged_once_to_each_of_them():
     with Budget(calls=10, scope="outer") as outer:
         with Budget(calls=1, scope="inner") as inner:
             await graph.arun(Ask(), Paid())
             with pytest.raises(BudgetError, match="inner: 1 of 1 call") as caught:
                 await graph.arun(Ask(), Paid())
             assert caught.value.budget is inner
-        await graph.arun(Ask(), Paid())
+        with outer:
+            await graph.arun(Ask(), Budgeted(Budgeted(Paid(), outer), Budget(within=outer)))
     assert (inner.usage.calls, outer.usage.calls) == (1, 2)
-
-
-async def test_what_the_outer_budget_refuses_takes_nothing_of_the_inner():
     inner = Budget(calls=5)
     with Budget(calls=0, scope="outer"), inner, pytest.raises(BudgetError, match="outer"):
         await graph.arun(Ask(), Paid())
-    assert inner.remaining.calls == 5
+    assert inner.remaining.calls == 5  # what the outer one refuses takes nothing of it
 
 
 async def test_a_budget_within_another_is_charged_to_both():
@@ -501,15 +466,6 @@ async def test_a_budget_within_another_is_charged_to_both():
     assert [part.usage.calls for part in parts] == [2, 1]
     with pytest.raises(BudgetError, match="whole: 3 of 3"):
         await Budgeted(Paid(), parts[1]).answer(prompt())
-
-
-async def test_a_budget_that_is_around_a_call_twice_is_charged_once():
-    budget = Budget(calls=10)
-    with budget:
-        await graph.arun(Ask(), Budgeted(Budgeted(Paid(), budget), Budget(within=budget)))
-        with budget:
-            await graph.arun(Ask(), Paid())
-    assert budget.usage.calls == 2
 
 
 async def test_a_quiet_budget_swallows_its_own_error_and_no_other():

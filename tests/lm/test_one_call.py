@@ -425,20 +425,6 @@ async def test_a_choice_outside_is_asked_again_whole(outside: Any):
     assert caught.value.code == "bae-choice-outside"
 
 
-async def test_decide_in_a_written_body_takes_one_call_and_its_usage_is_the_bodys():
-    class Body(Node):
-        async def __call__(self, lm: LM) -> Conclude | None:
-            return await lm.decide(self)
-
-    lm = ToyBackend(route("Conclude", text="so"))
-    result = await run(Body(), lm)
-
-    assert result.trace[-1] == Conclude(text="so")
-    assert [type(record) for record in result.journal.of(LMUsed)] == [LMUsed]
-    assert result.usage.calls == lm.calls == 1
-    assert result.journal.of(ChoiceStarted) == []
-
-
 # LMs with ways of their own
 
 

@@ -37,7 +37,7 @@ from bounded import BOUND
 from end_node import EndNode
 from naming import shown
 from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, settled
-from toy_backend import ToyBackend, choose, route
+from toy_backend import FourMethods, ToyBackend, choose, route
 
 WRAPS: dict[str, Callable[[Any], Policy]] = {
     "Retry": lambda lm: Retry(lm, sleep=at_once),
@@ -219,7 +219,7 @@ async def test_a_policy_of_your_own_is_one_method():
 # --- LMs that are no backends -------------------------------------------------------------------
 
 
-class Mine:
+class Mine(FourMethods):
     """An LM written by hand, which reports nothing."""
 
     def __init__(self, chosen: Any = None, filled: Any = None) -> None:
@@ -230,12 +230,6 @@ class Mine:
 
     async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
         return self.filled
-
-    async def make(self, node: Node, target: Any) -> Any:
-        raise AssertionError("a run does not ask this")
-
-    async def decide(self, node: Node) -> Any:
-        raise AssertionError("a run does not ask this")
 
 
 async def test_an_lm_that_reports_nothing_was_asked_all_the_same():

@@ -143,20 +143,16 @@ def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
     assert "scripted:FILE.json" in error.fix
 
 
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
+def test_a_name_that_lacks_its_model_says_how_it_is_written():
+    for name, form in (
         ("openai", "openai:MODEL"),
         ("openai:", "openai:MODEL"),
         ("pydantic-ai", "pydantic-ai:PROVIDER:MODEL"),
         ("scripted", "scripted:FILE.json"),
-    ],
-)
-def test_a_name_that_lacks_its_model_says_how_it_is_written(name: str, form: str):
-    with pytest.raises(BaeLMError) as caught:
-        resolve(name)
-
-    assert (caught.value.code, caught.value.fix) == ("bae-lm-unknown-name", f"write {form}")
+    ):
+        with pytest.raises(BaeLMError) as caught:
+            resolve(name)
+        assert (caught.value.code, caught.value.fix) == ("bae-lm-unknown-name", f"write {form}")
 
 
 @pytest.mark.parametrize(
@@ -218,12 +214,6 @@ def script(path: Path, *answers: Any) -> str:
     return f"scripted:{path}"
 
 
-async def test_a_script_is_named_by_its_file_and_fresh_in_each_run(tmp_path: Path):
-    name = script(tmp_path / "script.json", {"text": "from a file"})
-    for _ in range(2):
-        assert (await run(Ask(), name)).trace[-1].text == "from a file"
-
-
 async def test_a_script_that_is_pinned_goes_on_through_a_run_and_is_fresh_in_the_next(
     tmp_path: Path,
 ):
@@ -258,39 +248,37 @@ def make_lm():
 """
 
 
-@pytest.mark.parametrize("name", ["{at}/own_lms.py:make_lm", "{at}/own_lms.py:lm", "own_lms:lm"])
-async def test_an_lm_of_your_own_is_named_by_its_file_or_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-):
+@pytest.fixture
+def own_lms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "own_lms.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "own_lms", raising=False)
-    result = await run(Ask(), f"python:{name.format(at=tmp_path)}")
-    assert result.trace[-1].text == "mine"
+    yield tmp_path
     monkeypatch.delitem(sys.modules, "own_lms", raising=False)
 
 
+@pytest.mark.parametrize("name", ["{at}/own_lms.py:make_lm", "{at}/own_lms.py:lm", "own_lms:lm"])
+async def test_an_lm_of_your_own_is_named_by_its_file_or_module(own_lms: Path, name: str):
+    result = await run(Ask(), f"python:{name.format(at=own_lms)}")
+    assert result.trace[-1].text == "mine"
+
+
+@pytest.mark.usefixtures("own_lms")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("python:nowhere.py:lm", "cannot be made"),
-        ("python:nowhere_at_all:lm", "cannot be made"),
-        ("python:own_lms.py:missing", "cannot be made"),
-        ("python:own_lms.py:number", "is no LM"),
-        ("python:own_lms.py", "names no LM"),
+        ("nowhere.py:lm", "cannot be made"),
+        ("nowhere_at_all:lm", "cannot be made"),
+        ("own_lms.py:missing", "cannot be made"),
+        ("own_lms.py:number", "is no LM"),
+        ("own_lms.py", "names no LM"),
     ],
 )
-def test_what_is_no_lm_of_yours_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
-):
-    (tmp_path / "own_lms.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_what_is_no_lm_of_yours_is_refused(name: str, said: str):
     with pytest.raises(BaeLMError, match=said) as caught:
-        resolve(name)
+        resolve(f"python:{name}")
     assert caught.value.code == "bae-lm-unknown-name"
-    sys.modules.pop("own_lms", None)
 
 
 # What a graph says of what is pinned
@@ -341,12 +329,6 @@ async def test_the_variable_names_the_lm_of_runs_that_are_given_none(bare: pytes
 
     assert (await run(Ask())).trace[-1].text == "ClaudeCLIBackend"
     assert registry.cached_lm("claude-cli:sonnet").made_with == (("sonnet",), {})  # type: ignore[attr-defined]
-
-
-@pytest.mark.usefixtures("stand_ins")
-async def test_an_lm_that_is_given_comes_before_the_variable(bare: pytest.MonkeyPatch):
-    bare.setenv("BAE_LM", "claude-cli")
-
     assert (await run(Ask(), "local")).trace[-1].text == "LocalBackend"
     assert (await run(Ask(), ToyBackend({"text": "mine"}))).trace[-1].text == "mine"
 

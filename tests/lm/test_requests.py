@@ -71,25 +71,7 @@ async def test_a_request_that_failed_cost_nothing_only_where_that_is_sure(
     assert one == Usage(calls=1, cost=cost, seconds=one.seconds, models=("toy",))
 
 
-async def test_a_request_that_is_cancelled_was_sent_and_nobody_knows_what_it_cost():
-    asked = asyncio.Event()
-
-    class Slow(ToyBackend):
-        async def answer(self, prompt: Prompt) -> Answer:
-            asked.set()
-            return await asyncio.Event().wait()  # type: ignore[return-value]
-
-    with metered() as used:
-        making = asyncio.create_task(Slow().make(Ask(), Found))
-    async with asyncio.timeout(BOUND):
-        await asked.wait()
-        making.cancel()
-        await asyncio.wait([making])
-    (one,) = used
-    assert one == Usage(calls=1, cost=None, seconds=one.seconds, models=("toy",))
-
-
-@pytest.mark.parametrize("retries", [0, 1, 3])
+@pytest.mark.parametrize("retries", [0, 3])
 async def test_retries_says_how_many_more_requests_there_may_be(retries: int):
     lm = ToyBackend(lambda prompt: failure(retryable=True), retries=retries)
     with pytest.raises(BaeLMError) as caught:
@@ -140,13 +122,9 @@ async def test_what_a_fill_used_is_in_its_record_and_in_the_sum():
     each = [record.attempt.usage for record in result.journal.of(AnswerJudged)]
     assert Usage.total(each) == ended.usage
 
-
-async def test_a_cost_that_is_unknown_once_is_unknown_in_the_sum():
     lm = ToyBackend(priced({**GOOD, "score": 99}), priced({"score": 7}, cost=None))
     result = await run(Ask(), lm)
-
-    assert result.usage.cost is None
-    assert result.usage.input_tokens == 200
+    assert (result.usage.cost, result.usage.input_tokens) == (None, 200)
 
 
 async def test_what_was_used_before_a_failure_is_in_the_journal():
@@ -214,14 +192,6 @@ async def test_usage_is_summed_over_choices_fills_graphs_inside_maps_and_written
     assert {record.path for record in judged} == paths
 
 
-async def test_outside_a_run_usage_is_metered_by_whoever_wants_it():
-    with metered() as used:
-        await ToyBackend(priced({}), priced(GOOD)).fill(Found, {}, "Found")
-
-    assert [each.calls for each in used] == [1, 1]
-    assert Usage.total(used).cost == 1.0
-
-
 # What is told while it lasts
 
 
@@ -279,7 +249,7 @@ async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_bel
 # Cancellation
 
 
-async def test_a_cancelled_fill_is_cancelled_and_leaves_nothing():
+async def test_a_cancelled_fill_leaves_nothing_and_nobody_knows_what_it_cost():
     asked = asyncio.Event()
     ended: list[str] = []
 
@@ -294,15 +264,19 @@ async def test_a_cancelled_fill_is_cancelled_and_leaves_nothing():
 
     before = asyncio.all_tasks()
     lm = Waits()
-    task = asyncio.create_task(run(Ask(), lm))
-    await asked.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    with metered() as used:
+        making = asyncio.create_task(lm.make(Ask(), Found))
+    async with asyncio.timeout(BOUND):
+        await asked.wait()
+        making.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await making
 
     assert ended == ["closed"]
     assert asyncio.all_tasks() == before
     assert lm.rejected == []
+    (one,) = used
+    assert one == Usage(calls=1, cost=None, seconds=one.seconds, models=("toy",))
 
 
 async def test_a_run_cancelled_while_waiting_to_send_again_ends_at_once():
