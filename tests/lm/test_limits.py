@@ -7,7 +7,6 @@ import asyncio
 import threading
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +14,6 @@ from bae import Usage
 from bae.lm import Answer, Backend, Concurrency, Prompt
 from bounded import BOUND
 from policy_parts import REPLY, Held, prompt, run, settled
-from toy_backend import ToyBackend
 
 
 async def test_no_more_than_the_limit_are_under_way_at_once():
@@ -138,9 +136,3 @@ def test_one_limit_holds_across_event_loops_in_several_threads():
         thread.join(BOUND)
     assert (inner.answered, inner.most) == (60, 2)
     assert lm.statistics().running == 0
-
-
-@pytest.mark.parametrize("limit", [0, -1, 1.5, True])
-def test_a_limit_that_makes_no_sense_is_refused(limit: int):
-    with pytest.raises(ValueError, match="1 or more"):
-        Concurrency(ToyBackend(), limit)

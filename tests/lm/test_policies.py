@@ -431,3 +431,34 @@ def test_what_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():
         Budgeted(ScriptedLM(), 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="give a store"):
         Cached(ScriptedLM(), 5)  # type: ignore[arg-type]
+
+
+NO_SENSE: dict[str, tuple[Callable[..., Any], list[dict[str, Any]]]] = {
+    "Retry": (
+        Retry,
+        [
+            *({"retries": -1}, {"retries": 1.5}, {"first": -1}, {"longest": float("inf")}),
+            *({"factor": 0.5}, {"jitter": 2}),
+        ],
+    ),
+    "RateLimit": (
+        RateLimit,
+        [
+            *({}, {"requests": 0}, {"tokens": 1.5}, {"requests": 1, "per": 0}),
+            {"requests": 1, "longest_wait": -1},
+        ],
+    ),
+    "1 or more": (Concurrency, [{"limit": limit} for limit in (0, -1, 1.5, True)]),
+    "a number above 0": (
+        Timeout,
+        [{"seconds": seconds} for seconds in (0, -1, float("inf"), float("nan"), "3")],
+    ),
+}
+
+
+@pytest.mark.parametrize("said", NO_SENSE)
+def test_arguments_that_make_no_sense_are_refused(said: str):
+    policy, wrong = NO_SENSE[said]
+    for arguments in wrong:
+        with pytest.raises(ValueError, match=said):
+            policy(ToyBackend(), **arguments)

@@ -195,22 +195,3 @@ async def test_a_wait_that_grows_while_it_lasts_is_given_up_rather_than_exceeded
     with pytest.raises(BaeLMError, match="longer than 70 s"):
         await third
     assert inner.sent == [0, 60]
-
-
-# --- giving up ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"requests": 0},
-        {"tokens": 1.5},
-        {"requests": 1, "per": 0},
-        {"requests": 1, "longest_wait": -1},
-    ],
-    ids=str,
-)
-def test_limits_that_make_no_sense_are_refused(wrong: dict[str, Any]):
-    with pytest.raises(ValueError, match="RateLimit"):
-        RateLimit(ToyBackend(), **wrong)

@@ -170,20 +170,3 @@ async def test_requests_that_wait_to_be_sent_again_are_told_so_that_text_can_beg
             ("filling Reply", str(busy()), 1),
             ("filling Reply", str(busy()), 2),
         ]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"retries": -1},
-        {"retries": 1.5},
-        {"first": -1},
-        {"longest": float("inf")},
-        {"factor": 0.5},
-        {"jitter": 2},
-    ],
-    ids=str,
-)
-def test_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]):
-    with pytest.raises(ValueError, match="Retry"):
-        Retry(ToyBackend(), **wrong)

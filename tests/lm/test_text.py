@@ -59,18 +59,13 @@ class Pitch(Node):
     async def __call__(self) -> Slogan: ...
 
 
-async def test_the_description_and_the_bounds_of_the_field_are_in_the_prompt():
-    lm = ToyBackend("Just do it.")
-    await run(Pitch(), lm)
-    ending = "Answer in plain text, not in JSON: at most 20 characters; four words at most"
-    assert lm.prompts[0].text.endswith(ending)
-
-
-async def test_an_answer_that_the_field_refuses_is_asked_for_again_with_the_error():
+async def test_what_is_said_of_the_field_is_in_the_prompt_and_what_it_refuses_is_asked_for_again():
     lm = ToyBackend("s" * 21, "Just do it.")
     result = await run(Pitch(), lm)
 
     assert result.result == Slogan(text="Just do it.")
+    ending = "Answer in plain text, not in JSON: at most 20 characters; four words at most"
+    assert lm.prompts[0].text.endswith(ending)
     (turn,) = lm.prompts[1].turns
     assert turn.answer == "s" * 21
     assert turn.correction == (
@@ -147,19 +142,10 @@ class Count(EndNode):
     number: Annotated[int, Text(int), Field(strict=True)]
 
 
-class Both(Node):
-    async def __call__(self) -> Live: ...
-
-
-class Ask(Node):
-    async def __call__(self) -> Count: ...
-
-
 async def test_the_value_may_be_of_any_type_and_is_not_read_as_json():
-    result = await run(Both(), ToyBackend("anything"))
-    assert result.result.opaque.text == "anything"
+    assert (await ToyBackend("anything").fill(Live, {}, "Live")).opaque.text == "anything"
     lm = ToyBackend("seven", "7")
-    assert (await run(Ask(), lm)).result == Count(number=7)
+    assert await lm.fill(Count, {}, "Count") == Count(number=7)
     assert "number: invalid literal for int()" in lm.prompts[1].turns[0].correction
 
 
