@@ -291,34 +291,32 @@ def _function(d: _Draw) -> None:
     (d.lists if lists else d.functions).append(name)
 
 
-def _looking_up(d: _Draw) -> str:
+def _taking(d: _Draw, kind: str, parameter: str, often: int, *, may_ask: bool = False) -> str:
     """Write a function that takes a value of the run; answers its name."""
-    name = f"looking{next(d.numbers)}"
+    name = f"{kind}{next(d.numbers)}"
     more = ""
-    if d.maybe(2):
+    if d.maybe(often):
         annotation, marker = _source(d)
         more = f", more: Annotated[{annotation}, {marker}]"
-    d.lines += ["", "", f"async def {name}(word: int{more}) -> int:"]
-    d.lines.append(f'    await act(f"{name} {{word}}", word % {1 + d.upto(4)})')
-    d.lines.append("    return number(word)")
-    d.looking.append(name)
+    asks = may_ask and d.maybe(5)
+    more += ", lm: LM" if asks else ""
+    d.lines += ["", "", f"async def {name}({parameter}: int{more}) -> int:"]
+    if asks:
+        made = f"lm.make(Noted(value={parameter}), Noted)"
+        d.lines.append(f"    {parameter} = (await {made}).value")
+    turns = f"{parameter} % {1 + d.upto(4)}"
+    d.lines.append(f'    await act(f"{name} {{{parameter}}}", {turns})')
+    d.lines.append(f"    return number({parameter})")
     return name
+
+
+def _looking_up(d: _Draw) -> str:
+    d.looking.append(_taking(d, "looking", "word", 2))
+    return d.looking[-1]
 
 
 def _item_function(d: _Draw) -> str:
-    name = f"item{next(d.numbers)}"
-    more = ""
-    if d.maybe(3):
-        annotation, marker = _source(d)
-        more = f", more: Annotated[{annotation}, {marker}]"
-    asks = d.maybe(5)
-    more += ", lm: LM" if asks else ""
-    d.lines += ["", "", f"async def {name}(item: int{more}) -> int:"]
-    if asks:
-        d.lines.append("    item = (await lm.make(Noted(value=item), Noted)).value")
-    d.lines.append(f'    await act(f"{name} {{item}}", item % {1 + d.upto(4)})')
-    d.lines.append("    return number(item)")
-    return name
+    return _taking(d, "item", "item", 3, may_ask=True)
 
 
 def _failing(d: _Draw) -> str:
@@ -411,13 +409,12 @@ def _body(d: _Draw, node: _Node, following: _Node | None, stop: _Node | None) ->
         if d.maybe(2):
             return ["    async def __call__(self) -> None:", act]
         return ["    async def __call__(self) -> None: ..."]
-    name = following.name
-    loop = f"{node.name} | " if node.loops else ""
-    if loop:  # the class is not there yet when its own annotation is read
-        loop_hint = f'"{node.name} | {name}"'
-    else:
-        loop_hint = name
     way = d.one("whole", "draft", "fill", "choose", "end", "make", "decide")
+    name = following.name
+    others = {"choose": [stop.name if stop is not None else name], "end": ["None"]}.get(way, [])
+    hint = " | ".join([*[node.name] * node.loops, name, *others])
+    if node.loops:  # the class is not there yet when its own annotation is read
+        hint = f'"{hint}"'
     again: list[str] = []
     if node.loops:
         again = [
@@ -426,16 +423,10 @@ def _body(d: _Draw, node: _Node, following: _Node | None, stop: _Node | None) ->
         ]
     match way:
         case "whole" | "draft":
-            whole = way == "whole"
-            return [
-                f"    async def __call__(self) -> {loop_hint}:",
-                act,
-                *again,
-                f"        return {name}({_arguments(d, following, whole, '1')})",
-            ]
+            made = _arguments(d, following, way == "whole", "1")
+            body = [act, *again, f"        return {name}({made})"]
         case "make":
-            return [
-                f"    async def __call__(self, lm: LM) -> {loop_hint}:",
+            body = [
                 *again,
                 "        made = await lm.make(self, Noted)",
                 "        other = await lm.make(made, Noted)",
@@ -443,34 +434,16 @@ def _body(d: _Draw, node: _Node, following: _Node | None, stop: _Node | None) ->
                 f"        return {name}({_arguments(d, following, False, '1', 'other.value')})",
             ]
         case "decide":
-            return [
-                f"    async def __call__(self, lm: LM) -> {loop_hint}:",
-                "        found = await lm.decide(self)",
-                act,
-                "        return found",
-            ]
-        case "fill":
-            return [f"    async def __call__(self) -> {loop_hint}: ..."]
-        case "choose":
-            other = stop.name if stop is not None else name
-            hint = f'"{node.name} | {name} | {other}"' if node.loops else f"{name} | {other}"
-            return [f"    async def __call__(self) -> {hint}: ..."]
+            body = ["        found = await lm.decide(self)", act, "        return found"]
         case _:
-            hint = f'"{node.name} | {name} | None"' if node.loops else f"{name} | None"
             return [f"    async def __call__(self) -> {hint}: ..."]
+    lm = ", lm: LM" if way in ("make", "decide") else ""
+    return [f"    async def __call__(self{lm}) -> {hint}:", *body]
 
 
 def _class(node: _Node, body: list[str]) -> list[str]:
-    required = [f for f in [*node.plain, *node.sourced] if " = " not in f]
-    others = [f for f in [*node.plain, *node.sourced] if " = " in f]
-    return [
-        "",
-        "",
-        f"class {node.name}(Node):",
-        *(f"    {f}" for f in [*required, *others]),
-        "",
-        *body,
-    ]
+    fields = sorted([*node.plain, *node.sourced], key=lambda field: " = " in field)
+    return ["", "", f"class {node.name}(Node):", *(f"    {f}" for f in fields), "", *body]
 
 
 def _graph(d: _Draw, name: str, start: str, gates: bool, most: int) -> str:

@@ -72,6 +72,15 @@ OPEN = ["settings", "pool"]
 CLOSED = ["pool closed", "settings closed"]
 
 
+def asking(open_pool: Any) -> Graph[Any, Any]:
+    """A graph of one node that has what is opened for the app."""
+
+    class Ask(EndNode):
+        pool: Annotated[Any, Dep(open_pool, scope="app")]
+
+    return Graph(start=Ask, end=Ask)
+
+
 @pytest.fixture
 def pools() -> Pools:
     return Pools()
@@ -109,16 +118,13 @@ async def test_outside_the_block_each_run_opens_its_own_and_closes_it(pools: Poo
 async def test_graphs_that_are_open_together_share_their_values_until_the_last_is_closed(
     pools: Pools,
 ):
-    class Other(EndNode):
-        pool: Annotated[Any, Dep(pools.open_pool, scope="app")]
-
-    other = Graph(start=Other, end=Other)
+    other = asking(pools.open_pool)
     async with contextlib.AsyncExitStack() as outer:
         async with pools.graph.open():
             first = await pools.run()
             await outer.enter_async_context(other.open())
         assert pools.log == OPEN
-        assert (await other.arun(Other())).result.pool is first
+        assert (await other.arun(other.start())).result.pool is first
         assert await pools.run() is not first  # this graph is not open any more
     assert pools.log == OPEN + OPEN + CLOSED + CLOSED
 
@@ -204,17 +210,14 @@ async def test_a_failure_to_open_is_raised_with_its_path_and_the_next_run_tries_
     async def open_pool(connection: Annotated[str, Dep(connect, scope="app")]) -> str:
         return f"pool of {connection}"
 
-    class Ask(EndNode):
-        pool: Annotated[str, Dep(open_pool, scope="app")]
-
-    graph = Graph(start=Ask, end=Ask)
+    graph = asking(open_pool)
     async with graph.open():
         with pytest.raises(DepError) as caught:
-            await graph.arun(Ask())
+            await graph.arun(graph.start())
         assert caught.value.path == "Ask.pool <- open_pool(connection) <- connect()"
         assert isinstance(caught.value.cause, ConnectionError)
         for _ in range(2):
-            assert (await graph.arun(Ask())).result.pool == "pool of connection"
+            assert (await graph.arun(graph.start())).result.pool == "pool of connection"
     assert len(calls) == 2
 
 
@@ -223,17 +226,14 @@ async def test_what_closing_raises_is_raised_by_the_block_and_noted_on_its_own_e
         yield "pool"
         raise OSError("cannot close")
 
-    class Ask(EndNode):
-        pool: Annotated[str, Dep(open_pool, scope="app")]
-
-    graph = Graph(start=Ask, end=Ask)
+    graph = asking(open_pool)
     with pytest.raises(DepError) as caught:
         async with graph.open():
-            await graph.arun(Ask())
+            await graph.arun(graph.start())
     assert caught.value.code == "bae-dep-close"
     with pytest.raises(KeyError) as own:
         async with graph.open():
-            await graph.arun(Ask())
+            await graph.arun(graph.start())
             raise KeyError("own")
     assert "cannot close" in own.value.__notes__[0]
 
@@ -260,12 +260,9 @@ async def test_an_opening_that_no_run_waits_for_any_more_is_cancelled():
             ended.set()
         return ""
 
-    class Ask(EndNode):
-        pool: Annotated[str, Dep(hang, scope="app")]
-
-    graph = Graph(start=Ask, end=Ask)
+    graph = asking(hang)
     async with graph.open():
-        run = asyncio.ensure_future(graph.arun(Ask()))
+        run = asyncio.ensure_future(graph.arun(graph.start()))
         await begun.wait()
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -384,13 +381,10 @@ async def test_what_is_opened_sees_the_context_of_the_block_and_not_of_the_run_t
         seen.append(request.get())
         return "pool"
 
-    class Ask(EndNode):
-        pool: Annotated[str, Dep(open_pool, scope="app")]
-
-    graph = Graph(start=Ask, end=Ask)
+    graph = asking(open_pool)
     async with graph.open():
         request.set("first request")
-        await graph.arun(Ask())
+        await graph.arun(graph.start())
     assert seen == ["none"]
 
 
@@ -473,16 +467,12 @@ async def test_a_function_of_the_app_cannot_need_an_lm_or_a_value_of_a_run_and_i
     async def open_pool(lm: LM) -> str:
         return ""
 
-    class Inner(Node):
-        async def __call__(self) -> None: ...
-
-    assert (
-        "the LM of a run, as lm"
-        in scope_problems(Annotated[str, Dep(open_pool, scope="app")])[0][1]
-    )
-    with_value = scope_problems(Annotated[str, Dep(settings, scope="app", name=Recall())])
-    assert "called with values of a run" in with_value[0][1]
-    assert "a graph" in scope_problems(Annotated[Inner, Dep(Inner, scope="app")])[0][1]
+    for marker, said in (
+        (Dep(open_pool, scope="app"), "the LM of a run, as lm"),
+        (Dep(settings, scope="app", name=Recall()), "called with values of a run"),
+        (Dep(EndNode, scope="app"), "a graph"),
+    ):
+        assert said in scope_problems(Annotated[Any, marker])[0][1]
 
 
 async def test_a_function_has_one_scope_in_the_whole_graph():
@@ -504,6 +494,3 @@ def test_a_scope_that_does_not_exist_or_cannot_be_is_refused_where_it_is_written
         Dep(settings, scope="request")
     with pytest.raises(ValueError, match="made once"):
         Dep(settings, scope="app", cache=False)
-
-
-# FastAPI

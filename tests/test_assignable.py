@@ -299,25 +299,18 @@ UNKNOWN = [
 ]
 
 
-def table(rows: list[Any]) -> Any:
-    return pytest.mark.parametrize(
-        ("source", "target"), [pytest.param(s, t, id=f"{s!r} -> {t!r}") for s, t in rows]
-    )
-
-
-@table(FITS)
-def test_a_source_that_always_fits_is_true(source: Any, target: Any) -> None:
-    assert assignable(source, target) is True
-
-
-@table(MISFITS)
-def test_a_source_that_a_type_checker_would_refuse_is_false(source: Any, target: Any) -> None:
-    assert assignable(source, target) is False
-
-
-@table(UNKNOWN)
-def test_what_the_types_do_not_tell_is_none(source: Any, target: Any) -> None:
-    assert assignable(source, target) is None
+@pytest.mark.parametrize(
+    ("source", "target", "answer"),
+    [
+        pytest.param(*pair, answer, id=f"{pair[0]!r} -> {pair[1]!r}")
+        for answer, rows in ((True, FITS), (False, MISFITS), (None, UNKNOWN))
+        for pair in rows
+    ],
+)
+def test_what_always_fits_is_true_what_a_checker_would_refuse_false_and_what_types_do_not_tell_none(
+    source: Any, target: Any, answer: bool | None
+) -> None:
+    assert assignable(source, target) is answer
 
 
 def test_metadata_that_refuses_to_be_compared_does_not_break_the_answer() -> None:
@@ -481,14 +474,15 @@ NOT_HELD = [
 ]
 
 
-@pytest.mark.parametrize(("value", "tp"), HELD, ids=shown)
-def test_a_value_whose_class_fits_might_be_one(value: Any, tp: Any) -> None:
-    assert could_hold(value, tp) is True
-
-
-@pytest.mark.parametrize(("value", "tp"), NOT_HELD, ids=shown)
-def test_a_value_of_another_class_is_not_one(value: Any, tp: Any) -> None:
-    assert could_hold(value, tp) is False
+@pytest.mark.parametrize(
+    ("value", "tp", "might"),
+    [*((*pair, True) for pair in HELD), *((*pair, False) for pair in NOT_HELD)],
+    ids=shown,
+)
+def test_a_value_whose_class_fits_might_be_one_and_one_of_another_is_not(
+    value: Any, tp: Any, might: bool
+) -> None:
+    assert could_hold(value, tp) is might
 
 
 # --- properties: types made together with a value of each ---------------------------------------

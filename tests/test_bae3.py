@@ -312,6 +312,9 @@ def test_the_lm_of_dspy_is_asked_before_those_that_the_environment_has_keys_for(
     assert result.trace[-1] == Reply(question="Cold?", text="No.")
     assert keys(provider) == {"Bearer mine"}
 
+    provider.script({"choice": "Reply"}, {"text": "No."})
+    assert graph.run(Ask(question="Cold?"), lm="dspy").result.text == "No."  # type: ignore[attr-defined]
+
     provider.script({"choice": "Reply"}, {"text": "Yes."})
     compiled = bae.compile_graph(graph)
     assert compiled.run(start_node=Ask(question="Warm?")).result.text == "Yes."  # type: ignore[attr-defined]
@@ -329,11 +332,6 @@ def test_the_variable_and_an_lm_that_is_given_come_before_that_of_dspy(
     assert graph.run(Ask(question="Cold?")).result.text == "From a file."  # type: ignore[attr-defined]
     assert not isinstance(bae.create_optimized_lm(graph, tmp_path), bae.OptimizedLM)
     assert provider.requests == []
-
-
-def test_dspy_names_its_own_lm(configured: Any, provider: Any):
-    provider.script({"choice": "Reply"}, {"text": "No."})
-    assert graph.run(Ask(question="Cold?"), lm="dspy").result.text == "No."  # type: ignore[attr-defined]
 
 
 def test_a_graph_is_compiled_optimized_saved_and_asked_with_what_was_learned(

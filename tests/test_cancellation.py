@@ -116,14 +116,6 @@ def in_a_body(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
     return run(Holder())
 
 
-def in_a_fill(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
-    class Filled(EndNode):
-        value: Annotated[str, Dep(opened)]
-        text: str
-
-    return run(leading_to(Filled)(), BlockedLM(point, "fill"))
-
-
 def in_a_fill_with_the_next_node_s_dependencies_under_way(
     point: Reached, opened: Any
 ) -> Coroutine[Any, Any, Any]:
@@ -218,7 +210,6 @@ def in_a_pause_before_a_retry(point: Reached, opened: Any) -> Coroutine[Any, Any
 SCENARIOS = [
     in_a_dependency,
     in_a_body,
-    in_a_fill,
     in_a_fill_with_the_next_node_s_dependencies_under_way,
     in_a_choice,
     in_a_map,

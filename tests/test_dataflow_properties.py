@@ -18,8 +18,8 @@ from pydantic import create_model
 from bae import Dep, DepError, Graph, Map, Node
 from bae.journal import ItemEnded, RunJournal, SourceEnded
 from bae.testing import ScriptedLM
-
-BOUND = 30  # seconds until an example that would wait for ever fails instead
+from bounded import BOUND
+from end_node import EndNode, leading_to
 
 ON_LOOP = ("async", "inline", "async_generator", "inline_generator", "async_context")
 THREADED = ("thread", "thread_generator")
@@ -274,16 +274,9 @@ def build_graph(example: Example, built: list[Any]) -> type[Node]:
         for place, (number, defaulted) in enumerate(example.steps[index].fields):
             annotation = Annotated[Any, marker(example, number, built)]
             fields[f"v{place}"] = (annotation, "default" if defaulted else ...)
-        following = node_leading_to(following, f"Step{index}", {**fields, "text": (str, ...)})
-    return node_leading_to(following, "Start", {})
-
-
-def node_leading_to(following: Any, name: str, fields: dict[str, Any]) -> type[Node]:
-    async def call(self: Any) -> Any: ...
-
-    call.__annotations__ = {"return": following}
-    base: Any = type(f"{name}Base", (Node,), {"__call__": call, "__module__": __name__})
-    return create_model(name, __base__=base, **fields)
+        base = leading_to(following)
+        following = create_model(f"Step{index}", __base__=base, **fields, text=(str, ...))
+    return leading_to(following)
 
 
 class SlowLM(ScriptedLM):
@@ -522,14 +515,12 @@ def test_any_map_keeps_order_and_bound_or_names_the_item_that_failed(mapping: Ma
 
     fn: Any = {"async": on_loop, "graph": Each}.get(mapping.kind, sync)
 
-    class Holder(Node):
+    class Holder(EndNode):
         items: list[int]
         mapped: Annotated[
             list[Any],
             Map(fn, over="items", limit=mapping.limit, inline=mapping.kind == "inline"),
         ]
-
-        async def __call__(self) -> None: ...
 
     example = Example([], [], mapping.cancels, prefetch=True, eager=False)
     seen = Seen()

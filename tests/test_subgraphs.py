@@ -103,17 +103,14 @@ class First(Node):
         return Top()
 
 
-async def test_graphs_inside_graphs_are_nested_by_their_place():
+async def test_graphs_inside_graphs_are_nested_by_their_place_and_so_are_their_records():
     result = await run(First())
     assert {path: names(nodes) for path, nodes in result.nested.items()} == {
         "1:Top.middle": ["Middle", "MiddleEnd"],
         "1:Top.middle/0:Middle.below": ["Innermost"],
     }
     assert names(result.trace) == ["First", "Top"]
-
-
-async def test_the_journal_tells_the_runs_inside_by_their_paths():
-    journal = (await run(First())).journal
+    journal = result.journal
     started = [(r.path, r.graph) for r in journal.of(RunStarted)]
     assert started == [
         ("", "First"),
