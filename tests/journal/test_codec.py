@@ -328,13 +328,6 @@ def test_a_model_that_lacks_a_field_is_not_kept_with_another_value() -> None:
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | text | st.floats(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
-    max_leaves=20,
-)
-
-
 offsets = st.integers(-23 * 60, 23 * 60).map(lambda minutes: dt.timedelta(minutes=minutes))
 zones = st.just(dt.UTC) | st.none() | offsets.map(dt.timezone)
 leaves: list[tuple[Any, st.SearchStrategy[Any]]] = [
@@ -380,25 +373,3 @@ def test_values_of_types_made_of_types_read_back_as_they_were(data: st.DataObjec
     value = data.draw(values)
     back = there_and_back(declared, value)
     assert same(back, value), (declared, value, back)
-
-
-mixed: list[tuple[Any, Any]] = [
-    (int | str | None, st.integers() | text | st.none()),
-    (bool | int | float | str, st.booleans() | st.integers() | st.floats() | text),
-    (dt.date | str, st.dates() | text | st.dates().map(str)),
-    (list[int] | set[int], st.lists(st.integers()) | st.sets(st.integers())),
-    (Any, plain | st.dates() | st.tuples(plain)),
-]
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.data())
-def test_where_types_overlap_a_value_is_kept_as_it_is_or_not_at_all(data: st.DataObject) -> None:
-    declared, values = data.draw(st.sampled_from(mixed))
-    value = data.draw(values)
-    codec = value_codec(declared)
-    try:
-        written = codec.dump(value)
-    except Unkeepable:
-        return
-    assert same(codec.load(from_json(written)), value), (declared, value)

@@ -3,6 +3,7 @@ stored as they are, or refused when they are written: no line that was stored is
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,11 +46,13 @@ class Inner(BaseModel):
 
 KINDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "str": (str, texts),
-    "any": (Any, anything),
+    "any": (Any, anything | st.dates() | st.tuples(anything)),
     "dict": (dict, st.dictionaries(texts, anything)),
     "numbered": (dict[int, str], st.dictionaries(ints, texts)),
     "set": (set[str], st.sets(texts)),
-    "union": (int | str | None, ints | texts),
+    "union": (bool | int | float | str | None, st.booleans() | numbers | texts | st.none()),
+    "dates": (dt.date | str, st.dates() | texts | st.dates().map(str)),
+    "sets": (list[int] | set[int], st.lists(ints) | st.sets(ints)),
     "models": (
         dict[str, Inner],
         st.dictionaries(texts, st.builds(Inner, text=texts, number=st.floats())),
