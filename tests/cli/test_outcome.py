@@ -196,7 +196,7 @@ def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_store
     assert not Path(".bae").exists()
 
 
-def test_an_answer_with_a_model_that_cannot_be_had_is_not_stored(bae: Any) -> None:
+def test_an_error_says_whether_the_answer_before_it_is_stored(bae: Any) -> None:
     parked(bae)
     answer = ("runs", "answer", "g1", "approved", "yes", "-m", "app.py")
     for name, code in (("scripted:no", 1), ("zzz", 2)):
@@ -204,13 +204,8 @@ def test_an_answer_with_a_model_that_cannot_be_had_is_not_stored(bae: Any) -> No
         assert done.code == code
         assert "no answer is stored: the run still waits for it" in done.err
         assert "resume with" not in done.err
-    assert bae(*answer, *LM).code == 0
-
-
-def test_an_error_after_an_answer_says_that_it_is_stored(bae: Any) -> None:
-    parked(bae)
     Path("short.json").write_text('{"fills": {"Proposal": [{"euros": 20}]}}')
-    done = bae("runs", "answer", "g1", "yes", "-m", "app.py", "--lm", "scripted:short.json")
+    done = bae(*answer, "--lm", "scripted:short.json")
     assert done.code == 1
     assert "the answer is stored, and what is done is kept; once it is fixed" in done.err
     (again,) = done.commands
@@ -223,11 +218,12 @@ def test_an_error_after_an_answer_says_that_it_is_stored(bae: Any) -> None:
 
 def test_what_show_suggests_names_the_module_unless_the_project_does(bae: Any) -> None:
     parked(bae)
-    assert bae("runs", "show", "g1").commands == [["runs", "answer", "g1", "-m", "MODULE"]]
+    (command,) = bae("runs", "show", "g1").commands
+    assert command == ["runs", "answer", "g1", "VALUE", "-m", "MODULE"]
     Path("pyproject.toml").write_text('[tool.bae]\ngraph = "app.py"\n')
     (command,) = bae("runs", "show", "g1").commands
-    assert command == ["runs", "answer", "g1"]
-    assert bae(*command, "yes", *LM).code == 0
+    assert command == ["runs", "answer", "g1", "VALUE"]
+    assert bae(*command[:-1], "yes", *LM).code == 0
 
 
 def test_another_graph_is_refused_without_advice_to_try_it_again(bae: Any) -> None:
@@ -371,15 +367,13 @@ def failed(bae: Any, *arguments: str) -> str:
 def test_an_error_of_the_users_own_code_names_its_line_and_the_way_to_the_traceback(
     name: str, mark: str, function: str, bae: Any
 ) -> None:
-    said = failed(bae, "run", f"app.py:{name}", "--quiet")
-    assert f"\n  at:    app.py:{line_of(mark)} in {function}\n" in said
+    done = bae("run", f"app.py:{name}", "--quiet", "--json")
+    at = f"app.py:{line_of(mark)} in {function}"
+    assert (done.code, done.data["error"]["at"]) == (1, at)
+    said = done.err
+    assert f"\n  at:    {at}\n" in said
     assert "; --debug shows the traceback\n" in said
     assert ".trace;" not in said
-
-
-def test_the_line_of_an_error_is_in_its_json_too(bae: Any) -> None:
-    error = bae("run", "app.py:Ask", "--json", "--quiet").data["error"]
-    assert error["at"] == f"app.py:{line_of('body')} in __call__"
 
 
 def test_an_error_that_no_code_of_the_user_raised_has_no_line(bae: Any) -> None:

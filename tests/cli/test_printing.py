@@ -313,6 +313,11 @@ def test_a_command_to_copy_is_never_wrapped(columns: int):
     assert f"         {command}" in lines
     assert lines[-1].strip() == "(or not)"
     assert all(len(line) <= columns for line in lines if "bae" not in line)
+    assert all(line.startswith(" " * 9) for line in lines[1:])
+    assert " ".join("".join(lines).split()) == " ".join(text.plain.split())
+    pipe = Console(file=io.StringIO(), width=columns)
+    print_hanging(pipe, text, 9)
+    assert printed(pipe) == f"{text.plain}\n"
     short = at_terminal(80)
     print_hanging(short, Text("resume with: bae runs resume 3f2a"), 2)
     assert printed(short) == "resume with: bae runs resume 3f2a\n"

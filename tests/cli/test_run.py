@@ -200,11 +200,6 @@ def test_the_result_is_on_stdout_and_all_else_on_stderr(bae: Any) -> None:
     assert "\x1b" not in done.out + done.err
 
 
-def test_quiet_prints_the_result_alone(bae: Any) -> None:
-    done = bae("run", "app.py:Countdown", "--set", "left=0", "--quiet")
-    assert (done.out, done.err) == ("Countdown\n  left: 0\n", "")
-
-
 def test_json_is_one_object_with_the_result_the_trace_and_what_it_took(bae: Any) -> None:
     done = bae("run", "app.py:Countdown", "--set", "left=2", "--json", "--run-id", "mine")
     data = done.data
@@ -259,10 +254,22 @@ def test_where_there_is_one_field_to_give_its_value_alone_will_do(bae: Any, give
     assert len(bae("run", "app.py:Countdown", "-i", given, "--json").data["trace"]) == 4
 
 
-def test_the_one_text_of_a_start_node_needs_no_quotes(bae: Any) -> None:
+def test_the_one_text_needs_no_quotes_and_a_parked_run_says_in_json_what_it_waits_for(
+    bae: Any,
+) -> None:
     done = bae("run", "app.py", "-i", "-", *LM, "--json", stdin="my umbrella\narrived wet\n")
-    assert done.code == 3
     assert "my umbrella\\narrived wet" in done.err
+    assert done.code == 3
+    assert (done.data["outcome"], done.data["result"]) == ("waiting", None)
+    assert done.data["waiting"] == [
+        {
+            "gate": "2:Approval.approved",
+            "place": "Approval.approved",
+            "question": "Send this refund?",
+            "type": "bool",
+            "deadline": None,
+        }
+    ]
 
 
 @pytest.mark.parametrize(
@@ -323,8 +330,9 @@ def test_a_run_is_kept_in_a_journal_that_git_leaves_alone(bae: Any) -> None:
     assert Path("other.db").is_file()
 
 
-def test_no_journal_leaves_nothing_behind(bae: Any) -> None:
-    assert bae("run", "app.py:Countdown", "--set", "left=0", "--no-journal").code == 0
+def test_no_journal_leaves_nothing_behind_and_quiet_prints_the_result_alone(bae: Any) -> None:
+    done = bae("run", "app.py:Countdown", "--set", "left=0", "--no-journal", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "Countdown\n  left: 0\n", "")
     assert not Path(".bae").exists()
 
 
@@ -357,20 +365,6 @@ def test_a_run_parks_at_a_gate_and_the_command_it_prints_goes_on_with_it(bae: An
     assert done.code == 0
     assert done.out == "Refunded\n  euros: 20\n"
     assert Path("log").read_text() == "proposed\n"
-
-
-def test_a_parked_run_says_in_json_what_it_waits_for(bae: Any) -> None:
-    data = bae("run", "app.py", "-i", "wet", *LM, "--json").data
-    assert (data["outcome"], data["result"]) == ("waiting", None)
-    assert data["waiting"] == [
-        {
-            "gate": "2:Approval.approved",
-            "place": "Approval.approved",
-            "question": "Send this refund?",
-            "type": "bool",
-            "deadline": None,
-        }
-    ]
 
 
 def test_an_answer_is_checked_before_it_is_stored_and_can_be_left_for_later(bae: Any) -> None:

@@ -22,7 +22,6 @@ pytest.importorskip("rich")
 
 from bae import Graph
 from bae.cli import main
-from bae.cli.options import run_ids
 from bae.journal import SQLiteJournal
 from bounded import BOUND
 from wardrobe_runs import WARDROBE, files, flat, noted, refused, runs, said, write_runs
@@ -69,14 +68,6 @@ def test_runs_are_listed_as_a_table(journal, capsys):
     assert out.count("\n") == 3
     assert "--limit shows more" in err
     assert noted(capsys, "list", *DB, "--graph", "Nothing") == "no runs\n"
-
-
-def test_runs_are_listed_as_json(journal, capsys):
-    found = json.loads(said(capsys, "list", *DB, "--json"))
-    assert [each["run_id"] for each in found] == ["bad789", "ask456", "abc123"]
-    assert [each["status"] for each in found] == ["failed", "waiting", "ended"]
-    assert found[1]["waiting"][0]["address"] == "0:Ask.sure"
-    assert json.loads(said(capsys, "list", *DB, "--graph", "Nothing", "--json")) == []
 
 
 def test_the_journal_is_the_one_that_bae_run_keeps_or_that_the_environment_names(
@@ -194,7 +185,12 @@ USAGE_KEYS = {
 
 
 def test_the_json_of_a_run_has_the_keys_that_are_promised(journal, capsys):
-    for each in json.loads(said(capsys, "list", *DB, "--json")):
+    listed = json.loads(said(capsys, "list", *DB, "--json"))
+    assert [each["run_id"] for each in listed] == ["bad789", "ask456", "abc123"]
+    assert [each["status"] for each in listed] == ["failed", "waiting", "ended"]
+    assert listed[1]["waiting"][0]["address"] == "0:Ask.sure"
+    assert json.loads(said(capsys, "list", *DB, "--graph", "Nothing", "--json")) == []
+    for each in listed:
         assert set(each) == RUN_KEYS
         assert bool(each["error"]) == (each["status"] == "failed")
         found = json.loads(said(capsys, "show", each["run_id"], *DB, "--json"))
@@ -412,9 +408,8 @@ def test_those_that_are_running_are_under_way_and_those_that_were_interrupted_ar
     assert listed("--status", "interrupted") == ["gone2", "gone1"]
     assert listed("--status", "interrupted", "--limit", "1") == ["gone2"]
     assert noted(capsys, "export", "r.jsonl", "--status", "running", *DB) == "r.jsonl: 1 run\n"
-    statuses = {
-        each["run_id"]: each["status"] for each in json.loads(said(capsys, "list", "--json", *DB))
-    }
+    found = json.loads(said(capsys, "list", "--json", *DB))
+    statuses = {each["run_id"]: each["status"] for each in found}
     assert (statuses["here"], statuses["gone1"]) == ("running", "interrupted")
 
 
@@ -616,15 +611,6 @@ def test_a_file_that_is_no_journal_is_refused_in_words(folder, capsys):
     refused(capsys, "list", "-j", "torn.db")
     assert "no journal" in refused(capsys, "load", "torn.db", "-j", "text")
     assert Path("text").read_text() == "hello\n"
-
-
-def test_a_shell_is_offered_the_ids_of_runs_and_never_an_error(journal, monkeypatch):
-    assert run_ids(None, "") == []  # there is no journal under the name that is not given
-    monkeypatch.setenv("BAE_JOURNAL", "runs.db")
-    assert run_ids(None, "a") == [("ask456", "Ask, waiting"), ("abc123", "Morning, ended")]
-    Path("torn.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)
-    monkeypatch.setenv("BAE_JOURNAL", "torn.db")
-    assert run_ids(None, "") == []
 
 
 def test_a_long_line_of_a_node_goes_on_indented_at_a_terminal(journal, capsys, monkeypatch):

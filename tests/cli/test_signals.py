@@ -387,12 +387,15 @@ def test_a_shell_is_offered_the_newest_run_by_its_word_and_the_gates_that_are_op
     assert main(["run", "app.py:Asks", "--run-id", "first", "--no-ask"]) == 3
     assert main(["run", "app.py:End", "--run-id", "second"]) == 0
     assert run_ids(nowhere, "l") == [("last", "second: End, ended")]
+    assert run_ids(nowhere, "f") == [("first", "Asks, waiting")]
     assert [each for each, _ in run_ids(nowhere, "")] == ["last", "second", "first"]
     assert open_gates(nowhere, "") == []
     offered = open_gates(SimpleNamespace(params={"run": "fi"}), "As")
     assert [each for each, _ in offered] == ["Asks.sure"]
     assert main(["runs", "answer", "first", "yes", "-m", "app.py:Asks", "--no-run"]) == 0
     assert open_gates(SimpleNamespace(params={"run": "first"}), "") == []
+    Path(".bae/runs.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)
+    assert (run_ids(nowhere, ""), open_gates(nowhere, "")) == ([], [])  # and never an error
 
 
 # --- threads ------------------------------------------------------------------------------------
