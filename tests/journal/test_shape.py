@@ -19,7 +19,7 @@ from bae.journal import Change, RunInfo, StoredRun
 from bae.journal.compatibility import changes_for
 from bae.journal.decoder import read_history
 from bae.journal.report import report_run
-from bae.journal.shape import Shape, ShapeView, shape_of
+from bae.journal.shape import Shape, ShapeView, _hash_of, shape_of
 from bae.place import Place
 from end_node import EndNode
 from journal_parts import refused
@@ -176,11 +176,15 @@ def test_a_stored_shape_that_cannot_be_read_is_passed_over(text: str):
     assert ShapeView(text, "").call_at(Place(node="Day", field="weather")) is None
 
 
-@pytest.mark.parametrize("shape_hash", [None, "not the hash of any graph"])
-def test_a_stored_shape_that_is_damaged_is_reported(shape_hash: str | None):
+@pytest.mark.parametrize(("old", "new"), [('"call":0', '"call":99'), ('"kind"', '"kin"')])
+@pytest.mark.parametrize("claimed", ["the old one", "none of a graph", "its own"])
+def test_a_stored_shape_that_is_damaged_is_reported(claimed: str, old: str, new: str):
     shape = shape_of(graph(DAY))
-    info = RunInfo("damaged", "Day", "ended", 0.0, 0.0, shape_hash or shape.hash)
-    stored = StoredRun(info, shape.json.replace('"call":0', '"call":99'), (), {})
+    text = shape.json.replace(old, new)
+    assert text != shape.json
+    hashes = {"the old one": shape.hash, "its own": _hash_of(json.loads(text))}
+    info = RunInfo("damaged", "Day", "ended", 0.0, 0.0, hashes.get(claimed, claimed))
+    stored = StoredRun(info, text, (), {})
 
     for read in (read_history, report_run, lambda run: changes_for(run, graph(PLAIN))):
         with refused("bae-journal-damaged"):

@@ -8,10 +8,11 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 from weakref import WeakKeyDictionary
 
+from pydantic import BaseModel, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import from_json
 
@@ -85,8 +86,8 @@ def _hash_of(shape: Json) -> str:
 
 class ShapeView:
     """A stored shape, looked up by path, class, field and parameter. What it does not know is None
-    or empty. One that is not that of its hash is refused (`bae-journal-damaged`); one of another
-    format is ignored."""
+    or empty. One that is not that of its hash, or lacks what is looked up, is refused
+    (`bae-journal-damaged`): a hash is no signature. One of another format is ignored."""
 
     def __init__(self, text: str, shape_hash: str) -> None:
         try:
@@ -95,15 +96,30 @@ class ShapeView:
             read = {}
         is_known = isinstance(read, dict) and cast(Json, read).get("format") == FORMAT
         data = cast(Json, read) if is_known else {}
-        if data and not _has_hash(text, shape_hash):
+        self.graphs = cast(list[Json], data.get("graphs", []))
+        self.calls = cast(list[Json], data.get("calls", []))
+        if data and not (_has_hash(text, shape_hash) and self._is_whole(data)):
             raise JournalError(
                 "the shape of the classes that the run began with is damaged",
                 code="bae-journal-damaged",
                 fix="take the journal from a backup; classes that are still the same resume it",
             )
-        self.graphs = cast(list[Json], data.get("graphs", []))
-        self.calls = cast(list[Json], data.get("calls", []))
         self._at: dict[str, Json | None] = {"": self.graphs[0] if self.graphs else None}
+
+    def _is_whole(self, data: Json) -> bool:
+        try:
+            _form().model_validate(data, strict=True)
+        except ValidationError:
+            return False
+        fields = [use for *_, use in self.fields()]
+        uses = [*fields, *(use for call in self.calls for use in call["inputs"].values())]
+        calls: list[int] = [use["call"] for use in uses if "call" in use]
+        graphs: list[int] = [call["graph"] for call in self.calls if "graph" in call]
+        return (
+            max(calls, default=-1) < len(self.calls)
+            and max(graphs, default=-1) < len(self.graphs)
+            and all("call" in use for use in fields if use["kind"] in ("dep", "map"))
+        )
 
     def graph_at(self, path: str) -> Json | None:
         """The graph that runs at a path: the run's own at the empty one."""
@@ -194,6 +210,23 @@ class ShapeView:
             call: int | None = use.get("call")
             use = {} if call is None else self.calls[call]["inputs"].get(parameter, {})
         return use
+
+
+@cache
+def _form() -> type[BaseModel]:
+    """What a shape must have for those who look it up."""
+    number: Any = Annotated[int, Field(ge=0)]
+    bound: Any = create_model("Bound", field=(str, ""), recall=(str, ""))
+    options: Json = {"call": (number, 0), "bound": (dict[str, bound], {})}
+    use: Any = create_model("Use", **options)
+    call: Any = create_model("Call", by=str, inputs=dict[str, use], graph=(number, 0))
+    kind: Any = Literal["plain", "dep", "map", "gate", "recall"]
+    more: Any = {"kind": kind, "type": str, "required": bool, "over": (str, "")}
+    each: Any = create_model("Field", __base__=use, **more)
+    listed: Json = {"fields": dict[str, each], "next": list[str], "rules": (list[str], [])}
+    cls: Any = create_model("Class", **listed, ends=bool, written=bool)
+    graph: Any = create_model("Graph", name=str, start=str, classes=dict[str, cls])
+    return create_model("Shape", graphs=list[graph], calls=list[call])
 
 
 @dataclass(slots=True)
