@@ -29,6 +29,11 @@ class PausedLM(ScriptedLM):
         return await super().fill(target, resolved, instruction, source)
 
 
+def drafting(wait: Any, **options: Any) -> PausedLM:
+    """An LM that writes a draft once it has waited."""
+    return PausedLM({"Draft": {"text": "hi"}}, {"Draft": wait}, **options)
+
+
 class Fetch:
     """A dependency that says when it is called."""
 
@@ -42,6 +47,11 @@ class Fetch:
         return "fetched"
 
 
+def page_from(fn: Any) -> type[Any]:
+    """The last node of a run, with what a dependency fetches."""
+    return leading_to(None, name="Last", page=Annotated[str, Dep(fn)])
+
+
 def draft_before(*last: Any) -> Node:
     """The start of a run in which the LM fills a draft, and then goes on to one of these."""
     return leading_to(leading_to(*last, name="Draft", text=str))()
@@ -50,12 +60,9 @@ def draft_before(*last: Any) -> Node:
 async def test_the_only_successor_s_dependencies_start_while_the_lm_is_filling():
     fetch = Fetch()
 
-    class Last(EndNode):
-        page: Annotated[str, Dep(fetch)]
-
     # Without an early start the LM would wait for a call that waits for the LM.
-    lm = PausedLM({"Draft": {"text": "hi"}}, {"Draft": fetch.called.wait})
-    result = await run(draft_before(Last), lm)
+    lm = drafting(fetch.called.wait)
+    result = await run(draft_before(page_from(fetch)), lm)
     assert result.result.page == "fetched"
     assert fetch.calls == 1
     order = [
@@ -74,12 +81,9 @@ async def test_prefetch_false_turns_it_off():
         await some_turns()
         called_while_filling.append(fetch.called.is_set())
 
-    class Last(EndNode):
-        page: Annotated[str, Dep(fetch)]
-
     for prefetch in (False, True):
-        lm = PausedLM({"Draft": {"text": "hi"}}, {"Draft": look})
-        assert (await run(draft_before(Last), lm, prefetch=prefetch)).result.page == "fetched"
+        result = await run(draft_before(page_from(fetch)), drafting(look), prefetch=prefetch)
+        assert result.result.page == "fetched"
     assert called_while_filling == [False, True]
 
 
@@ -91,13 +95,10 @@ async def test_nothing_starts_early_where_there_are_several_ways_on():
         await some_turns()
         called_while_filling.append(fetch.called.is_set())
 
-    class Left(EndNode):
-        page: Annotated[str, Dep(fetch)]
+    class Right(page_from(fetch)): ...  # type: ignore[misc]
 
-    class Right(Left): ...
-
-    lm = PausedLM({"Draft": {"text": "hi"}}, {"Draft": look}, choices=[Right])
-    assert isinstance((await run(draft_before(Left, Right), lm)).result, Right)
+    lm = drafting(look, choices=[Right])
+    assert isinstance((await run(draft_before(page_from(fetch), Right), lm)).result, Right)
     assert called_while_filling == [False]
     assert fetch.calls == 1
 
@@ -105,12 +106,8 @@ async def test_nothing_starts_early_where_there_are_several_ways_on():
 async def test_nothing_starts_early_for_a_node_beyond_the_bound():
     fetch = Fetch()
 
-    class Last(EndNode):
-        page: Annotated[str, Dep(fetch)]
-
-    lm = PausedLM({"Draft": {"text": "hi"}}, {"Draft": some_turns})
     with pytest.raises(LimitError):
-        await run(draft_before(Last), lm, max_iters=2)
+        await run(draft_before(page_from(fetch)), drafting(some_turns), max_iters=2)
     assert fetch.calls == 0
 
 
@@ -127,16 +124,11 @@ class Flaky:
 
 async def test_its_failure_surfaces_when_its_node_is_reached_and_names_that_node():
     flaky = Flaky()
-
-    class Last(EndNode):
-        page: Annotated[str, Dep(flaky)]
-
+    last = page_from(flaky)
     with pytest.raises(DepError) as caught:
-        await run(
-            draft_before(Last), PausedLM({"Draft": {"text": "hi"}}, {"Draft": flaky.failed.wait})
-        )
+        await run(draft_before(last), drafting(flaky.failed.wait))
     error = caught.value
-    assert (error.node_type, error.field_name) == (Last, "page")
+    assert (error.node_type, error.field_name) == (last, "page")
     assert [type(node).__name__ for node in error.trace] == ["Start", "Draft"]
     assert flaky.calls == 1
 
@@ -144,16 +136,13 @@ async def test_its_failure_surfaces_when_its_node_is_reached_and_names_that_node
 async def test_its_failure_is_nobody_s_business_when_its_node_is_not_reached():
     flaky = Flaky()
 
-    class Last(EndNode):
-        page: Annotated[str, Dep(flaky)]
-
     async def fail_after_it() -> None:
         await flaky.failed.wait()
         await some_turns()
         raise ConnectionError("no model")
 
     with pytest.raises(BaeLMError) as caught:
-        await run(draft_before(Last), PausedLM({"Draft": {"text": "hi"}}, {"Draft": fail_after_it}))
+        await run(draft_before(page_from(flaky)), drafting(fail_after_it))
     assert isinstance(caught.value.cause, ConnectionError)
     assert not hasattr(caught.value, "__notes__")
 
@@ -292,9 +281,7 @@ async def test_a_dependency_without_cache_is_not_called_twice():
     class Last(EndNode):
         value: Annotated[int, Dep(fresh, cache=False, inline=True)]
 
-    result = await run(
-        draft_before(Last), PausedLM({"Draft": {"text": "hi"}}, {"Draft": some_turns})
-    )
+    result = await run(draft_before(Last), drafting(some_turns))
     assert result.result.value == 1
     assert calls == ["fresh"]
 
@@ -336,7 +323,7 @@ async def test_a_graph_that_recalls_nothing_starts_early():
     class Last(EndNode):
         inner: Annotated[Inner, Dep(Inner)]
 
-    lm = PausedLM({"Draft": {"text": "hi"}}, {"Draft": fetch.called.wait})
+    lm = drafting(fetch.called.wait)
     result = await run(draft_before(Last), lm)
     assert result.result.inner.page == "fetched"
     assert [*result.nested] == ["2:Last.inner"]
