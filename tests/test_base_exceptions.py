@@ -19,7 +19,7 @@ from bae.exceptions import describe
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from bae.journal.decoder import decode
 from bae.lm import Answer, Backend, Prompt
-from end_node import EndNode
+from end_node import EndNode, leading_to
 
 
 class Panic(BaseException):
@@ -99,15 +99,15 @@ class Base(EndNode):
     second: Annotated[str, Dep(opened_in_thread)]
 
 
-def with_source(kind: Any, source: Any, **more: Any) -> type[Node]:
+class Mapped(Base):
+    numbers: list[int] = [0, 1, 2]
+
+
+def with_source(kind: Any, source: Any, base: type[Node] = Base, **default: Any) -> type[Node]:
     """A node that opens two things, and then has the source."""
-    namespace = {
-        "__annotations__": {**more, "value": Annotated[kind, source]},
-        "numbers": [0, 1, 2],
-    }
-    if not more:
-        del namespace["numbers"]
-    return type("Broken", (Base,), namespace)
+    return type(
+        "Broken", (base,), {"__annotations__": {"value": Annotated[kind, source]}, **default}
+    )
 
 
 class Body(Base):
@@ -121,15 +121,9 @@ class Validated(Base):
     _check = field_validator("value")(lambda value: boom())
 
 
-class Asking(Node):
+class Asking(leading_to(leading_to(None, name="Filled", text=str))):  # type: ignore[misc]
     first: Annotated[str, Dep(opened)]
     second: Annotated[str, Dep(opened_in_thread)]
-
-    async def __call__(self) -> Filled: ...
-
-
-class Filled(EndNode):
-    text: str
 
 
 class Inside(Node):
@@ -149,40 +143,32 @@ async def broken_answer(gate: Any) -> Any:
     return boom()
 
 
-def with_default(kind: Any, source: Any) -> type[Node]:
-    """A node whose field has a default, which stands in for an `Exception` alone."""
-    annotations = {"value": Annotated[kind | None, source]}
-    return type("Broken", (Base,), {"__annotations__": annotations, "value": None})
-
-
 class BelowDefault(EndNode):
     value: Annotated[str | None, Dep(abroken)]
 
 
-NUMBERS = {"numbers": list[int]}
-PLACES: dict[str, Callable[[], type[Node]]] = {
-    "body": lambda: Body,
-    "async function": lambda: with_source(str | None, Dep(abroken)),
-    "sync function": lambda: with_source(str | None, Dep(broken)),
-    "inline function": lambda: with_source(str | None, Dep(broken, inline=True)),
-    "retried function": lambda: with_source(str | None, Dep(abroken, retries=2)),
-    "async item": lambda: with_source(
-        list[str | None], Map(abroken_item, over="numbers"), **NUMBERS
-    ),
-    "sync item": lambda: with_source(list[str | None], Map(broken_item, over="numbers"), **NUMBERS),
-    "inline item": lambda: with_source(
-        list[str | None], Map(broken_item, over="numbers", inline=True), **NUMBERS
-    ),
-    "opening": lambda: with_source(str, Dep(broken_opening)),
-    "closing an async generator": lambda: with_source(str, Dep(agenerator)),
-    "closing a generator": lambda: with_source(str, Dep(generator)),
-    "closing an inline generator": lambda: with_source(str, Dep(generator, inline=True)),
-    "closing an async manager": lambda: with_source(str, Dep(amanager)),
-    "closing a manager": lambda: with_source(str, Dep(manager)),
-    "graph inside": lambda: with_source(Inside, Dep(Inside)),
-    "validator": lambda: Validated,
-    "language model": lambda: Asking,
-    "answer to a gate": lambda: with_source(str, Gate("Sure?")),
+PLACES: dict[str, type[Node]] = {
+    "body": Body,
+    "async function": with_source(str | None, Dep(abroken)),
+    "sync function": with_source(str | None, Dep(broken)),
+    "inline function": with_source(str | None, Dep(broken, inline=True)),
+    "retried function": with_source(str | None, Dep(abroken, retries=2)),
+    "async item": with_source(list[str | None], Map(abroken_item, "numbers"), Mapped),
+    "sync item": with_source(list[str | None], Map(broken_item, "numbers"), Mapped),
+    "inline item": with_source(list[str | None], Map(broken_item, "numbers", inline=True), Mapped),
+    "opening": with_source(str, Dep(broken_opening)),
+    "closing an async generator": with_source(str, Dep(agenerator)),
+    "closing a generator": with_source(str, Dep(generator)),
+    "closing an inline generator": with_source(str, Dep(generator, inline=True)),
+    "closing an async manager": with_source(str, Dep(amanager)),
+    "closing a manager": with_source(str, Dep(manager)),
+    "graph inside": with_source(Inside, Dep(Inside)),
+    "validator": Validated,
+    "language model": Asking,
+    "answer to a gate": with_source(str, Gate("Sure?")),
+    # A default stands in for an `Exception` alone.
+    "function with a default": with_source(str | None, Dep(abroken), value=None),
+    "graph with a default": with_source(BelowDefault | None, Dep(BelowDefault), value=None),
 }
 OFTEN = ["body", "async function", "closing an async generator", "language model"]
 """Where every kind and every text is raised; the other places differ by how they are called."""
@@ -194,16 +180,10 @@ KINDS = [
 ]
 
 
-WITH_DEFAULT: dict[str, Callable[[], type[Node]]] = {
-    "function with a default": lambda: with_default(str, Dep(abroken)),
-    "graph with a default": lambda: with_default(BelowDefault, Dep(BelowDefault)),
-}
-
-
 @pytest.mark.parametrize(
     ("place", "raised"),
     [
-        *((place, KINDS[0]) for place in PLACES | WITH_DEFAULT),
+        *((place, KINDS[0]) for place in PLACES),
         *((place, kind) for place in OFTEN for kind in KINDS[1:]),
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
@@ -211,14 +191,9 @@ WITH_DEFAULT: dict[str, Callable[[], type[Node]]] = {
 async def test_it_ends_the_run_and_nothing_is_left_open(place: str, raised: BaseException):
     RAISED[:], OPENED[:], CLOSED[:] = [raised], [], []
     before = asyncio.all_tasks()
-    graph = Graph(start=(PLACES | WITH_DEFAULT)[place]())
     async with MemoryJournal() as journal:
-        with pytest.raises(BaseException) as caught:
-            await graph.arun(
-                graph.start(), lm=BrokenLM(), journal=journal, run_id="a", answer=broken_answer
-            )
+        found: Any = await failed(Graph(start=PLACES[place]), journal)
         (run,) = await journal.runs()
-    found: Any = caught.value
     while isinstance(found, BaeError):
         found = found.cause
     assert found is raised
@@ -288,9 +263,10 @@ async def test_whatever_the_text_of_an_exception_the_run_has_failed_and_can_be_r
     ]
     for place, journal in journals:
         RAISED[:], OPENED[:], CLOSED[:] = [TEXTS[text]()], [], []
-        graph = Graph(start=PLACES[place]())
+        graph = Graph(start=PLACES[place])
         async with journal:
             caught = await failed(graph, journal)
+            assert isinstance(caught, Exception)
             (run,) = await journal.runs()
             stored = await journal.read("a")
         assert (run.status, run.owner) == ("failed", None)
@@ -302,7 +278,7 @@ async def test_whatever_the_text_of_an_exception_the_run_has_failed_and_can_be_r
 
 
 async def failed(graph: Graph[Any, Any], journal: Journal) -> BaseException:
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(BaseException) as caught:
         await graph.arun(
             graph.start(), lm=BrokenLM(), journal=journal, run_id="a", answer=broken_answer
         )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any
 
-import pytest
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
 from bae import Dep, Graph, Map, Node, Recall
@@ -18,6 +17,7 @@ from bae.secrets import (
     secret_fields,
     without_hidden_parts,
 )
+from end_node import leading_to
 
 
 class Account(BaseModel):
@@ -130,22 +130,13 @@ def test_what_a_complaint_quotes_is_left_out() -> None:
     assert secrets.field_named("t0ken is wrong") == "withheld"
 
 
-@pytest.mark.parametrize(
-    ("classes", "following", "shown"),
-    [([Plain], False, True), ([Plain, Login], False, False), ([Plain], True, True)],
-)
-def test_classes_are_shown_where_none_holds_a_secret(
-    classes: list[type[Node]], following: bool, shown: bool
-) -> None:
-    assert may_show(classes, following=following) is shown
-
-
-def test_what_may_follow_a_class_counts_where_bodies_may_ask_for_it() -> None:
-    class Before(Node):
-        async def __call__(self) -> Login: ...
-
-    assert may_show([Before, type(None)])
-    assert not may_show([Before], following=True)
+def test_classes_are_shown_where_none_holds_a_secret_nor_those_that_bodies_may_ask_for() -> None:
+    before = leading_to(Login)
+    assert may_show([Plain])
+    assert may_show([Plain], following=True)
+    assert not may_show([Plain, Login])
+    assert may_show([before, type(None)])
+    assert not may_show([before], following=True)
 
 
 def test_hidden_parts_of_a_value_are_taken_out() -> None:
