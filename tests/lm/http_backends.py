@@ -61,7 +61,8 @@ def dspy_backend(provider: Provider, **options: Any) -> Backend:
     from bae.lm import DSPyBackend
 
     given = {"api_base": f"{provider.url}/v1", "api_key": "a key", **options}
-    return DSPyBackend("openai/gpt-4o-mini", **given)
+    found = {name: value for name, value in given.items() if value is not None}
+    return DSPyBackend("openai/gpt-4o-mini", **found)
 
 
 BACKENDS: dict[str, Make] = {

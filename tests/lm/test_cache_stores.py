@@ -122,66 +122,59 @@ async def test_of_too_many_answers_the_oldest_go(tmp_path: Path):
     await cache.aclose()
 
 
-async def test_several_processes_write_one_file_at_once(tmp_path: Path):
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
+async def test_several_processes_write_one_file_at_once_and_one_that_is_killed_leaves_it_whole(
+    tmp_path: Path,
+):
     path = tmp_path / "answers.sqlite"
-    writers = [writer(path, name, 40) for name in "abc"]
+    killed, *writers = writer(path, "a", 1_000_000), writer(path, "b", 40), writer(path, "c", 40)
+    assert killed.stdout is not None
+    done = [int(killed.stdout.readline()) for _ in range(50)]
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate(timeout=BOUND)
+    assert killed.returncode == -signal.SIGKILL
     for process in writers:
         _, said = process.communicate(timeout=BOUND)
         assert process.returncode == 0, said
-    cache = SQLiteCache(path)
-    for name in "abc":
-        for number in range(40):
-            assert await cache.get(f"{name}-{number}") is not None
-    await cache.aclose()
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
-async def test_a_process_that_is_killed_while_writing_leaves_the_file_whole(tmp_path: Path):
-    path = tmp_path / "answers.sqlite"
-    process = writer(path, "a", 1_000_000)
-    assert process.stdout is not None
-    done = [int(process.stdout.readline()) for _ in range(50)]
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=BOUND)
-    assert process.returncode == -signal.SIGKILL
 
     cache = SQLiteCache(path)
-    for number in done:  # all that it said it had written
-        assert await cache.get(f"a-{number}") == "x" * 1000
-    await cache.put("b", "after")
-    assert await cache.get("b") == "after"
+    written = [f"a-{number}" for number in done]  # all that it said it had written
+    for key in (*written, *(f"{name}-{number}" for name in "bc" for number in range(40))):
+        assert await cache.get(key) == "x" * 1000
+    await cache.put("d", "after")
+    assert await cache.get("d") == "after"
     await cache.aclose()
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     database.close()
 
 
+def filled(path: Path) -> None:
+    async def fill() -> None:
+        cache = SQLiteCache(path)
+        await cache.put("a", "1")
+        await cache.aclose()
+
+    asyncio.run(fill())
+
+
 def damaged(path: Path) -> None:
-    asyncio.run(filled(path))
+    filled(path)
     whole = bytearray(path.read_bytes())
     whole[100:] = bytes(len(whole) - 100)
     path.write_bytes(whole)
 
 
-async def filled(path: Path) -> None:
-    cache = SQLiteCache(path)
-    await cache.put("a", "1")
-    await cache.aclose()
-
-
-def of_something_else(path: Path) -> None:
+def changed(path: Path, statement: str) -> None:
     database = sqlite3.connect(path)
-    database.execute("CREATE TABLE mine (x)")
+    database.execute(statement)
     database.commit()
     database.close()
 
 
 def of_another_version(path: Path) -> None:
-    asyncio.run(filled(path))
-    database = sqlite3.connect(path)
-    database.execute("PRAGMA user_version = 99")
-    database.commit()
-    database.close()
+    filled(path)
+    changed(path, "PRAGMA user_version = 99")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +183,7 @@ def of_another_version(path: Path) -> None:
         lambda path: path.write_text("this is no database, but it is long enough to look at " * 20),
         lambda path: path.mkdir(),
         damaged,
-        of_something_else,
+        lambda path: changed(path, "CREATE TABLE mine (x)"),
         of_another_version,
     ],
     ids=["text", "folder", "damaged", "something else", "another version"],

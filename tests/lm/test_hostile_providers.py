@@ -23,27 +23,17 @@ from bae.lm import Budget, Retry
 from bae.lm.backend import Backend
 from bae.usage import Attempt, Usage, metered
 from bounded import BOUND
-from http_backends import BACKENDS, SHIRT, Make, Outfit, prompt
+from http_backends import BACKENDS, SHIRT, WIRES, Outfit, prompt
 from raw_provider import EVENTS, JSON, Raw, RawProvider, raw_provider
 
 KEY = "sk-ant-very-secret-0123456789"
 
 
-def dspy_native(provider: Any, **options: Any) -> Backend:
-    pytest.importorskip("dspy")
-    from bae.lm.dspy_backend import DSPyBackend
-
-    given = {"api_base": f"{provider.url}/v1", "api_key": "a key", **options}
-    found = {name: value for name, value in given.items() if value is not None}
-    return DSPyBackend("openai/gpt-4o-mini", **found)
-
-
-MAKES: dict[str, Make] = {**BACKENDS, "dspy": dspy_native}
 ONCE = {"attempts": 0, "retries": 0}
 BOUNDED = list(BACKENDS)  # those whose HTTP client can be given a bound
 
 
-@pytest.fixture(params=list(MAKES))
+@pytest.fixture(params=list(WIRES))
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -214,7 +204,7 @@ ERRORS: list[Any] = [
 
 
 async def test_any_body_of_an_error_or_an_answer_is_an_error_of_bae(kind: str) -> None:
-    async with raw_provider(lambda _: raw({})) as server, MAKES[kind](server, **ONCE) as backend:
+    async with raw_provider(lambda _: raw({})) as server, WIRES[kind](server, **ONCE) as backend:
         for turn, body in enumerate(ERRORS):
             for status in (300, (429, 500)[turn % 2]):
                 sent = Raw([body], status) if isinstance(body, bytes) else raw(body, status=status)
@@ -243,7 +233,7 @@ async def test_no_header_makes_a_retry_wait_without_bound(kind: str) -> None:
 
     async with (
         raw_provider(lambda _: raw({})) as server,
-        MAKES[kind](server, **ONCE) as backend,
+        WIRES[kind](server, **ONCE) as backend,
     ):
         lm = Retry(backend, 2, first=0.01, longest=60, sleep=sleep)
         for wait in WAITS:
@@ -292,7 +282,7 @@ async def test_a_response_has_a_bound_after_decompression(kind: str) -> None:
         headers = {"content-encoding": encoding} if encoding else {}
         sent = Raw(body, status, kind=content, headers=headers)
         async with raw_provider(lambda _, sent=sent: sent) as server:
-            async with MAKES[kind](server, max_bytes=1_000_000) as backend:
+            async with WIRES[kind](server, max_bytes=1_000_000) as backend:
                 found = await outcome(backend)
             assert isinstance(found, BaeLMError)
             assert (found.code, found.retryable) == ("bae-lm-output-too-long", False)
@@ -307,7 +297,7 @@ async def test_an_event_of_lines_without_end_does_not_hold_up_the_loop(kind: str
     body = [b"data: " + b"x" * 5_000_000, *[b"a\r\r\n" * 10_000] * 100]
     async with (
         raw_provider(lambda _: Raw(body, kind="application/json")) as server,
-        MAKES[kind](server, retries=0) as backend,
+        WIRES[kind](server, retries=0) as backend,
     ):
         found = await outcome(backend)
     assert isinstance(found, BaeLMError)
@@ -322,7 +312,7 @@ async def test_a_response_may_be_compressed_in_the_way_that_was_asked_for_alone(
     nonsense = [b"\x1f\x8b\x00nonsense" * 10]
     cases = [(plain.body, ""), ([squeezed], "gzip"), (pieces, "gzip")]
     cases += [(nonsense, encoding) for encoding in ("br", "gzip, gzip", "gzip")]
-    async with raw_provider(lambda _: plain) as server, MAKES[kind](server, **ONCE) as backend:
+    async with raw_provider(lambda _: plain) as server, WIRES[kind](server, **ONCE) as backend:
         for body, encoding in cases:
             headers = {"content-encoding": encoding} if encoding else {}
             sent = Raw(body, kind=plain.kind, headers=headers)
@@ -345,7 +335,7 @@ async def test_a_prompt_is_not_sent_where_a_redirect_points(kind: str) -> None:
             moved = Raw([], status, headers={"location": place, "content-length": "0"})
             async with (
                 raw_provider(lambda _, moved=moved: moved) as server,
-                MAKES[kind](server, retries=0) as backend,
+                WIRES[kind](server, retries=0) as backend,
             ):
                 found = await outcome(backend)
             assert isinstance(found, BaeLMError)
@@ -370,11 +360,11 @@ def every_text(error: BaseException | None) -> Iterator[str]:
 @asynccontextmanager
 async def with_key(kind: str, server: RawProvider) -> AsyncIterator[Backend]:
     if kind.startswith("pydantic-ai"):
-        made = MAKES[kind](server, **ONCE)
+        made = WIRES[kind](server, **ONCE)
         made._given.client.api_key = KEY  # pyright: ignore
         backend = type(made)(made._given, **ONCE)  # pyright: ignore
     else:
-        backend = MAKES[kind](server, api_key=KEY, **ONCE)
+        backend = WIRES[kind](server, api_key=KEY, **ONCE)
     async with backend:
         yield backend
 
@@ -419,7 +409,7 @@ async def test_a_key_that_dspy_finds_in_the_environment_is_masked_in_an_answer(
     good = json.loads(json.dumps(COMPLETION).replace("a blue shirt", f"a {KEY} shirt"))
     async with (
         raw_provider(lambda _: raw(good)) as server,
-        dspy_native(server, api_key=None) as backend,
+        WIRES["dspy"](server, api_key=None) as backend,
     ):
         found = await backend.fill(Outfit, {}, "Outfit")
     assert KEY in server.heads[0]
@@ -433,7 +423,7 @@ async def test_a_key_of_the_environment_is_masked_too(
     refused = Raw([json.dumps({"error": {"message": f"no: {KEY}"}}).encode()], 400)
     async with (
         raw_provider(lambda _: refused) as server,
-        MAKES[kind](server, retries=0) as backend,
+        WIRES[kind](server, retries=0) as backend,
     ):
         found = await outcome(backend)
     assert not any(KEY in text for text in every_text(found))  # pyright: ignore

@@ -90,25 +90,21 @@ def test_a_file_by_path_gives_its_name_to_the_model(
         (None, "bae-lm-weights-missing", "there is no file"),
         (b"", "bae-lm-weights-unreadable", "begins with b''"),
         (b"PK\x03\x04zip", "bae-lm-weights-unreadable", "is not a GGUF file"),
+        ("folder", "bae-lm-weights-unreadable", "cannot be read"),
     ],
 )
 def test_a_path_to_something_else_is_refused_when_the_backend_is_made(
-    tmp_path: Path, content: bytes | None, code: str, said: str
+    tmp_path: Path, content: bytes | str | None, code: str, said: str
 ):
     path = tmp_path / "model.gguf"
-    if content is not None:
+    if isinstance(content, bytes):
         path.write_bytes(content)
+    elif content is not None:
+        path.mkdir()
     with pytest.raises(BaeLMError, match=said) as caught:
         LocalBackend(path)
     assert caught.value.code == code
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.usefixtures("engine")
-def test_a_folder_is_no_model(tmp_path: Path):
-    with pytest.raises(BaeLMError, match="cannot be read") as caught:
-        LocalBackend(tmp_path)
-    assert caught.value.code == "bae-lm-weights-unreadable"
 
 
 @pytest.mark.usefixtures("engine")

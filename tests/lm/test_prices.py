@@ -39,16 +39,6 @@ def test_a_model_that_is_not_on_the_list_has_no_cost_rather_than_none_to_pay():
     assert cost_of("", SOME) is None
 
 
-def test_tokens_from_the_cache_have_their_own_price():
-    pytest.importorskip("genai_prices")
-    all_new = Usage(calls=1, input_tokens=1000, output_tokens=100)
-    found = cost_of("claude-sonnet-4-5", SOME, "anthropic")
-    assert found is not None
-    assert 0 < found < cost_of("claude-sonnet-4-5", all_new, "anthropic")
-    written = cost_of("claude-sonnet-4-5", all_new, "anthropic", cache_write_tokens=500)
-    assert written > cost_of("claude-sonnet-4-5", all_new, "anthropic")
-
-
 @pytest.mark.parametrize("name", ["anthropic/claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"])
 def test_a_name_that_has_the_provider_in_it_is_understood(name: str):
     pytest.importorskip("genai_prices")

@@ -260,16 +260,17 @@ class Twice(EndNode):
 # Streaming, policies, journal
 
 
-@pytest.mark.parametrize("answers", [POEM, {"body": POEM}])
-async def test_a_cache_answers_the_same_text_again(tmp_path: Path, answers: Any):
-    class Settled(ScriptedLM):
-        settings: dict[str, Any] = {}
+class Settled(ScriptedLM):
+    settings: dict[str, Any] = {}
 
-    inner = ToyBackend(POEM) if isinstance(answers, str) else Settled([answers])
+
+@pytest.mark.parametrize(
+    "inner", [ToyBackend(POEM), Settled([{"body": POEM}])], ids=["backend", "lm"]
+)
+async def test_a_cache_answers_the_same_text_again(tmp_path: Path, inner: Any):
     lm = Cached(inner, tmp_path / "answers.sqlite")
-    first = await run(Topic(word="x"), lm)
-    second = await run(Topic(word="x"), lm)
-    assert first.result == second.result == Poem(body=POEM)
+    for _ in range(2):
+        assert (await run(Topic(word="x"), lm)).result == Poem(body=POEM)
     assert lm.statistics().hits == 1
     await lm.aclose()
 
@@ -280,10 +281,9 @@ async def test_a_cache_keeps_the_text_of_a_backend_and_not_what_an_lm_parsed_its
         assert (await run(Task(wanted="x"), lm)).result.function.name == "add"
     assert lm.statistics().hits == 1  # the text that could not be parsed was dropped
 
-    scripted = ScriptedLM([{"function": Function(name="f", source="")}, ADD])
-    lm = Cached(scripted)
-    assert (await run(Task(wanted="x"), lm)).result.function.name == "f"
-    assert (await run(Task(wanted="x"), lm)).result.function.name == "add"
+    lm = Cached(ScriptedLM([{"function": Function(name="f", source="")}, ADD]))
+    for name in ("f", "add"):
+        assert (await run(Task(wanted="x"), lm)).result.function.name == name
     assert lm.statistics().unstored == 2
 
 
