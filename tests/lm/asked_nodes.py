@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from bae import BaeLMError, Node, Usage
 from bae.journal import AnswerJudged
 from bae.lm import Answer
+from end_node import EndNode
 
 
 class Person(BaseModel):
@@ -22,12 +23,10 @@ class Ask(Node):
     async def __call__(self) -> Found: ...
 
 
-class Found(Node):
+class Found(EndNode):
     person: Person
     score: int = Field(le=10)
     note: str
-
-    async def __call__(self) -> None: ...
 
 
 GOOD = {"person": {"name": "Ada", "age": 36}, "score": 7, "note": "fine"}

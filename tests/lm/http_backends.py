@@ -17,6 +17,7 @@ from bae import Node, Text
 from bae.lm.backend import Backend, Prompt, Question
 from bae.testing import Empty, Overlong, Provider, WrongSchema
 from bae.usage import Attempt, metered
+from end_node import EndNode
 
 Make = Callable[..., Backend]
 
@@ -102,16 +103,14 @@ class Part(BaseModel):
     parts: list[Part] = []
 
 
-class Outfit(Node):
+class Outfit(EndNode):
     """A docstring of Outfit, for people alone."""
 
     top: str = Field(description="a specific garment")
     layers: int = Field(ge=0, le=5)
 
-    async def __call__(self) -> None: ...
 
-
-class Wardrobe(Node):
+class Wardrobe(EndNode):
     """Most kinds of field there are."""
 
     fabric: Fabric = Field(description="what most of it is made of")
@@ -122,20 +121,14 @@ class Wardrobe(Node):
     spare: bool = True
     note: str | None = None
 
-    async def __call__(self) -> None: ...
 
-
-class Machine(Node):
+class Machine(EndNode):
     whole: Part
 
-    async def __call__(self) -> None: ...
 
-
-class Prices(Node):
+class Prices(EndNode):
     by_name: dict[str, float]
     pair: tuple[int, str]
-
-    async def __call__(self) -> None: ...
 
 
 class Weather(Node):
@@ -147,10 +140,8 @@ class Weather(Node):
     async def __call__(self) -> Outfit | AskBack: ...
 
 
-class AskBack(Node):
+class AskBack(EndNode):
     question: str
-
-    async def __call__(self) -> None: ...
 
 
 SHIRT = {"top": "a blue shirt", "layers": 2}
@@ -202,10 +193,8 @@ def parse_lines(text: str) -> list[str]:
     return text.splitlines()
 
 
-class Letter(Node):
+class Letter(EndNode):
     lines: Annotated[list[str], Text(parse_lines)] = Field(description="three lines")
-
-    async def __call__(self) -> None: ...
 
 
 async def letter_after_a_wrong_one(provider: Provider, backend: Backend) -> None:

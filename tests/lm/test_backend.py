@@ -357,24 +357,6 @@ async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
 # The four methods
 
 
-async def test_make_builds_from_what_a_node_holds_and_what_sources_find():
-    class Sourced(EndNode):
-        word: Annotated[str, Dep(lambda: "w")]
-        text: str
-
-    class Begin(Node):
-        topic: str
-
-        async def __call__(self, lm: LM) -> Sourced:
-            return await lm.make(self, Sourced)
-
-    lm = ToyBackend({"text": "x", "word": "mine"})
-    result = await run(Begin(topic="t"), lm)
-
-    assert result.trace[-1].model_dump() == {"word": "w", "text": "x"}
-    assert lm.prompts[0].text == 'Sourced\n\n{"Begin":{"topic":"t"},"context":{"word":"w"}}'
-
-
 async def test_decide_chooses_and_builds_in_one_call_and_its_usage_is_the_bodys():
     class Begin(Node):
         async def __call__(self, lm: LM) -> Found | Left | None:

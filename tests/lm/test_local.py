@@ -45,17 +45,13 @@ class Day(Node):
     async def __call__(self) -> Outfit | AskBack: ...
 
 
-class Outfit(Node):
+class Outfit(EndNode):
     top: str = Field(max_length=12, description="a specific garment")
     size: Literal["S", "M", "L"]
 
-    async def __call__(self) -> None: ...
 
-
-class AskBack(Node):
+class AskBack(EndNode):
     question: str = Field(max_length=20)
-
-    async def __call__(self) -> None: ...
 
 
 DAY = Day(message="cold, and just got up")

@@ -381,26 +381,19 @@ async def test_fields_that_stay_wrong_end_in_a_fill_error_with_all_answers():
     assert used.usage.attempts == 3
 
 
-@pytest.mark.parametrize("fields", ["rubbish", 3, [], None], ids=repr)
-async def test_fields_that_are_no_object_are_asked_for_again(fields: Any):
+async def test_fields_that_are_no_object_or_of_another_candidate_are_asked_for_again():
     class Easy(EndNode):
         text: str = "default"
 
     class Fork(Node):
         async def __call__(self) -> Easy | None: ...
 
-    lm = ToyBackend({"answer": {"choice": "Easy", "fields": fields}}, {"text": "x"})
-    result = await run(Fork(), lm)
-
-    assert result.trace[-1].text == "x"
-    assert "- fields: they are no object" in lm.prompts[1].turns[0].correction
-
-
-async def test_fields_of_another_candidate_are_not_taken():
+    for fields in ("rubbish", 3, [], None):
+        lm = ToyBackend({"answer": {"choice": "Easy", "fields": fields}}, {"text": "x"})
+        assert (await run(Fork(), lm)).trace[-1].text == "x"
+        assert "- fields: they are no object" in lm.prompts[1].turns[0].correction
     lm = ToyBackend(route("Conclude", thought="hm", step=1), {"text": "so"})
-    result = await run(Begin(), lm)
-
-    assert result.trace[-1] == Conclude(text="so")
+    assert (await run(Begin(), lm)).trace[-1] == Conclude(text="so")
 
 
 @pytest.mark.parametrize(
