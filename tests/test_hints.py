@@ -276,6 +276,23 @@ class Uses(Node):
     assert problems(made.Uses) == ["bae-hint-unresolved Uses.value"]
 
 
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_mixin_that_is_no_node_may_name_what_only_its_subclass_sees(modules, spelling):
+    mixin = "class LeadsOn:\n    async def __call__(self, lm: LM) -> Late: ...\n"
+    leads_on = run_as_module(spelled(mixin, spelling), "nodes_made_mixins").LeadsOn
+    made = run_as_module(
+        f"""{HEAD}
+class Late(Node):
+    async def __call__(self) -> None: ...
+class Ask(LeadsOn, Node): ...
+""",
+        "nodes_made",
+        LeadsOn=leads_on,
+    )
+    assert made.Ask.successors() == (made.Late,)
+    assert problems(made.Ask) == []
+
+
 # --- empty bodies -----------------------------------------------------------------------------
 
 EMPTY = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
-from bae.hints import NOWHERE, Names, annotations_of, rebuild
+from bae.hints import NOWHERE, Names, annotations_of, rebuild, signature_of
 from bae.language_model import LM
 from bae.markers import MARKERS, Dep, Map, Recall
 
@@ -340,7 +340,7 @@ def _plan_parameters(
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
-        signature = inspect.signature(fn)
+        signature = signature_of(fn)
     except (ValueError, TypeError):  # some builtins have none; what they need is then unknown
         return []
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -90,6 +90,15 @@ def names_of_class(cls: type) -> Names:
     return Names(tuple(places), module, frame)
 
 
+def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a callable. Python 3.14 would evaluate their annotations, which may name
+    what only `annotations_of` finds."""
+    if sys.version_info < (3, 14):
+        return inspect.signature(fn)
+    annotationlib = cast(Any, import_module("annotationlib"))
+    return inspect.signature(fn, annotation_format=annotationlib.Format.STRING)
+
+
 def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function whose signature and annotations describe calling `fn`."""
     # A decorator's wrapper carries the annotations but not the module they were written in.

@@ -16,6 +16,7 @@ from bae.assignable import assignable, type_name, union_members
 from bae.calls import MISSING, CallPlan, Input, every_call, recalled_behind
 from bae.core_schemas import converts
 from bae.exceptions import Problem, a_warning, an_error
+from bae.hints import signature_of
 from bae.language_model import is_lm
 from bae.markers import Dep, Map, Recall
 from bae.plan import FieldPlan, NodePlan
@@ -307,7 +308,7 @@ def _takes_text(call: CallPlan) -> bool:
     if call.kind != "sync":
         return False
     try:
-        inspect.signature(call.fn).bind("")
+        signature_of(call.fn).bind("")
     except TypeError:
         return False
     except ValueError:  # some builtins have no signature

@@ -3,10 +3,10 @@ leads. Made once per class and never during a step."""
 
 from __future__ import annotations
 
-import inspect
 import typing
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from inspect import cleandoc
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
@@ -36,6 +36,7 @@ from bae.hints import (
     is_empty_body,
     names_of_class,
     remembers_frame,
+    signature_of,
 )
 from bae.markers import MARKERS, Dep, Gate, Map, Recall, Source, Text
 from bae.node import Node, NodeConfig, finish_class
@@ -208,7 +209,7 @@ def _own_words(cls: type[Node]) -> tuple[str, str]:
     if config is None:
         return cls.__name__, ""
     said = config.instruction or cls.__name__, config.description or ""
-    return inspect.cleandoc(said[0]), inspect.cleandoc(said[1])
+    return cleandoc(said[0]), cleandoc(said[1])
 
 
 def _plan_fields(plan: NodePlan, names: Names) -> None:
@@ -366,7 +367,7 @@ def _call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str,
 
 
 def _plan_parameters(plan: NodePlan, call: Any, hints: Mapping[str, Any]) -> None:
-    for parameter in list(inspect.signature(call).parameters.values())[1:]:
+    for parameter in list(signature_of(call).parameters.values())[1:]:
         if is_lm(hints.get(parameter.name)):
             if plan.lm_parameter is None and parameter.kind is not parameter.POSITIONAL_ONLY:
                 plan.lm_parameter = parameter.name
