@@ -4,7 +4,6 @@ what `bae.journal.check` says of a whole journal before the classes are deployed
 from __future__ import annotations
 
 import json
-import textwrap
 from dataclasses import replace
 from typing import Any
 
@@ -16,79 +15,9 @@ from bae.journal import Change, Journal, RunInfo, StoredRun, check
 from bae.journal.compatibility import changes_for, refuse_changes
 from bae.journal.export import RecordedRuns
 from bae.testing import ScriptedLM
+from changed_code import CODE, graph
 
 pytestmark = pytest.mark.once
-
-HEAD = """
-from __future__ import annotations
-from enum import Enum
-from typing import Annotated, Any, Literal
-from pydantic import AfterValidator, BaseModel, Field, SecretStr, field_validator, model_validator
-from bae import Dep, Gate, Graph, Map, Node, Recall
-called = []
-
-def no(value):
-    raise ValueError("no")
-"""
-
-CODE = """
-class Mood(str, Enum):
-    low = "low"
-    high = "high"
-
-class Weather(BaseModel):
-    degrees: float
-
-async def get_city() -> str:
-    called.append("get_city")
-    return "Oslo"
-
-async def get_weather(city: Annotated[str, Dep(get_city)]) -> Weather:
-    called.append("get_weather")
-    return Weather(degrees=3)
-
-async def shout(word: str) -> str:
-    called.append("shout")
-    return word.upper()
-
-class Summary(Node):
-    text: str
-    async def __call__(self) -> Done: ...
-
-class Done(Node):
-    short: str
-    async def __call__(self) -> None: ...
-
-class Start(Node):
-    message: str
-    async def __call__(self) -> Day: ...
-
-class Day(Node):
-    weather: Annotated[Weather, Dep(get_weather)]
-    mood: Mood
-    words: list[str]
-    tags: list[str]
-    loud: Annotated[list[str], Map(shout, over="words")]
-    summaries: Annotated[list[Done], Map(Summary, over="words")]
-    async def __call__(self) -> Outfit | AskBack: ...
-
-class AskBack(Node):
-    question: str
-    async def __call__(self) -> Start: ...
-
-class Outfit(Node):
-    mood: Annotated[Mood, Recall()]
-    place: Annotated[str, Dep(get_city)]
-    fine: Annotated[bool, Gate("Fine?")]
-    top: str
-    async def __call__(self) -> None: ...
-"""
-
-
-def graph(code: str = CODE, start: str = "Start", name: str | None = None) -> Graph[Any, Any]:
-    names: dict[str, Any] = {"__name__": "somewhere"}
-    exec(HEAD + textwrap.dedent(code), names)
-    return Graph(start=names[start], name=name)
 
 
 def edited(*changes: tuple[str, str], code: str = CODE) -> Graph[Any, Any]:

@@ -4,7 +4,6 @@ defined; and what has changed where they are not the same any more."""
 from __future__ import annotations
 
 import json
-import textwrap
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, NamedTuple
@@ -21,6 +20,7 @@ from bae.journal.decoder import read_history
 from bae.journal.report import report_run
 from bae.journal.shape import Shape, ShapeView, _hash_of, shape_of
 from bae.place import Place
+from changed_code import CODE, graph
 from end_node import EndNode
 from journal_parts import refused
 
@@ -35,28 +35,6 @@ class Point(NamedTuple):
 @dataclass
 class Size:
     wide: float
-
-
-HEAD = """
-from __future__ import annotations
-from dataclasses import dataclass
-from datetime import date, datetime
-from enum import Enum
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
-from pydantic import BaseModel, Field
-from bae import LM, Dep, Gate, Graph, Map, Node, Recall
-"""
-
-
-def classes(text: str, module: str = "somewhere") -> dict[str, Any]:
-    """The names that a piece of code defines, as a module of its own would."""
-    names: dict[str, Any] = {"__name__": module}
-    exec(HEAD + textwrap.dedent(text), names)
-    return names
-
-
-def graph(text: str, start: str = "Start", name: str | None = None) -> Graph[Any, Any]:
-    return Graph(start=classes(text)[start], name=name)
 
 
 def changes(old: Shape, new: Graph[Any, Any]) -> list[Change]:
@@ -75,61 +53,18 @@ def only(old: str, new: str) -> Change:
     return found[0]
 
 
-DAY = """
-class Mood(str, Enum):
-    low = "low"
-    high = "high"
-
-class Weather(BaseModel):
-    '''Docstrings are for people.'''
-    degrees: float
-    words: list[str] = []
-
-async def get_city() -> str: ...
-async def get_weather(city: Annotated[str, Dep(get_city)]) -> Weather: ...
-async def shout(word: str, city: Annotated[str, Dep(get_city)]) -> str: ...
-
-class Summary(Node):
-    text: str
-    city: Annotated[str, Dep(get_city)]
-    async def __call__(self) -> None: ...
-
-class Start(Node):
-    message: str
-    async def __call__(self) -> Day: ...
-
-class Day(Node):
-    weather: Annotated[Weather, Dep(get_weather)]
-    mood: Mood = Field(description="how it feels")
-    words: list[str]
-    loud: Annotated[list[str], Map(shout, over="words")]
-    summaries: Annotated[list[Summary], Map(Summary, over="words")]
-    fine: Annotated[bool, Gate("Fine?")] = True
-    async def __call__(self) -> Outfit | Start: ...
-
-class Outfit(Node):
-    mood: Annotated[Mood, Recall()]
-    top: str
-    async def __call__(self) -> None:
-        print(self.top)
-"""
-
-
 # The shape.
 
 
 def test_classes_that_are_defined_twice_have_one_shape():
-    one = Graph(start=classes(DAY, "here")["Start"])
-    two = Graph(start=classes(DAY, "there.and_deeper")["Start"])
-
-    assert shape_of(one) == shape_of(two)
+    assert shape_of(graph(module="here")) == shape_of(graph(module="there.and_deeper"))
 
 
 def test_a_graph_that_is_only_renamed_has_the_same_hash():
-    one, two = shape_of(graph(DAY, name="one")), shape_of(graph(DAY, name="two"))
+    one, two = shape_of(graph(name="one")), shape_of(graph(name="two"))
 
     assert one.hash == two.hash
-    assert changes(one, graph(DAY, name="two")) == []
+    assert changes(one, graph(name="two")) == []
 
 
 def test_a_shape_is_the_same_in_every_process_and_on_every_python():
@@ -172,14 +107,14 @@ def test_a_shape_is_the_same_in_every_process_and_on_every_python():
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 99}', "{}"])
 def test_a_stored_shape_that_cannot_be_read_is_passed_over(text: str):
-    assert changes(Shape(text, "another"), graph(DAY)) == []
+    assert changes(Shape(text, "another"), graph()) == []
     assert ShapeView(text, "").call_at(Place(node="Day", field="weather")) is None
 
 
 @pytest.mark.parametrize(("old", "new"), [('"call":0', '"call":99'), ('"kind"', '"kin"')])
 @pytest.mark.parametrize("claimed", ["the old one", "none of a graph", "its own"])
 def test_a_stored_shape_that_is_damaged_is_reported(claimed: str, old: str, new: str):
-    shape = shape_of(graph(DAY))
+    shape = shape_of(graph())
     text = shape.json.replace(old, new)
     assert text != shape.json
     hashes = {"the old one": shape.hash, "its own": _hash_of(json.loads(text))}
@@ -201,9 +136,10 @@ class Start(Node):
 
 
 def test_docstrings_descriptions_and_code_are_no_changes():
-    other = DAY.replace("Docstrings are for people.", "Other words.").replace("print", "repr")
+    described = CODE.replace("    short: str\n", "    short: str = Field(description='brief')\n")
+    other = described.replace("Docstrings are for people.", "Other words.")
 
-    assert changed(DAY, other.replace("how it feels", "how you feel")) == []
+    assert changed(described, other.replace("brief", "long").replace("upper", "lower")) == []
 
 
 @pytest.mark.parametrize(
@@ -224,7 +160,7 @@ def test_a_field_that_is_new_or_gone_is_named(field: str, what: str):
 
 
 def test_a_renamed_class_is_one_that_is_gone_and_one_that_is_new():
-    found = changed(DAY, DAY.replace("Outfit", "Clothes"))
+    found = changed(CODE, CODE.replace("Outfit", "Clothes"))
 
     assert {(c.place, c.kind) for c in found} == {
         ("Outfit", "gone"),
@@ -243,9 +179,9 @@ def test_a_renamed_class_is_one_that_is_gone_and_one_that_is_new():
             "Start had an empty body and has a written body now",
         ),
         (
-            'Annotated[bool, Gate("Fine?")] = True',
-            "bool = True",
-            "Day.fine had a Gate and has no source now",
+            'Annotated[bool, Gate("Fine?")]',
+            "bool",
+            "Outfit.fine had a Gate and has no source now",
         ),
         (
             "get_weather",
@@ -268,20 +204,24 @@ def test_a_renamed_class_is_one_that_is_gone_and_one_that_is_new():
             "Summary.length (in the graph Summary) is new and has no default",
         ),
         ("degrees: float", "degrees: str", "Day.weather has a type that has changed"),
-        ("Outfit | Start", "Outfit", "Day -> Start is gone"),
-        ("self) -> None:\n", "self) -> Start:\n", "Outfit -> None is gone"),
+        ("Outfit | AskBack", "Outfit", "Day -> AskBack is gone"),
+        (
+            "top: str\n    async def __call__(self) -> None",
+            "top: str\n    async def __call__(self) -> Start",
+            "Outfit -> None is gone",
+        ),
     ],
 )
 def test_a_change_says_what_was_there_and_what_is_now(old: str, new: str, said: str):
-    assert said in [str(change) for change in changed(DAY, DAY.replace(old, new))]
+    assert said in [str(change) for change in changed(CODE, CODE.replace(old, new))]
 
 
 def test_another_function_further_down_is_said_at_every_field_that_it_is_behind():
-    found = changed(DAY, DAY.replace("get_city", "find_city"))
+    found = changed(CODE, CODE.replace("get_city", "find_city"))
 
     assert {(c.place, c.graph) for c in found} == {
         ("Day.weather(city)", ""),
-        ("Day.loud(city)", ""),
+        ("Outfit.place", ""),
         ("Summary.city", "Summary"),
     }
 
@@ -344,9 +284,8 @@ def test_other_words_are_a_change_that_breaks_no_run(old, new, said):
 
 
 def test_another_system_text_is_a_change_that_breaks_no_run():
-    start = classes(WORDS)["Start"]
-    before = shape_of(Graph(start=start, system="Be brief."))
-    (change,) = changes(before, Graph(start=start))
+    before = shape_of(graph(WORDS, system="Be brief."))
+    (change,) = changes(before, graph(WORDS))
     assert str(change) == "the graph had the system 'Be brief.'"
     assert not change.breaks
 
