@@ -22,10 +22,11 @@ from bae.journal.codec import ANYTHING, Unkeepable, same, value_codec
 from bae.journal.lines import DATA, Encoder, parse_line
 from bae.journal.node_codec import node_codec
 from bae.journal.store import Line
-from bae.lm import Answer, Backend, Prompt, Usage
+from bae.lm import Answer, Usage
 from bae.unicode import LONGEST_TEXT
 from bae.usage import Attempt
 from end_node import EndNode
+from toy_backend import ToyBackend
 
 HALVES = "\ud800\udbff\udc00\udfff"
 texts = st.text(st.characters() | st.sampled_from(HALVES + "\x00\x1b\ufffd\u2028"), max_size=8)
@@ -196,20 +197,6 @@ def test_a_record_with_anything_in_it_is_refused_or_can_be_read(
 # Answers of a model.
 
 
-class Model(Backend):
-    model = "told"
-    free = True
-
-    def __init__(self, *answers: Answer) -> None:
-        super().__init__()
-        self.answers = list(answers)
-        self.prompts: list[Prompt] = []
-
-    async def answer(self, prompt: Prompt) -> Answer:
-        self.prompts.append(prompt)
-        return self.answers.pop(0)
-
-
 class Begin(Node):
     async def __call__(self) -> Filled: ...
 
@@ -219,12 +206,12 @@ class Filled(EndNode):
     note: str = ""
 
 
-FINE = Answer('{"inner": {"text": "a", "number": 1}}')
+FINE = {"inner": {"text": "a", "number": 1}}
 
 
 @pytest.mark.parametrize("said", ["NaN", "1e999", "-Infinity"])
 async def test_what_a_journal_cannot_store_of_an_answer_is_asked_for_again(said: str) -> None:
-    lm = Model(Answer(f'{{"note": "b", "inner": {{"text": "a", "number": {said}}}}}'), FINE)
+    lm = ToyBackend(f'{{"note": "b", "inner": {{"text": "a", "number": {said}}}}}', FINE)
     async with MemoryJournal() as journal:
         result = await Graph(start=Begin).arun(Begin(), lm=lm, journal=journal)
     assert result.result == Filled(inner=Inner(text="a", number=1), note="b")
@@ -242,7 +229,7 @@ async def test_any_parsed_answer_is_stored_or_asked_for_again(value: Any) -> Non
     class Asks(Node):
         async def __call__(self) -> Told: ...
 
-    lm = Model(Answer(value={"value": value}), Answer('{"value": "fine"}'))
+    lm = ToyBackend(Answer(value={"value": value}), {"value": "fine"})
     told = Graph(start=Asks)
     async with MemoryJournal() as journal:
         result = await told.arun(Asks(), lm=lm, journal=journal, run_id="a")
@@ -264,7 +251,7 @@ def test_what_pydantic_found_wrong_is_bounded() -> None:
 
 
 async def test_the_line_of_a_failed_run_has_each_error_once() -> None:
-    lm = Model(*[Answer('{"inner": {"text": 1, "number": "no"}}')] * 3)
+    lm = ToyBackend(*[{"inner": {"text": 1, "number": "no"}}] * 3)
     async with MemoryJournal() as journal:
         with pytest.raises(FillError):
             await Graph(start=Begin).arun(Begin(), lm=lm, journal=journal)

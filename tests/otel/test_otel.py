@@ -28,7 +28,7 @@ from bae import LM, Dep, DepError, Gate, Graph, Map, Node, NodeError, Recall
 from bae.journal import Record, RunEnded, RunStarted, StepStarted
 from bae.journal.sqlite import SQLiteJournal
 from bae.journal.store import Journal
-from bae.lm import Answer, Backend, Prompt, Usage
+from bae.lm import Answer, Prompt, Usage, tell
 from bae.otel import export, export_run, instrument, tracing
 from bae.otel.spans import provider_of
 from bae.records import AnswerRestarted, Asker, FillStarted, RunResumed
@@ -37,6 +37,7 @@ from bae.testing import ScriptedLM
 from bae.work import Work
 from bounded import BOUND
 from end_node import EndNode
+from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
 
@@ -283,24 +284,15 @@ async def test_sources_say_whose_value_they_work_on(traced: Traced):
 # --- LM calls ---------------------------------------------------------------------------------
 
 
-class Model(Backend):
+class Model(ToyBackend):
     """A model that answers from a list, with what it used."""
 
     model = "claude-test"
 
-    def __init__(self, *answers: Any) -> None:
-        super().__init__(retries=1)
-        self.first_wait = 0.0
-        self.answers = list(answers)
-
     async def answer(self, prompt: Prompt) -> Answer:
-        from bae.usage import tell
-
-        answer = self.answers.pop(0)
-        if isinstance(answer, BaseException):
-            raise answer
-        tell(answer[:3])
-        return Answer(answer, Usage(1, 70, 5, 20, 0.25))
+        answer = await super().answer(prompt)
+        tell(answer.text[:3])
+        return Answer(answer.text, Usage(1, 70, 5, 20, 0.25))
 
 
 class Ask(Node):
@@ -318,7 +310,7 @@ telling = Graph(start=Ask, end=Told)
 
 async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
     with tracing(traced.provider):
-        await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+        await telling.arun(Ask(question="what?"), Model({"text": "that"}))
     call = traced.one("chat claude-test")
     assert call.kind is SpanKind.CLIENT
     first = said(call).pop("gen_ai.response.time_to_first_chunk")
@@ -345,7 +337,7 @@ async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
 
 
 async def test_a_request_that_is_sent_again_is_an_event_of_what_it_was_for(traced: Traced):
-    lm = Model(ConnectionError("gone"), '{"text": "that"}')
+    lm = Model(ConnectionError("gone"), {"text": "that"})
     with tracing(traced.provider):
         await telling.arun(Ask(question="what?"), lm)
     (event,) = traced.one("fill Told").events
@@ -382,7 +374,7 @@ async def test_calls_of_bodies_and_dependencies_stand_under_them(traced: Traced)
         async def __call__(self, lm: LM) -> Told:
             return await lm.make(self, Told)
 
-    lm = Model('{"text": "one"}', '{"text": "two"}')
+    lm = Model({"text": "one"}, {"text": "two"})
     with tracing(traced.provider):
         await Graph(start=Looks).arun(Looks(), lm)
     root = "invoke_agent Looks / step Looks"
@@ -541,8 +533,8 @@ async def test_a_run_of_which_no_more_is_heard_ends_its_spans_when_it_is_dropped
 async def test_a_run_stands_under_the_span_that_is_current_where_it_was_started(traced: Traced):
     with traced.tracer.start_as_current_span("request") as request:
         with tracing(traced.provider):
-            result = await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
-            async with telling.stream(Ask(question="what?"), Model('{"text": "it"}')) as records:
+            result = await telling.arun(Ask(question="what?"), Model({"text": "that"}))
+            async with telling.stream(Ask(question="what?"), Model({"text": "it"})) as records:
                 async for _ in records:
                     pass
         assert trace.get_current_span() is request
@@ -617,10 +609,10 @@ async def test_what_bodies_dependencies_and_lms_trace_themselves_stands_under_th
 async def test_a_process_is_instrumented_until_it_is_not(traced: Traced):
     uninstrument = instrument(traced.provider)
     try:
-        await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+        await telling.arun(Ask(question="what?"), Model({"text": "that"}))
     finally:
         uninstrument()
-    await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+    await telling.arun(Ask(question="what?"), Model({"text": "that"}))
     assert len(traced.named("invoke_agent Ask")) == 1
 
 
@@ -662,7 +654,7 @@ async def test_each_life_of_a_resumed_run_has_a_span_that_links_to_the_one_befor
 
 
 async def test_a_replay_is_not_traced_since_nothing_happens_in_it(traced: Traced, journal: Journal):
-    lm = Model('{"text": "that"}')
+    lm = Model({"text": "that"})
     await telling.arun(Ask(question="what?"), lm, journal=journal, run_id="r1")
     with tracing(traced.provider):
         await telling.replay("r1", journal=journal)
@@ -770,21 +762,17 @@ class AsksInDep(EndNode):
 async def test_no_content_is_shown_of_calls_that_have_to_do_with_secrets(
     traced: Traced, make: Callable[[], Node]
 ):
-    said_to: list[str] = []
+    def repeat(prompt: Prompt) -> dict[str, Any]:
+        fields = prompt.schema["properties"]
+        if "choice" in fields or "answer" in fields:
+            return {"answer": {"choice": "Told", "fields": {"text": "s3cret"}}}
+        return dict.fromkeys(fields, "s3cret")
 
-    class Repeats(Backend):
-        async def answer(self, prompt: Prompt) -> Answer:
-            said_to.append(prompt.text)
-            fields = prompt.schema["properties"]
-            if "choice" in fields or "answer" in fields:
-                return Answer('{"answer": {"choice": "Told", "fields": {"text": "s3cret"}}}')
-            return Answer(json.dumps(dict.fromkeys(fields, "s3cret")))
-
+    lm = ToyBackend(repeat)
     node = make()
     with tracing(traced.provider, content=True):
-        await Graph(start=type(node)).arun(node, Repeats())
-    assert said_to
-    assert traced.named("chat")
+        await Graph(start=type(node)).arun(node, lm)
+    assert traced.named("chat toy")
     assert "s3cret" not in traced.text()
 
 
@@ -811,7 +799,7 @@ async def test_what_a_run_met_before_it_was_resumed_is_not_forgotten(
     with pytest.raises(DepError):
         await around.arun(Around(card="s3cret"), Model(), journal=journal, run_id="r1")
     with tracing(provider, content=True):
-        await around.resume("r1", Model('{"text": "s3cret"}'), journal=journal)
+        await around.resume("r1", Model({"text": "s3cret"}), journal=journal)
     inner = "invoke_agent Around / step Around / dep Vault / invoke_agent Vault"
     assert f"{inner} / step Vault / chat claude-test" in traced.ways()
     assert all(span.status.status_code is StatusCode.UNSET for span in traced.spans)
@@ -857,14 +845,14 @@ async def test_a_long_run_keeps_a_bounded_part_of_it_in_memory(traced: Traced):
         gc.collect()
         return sum(isinstance(each, Work | trace.Span) for each in gc.get_objects())
 
-    result = await Graph(start=Count).arun(Count(n=300), max_iters=0)
+    result = await Graph(start=Count).arun(Count(n=1000), max_iters=0)
     before = live()  # of other tests
     with tracing(traced.provider):
         run = Run(run_id="r1")
     run.recorder.log.extend(result.journal[:-1])
-    assert len(traced.spans) > 300
+    assert len(traced.spans) > 1000
     traced.kept.clear()
-    assert 2 < live() - before < 300
+    assert 2 < live() - before < 1000
     run.recorder.log.append(result.journal[-1])
     assert traced.one("invoke_agent Count")
 
