@@ -388,7 +388,7 @@ class Improvement:
             what = f"all runs of {name} are left out"
             fix = "run the graph with this journal, or leave out fewer runs"
         else:
-            what = f"there is no finished run of {name} to learn from"
+            what = f"there is no finished run of {name} to learn from in which an LM was asked"
             fix = (
                 "run the graph with this journal, correct what is wrong in its runs with "
                 "`bae runs fork RUN --at STEP --set FIELD=VALUE`, and try again"
