@@ -279,34 +279,27 @@ async def test_a_schema_that_the_program_ignored_is_told(tmp_path: Path, before:
 async def test_endless_output_is_stopped(tmp_path: Path, pipe: str) -> None:
     program = script(tmp_path, f"while True: sys.{pipe}.write('x' * 1000)")
     error = await failure(program, max_output=50_000)
-    assert error.code == "bae-lm-output-too-long"
+    assert (error.code, error.retryable) == ("bae-lm-output-too-long", False)
     assert "50000 bytes" in error.message
     assert pipe in error.message
-    assert not error.retryable
 
 
 async def test_a_program_that_hangs_is_a_timeout(tmp_path: Path) -> None:
     error = await failure(script(tmp_path, "time.sleep(1000)"), timeout=0.1)
-    assert error.code == "bae-lm-timeout"
+    assert (error.code, error.retryable) == ("bae-lm-timeout", True)
     assert "within 0.1 s" in error.message
-    assert error.retryable
 
 
-async def test_a_program_that_is_not_there_is_told_with_how_to_get_it(tmp_path: Path) -> None:
+async def test_a_program_that_is_not_there_or_does_not_start_is_told(tmp_path: Path) -> None:
     for name in ("no-such-claude", str(tmp_path / "claude")):
         error = await failure(name)
-        assert error.code == "bae-lm-program-missing"
+        assert (error.code, error.retryable) == ("bae-lm-program-missing", False)
         assert name in error.message
         assert "npm install" in (error.fix or "")
-        assert not error.retryable
         assert not error.sent
-
-
-async def test_a_program_that_the_system_will_not_start_is_told(tmp_path: Path) -> None:
     error = await failure(printing(tmp_path, result()), env={"LONG": "x" * 200_000})
-    assert error.code == "bae-lm-program-failed"
+    assert (error.code, error.retryable) == ("bae-lm-program-failed", False)
     assert isinstance(error.cause, OSError)
-    assert not error.retryable
 
 
 # --- many at once -----------------------------------------------------------------------------

@@ -302,7 +302,7 @@ async def test_an_answer_that_is_cancelled_while_its_prompt_is_read_stops_betwee
 
 
 async def test_two_slots_answer_two_questions_at_the_same_time():
-    async with LocalBackend(slots=2, context=512) as lm:
+    async with LocalBackend(slots=2, context=512, threads=1) as lm:
         novel = await novel_in_progress(lm)
         assert (await lm.answer(TINY)).stop == "end"
         assert not novel.done()
@@ -462,7 +462,7 @@ PROGRAM = """
         text: str = Field(min_length=3000)
         async def __call__(self) -> None: ...
 
-    lm = LocalBackend(context=512)
+    lm = LocalBackend(context=512, threads=1)
 
     async def fill(target, watch=None):
         with metered(watch):

@@ -141,16 +141,16 @@ async def test_a_second_cancellation_ends_the_patience_and_still_leaves_nothing(
     await caller.gone()
 
 
-@pytest.mark.parametrize("turns", range(4))
 async def test_a_call_cancelled_while_the_program_starts_leaves_nothing(
-    tmp_path: Path, line: Calls, turns: int
+    tmp_path: Path, line: Calls
 ) -> None:
-    running = asyncio.create_task(finish(script(tmp_path, WAITING, port=line.port)))
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    for turns in range(4):
+        running = asyncio.create_task(finish(script(tmp_path, WAITING, port=line.port)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
 
 async def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path, line: Calls) -> None:
