@@ -16,7 +16,9 @@ from pydantic import BaseModel, SecretStr
 
 from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.exceptions import FillError, JournalError
-from bae.journal import Journal, Provenance
+from bae.journal import Journal, Line, Provenance
+from bae.journal.shape import _hash_of
+from bae.journal.store import StoredRun
 from bae.lm import Answer, Usage
 from bae.testing import ScriptedLM
 from end_node import EndNode
@@ -429,3 +431,38 @@ async def test_a_damaged_line_is_named(journal: Journal):
     with pytest.raises(JournalError, match=f"line {line.n}, a SourceEnded, ") as raised:
         await journal.why("r", "Noon.note")
     assert raised.value.code == "bae-journal-damaged"
+
+
+def get_below() -> int:
+    return 1
+
+
+def get_above(x: Annotated[int, Dep(get_below)]) -> int:
+    return x + 1
+
+
+class Above(EndNode):
+    value: Annotated[int, Dep(get_above)]
+
+
+async def test_a_run_of_others_with_an_endless_chain_is_followed_so_far(journal: Journal):
+    await Graph(start=Above).arun(Above(), journal=journal, run_id="r")
+    run, length = await journal.read("r"), 1000
+    shape = json.loads(run.shape)
+    above = next(call for call in shape["calls"] if call["inputs"])
+    shape["calls"] = [{**above, "inputs": {"x": {"call": n + 1}}} for n in range(length)]
+    shape["calls"].append({**above, "inputs": {}})
+    lines: list[Line] = []
+    for line in run.lines:
+        depths = range(length, 0, -1) if "(x)" in line.data else [1]
+        for data in (line.data.replace("(x)", "(x)" * depth) for depth in depths):
+            lines.append(line._replace(n=len(lines), data=data))
+    info = dataclasses.replace(run.info, run_id="long", shape=_hash_of(shape))
+    await journal.put(StoredRun(info, json.dumps(shape), tuple(lines), {}))
+
+    found = await journal.why("long", "Above.value")
+    assert str(found)
+    depth = 0
+    while found.inputs:
+        found, depth = found.inputs["x"], depth + 1
+    assert 100 <= depth < length

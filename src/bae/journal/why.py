@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from types import NoneType
-from typing import Any, cast
+from typing import Any, Final, cast
 
+from bae.calls import DEEPEST
 from bae.exceptions import JournalError
 from bae.journal.decoder import StoredHistory, read_history
 from bae.journal.lines import StoredNode
@@ -27,6 +28,9 @@ from bae.records import (
 )
 from bae.usage import Usage
 from bae.work import GraphRun, Question, Source, Step
+
+_DEEPEST: Final = DEEPEST + 50
+"""How far inputs are followed: through functions, and graphs inside."""
 
 NodeRecord = RunStarted | Returned | StepStarted | FillEnded | RunForked
 """A record that has a node."""
@@ -58,13 +62,17 @@ class Search:
         self._shape = history.shape
         self._answers = stored.answers
         self._found: dict[Place, Provenance] = {}
+        self._depth = 0
 
     def at(self, place: Place) -> Provenance:
         """Where the value at a place came from, or how far it is: see `Provenance.state`."""
         if place not in self._found:
-            # For lines that lead back to themselves, which are no lines of a run.
+            # For lines that lead back to themselves, or too far, which are no lines of a run.
             self._found[place] = self._absent(place)
-            self._found[place] = self._look(place)
+            if self._depth < _DEEPEST:
+                self._depth += 1
+                self._found[place] = self._look(place)
+                self._depth -= 1
         return self._found[place]
 
     def _look(self, place: Place) -> Provenance:
