@@ -18,9 +18,8 @@ from bae import (
     NodeError,
     OpenGate,
 )
-from bae.exceptions import BudgetError, DepError
+from bae.exceptions import DepError
 from bae.journal import Journal, RunResumed, StepStarted
-from bae.lm import Budget
 from bae.testing import ScriptedLM
 from journal_parts import refused
 from kept_runs import WORLD, Outfit, Packed, Refund, Stay, get_place, get_weather, look_up, refund
@@ -94,43 +93,6 @@ async def test_the_bound_on_nodes_counts_from_the_start_of_the_run(journal: Jour
     result = await counting.resume("one", max_iters=6, journal=journal)
     assert [node.number for node in result.trace] == [0, 1, 2, 3, 4, 5]
     assert dict(WORLD.done) == {f"count {n}": 1 for n in range(6)}
-
-
-class Write(Node):
-    topic: str
-
-    async def __call__(self) -> Draft: ...
-
-
-class Draft(Node):
-    text: str
-
-    async def __call__(self) -> Final: ...
-
-
-class Final(Node):
-    text: str
-    checked: Annotated[str, Dep(get_place)]
-
-    async def __call__(self) -> None:
-        WORLD.do("final")
-
-
-async def test_a_budget_goes_on_from_what_the_run_has_spent(journal: Journal):
-    writing = Graph(start=Write)
-    WORLD.failing.add("place")
-    with Budget(calls=2) as first, pytest.raises(DepError):
-        lm = ScriptedLM([{"text": "a"}, {"text": "b"}])
-        await writing.arun(Write(topic="x"), lm, journal=journal, run_id="one", prefetch=False)
-    assert first.usage.calls == 1
-    WORLD.mend()
-    with Budget(calls=1) as second, pytest.raises(BudgetError):
-        await writing.resume("one", ScriptedLM([{"text": "b"}]), journal=journal)
-    assert second.usage.calls == 1
-    with Budget(calls=2) as third:
-        result = await writing.resume("one", ScriptedLM([{"text": "b"}]), journal=journal)
-    assert third.usage.calls == 2
-    assert result.usage.calls == 2
 
 
 async def test_an_unknown_run_and_one_that_is_there_already_are_told(journal: Journal):
