@@ -80,8 +80,7 @@ class Day(Node):
     async def __call__(self) -> Outfit | Rest: ...
 
 
-class Rest(Node):
-    async def __call__(self) -> None: ...
+class Rest(EndNode): ...
 
 
 class Outfit(EndNode):

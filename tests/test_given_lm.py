@@ -14,7 +14,8 @@ from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall, Rec
 from bae.journal import MemoryJournal, Recalled
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
-from end_node import EndNode
+from bounded import run
+from end_node import EndNode, leading_to
 from kept_runs import Trouble, World
 from toy_backend import FourMethods, ToyBackend, choose, route
 
@@ -108,7 +109,7 @@ async def test_decide_looks_up_what_the_chosen_node_needs_and_nothing_else(how: 
 
     backend, other = ToyBackend(choose("Answer"), {"text": "fine"}), OneWord()
     lm: Any = backend if how == "backend" else other
-    result = await Graph(start=Question).arun(Question(text="why?"), lm)
+    result = await run(Question(text="why?"), lm)
 
     context = {"asked": "why?", "policy": "thirty days"}
     assert result.result == Answer(**context, text="fine")
@@ -130,11 +131,8 @@ async def test_decide_is_one_call_where_options_only_recall():
         asked: Annotated[str, Recall(Question)]
         text: str
 
-    lm, graph, journal = (
-        ToyBackend(route("Answer", text="so")),
-        Graph(start=Question),
-        MemoryJournal(),
-    )
+    lm, journal = ToyBackend(route("Answer", text="so")), MemoryJournal()
+    graph = Graph(start=Question)
     result = await graph.arun(Question(text="why?"), lm, journal=journal, run_id="one")
 
     assert (lm.calls, result.result) == (1, Answer(asked="why?", text="so"))
@@ -155,7 +153,7 @@ async def test_decide_may_end_the_run():
     class Reply(EndNode):
         policy: Annotated[str, Dep(find_policy)]
 
-    result = await Graph(start=Question).arun(Question(), Ends())
+    result = await run(Question(), Ends())
 
     assert [type(node) for node in result.trace] == [Question]
     assert not WORLD.done
@@ -174,7 +172,7 @@ async def test_what_the_body_gives_to_fill_is_not_looked_up():
         text: str
 
     lm = OneWord()
-    result = await Graph(start=Asks).arun(Asks(message="x"), lm)
+    result = await run(Asks(message="x"), lm)
 
     assert lm.asked == [("Be brief.", {"policy": "none", "message": "x"})]
     assert result.result == Told(policy="none", message="x", text="fine")
@@ -200,7 +198,7 @@ async def test_a_map_over_what_is_looked_up_is_part_of_the_context_and_one_over_
         louder: Annotated[list[str], Map(shout, over="text")]
 
     lm = ScriptedLM([{"text": ["c"]}])
-    result = await Graph(start=Asks).arun(Asks(), lm)
+    result = await run(Asks(), lm)
 
     assert lm.asked[0].resolved == {"words": ["a", "b"], "loud": ["A", "B"]}
     assert (result.result.loud, result.result.louder) == (["A", "B"], ["C"])
@@ -225,7 +223,7 @@ async def test_a_dependency_function_has_what_it_makes_looked_up_too():
         note: Annotated[Note, Dep(write_note)]
         policy: Annotated[str, Dep(find_policy)]
 
-    result = await Graph(start=Asks).arun(Asks(message="x"), OneWord())
+    result = await run(Asks(message="x"), OneWord())
 
     assert result.result.note == Note(message="x", policy="thirty days", text="fine")
     assert WORLD.done["policy"] == 1
@@ -292,7 +290,7 @@ async def test_a_field_whose_source_fails_has_its_default_and_its_source_is_call
         text: str
 
     lm = OneWord()
-    result = await Graph(start=Asks).arun(Asks(), lm)
+    result = await run(Asks(), lm)
 
     assert lm.asked == [("Told", {})]
     assert result.result == Told(policy="unknown", text="fine")
@@ -317,12 +315,9 @@ async def test_a_function_that_would_wait_for_itself_is_an_error_and_no_hang():
         written: Annotated[str, Dep(write)]
         text: str
 
-    class Asks(Node):
-        async def __call__(self) -> Loop: ...
-
     with pytest.raises(DepError) as failed:
         async with asyncio.timeout(10):
-            await Graph(start=Asks).arun(Asks(), OneWord())
+            await run(leading_to(Loop)(), OneWord())
 
     assert isinstance(failed.value.cause, DepError)
     assert failed.value.cause.code == "bae-dep-cycle"
@@ -336,20 +331,15 @@ async def test_a_function_with_the_lm_is_not_started_early_since_it_may_recall()
     class Seen(EndNode):
         number: Annotated[str, Recall(Second)]
 
-    class First(Node):
-        async def __call__(self) -> Second: ...
+    class Third(EndNode):
+        written: Annotated[str, Dep(write)]
 
     class Second(Node):
         number: str
 
         async def __call__(self) -> Third: ...
 
-    class Third(EndNode):
-        written: Annotated[str, Dep(write)]
-
-    result = await Graph(start=First).arun(First(), OneWord("two"))
-
-    assert result.result == Third(written="two")
+    assert (await run(leading_to(Second)(), OneWord("two"))).result == Third(written="two")
 
 
 # With a journal

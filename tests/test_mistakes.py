@@ -202,23 +202,6 @@ async def test_a_bound_that_is_too_low_for_a_way_without_a_loop_speaks_of_none(
     )
 
 
-async def test_a_body_that_returns_another_node_is_told_the_one_it_declares():
-    class Astray(Node):
-        async def __call__(self) -> Three:
-            other: Any = Two()
-            return other
-
-    class Undecided(Node):
-        async def __call__(self) -> Three | None:
-            other: Any = Two()
-            return other
-
-    for start, these in ((Astray, "a Three"), (Undecided, "one of these")):
-        with pytest.raises(NodeError) as caught:
-            await Graph(start=start).arun(start())
-        assert caught.value.fix == f"return {these}, or add Two to the return type"
-
-
 async def test_what_is_no_journal_is_refused_with_how_to_make_one():
     wrong: list[tuple[Any, str]] = [
         ("runs.db", r"SQLiteJournal\(.runs\.db.\)"),

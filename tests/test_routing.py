@@ -230,7 +230,7 @@ class Special(Done):
 @pytest.mark.parametrize(
     ("returned", "said", "fix"),
     [
-        (Other(), "a value of type Other", "add Other to"),
+        (Other(), "a value of type Other", "return one of these, or add Other to the return type"),
         (Special(), "a value of type Special", "add Special to"),
         (None, "None", "add None to"),
         ("text", "a value of type str", "return a node: Done("),
@@ -256,13 +256,19 @@ async def test_a_return_that_was_not_declared_is_an_error_that_names_both(
     assert error.trace == [start]
 
 
-async def test_an_end_that_returns_a_node_is_told_that_it_is_the_result_itself():
-    class Start(Node):
+async def test_a_node_that_declares_one_return_or_none_is_told_which():
+    class End(Node):
         async def __call__(self) -> None:
             return Done()  # type: ignore[return-value]
 
-    with pytest.raises(RouteError, match="Start is the result itself"):
-        await run(Start())
+    class Astray(Node):
+        async def __call__(self) -> Done:
+            return Other()  # type: ignore[return-value]
+
+    with pytest.raises(RouteError, match="End is the result itself"):
+        await run(End())
+    with pytest.raises(RouteError, match="return a Done, or add Other to the return type"):
+        await run(Astray())
 
 
 @pytest.mark.parametrize("chosen", [Node, int, "Done", None], ids=str)
