@@ -1,10 +1,16 @@
-"""For tests of runs: a run that fails instead of waiting for ever, and a while that is no sleep."""
+"""For tests of runs: a run that fails instead of waiting for ever, what it raises, and a while that
+is no sleep."""
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Awaitable
+from typing import Annotated, Any, TypeVar
+
+import pytest
 
 from bae import Dep, Graph, GraphResult, Node
 from end_node import EndNode
+
+E = TypeVar("E", bound=BaseException)
 
 BOUND = 30  # seconds until a test that would wait for ever fails instead
 
@@ -29,3 +35,10 @@ async def value_from(fn: Any, lm: Any = None, **options: Any) -> Any:
         value: Annotated[Any, Dep(fn, **options)]
 
     return (await run(Holder(), lm)).result.value
+
+
+async def error_from(kind: type[E], running: Awaitable[Any]) -> E:
+    """The error that something awaited raises, which is of this kind."""
+    with pytest.raises(kind) as caught:
+        await running
+    return caught.value

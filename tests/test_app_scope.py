@@ -13,7 +13,7 @@ import pytest
 from bae import LM, Dep, DepError, Graph, Map, Node, ProofError, Recall, ReplayError
 from bae.journal import MemoryJournal, SourceEnded
 from bae.testing import ScriptedLM
-from bounded import BOUND, some_turns
+from bounded import BOUND, error_from, some_turns
 from end_node import EndNode
 
 
@@ -212,10 +212,9 @@ async def test_a_failure_to_open_is_raised_with_its_path_and_the_next_run_tries_
 
     graph = asking(open_pool)
     async with graph.open():
-        with pytest.raises(DepError) as caught:
-            await graph.arun(graph.start())
-        assert caught.value.path == "Ask.pool <- open_pool(connection) <- connect()"
-        assert isinstance(caught.value.cause, ConnectionError)
+        error = await error_from(DepError, graph.arun(graph.start()))
+        assert error.path == "Ask.pool <- open_pool(connection) <- connect()"
+        assert isinstance(error.cause, ConnectionError)
         for _ in range(2):
             assert (await graph.arun(graph.start())).result.pool == "pool of connection"
     assert len(calls) == 2
@@ -421,9 +420,8 @@ async def test_a_value_of_the_app_is_not_stored_and_a_resumed_run_takes_that_of_
         result = await graph.resume("a", journal=journal)
         assert result.result.token == "token 1"
         assert result.result.answer == 7
-        with pytest.raises(ReplayError) as caught:
-            await graph.replay("a", journal=journal)
-        assert caught.value.code == "bae-replay-live"
+        error = await error_from(ReplayError, graph.replay("a", journal=journal))
+        assert error.code == "bae-replay-live"
         await graph.replay("a", journal=journal, dep_cache={get_token: "stand-in"})
     assert made == ["token 0", "token 1"]
 

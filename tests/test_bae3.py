@@ -38,6 +38,7 @@ from bae.resolver import (
     validate_node_deps,
 )
 from bae.testing import Provider, ScriptedLM
+from bounded import error_from
 from end_node import EndNode
 
 
@@ -192,12 +193,10 @@ class Babbling(Backend):
 
 async def test_an_answer_that_is_no_json_is_a_parse_error_too():
     lm = Babbling(attempts=0)
-    with pytest.raises(BaeParseError) as caught:
-        await lm.fill(Reply, {"question": "Cold?"}, "Reply")
-    assert isinstance(caught.value, FillError)
-    with pytest.raises(BaeParseError) as caught:
-        await lm.choose_type([Look, Reply], {})
-    assert isinstance(caught.value, RouteError)
+    error = await error_from(BaeParseError, lm.fill(Reply, {"question": "Cold?"}, "Reply"))
+    assert isinstance(error, FillError)
+    error = await error_from(BaeParseError, lm.choose_type([Look, Reply], {}))
+    assert isinstance(error, RouteError)
 
 
 # --- LMs --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from bae.journal import MemoryJournal
 from bae.resolver import resolve_dep, resolve_fields
 from bae.tasks import explained
 from bae.testing import ScriptedLM
-from bounded import BOUND, run, some_turns, value_from
+from bounded import BOUND, error_from, run, some_turns, value_from
 from end_node import EndNode, leading_to
 
 
@@ -327,9 +327,8 @@ async def test_an_opening_that_runs_over_its_timeout_is_closed():
         yield "opened"
         log.append("close")
 
-    with pytest.raises(DepError) as caught:
-        await value_from(slow_to_open, timeout=0.3)
-    assert caught.value.code == "bae-dep-timeout"
+    error = await error_from(DepError, value_from(slow_to_open, timeout=0.3))
+    assert error.code == "bae-dep-timeout"
     assert log == ["open", "close"]
 
 
@@ -446,9 +445,8 @@ async def test_a_run_in_a_task_that_was_cancelled_before_is_a_run_like_any_other
         try:
             await asyncio.Event().wait()
         finally:
-            with pytest.raises(DepError) as caught:
-                await run(Holder(fails=False))
-            ran.append(caught.value.code)
+            error = await error_from(DepError, run(Holder(fails=False)))
+            ran.append(error.code)
             with pytest.raises(NodeError):
                 await run(Holder(fails=True))
             ran.append("failed as it should")
@@ -537,10 +535,9 @@ async def test_cancelled_error_that_an_item_of_a_map_raises_itself_is_a_failure_
         mapped: Annotated[list[int], Map(one, over="items")]
 
     async with asyncio.timeout(BOUND):
-        with pytest.raises(DepError) as caught:
-            await run(Holder(items=[0, 1]))
-    assert isinstance(caught.value.cause, asyncio.CancelledError)
-    assert "Holder.mapped[1]" in caught.value.message
+        error = await error_from(DepError, run(Holder(items=[0, 1])))
+    assert isinstance(error.cause, asyncio.CancelledError)
+    assert "Holder.mapped[1]" in error.message
     assert others.seen == ["reached", "left"]
 
 

@@ -15,7 +15,7 @@ from bae import LM, Dep, DepError, Graph, Map, Node
 from bae.journal import RunEnded, SourceEnded, SourceStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import BOUND, run, some_turns, value_from
+from bounded import BOUND, error_from, run, some_turns, value_from
 from end_node import EndNode, leading_to
 from naming import shown
 
@@ -339,10 +339,9 @@ async def test_stop_iteration_from_a_sync_function_is_an_error_and_not_an_endles
     def first_of_none() -> int:
         return next(iter(()))
 
-    with pytest.raises(DepError) as caught:
-        await value_from(first_of_none)
-    assert isinstance(caught.value.cause, RuntimeError)
-    assert "StopIteration" in str(caught.value.cause)
+    error = await error_from(DepError, value_from(first_of_none))
+    assert isinstance(error.cause, RuntimeError)
+    assert "StopIteration" in str(error.cause)
 
 
 # Bounds
@@ -359,9 +358,7 @@ async def test_a_call_over_its_timeout_is_cancelled_and_has_its_own_code():
             raise
         return 1
 
-    with pytest.raises(DepError) as caught:
-        await value_from(slow, timeout=0.01)
-    error = caught.value
+    error = await error_from(DepError, value_from(slow, timeout=0.01))
     assert error.code == "bae-dep-timeout"
     assert isinstance(error.cause, TimeoutError)
     assert cancelled == ["slow"]
@@ -392,10 +389,9 @@ async def test_a_timeout_error_the_function_raises_is_its_own():
     async def service() -> int:
         raise mine
 
-    with pytest.raises(DepError) as caught:
-        await value_from(service, timeout=10)
-    assert caught.value.code == "bae-dep-failed"
-    assert caught.value.cause is mine
+    error = await error_from(DepError, value_from(service, timeout=10))
+    assert error.code == "bae-dep-failed"
+    assert error.cause is mine
 
 
 async def test_when_retries_are_used_up_the_last_failure_is_the_cause():
@@ -405,10 +401,9 @@ async def test_when_retries_are_used_up_the_last_failure_is_the_cause():
         calls.append(len(calls))
         raise ConnectionError(f"failure {len(calls)}")
 
-    with pytest.raises(DepError) as caught:
-        await value_from(broken, retries=1)
+    error = await error_from(DepError, value_from(broken, retries=1))
     assert len(calls) == 2
-    assert str(caught.value.cause) == "failure 2"
+    assert str(error.cause) == "failure 2"
 
 
 # Defaults, given values and wrong values
@@ -475,9 +470,7 @@ async def test_a_value_of_the_wrong_type_is_a_dep_error_that_names_node_and_fiel
         (Holder(), None, "Holder"),
         (leading_to(Filled)(), ScriptedLM([{"text": "unasked"}]), "Filled"),
     ]:
-        with pytest.raises(DepError) as caught:
-            await run(start, lm)
-        error = caught.value
+        error = await error_from(DepError, run(start, lm))
         assert error.code == "bae-dep-invalid"
         assert error.node_type is not None
         assert (error.node_type.__name__, error.field_name) == (name, "amount")
@@ -552,9 +545,8 @@ async def test_a_sibling_that_fails_while_it_is_cancelled_does_not_take_the_plac
         a: Annotated[int, Dep(stubborn)]
         b: Annotated[int, Dep(fails)]
 
-    with pytest.raises(DepError) as caught:
-        await run(Holder())
-    assert str(caught.value.cause) == "first"
+    error = await error_from(DepError, run(Holder()))
+    assert str(error.cause) == "first"
 
 
 async def test_resolve_dep_and_resolve_fields_raise_the_very_exception_of_the_function():
@@ -571,9 +563,8 @@ async def test_resolve_dep_and_resolve_fields_raise_the_very_exception_of_the_fu
         a: Annotated[int, Dep(above)]
 
     for resolving in (resolve_dep(above), resolve_fields(Holder)):
-        with pytest.raises(ValueError) as caught:
-            await resolving
-        assert caught.value is raised
+        error = await error_from(ValueError, resolving)
+        assert error is raised
         assert raised.__cause__ is reason  # what the function chained is still chained
 
 
@@ -593,9 +584,7 @@ async def test_a_run_wraps_the_failure_with_all_there_is_to_know():
         async def __call__(self) -> AnticipateDay:
             return AnticipateDay()
 
-    with pytest.raises(DepError) as caught:
-        await run(WakeUp())
-    error = caught.value
+    error = await error_from(DepError, run(WakeUp()))
     assert error.cause is raised
     assert error.__cause__ is raised
     assert error.node_type is AnticipateDay
@@ -624,10 +613,9 @@ async def test_the_path_starts_at_the_field_that_asked_even_when_another_asked_f
         async def __call__(self) -> Second:
             return Second()
 
-    with pytest.raises(DepError) as caught:
-        await run(First())
-    assert caught.value.path == "Second.y <- bad()"
-    assert caught.value.message.startswith("Second.y: ")
+    error = await error_from(DepError, run(First()))
+    assert error.path == "Second.y <- bad()"
+    assert error.message.startswith("Second.y: ")
 
 
 async def test_a_failed_function_is_not_called_again_in_the_same_run():
@@ -659,12 +647,11 @@ async def test_a_dependency_that_raises_cancelled_error_has_failed_and_is_not_a_
     async def give_up() -> int:
         raise asyncio.CancelledError("by myself")
 
-    with pytest.raises(DepError) as caught:
-        await value_from(give_up)
-    cause = caught.value.cause
+    error = await error_from(DepError, value_from(give_up))
+    cause = error.cause
     assert isinstance(cause, asyncio.CancelledError)
     assert cause.args == ("by myself",)
-    assert [record.error for record in caught.value.journal.of(SourceEnded)] == [cause]
+    assert [record.error for record in error.journal.of(SourceEnded)] == [cause]
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0

@@ -39,6 +39,7 @@ from bae import (
 from bae.exceptions import CallTimeout
 from bae.journal import RunEnded
 from bae.testing import ScriptedLM, ScriptError
+from bounded import error_from
 from end_node import EndNode
 
 
@@ -184,22 +185,20 @@ class Fills(Node):
 async def test_an_error_of_a_run_survives_pickling_with_its_journal(
     graph: Graph[Any, Any], start: Node, lm: Any
 ):
-    with pytest.raises(BaeError) as caught:
-        await graph.arun(start, lm)
-    copy = pickle.loads(pickle.dumps(caught.value))
+    error = await error_from(BaeError, graph.arun(start, lm))
+    copy = pickle.loads(pickle.dumps(error))
 
-    assert str(copy) == str(caught.value)
-    assert copy.run_id == caught.value.run_id
-    assert [type(r) for r in copy.journal] == [type(r) for r in caught.value.journal]
+    assert str(copy) == str(error)
+    assert copy.run_id == error.run_id
+    assert [type(r) for r in copy.journal] == [type(r) for r in error.journal]
     # What the journal says the run failed with is the very error that carries the journal.
     assert copy.journal.of(RunEnded)[-1].error is copy
 
 
 async def test_a_fill_error_has_what_pydantic_said():
-    with pytest.raises(FillError) as caught:
-        await Graph(start=Fills).arun(Fills(), ScriptedLM([{"top": "x"}] * 3))
-
-    error = caught.value
+    error = await error_from(
+        FillError, Graph(start=Fills).arun(Fills(), ScriptedLM([{"top": "x"}] * 3))
+    )
     assert isinstance(error.cause, ValidationError)
     assert list(error.validation_errors) == error.cause.errors(include_url=False)
     assert (error.node_type, error.attempts) == (Worn, 3)

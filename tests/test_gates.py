@@ -4,7 +4,6 @@ and typed; with one, the answer is a value of the node like any other."""
 import asyncio
 from typing import Annotated, Any
 
-import pytest
 from pydantic import Field
 
 from bae import (
@@ -20,7 +19,7 @@ from bae import (
 from bae.journal import GateOpened, RunEnded, SourceEnded
 from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM
-from bounded import run
+from bounded import error_from, run
 from end_node import EndNode, leading_to
 
 
@@ -87,9 +86,8 @@ async def test_a_failure_beside_an_open_gate_is_the_failure_of_the_run():
         ok: Annotated[bool, Gate("go on?")]
         a: Annotated[int, Dep(bad)]
 
-    with pytest.raises(DepError) as caught:
-        await run(Holder())
-    assert caught.value.field_name == "a"
+    error = await error_from(DepError, run(Holder()))
+    assert error.field_name == "a"
 
 
 async def test_gates_in_graphs_inside_are_waited_for_all_at_once():
@@ -270,9 +268,7 @@ async def test_answers_that_never_fit_end_in_a_gate_error_that_says_why():
     class Holder(EndNode):
         count: Annotated[int, Gate("how many?")]
 
-    with pytest.raises(GateError) as caught:
-        await run(Holder(), answer=answer)
-    error = caught.value
+    error = await error_from(GateError, run(Holder(), answer=answer))
     assert len(asked) == 3
     assert error.code == "bae-gate-invalid"
     assert (error.node_type, error.field_name) == (Holder, "count")
@@ -289,9 +285,7 @@ async def test_an_answerer_that_raises_is_a_gate_error_with_its_cause():
     async def answer(gate: OpenGate) -> Any:
         raise raised
 
-    with pytest.raises(GateError) as caught:
-        await run(Write(text="hi"), answer=answer)
-    error = caught.value
+    error = await error_from(GateError, run(Write(text="hi"), answer=answer))
     assert error.cause is raised
     assert error.field_name in ("to", "approved")
     assert "answer" in str(error.fix)
@@ -305,9 +299,8 @@ async def test_a_gate_in_a_graph_inside_that_fails_is_still_a_gate_error():
     class Outer(EndNode):
         inner: Annotated[Sure, Dep(Sure)]
 
-    with pytest.raises(GateError) as caught:
-        await run(Outer(), answer=answer)
-    assert (caught.value.node_type, caught.value.field_name) == (Sure, "sure")
+    error = await error_from(GateError, run(Outer(), answer=answer))
+    assert (error.node_type, error.field_name) == (Sure, "sure")
 
 
 async def test_a_gate_with_a_default_keeps_it_when_no_answer_fits_and_asks_no_more():
@@ -364,6 +357,5 @@ async def test_resolve_fields_asks_the_answerer_or_raises_with_the_gates():
         return "ada" if gate.type is str else True
 
     assert await resolve_fields(Send, answer=answer) == {"to": "ada", "approved": True}
-    with pytest.raises(GateError) as caught:
-        await resolve_fields(Send)
-    assert [gate.field_name for gate in caught.value.gates] == ["to", "approved"]
+    error = await error_from(GateError, resolve_fields(Send))
+    assert [gate.field_name for gate in error.gates] == ["to", "approved"]

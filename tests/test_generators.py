@@ -16,7 +16,7 @@ import pytest
 from bae import BaeError, Dep, DepError, Gate, Map, Node, NodeError
 from bae.journal import RunEnded
 from bae.resolver import resolve_dep, resolve_fields
-from bounded import run, value_from
+from bounded import error_from, run, value_from
 from end_node import EndNode
 
 
@@ -163,9 +163,8 @@ async def test_a_context_manager_cannot_hide_the_failure_of_the_run():
         async def __call__(self) -> None:
             raise KeyError("body")
 
-    with pytest.raises(NodeError) as caught:
-        await run(Holder())
-    assert recorder.seen == [(NodeError, caught.value, True)]
+    error = await error_from(NodeError, run(Holder()))
+    assert recorder.seen == [(NodeError, error, True)]
 
 
 # Cleaning up that fails
@@ -178,9 +177,7 @@ async def test_an_error_while_closing_surfaces_when_the_run_went_well():
         yield "db"
         raise raised
 
-    with pytest.raises(DepError) as caught:
-        await value_from(connect)
-    error = caught.value
+    error = await error_from(DepError, value_from(connect))
     assert error.code == "bae-dep-close"
     assert error.cause is raised
     assert [type(node).__name__ for node in error.trace] == ["Holder"]
@@ -199,9 +196,8 @@ async def test_an_error_while_closing_is_a_note_on_the_error_the_run_failed_with
         async def __call__(self) -> None:
             raise KeyError("body")
 
-    with pytest.raises(NodeError) as caught:
-        await run(Holder())
-    assert any("OSError" in note and "cannot disconnect" in note for note in caught.value.__notes__)
+    error = await error_from(NodeError, run(Holder()))
+    assert any("OSError" in note and "cannot disconnect" in note for note in error.__notes__)
 
 
 async def test_cancelled_error_raised_by_a_clean_up_itself_is_a_failure_and_not_a_cancellation():
@@ -211,9 +207,8 @@ async def test_cancelled_error_raised_by_a_clean_up_itself_is_a_failure_and_not_
         task.cancel()
         await task  # raises CancelledError, though nobody cancels the run
 
-    with pytest.raises(DepError) as caught:
-        await value_from(background)
-    assert caught.value.code == "bae-dep-close"
+    error = await error_from(DepError, value_from(background))
+    assert error.code == "bae-dep-close"
 
 
 async def test_a_generator_that_yields_nothing_is_an_error_that_says_so():
@@ -247,9 +242,8 @@ async def test_a_generator_that_yields_twice_is_an_error_that_says_so_and_is_clo
             log.append("closed")
 
     for fn in (twice, twice_async):
-        with pytest.raises(DepError) as caught:
-            await value_from(fn)
-        assert f"{fn.__name__} yielded more than once" in str(caught.value.cause)
+        error = await error_from(DepError, value_from(fn))
+        assert f"{fn.__name__} yielded more than once" in str(error.cause)
         assert log.pop() == "closed"
 
 
@@ -530,10 +524,9 @@ async def test_without_a_stack_something_to_open_is_refused_and_closed(kind: str
 
     for resolving in (resolve_dep(above), resolve_fields(Holder)):
         log.clear()
-        with pytest.raises(BaeError) as caught:
-            await resolving
-        assert caught.value.code == "bae-dep-unowned"
-        assert "stack=" in str(caught.value.fix)
+        error = await error_from(BaeError, resolving)
+        assert error.code == "bae-dep-unowned"
+        assert "stack=" in str(error.fix)
         assert log == ["open db", "close db"]
 
 

@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-import pytest
-
 from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall
 from bae.history import History
 from bae.place import Place
@@ -23,6 +21,7 @@ from bae.records import (
 from bae.testing import ScriptedLM
 from bae.usage import Attempt, Usage
 from bae.work import GraphRun, Question, Source, Span, Step, Work
+from bounded import error_from
 from end_node import EndNode
 
 
@@ -225,10 +224,9 @@ async def test_a_failure_is_that_of_the_source_and_of_its_step():
     class Fails(EndNode):
         number: Annotated[int, Dep(fail)]
 
-    with pytest.raises(BaeError) as caught:
-        await Graph(start=Fails).arun(Fails())
-    assert caught.value.journal is not None
-    history = History(caught.value.journal)
+    error = await error_from(BaeError, Graph(start=Fails).arun(Fails()))
+    assert error.journal is not None
+    history = History(error.journal)
     source = history.source(Place("", 0, "Fails", "number"))
     assert source is not None
     assert (source.state, str(source.error)) == ("failed", "no")

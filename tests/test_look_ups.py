@@ -32,7 +32,7 @@ from bae.arguments import freeze
 from bae.journal import FillStarted, Recalled, SourceEnded, SourceStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import BOUND, run, some_turns
+from bounded import BOUND, error_from, run, some_turns
 from end_node import EndNode, leading_to
 from proving import Mood
 
@@ -387,12 +387,10 @@ async def test_the_way_to_a_failure_goes_through_the_bound_field():
         word: Annotated[str, Dep(broken)] = "none"
         hits: Annotated[list[str], Dep(search, query="word")] = Field(init=False)
 
-    with pytest.raises(DepError) as caught:
-        await run(Page())
-    assert isinstance(caught.value.cause, ValueError)
-    with pytest.raises(DepError) as caught:
-        await run(Lenient())
-    assert caught.value.path == "Lenient.hits <- search(query) <- broken()"
+    error = await error_from(DepError, run(Page()))
+    assert isinstance(error.cause, ValueError)
+    error = await error_from(DepError, run(Lenient()))
+    assert error.path == "Lenient.hits <- search(query) <- broken()"
 
 
 async def test_a_generator_is_opened_once_for_equal_arguments_and_closed_after_the_run():

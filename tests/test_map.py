@@ -12,7 +12,7 @@ from bae import LM, Dep, DepError, Graph, Map, Node, Recall
 from bae.journal import ItemEnded, SourceEnded, SourceStarted
 from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM
-from bounded import BOUND, run, some_turns
+from bounded import BOUND, error_from, run, some_turns
 from end_node import EndNode, leading_to
 
 
@@ -306,9 +306,7 @@ async def test_the_first_item_to_fail_cancels_the_others_and_is_named():
         items: list[int]
         mapped: Annotated[list[int], Map(one, over="items", limit=3)]
 
-    with pytest.raises(DepError) as caught:
-        await run(Holder(items=[*range(10)]))
-    error = caught.value
+    error = await error_from(DepError, run(Holder(items=[*range(10)])))
     assert sorted(cancelled) == [0, 1]  # and the seven that were not begun never are
     assert (error.node_type, error.field_name) == (Holder, "mapped")
     assert str(error).splitlines() == [
@@ -326,11 +324,10 @@ async def test_an_item_over_its_timeout_is_named_and_the_way_out_is_map_s():
             await asyncio.Event().wait()
         return item
 
-    with pytest.raises(DepError) as caught:
-        await map_over(slow, [0, 1], timeout=0.01)
-    assert caught.value.code == "bae-dep-timeout"
-    assert caught.value.message.startswith("Holder.mapped[1]: slow took longer")
-    assert "Map(slow" in str(caught.value.fix)
+    error = await error_from(DepError, map_over(slow, [0, 1], timeout=0.01))
+    assert error.code == "bae-dep-timeout"
+    assert error.message.startswith("Holder.mapped[1]: slow took longer")
+    assert "Map(slow" in str(error.fix)
 
 
 async def test_a_failed_dependency_of_the_mapped_function_fails_the_field_and_no_item():
@@ -343,10 +340,9 @@ async def test_a_failed_dependency_of_the_mapped_function_fails_the_field_and_no
         calls.append(item)
         return item
 
-    with pytest.raises(DepError) as caught:
-        await map_over(add, [1])
-    assert caught.value.message == "Holder.mapped: bad raised ValueError"
-    assert caught.value.path == "Holder.mapped <- add(base) <- bad()"
+    error = await error_from(DepError, map_over(add, [1]))
+    assert error.message == "Holder.mapped: bad raised ValueError"
+    assert error.path == "Holder.mapped <- add(base) <- bad()"
     assert calls == []
 
 
@@ -358,9 +354,8 @@ async def test_a_failure_of_the_field_mapped_over_is_the_failure_of_that_field()
         items: Annotated[list[int], Dep(bad)]
         mapped: Annotated[list[int], Map(double, over="items")]
 
-    with pytest.raises(DepError) as caught:
-        await run(Holder())
-    assert caught.value.message == "Holder.items: bad raised ValueError"
+    error = await error_from(DepError, run(Holder()))
+    assert error.message == "Holder.items: bad raised ValueError"
 
 
 async def test_an_item_the_start_node_refuses_names_the_item():
@@ -374,9 +369,8 @@ async def test_an_item_the_start_node_refuses_names_the_item():
         items: Annotated[list[Any], Dep(anything)]
         each: Annotated[list[Each], Map(Each, over="items")]
 
-    with pytest.raises(DepError) as caught:
-        await run(Holder())
-    assert "Holder.each[1]" in caught.value.message
+    error = await error_from(DepError, run(Holder()))
+    assert "Holder.each[1]" in error.message
 
 
 async def test_a_result_the_field_cannot_take_names_the_field():
@@ -387,10 +381,9 @@ async def test_a_result_the_field_cannot_take_names_the_field():
         items: list[int]
         mapped: Annotated[list[int], Map(lies, over="items")]
 
-    with pytest.raises(DepError) as caught:
-        await run(Holder(items=[1]))
-    assert caught.value.field_name == "mapped"
-    assert "lies" in caught.value.message
+    error = await error_from(DepError, run(Holder(items=[1])))
+    assert error.field_name == "mapped"
+    assert "lies" in error.message
 
 
 async def test_the_journal_has_every_item_as_it_is_done():

@@ -27,6 +27,7 @@ from bae import (
     Recall,
 )
 from bae.testing import ScriptedLM
+from bounded import error_from
 from end_node import EndNode
 
 
@@ -88,10 +89,9 @@ async def test_a_body_that_leaves_a_plain_field_out_is_told_which():
         async def __call__(self, lm: LM) -> Answer:
             return Answer()  # type: ignore[call-arg]
 
-    with pytest.raises(NodeError) as caught:
-        await Graph(start=Start).arun(Start(), ScriptedLM())
-    assert "cause: ValidationError of Answer: number: Field required" in str(caught.value)
-    assert "return await lm.make(self, Answer)" in str(caught.value)
+    error = await error_from(NodeError, Graph(start=Start).arun(Start(), ScriptedLM()))
+    assert "cause: ValidationError of Answer: number: Field required" in str(error)
+    assert "return await lm.make(self, Answer)" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -194,12 +194,9 @@ class Three(EndNode): ...
 async def test_a_bound_that_is_too_low_for_a_way_without_a_loop_speaks_of_none(
     bound: int, said: str
 ):
-    with pytest.raises(LimitError) as caught:
-        await Graph(start=One).arun(One(), max_iters=bound)
-    assert caught.value.message == said
-    assert caught.value.fix == (
-        f"raise the bound with max_iters={2 * bound} or max_iters=0 for none"
-    )
+    error = await error_from(LimitError, Graph(start=One).arun(One(), max_iters=bound))
+    assert error.message == said
+    assert error.fix == (f"raise the bound with max_iters={2 * bound} or max_iters=0 for none")
 
 
 async def test_what_is_no_journal_is_refused_with_how_to_make_one():

@@ -29,6 +29,7 @@ from bae import (
     Recall,
 )
 from bae.testing import ScriptedLM
+from bounded import error_from
 from end_node import EndNode, leading_to
 from naming import shown
 
@@ -502,10 +503,9 @@ async def test_calling_a_node_without_a_call_of_its_own_says_to_write_one():
     class Bare(Node):
         pass
 
-    with pytest.raises(NodeError) as caught:
-        await Bare()()
-    assert caught.value.code == "bae-node-without-call"
-    assert "async def __call__(self) -> NextNode" in str(caught.value)
+    error = await error_from(NodeError, Bare()())
+    assert error.code == "bae-node-without-call"
+    assert "async def __call__(self) -> NextNode" in str(error)
 
 
 # --- node_config ------------------------------------------------------------------------------

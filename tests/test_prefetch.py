@@ -10,7 +10,7 @@ import pytest
 from bae import BaeLMError, Dep, DepError, LimitError, Map, Node, Recall
 from bae.journal import FillEnded, SourceEnded, SourceStarted
 from bae.testing import ScriptedLM
-from bounded import run, some_turns
+from bounded import error_from, run, some_turns
 from end_node import EndNode, leading_to
 
 
@@ -125,9 +125,7 @@ class Flaky:
 async def test_its_failure_surfaces_when_its_node_is_reached_and_names_that_node():
     flaky = Flaky()
     last = page_from(flaky)
-    with pytest.raises(DepError) as caught:
-        await run(draft_before(last), drafting(flaky.failed.wait))
-    error = caught.value
+    error = await error_from(DepError, run(draft_before(last), drafting(flaky.failed.wait)))
     assert (error.node_type, error.field_name) == (last, "page")
     assert [type(node).__name__ for node in error.trace] == ["Start", "Draft"]
     assert flaky.calls == 1
@@ -141,10 +139,11 @@ async def test_its_failure_is_nobody_s_business_when_its_node_is_not_reached():
         await some_turns()
         raise ConnectionError("no model")
 
-    with pytest.raises(BaeLMError) as caught:
-        await run(draft_before(page_from(flaky)), drafting(fail_after_it))
-    assert isinstance(caught.value.cause, ConnectionError)
-    assert not hasattr(caught.value, "__notes__")
+    error = await error_from(
+        BaeLMError, run(draft_before(page_from(flaky)), drafting(fail_after_it))
+    )
+    assert isinstance(error.cause, ConnectionError)
+    assert not hasattr(error, "__notes__")
 
 
 async def test_its_failure_does_not_matter_when_the_body_gives_the_value_itself():

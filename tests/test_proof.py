@@ -23,6 +23,7 @@ from bae import (
 from bae.proof import endless_loops
 from bae.resolver import build_dep_dag, classify_fields, validate_node_deps
 from bae.testing import ScriptedLM
+from bounded import error_from
 from end_node import EndNode, leading_to
 from proving import (
     Mood,
@@ -135,17 +136,16 @@ async def test_a_run_with_errors_is_refused_before_anything_is_called():
 
     lm = ScriptedLM([{}])
     graph = Graph(start=Start)
-    with pytest.raises(ProofError) as caught:
-        await graph.arun(Start(), lm)
+    error = await error_from(ProofError, graph.arun(Start(), lm))
 
     assert called == []
     assert lm.asked == []
-    assert caught.value.code == "bae-proof-failed"
-    assert list(caught.value.problems) == graph.validate()
-    assert len(caught.value.problems) == 2
-    for problem in caught.value.problems:
-        assert str(problem) in str(caught.value)
-    assert "the graph Start cannot run, 2 errors:" in str(caught.value)
+    assert error.code == "bae-proof-failed"
+    assert list(error.problems) == graph.validate()
+    assert len(error.problems) == 2
+    for problem in error.problems:
+        assert str(problem) in str(error)
+    assert "the graph Start cannot run, 2 errors:" in str(error)
 
 
 async def test_every_way_to_run_refuses_a_graph_with_errors():
@@ -174,9 +174,8 @@ async def test_warnings_do_not_keep_a_run_from_starting_and_are_not_among_the_pr
     assert [p.severity for p in graph.validate()] == ["warning"]
     assert (await graph.arun(Start())).trace[0].model_dump() == {"one": 1}
     assert "cannot run" not in str(graph.prove())
-    with pytest.raises(ProofError) as caught:
-        await Graph(start=Refused).arun(Refused())
-    assert [p.code for p in caught.value.problems] == ["bae-dep-type"]
+    error = await error_from(ProofError, Graph(start=Refused).arun(Refused()))
+    assert [p.code for p in error.problems] == ["bae-dep-type"]
 
 
 # Loops and ends

@@ -16,7 +16,7 @@ from bae import Dep, Gate, Graph, LimitError, Map, Node, Problem, Recall, Recall
 from bae.journal import Recalled
 from bae.resolver import recall_from_trace, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import run
+from bounded import error_from, run
 from end_node import EndNode, leading_to
 from proving import Celsius, Color, Mood, Storm, Weather, get_weather, len_of, problems, the_problem
 
@@ -254,10 +254,7 @@ async def test_what_cannot_be_found_after_all_is_an_error_with_the_way_there():
 
     middle = leading_to(End, name="Middle")
     start = leading_to(middle, mood=Mood | None)
-    with pytest.raises(RecallError) as caught:
-        await run(start(mood=None), ScriptedLM())
-
-    error = caught.value
+    error = await error_from(RecallError, run(start(mood=None), ScriptedLM()))
     assert (error.code, error.node_type, error.field_name) == ("bae-recall-missing", End, "mood")
     assert [type(node) for node in error.trace] == [start, middle]
     assert str(error) == (
@@ -271,13 +268,14 @@ async def test_a_recalled_value_that_the_field_refuses_is_an_error_of_the_field(
     class End(EndNode):
         word: Annotated[str, Recall(), Field(max_length=3)]
 
-    with pytest.raises(RecallError) as caught:
-        await run(leading_to(End, word=str)(word="too long"), ScriptedLM())
+    error = await error_from(
+        RecallError, run(leading_to(End, word=str)(word="too long"), ScriptedLM())
+    )
 
-    assert caught.value.code == "bae-recall-invalid"
-    assert (caught.value.node_type, caught.value.field_name) == (End, "word")
-    assert caught.value.message.startswith("End.word: String should have at most 3 characters")
-    assert caught.value.fix == "declare the field as the one it is recalled from"
+    assert error.code == "bae-recall-invalid"
+    assert (error.node_type, error.field_name) == (End, "word")
+    assert error.message.startswith("End.word: String should have at most 3 characters")
+    assert error.fix == "declare the field as the one it is recalled from"
 
 
 async def test_resolve_fields_recalls_from_the_trace_it_is_given():

@@ -12,7 +12,7 @@ from bae import LM, BaeError, Dep, Gate, GateError, Graph, Map, Node, Usage
 from bae.journal import LMUsed, RunEnded, RunJournal, RunStarted, StepStarted
 from bae.lm import report
 from bae.testing import ScriptedLM
-from bounded import run
+from bounded import error_from, run
 from end_node import EndNode, leading_to
 from toy_backend import FourMethods
 
@@ -151,10 +151,9 @@ Forks = leading_to(Middle, End, name="Forks")
     ids=["choosing", "filling", "validating"],
 )
 async def test_what_the_lm_used_before_it_failed_is_counted(script: Any, calls: int):
-    with pytest.raises(BaeError) as caught:
-        await Graph(start=Forks).arun(Forks(), ScriptedLM(script))
+    error = await error_from(BaeError, Graph(start=Forks).arun(Forks(), ScriptedLM(script)))
 
-    assert caught.value.journal.usage().calls == calls
+    assert error.journal.usage().calls == calls
 
 
 # Waiting

@@ -36,7 +36,7 @@ from bae.journal import (
     StepStarted,
 )
 from bae.testing import ScriptedLM
-from bounded import run
+from bounded import error_from, run
 from end_node import EndNode, leading_to
 
 
@@ -246,10 +246,7 @@ async def test_a_return_that_was_not_declared_is_an_error_that_names_both(
             return returned
 
     start = Start()
-    with pytest.raises(RouteError) as caught:
-        await run(start)
-
-    error = caught.value
+    error = await error_from(RouteError, run(start))
     assert error.message == f"Start returned {said}, but declares -> Done | Start"
     assert fix in (error.fix or "")
     assert (error.code, error.node_type) == ("bae-route-undeclared", Start)
@@ -274,18 +271,14 @@ async def test_a_node_that_declares_one_return_or_none_is_told_which():
 @pytest.mark.parametrize("chosen", [Node, int, "Done", None], ids=str)
 async def test_a_choice_outside_the_offered_types_is_never_guessed_at(chosen: Any):
     start = leading_to(Done, Other)()
-    with pytest.raises(RouteError) as caught:
-        await run(start, RecordingLM([chosen]))
-
-    error = caught.value
+    error = await error_from(RouteError, run(start, RecordingLM([chosen])))
     assert error.code == "bae-choice-outside"
     assert error.node_type is type(start)
     assert getattr(chosen, "__name__", str(chosen)) in error.message
     assert "not among Done, Other" in error.message
     assert error.trace == [start]
-    with pytest.raises(RouteError) as caught:
-        await run(leading_to(Done, None)(), RecordingLM([None]))
-    assert "type(None) to end the run" in (caught.value.fix or "")
+    error = await error_from(RouteError, run(leading_to(Done, None)(), RecordingLM([None])))
+    assert "type(None) to end the run" in (error.fix or "")
 
 
 @pytest.mark.parametrize("filled", [Other(), None, {"text": "x"}, Done], ids=str)
@@ -294,11 +287,10 @@ async def test_an_lm_that_fills_something_else_is_an_error(filled: Any):
         async def fill(self, *args: Any, **options: Any) -> Any:
             return filled
 
-    with pytest.raises(BaeLMError) as caught:
-        await run(leading_to(Done)(), Wrong())
+    error = await error_from(BaeLMError, run(leading_to(Done)(), Wrong()))
 
-    assert caught.value.code == "bae-fill-other-type"
-    assert caught.value.message.startswith("Done: the LM filled a ")
+    assert error.code == "bae-fill-other-type"
+    assert error.message.startswith("Done: the LM filled a ")
 
 
 # Validation of what is filled and resolved
@@ -308,10 +300,7 @@ async def test_what_the_lm_lets_through_unvalidated_is_a_fill_error():
     class Pair(EndNode):
         low: int
 
-    with pytest.raises(FillError) as caught:
-        await run(leading_to(Pair)(), RecordingLM(Pair={"low": "x"}))
-
-    error = caught.value
+    error = await error_from(FillError, run(leading_to(Pair)(), RecordingLM(Pair={"low": "x"})))
     assert (error.code, error.node_type, error.attempts) == ("bae-fill-invalid", Pair, 1)
     assert error.validation_errors[0]["loc"] == ("low",)
 
@@ -327,10 +316,7 @@ class Count(Node):
 
 
 async def test_no_more_than_ten_nodes_run_unless_more_are_allowed():
-    with pytest.raises(LimitError) as caught:
-        await run(Count())
-
-    error = caught.value
+    error = await error_from(LimitError, run(Count()))
     assert (error.code, error.limit) == ("bae-limit-reached", "max_iters")
     assert (error.bound, error.used) == (10, 10)
     assert [node.n for node in error.trace] == list(range(10))
@@ -384,12 +370,11 @@ async def test_a_bound_that_is_no_number_of_nodes_is_refused(bound: Any):
     ids=["node", "subclass", "text", "class"],
 )
 async def test_a_start_of_the_wrong_type_is_refused(given: Any, said: str):
-    with pytest.raises(BaeError) as caught:
-        await Graph(start=Done).arun(given)
+    error = await error_from(BaeError, Graph(start=Done).arun(given))
 
-    assert caught.value.code == "bae-start-type"
-    assert "starts at an instance of Done" in caught.value.message
-    assert said in caught.value.message
+    assert error.code == "bae-start-type"
+    assert "starts at an instance of Done" in error.message
+    assert said in error.message
 
 
 class Half:
@@ -408,11 +393,10 @@ class Half:
     ids=["text", "class", "other", "half"],
 )
 async def test_something_that_is_no_lm_is_refused(given: Any, code: str, said: str):
-    with pytest.raises(BaeLMError) as caught:
-        await run(Done(), lm=given)
+    error = await error_from(BaeLMError, run(Done(), lm=given))
 
-    assert caught.value.code == code
-    assert said in caught.value.message
+    assert error.code == code
+    assert said in error.message
 
 
 async def test_run_inside_a_loop_raises_and_points_to_arun():
@@ -439,15 +423,14 @@ async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called()
             called.append("body")
             return middle()
 
-    with pytest.raises(BaeLMError) as caught:
-        await run(Start())
+    error = await error_from(BaeLMError, run(Start()))
 
     assert called == []
-    assert caught.value.code == "bae-lm-missing"
-    assert caught.value.message == (
+    assert error.code == "bae-lm-missing"
+    assert error.message == (
         "there is no LM, and Middle has an empty body: the LM goes on from it to Done"
     )
-    assert 'NodeConfig(lm="…")' in (caught.value.fix or "")
+    assert 'NodeConfig(lm="…")' in (error.fix or "")
 
 
 async def test_every_use_of_an_lm_is_named_when_there_is_none():
@@ -473,9 +456,8 @@ async def test_every_use_of_an_lm_is_named_when_there_is_none():
         (Needs, "Needs.x needs one: ask asks for it"),
         (Inside, "Inside.x needs one: Asks.__call__ asks for one"),
     ]:
-        with pytest.raises(BaeLMError) as caught:
-            await run(start())
-        assert caught.value.message == f"there is no LM, and {why}"
+        error = await error_from(BaeLMError, run(start()))
+        assert error.message == f"there is no LM, and {why}"
 
 
 async def test_a_pinned_lm_is_used_before_that_of_the_run_and_by_its_class_alone():
@@ -530,10 +512,7 @@ async def test_an_exception_in_a_body_is_a_node_error_with_the_cause():
             raise LookupError("no such thing")
 
     start = Start()
-    with pytest.raises(NodeError) as caught:
-        await run(start)
-
-    error = caught.value
+    error = await error_from(NodeError, run(start))
     assert isinstance(error.cause, LookupError)
     assert error.__cause__ is error.cause
     assert (error.code, error.node_type) == ("bae-node-failed", Middle)
@@ -552,12 +531,11 @@ async def test_a_bae_error_raised_in_a_body_passes_as_itself():
             raise mine
 
     start = Start()
-    with pytest.raises(BaeError) as caught:
-        await run(start)
+    error = await error_from(BaeError, run(start))
 
-    assert caught.value is mine
-    assert caught.value.trace == [start]
-    assert caught.value.journal is not None
+    assert error is mine
+    assert error.trace == [start]
+    assert error.journal is not None
 
 
 class Broken(RecordingLM):
@@ -587,10 +565,7 @@ async def test_an_exception_of_the_lm_is_an_lm_error_with_the_cause_and_a_bae_er
 ):
     cause = ConnectionError("no route")
     start = Chooses()
-    with pytest.raises(BaeLMError) as caught:
-        await run(start, Broken(cause, choices))
-
-    error = caught.value
+    error = await error_from(BaeLMError, run(start, Broken(cause, choices)))
     assert error.cause is cause
     assert error.__cause__ is cause
     assert error.code == "bae-lm-failed"
@@ -598,11 +573,11 @@ async def test_an_exception_of_the_lm_is_an_lm_error_with_the_cause_and_a_bae_er
     assert error.trace == [start]
 
     mine = BaeLMError("over quota", code="my-quota")
-    with pytest.raises(BaeLMError) as caught:
-        await Graph(start=Chooses).arun(
-            start, Broken(mine, [Done] if doing == "filling Done" else [])
-        )
-    assert caught.value is mine
+    error = await error_from(
+        BaeLMError,
+        Graph(start=Chooses).arun(start, Broken(mine, [Done] if doing == "filling Done" else [])),
+    )
+    assert error is mine
 
 
 # What is written down

@@ -4,8 +4,6 @@ and dependencies, its nodes nested in the trace and its errors naming the way to
 import asyncio
 from typing import Annotated, Any
 
-import pytest
-
 from bae import (
     Dep,
     DepError,
@@ -18,7 +16,7 @@ from bae import (
 from bae.journal import RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-from bounded import run, some_turns, value_from
+from bounded import error_from, run, some_turns, value_from
 from end_node import EndNode, leading_to
 
 
@@ -72,9 +70,8 @@ async def test_problems_of_a_graph_inside_keep_the_run_from_starting():
         first: Annotated[str, Dep(called)]
         inner: Annotated[Inner, Dep(Inner)]
 
-    with pytest.raises(ProofError) as caught:
-        await run(Outer())
-    assert any(problem.place == "Inner.missing" for problem in caught.value.problems)
+    error = await error_from(ProofError, run(Outer()))
+    assert any(problem.place == "Inner.missing" for problem in error.problems)
     assert calls == []
 
 
@@ -195,9 +192,8 @@ async def test_max_iters_bounds_each_graph_inside_too():
     class Outer(EndNode):
         loop: Annotated[Loop, Dep(Loop)]
 
-    with pytest.raises(DepError) as caught:
-        await run(Outer(), max_iters=5)
-    cause = caught.value.cause
+    error = await error_from(DepError, run(Outer(), max_iters=5))
+    cause = error.cause
     assert isinstance(cause, LimitError)
     assert (cause.limit, cause.bound) == ("max_iters", 5)
     assert names(cause.trace) == ["Loop"] * 5
@@ -208,10 +204,9 @@ async def test_a_graph_over_the_timeout_it_is_given_is_a_timeout_of_that_field()
         async def __call__(self) -> None:
             await asyncio.Event().wait()
 
-    with pytest.raises(DepError) as caught:
-        await value_from(Slow, timeout=0.01)
-    assert caught.value.code == "bae-dep-timeout"
-    assert "Slow took longer than its bound of 0.01 s" in str(caught.value)
+    error = await error_from(DepError, value_from(Slow, timeout=0.01))
+    assert error.code == "bae-dep-timeout"
+    assert "Slow took longer than its bound of 0.01 s" in str(error)
 
 
 # Failures
@@ -237,9 +232,7 @@ async def test_an_error_inside_names_the_way_to_it_and_carries_both_traces():
         async def __call__(self) -> Outer:
             return Outer()
 
-    with pytest.raises(DepError) as caught:
-        await run(Start())
-    error = caught.value
+    error = await error_from(DepError, run(Start()))
     assert (error.node_type, error.field_name) == (Outer, "inner")
     assert error.path == "Outer.inner <- Inner(): Fetches.page <- fetch()"
     assert names(error.trace) == ["Start"]
@@ -283,11 +276,10 @@ async def test_a_failed_sibling_cancels_a_graph_and_all_in_it_before_the_error_i
         inner: Annotated[Inner, Dep(Inner)]
         value: Annotated[int, Dep(fails)]
 
-    with pytest.raises(DepError) as caught:
-        await run(Outer())
-    assert caught.value.field_name == "value"
+    error = await error_from(DepError, run(Outer()))
+    assert error.field_name == "value"
     assert seen == ["gone"]
-    outcomes = [(r.path, r.outcome) for r in caught.value.journal.of(RunEnded)]
+    outcomes = [(r.path, r.outcome) for r in error.journal.of(RunEnded)]
     assert outcomes == [
         ("0:Outer.inner/0:Inner.value", "cancelled"),
         ("0:Outer.inner", "cancelled"),
