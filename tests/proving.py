@@ -7,12 +7,7 @@ from typing import Annotated, Any, Generic, NewType, TypeVar
 
 from pydantic import BaseModel, create_model
 
-from bae import (
-    Dep,
-    Graph,
-    Node,
-    Problem,
-)
+from bae import Dep, Graph, Node, Problem
 from end_node import EndNode
 
 T = TypeVar("T")
@@ -55,6 +50,13 @@ def codes(start: type[Node], **options: Any) -> list[tuple[str, str]]:
 def the_problem(start: type[Node], **options: Any) -> Problem:
     """The one problem of a graph."""
     (problem,) = problems(start, **options)
+    return problem
+
+
+def the_error(code: str, place: str, start: type[Node]) -> Problem:
+    """The one problem of a graph, which is an error of this code at this place."""
+    problem = the_problem(start)
+    assert (problem.severity, problem.code, problem.place) == ("error", code, place)
     return problem
 
 

@@ -25,14 +25,7 @@ from bae.journal.export import RecordedRuns
 from bae.journal.gates import open_gates
 from bae.journal.report import report_run
 from bae.lm import Cached, LearnedPrompt, PromptExample, SQLiteCache
-from bae.optimizer import (
-    Artifact,
-    CallLog,
-    Improvement,
-    load_artifacts,
-    save_artifacts,
-    schema_of,
-)
+from bae.optimizer import Artifact, CallLog, Improvement, load_artifacts, save_artifacts, schema_of
 from bae.testing import ScriptedLM, replaying
 from end_node import EndNode
 from journal_parts import execute

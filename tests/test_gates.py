@@ -6,16 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from bae import (
-    Dep,
-    DepError,
-    Gate,
-    GateError,
-    Map,
-    Node,
-    OpenGate,
-    Recall,
-)
+from bae import Dep, DepError, Gate, GateError, Map, Node, OpenGate, Recall
 from bae.journal import GateOpened, RunEnded, SourceEnded
 from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM

@@ -17,17 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from bae import (
-    Dep,
-    DepError,
-    Gate,
-    Graph,
-    Map,
-    Node,
-    OpenGate,
-    Recall,
-    RecallError,
-)
+from bae import Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall, RecallError
 from bae.arguments import freeze
 from bae.journal import FillStarted, Recalled, SourceEnded, SourceStarted
 from bae.resolver import resolve_dep, resolve_fields

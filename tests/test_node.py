@@ -18,16 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from bae import (
-    Dep,
-    Gate,
-    Graph,
-    Map,
-    Node,
-    NodeConfig,
-    NodeError,
-    Recall,
-)
+from bae import Dep, Gate, Graph, Map, Node, NodeConfig, NodeError, Recall
 from bae.testing import ScriptedLM
 from bounded import error_from
 from end_node import EndNode, leading_to

@@ -9,33 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bae import (
-    LM,
-    Dep,
-    DepError,
-    Gate,
-    Graph,
-    Map,
-    Node,
-    ProofError,
-    Recall,
-)
+from bae import LM, Dep, DepError, Gate, Graph, Map, Node, ProofError, Recall
 from bae.proof import endless_loops
 from bae.resolver import build_dep_dag, classify_fields, validate_node_deps
 from bae.testing import ScriptedLM
 from bounded import error_from
 from end_node import EndNode, leading_to
-from proving import (
-    Mood,
-    Opaque,
-    Weather,
-    codes,
-    get_weather,
-    len_of,
-    problems,
-    ring,
-    the_problem,
-)
+from proving import Mood, Opaque, Weather, codes, get_weather, len_of, problems, ring, the_problem
 
 # What a problem looks like
 

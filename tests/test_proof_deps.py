@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -22,14 +16,7 @@ from typing import Annotated, Any, Optional
 import pytest
 from pydantic import Field
 
-from bae import (
-    LM,
-    Dep,
-    Gate,
-    Graph,
-    Map,
-    Node,
-)
+from bae import LM, Dep, Gate, Graph, Map, Node
 from end_node import EndNode
 from proving import (
     Mood,
@@ -40,6 +27,7 @@ from proving import (
     get_weather,
     problems,
     ring,
+    the_error,
     the_problem,
 )
 
@@ -73,10 +61,7 @@ def test_a_function_that_returns_what_the_field_takes_is_fine(returned: Any, dec
 def test_a_function_that_returns_what_the_field_cannot_take_is_an_error(
     returned: Any, declared: Any
 ):
-    problem = the_problem(field_of(declared, returning(returned)))
-
-    assert (problem.severity, problem.code) == ("error", "bae-dep-type")
-    assert problem.place == "Wears.x"
+    the_error("bae-dep-type", "Wears.x", field_of(declared, returning(returned)))
 
 
 async def awaited() -> Storm:
@@ -257,10 +242,7 @@ def test_graphs_that_are_dependencies_of_each_other_are_shown_as_a_path():
     class Inner(EndNode):
         outer: Annotated[Outer, Dep(Outer)]
 
-    problem = the_problem(Outer)
-
-    assert (problem.severity, problem.code) == ("error", "bae-dep-cycle")
-    assert problem.place == "Inner.outer"
+    problem = the_error("bae-dep-cycle", "Inner.outer", Outer)
     assert problem.message == "the graph is a dependency of itself: Outer -> Inner -> Outer"
 
 
@@ -271,9 +253,7 @@ def test_a_node_that_needs_a_graph_it_is_part_of_is_a_cycle():
     class Looped(EndNode):
         again: Annotated[Looped, Dep(Graph(start=Start, name="again"))]
 
-    problem = the_problem(Start)
-
-    assert problem.code == "bae-dep-cycle"
+    problem = the_error("bae-dep-cycle", "Looped.again", Start)
     assert problem.message == "the graph is a dependency of itself: Start -> again"
 
 

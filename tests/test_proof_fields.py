@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import (
-    Callable,
-    Collection,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, Optional
 
@@ -20,16 +12,7 @@ import pytest
 from pydantic import BaseModel, Field, RootModel, create_model
 from pydantic.json_schema import SkipJsonSchema
 
-from bae import (
-    LM,
-    Dep,
-    Gate,
-    Graph,
-    Map,
-    Node,
-    OpenGate,
-    Recall,
-)
+from bae import LM, Dep, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.testing import ScriptedLM
 from end_node import EndNode, leading_to
 from naming import shown
@@ -45,6 +28,7 @@ from proving import (
     get_weather,
     len_of,
     problems,
+    the_error,
     the_problem,
 )
 
@@ -123,13 +107,7 @@ def test_a_map_over_anything_list_like_is_fine(over: Any):
     ids=str,
 )
 def test_a_map_over_what_is_no_list_is_an_error(over: Any):
-    problem = the_problem(mapping(over))
-
-    assert (problem.severity, problem.code, problem.place) == (
-        "error",
-        "bae-map-over",
-        "Maps.mapped",
-    )
+    problem = the_error("bae-map-over", "Maps.mapped", mapping(over))
     assert "and no list" in problem.message
 
 
@@ -165,9 +143,7 @@ def test_a_map_over_a_map_is_fine():
     ids=str,
 )
 def test_the_items_of_anything_list_like_are_looked_at(over: Any, items: str):
-    problem = the_problem(mapping(over))
-
-    assert problem.code == "bae-map-item"
+    problem = the_error("bae-map-item", "Maps.mapped", mapping(over))
     assert problem.message == f"len_of(line) takes str, but the items are {items}"
 
 
@@ -217,9 +193,7 @@ def test_a_mapped_graph_with_two_fields_to_give_is_an_error():
         name: str
         size: int
 
-    problem = the_problem(mapping(list[str], Inner, list[Inner]))
-
-    assert problem.code == "bae-map-item"
+    problem = the_error("bae-map-item", "Maps.mapped", mapping(list[str], Inner, list[Inner]))
     assert "but the required plain fields of its start are: name, size" in problem.message
 
 
@@ -256,13 +230,7 @@ class HoldsOpaque(BaseModel, arbitrary_types_allowed=True):
     ids=str,
 )
 def test_a_field_for_the_lm_without_a_json_schema_is_an_error(annotation: Any):
-    problem = the_problem(filled(annotation))
-
-    assert (problem.severity, problem.code, problem.place) == (
-        "error",
-        "bae-field-no-schema",
-        "Filled.x",
-    )
+    problem = the_error("bae-field-no-schema", "Filled.x", filled(annotation))
     assert "has no JSON schema" in problem.message
 
 
@@ -291,9 +259,7 @@ def test_a_field_for_the_lm_that_json_can_say_is_fine(annotation: Any):
 
 
 def test_enum_members_that_json_cannot_name_are_an_error_with_a_default_too():
-    problem = the_problem(filled(Literal[Color.RED], Color.RED))
-
-    assert (problem.code, problem.place) == ("bae-field-no-schema", "Filled.x")
+    problem = the_error("bae-field-no-schema", "Filled.x", filled(Literal[Color.RED], Color.RED))
     assert "JSON cannot name the members of Color: make it a StrEnum" in problem.message
 
 
@@ -342,22 +308,15 @@ def test_only_fields_that_the_lm_fills_need_a_json_schema():
     ids=shown,
 )
 def test_a_source_inside_the_type_is_an_error_since_it_would_not_be_seen(annotation: Any):
-    problem = the_problem(create_model("Start", __base__=EndNode, x=(annotation, ...)))
-
-    assert (problem.severity, problem.code, problem.place) == (
-        "error",
-        "bae-field-buried",
-        "Start.x",
-    )
+    start = create_model("Start", __base__=EndNode, x=(annotation, ...))
+    the_error("bae-field-buried", "Start.x", start)
 
 
 def test_a_source_inside_the_type_of_a_parameter_is_an_error_too():
     def forecast(now: Annotated[Weather, Dep(get_weather)] | None = None) -> Weather:
         return now or Weather()
 
-    problem = the_problem(field_of(Weather, forecast))
-
-    assert problem.code == "bae-field-buried"
+    problem = the_error("bae-field-buried", "Wears.x", field_of(Weather, forecast))
     assert problem.message.startswith("forecast(now): ")
 
 

@@ -10,7 +10,7 @@ import pytest
 from bae import LM, Dep, DepError, Graph, Map, Node, Recall
 from bae.resolver import resolve_fields, validate_node_deps
 from end_node import EndNode, leading_to
-from proving import Mood, codes, problems, the_problem
+from proving import Mood, codes, problems, the_error, the_problem
 
 
 def search(query: str, top: int = 5) -> list[str]:
@@ -72,11 +72,8 @@ def test_the_fields_of_the_start_node_of_a_graph_are_named():
 
 
 def test_a_field_whose_type_the_parameter_does_not_take_is_an_error():
-    problem = the_problem(
-        node(word=str | None, hits=Annotated[list[str], Dep(search, query="word")])
-    )
-
-    assert (problem.code, problem.place) == ("bae-dep-type", "Page.hits")
+    page = node(word=str | None, hits=Annotated[list[str], Dep(search, query="word")])
+    problem = the_error("bae-dep-type", "Page.hits", page)
     assert "search(query) takes str, but the field word is str | None" in problem.message
 
 
@@ -92,9 +89,8 @@ def test_on_a_parameter_only_a_recall_can_be_bound():
     def rank(hits: Annotated[list[str], Dep(search, query="word")]) -> int:
         return 1
 
-    problem = the_problem(node(word=str, best=Annotated[int, Dep(rank)]))
-
-    assert problem.code == "bae-dep-binding"
+    page = node(word=str, best=Annotated[int, Dep(rank)])
+    problem = the_error("bae-dep-binding", "Page.best", page)
     assert "a parameter of a function sees no fields" in problem.message
 
 

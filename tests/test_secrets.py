@@ -10,13 +10,7 @@ from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
 from bae import Dep, Graph, Map, Node, Recall
 from bae.records import Asker
-from bae.secrets import (
-    Secrets,
-    may_show,
-    secret_behind,
-    secret_fields,
-    without_hidden_parts,
-)
+from bae.secrets import Secrets, may_show, secret_behind, secret_fields, without_hidden_parts
 from end_node import leading_to
 
 

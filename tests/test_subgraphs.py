@@ -4,15 +4,7 @@ and dependencies, its nodes nested in the trace and its errors naming the way to
 import asyncio
 from typing import Annotated, Any
 
-from bae import (
-    Dep,
-    DepError,
-    Graph,
-    LimitError,
-    Node,
-    ProofError,
-    Recall,
-)
+from bae import Dep, DepError, Graph, LimitError, Node, ProofError, Recall
 from bae.journal import RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
