@@ -25,7 +25,6 @@ from rich.console import Console
 from rich.text import Text
 
 from bae.cli.live.screen import ProgressLine
-from bae.cli.printing import Column, table_lines
 from bae.cli.signals import work
 from bae.evals.page import format_cost, format_count, format_share
 from bae.journal import SQLiteJournal
@@ -646,44 +645,6 @@ def test_optimizing_without_its_package_says_what_to_install(bae, monkeypatch):
 
 
 # Tables
-
-
-COLUMNS = (
-    Column("", right=False),
-    Column("SCORE", right=False),
-    Column("CALLS", rank=1),
-    Column("P95", rank=5),
-)
-ROWS = [
-    [Text("a long name of somebody"), Text("0.5"), Text("1,000"), Text("1 s")],
-    [Text("short"), Text("0.25"), Text("3"), Text("10 s")],
-    [Text("alone")],
-]
-
-
-def lines(width: int | None) -> list[str]:
-    return [line.plain for line in table_lines(COLUMNS, ROWS, width)]
-
-
-def test_what_matters_least_is_left_out_of_a_narrow_table_before_a_name_has_its_own_line():
-    assert lines(None) == [
-        "                         SCORE  CALLS   P95",
-        "a long name of somebody  0.5    1,000   1 s",
-        "short                    0.25       3  10 s",
-        "alone",
-    ]
-    assert lines(40)[1] == "a long name of somebody  0.5    1,000"
-    assert lines(36) == [
-        "       SCORE  CALLS",
-        "a long name of somebody",
-        "       0.5    1,000",
-        "short  0.25       3",
-        "alone",
-    ]
-    assert lines(18)[0] == "       SCORE"
-    assert lines(18)[1] == "a long name of so…"
-    for width in range(12, 50):
-        assert all(len(line) <= width for line in lines(width))
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
