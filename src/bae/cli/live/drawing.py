@@ -146,7 +146,8 @@ def _draw(row: Row, columns: tuple[int, int, int], width: int, now: float, signs
         style = "bold red" if row.kind == "node" else "red"
     line.append(set_cell_size(fitted(row.name, names, signs.dots), names), style)
     if failed:  # what went wrong is worth an uneven row
-        values = max(values, width - line.cell_len - cell_len(row.note) - 4)
+        gaps = 2 * (bool(row.name) + bool(row.note))
+        values = max(values, width - line.cell_len - cell_len(row.note) - gaps)
     value = fitted(row.value, values, signs.dots)
     if row.note:
         value = set_cell_size(value, max(columns[1], cell_len(value)))
