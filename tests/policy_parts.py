@@ -84,6 +84,33 @@ class Held(Backend):
         self.free.set()
 
 
+class Gated(Backend):
+    """Answers each question when the gate that it made for it is done."""
+
+    def __init__(self, given: Answer) -> None:
+        super().__init__()
+        self.given = given
+        self.gates: list[asyncio.Future[None]] = []
+        self.running = self.most = 0
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.gates.append(gate)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await gate
+        finally:
+            self.running -= 1
+        return self.given
+
+    def open(self, number: int, error: Exception | None = None) -> None:
+        """Let an answer come, or an error in its place; one that is gone stays gone."""
+        gate = self.gates[number]
+        if not gate.done():
+            gate.set_exception(error) if error else gate.set_result(None)
+
+
 async def settled() -> None:
     """Let everything run that can go on without a clock."""
     for _ in range(30):

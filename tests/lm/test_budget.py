@@ -21,7 +21,7 @@ from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, rep
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
-from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, run, settled
+from policy_parts import REPLY, Ask, Gated, Held, Reply, at_once, busy, graph, prompt, run, settled
 from toy_backend import FourMethods, ToyBackend
 
 CHEAP = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01)
@@ -302,44 +302,27 @@ def test_no_more_calls_are_sent_than_allowed_however_many_run_at_once(
     limit: int, callers: int, moves: list[tuple[str, int]]
 ):
     async def play() -> None:
-        sent = 0
-
-        class Gated(Backend):
-            async def answer(self, prompt: Prompt) -> Answer:
-                nonlocal sent
-                sent += 1
-                await gates[int(prompt.text)]
-                return Answer(REPLY, CHEAP)
-
-        loop = asyncio.get_running_loop()
-        gates = [loop.create_future() for _ in range(callers)]
+        inner = Gated(Answer(REPLY, CHEAP))
         budget = Budget(calls=limit)
-        lm = Budgeted(Gated(), budget)
-        asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(callers)]
+        lm = Budgeted(inner, budget)
+        asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(callers)]
         await settled()
+        sent = len(inner.gates)
         assert sent == min(limit, callers)
         assert budget.remaining.calls == limit - sent
         for move, number in moves:
-            gate = gates[number % callers]
             if move == "cancel":
                 asking[number % callers].cancel()
-            elif not gate.done():
-                if move == "fail":
-                    gate.set_exception(busy())
-                else:
-                    gate.set_result(None)
+            elif sent:
+                inner.open(number % sent, busy() if move == "fail" else None)
             await settled()
-        for gate in gates:
-            if not gate.done():
-                gate.set_result(None)
+        for number in range(sent):
+            inner.open(number)
         outcomes = await asyncio.gather(*asking, return_exceptions=True)
         refused = [one for one in outcomes if isinstance(one, BudgetError)]
-        assert sent == min(limit, callers) == callers - len(refused)
+        assert len(inner.gates) == sent == callers - len(refused)
         assert budget.usage.calls == sent
         assert budget.remaining.calls == limit - sent
-        for gate in gates:
-            if not gate.cancelled():
-                gate.exception()  # heard of, whether somebody waited for it or not
 
     run(play)
 

@@ -42,7 +42,7 @@ from bae.runner import run_graph
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
-from policy_parts import REPLY, Ask, Held, Reply, busy, graph, prompt, run, settled
+from policy_parts import REPLY, Ask, Gated, Held, Reply, busy, graph, prompt, run, settled
 from toy_backend import FourMethods, ToyBackend
 
 USED = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01, models=("toy-7",))
@@ -457,19 +457,8 @@ def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can
     budgets: list[int], moves: list[tuple[str, int]]
 ):
     async def play() -> None:
-        sent = 0
-        gates: list[asyncio.Future[None]] = []
-
-        class Gated(Backend):
-            async def answer(self, prompt: Prompt) -> Answer:
-                nonlocal sent
-                sent += 1
-                gate = asyncio.get_running_loop().create_future()
-                gates.append(gate)
-                await gate
-                return Answer(REPLY, USED, "cut-off")  # which is not kept
-
-        lm = Cached(Gated())
+        inner = Gated(Answer(REPLY, USED, "cut-off"))  # which is not kept
+        lm = Cached(inner)
         scopes = [Budget(calls=limit) for limit in budgets]
         tasks: list[list[asyncio.Task[Answer]]] = [[] for _ in scopes]
 
@@ -483,15 +472,15 @@ def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can
                 tasks[number].append(asyncio.create_task(ask(scopes[number])))
             elif move == "cancel" and tasks[number]:
                 tasks[number][-1].cancel()
-            elif move == "answer" and gates and not gates[-1].done():
-                gates[-1].set_result(None)
+            elif move == "answer" and inner.gates:
+                inner.open(-1)
             await settled()
             for scope, limit in zip(scopes, budgets, strict=True):
                 assert scope.usage.calls <= limit
         for task in (task for each in tasks for task in each):
             task.cancel()
         await settled()
-        assert sent == sum(scope.usage.calls for scope in scopes)
+        assert len(inner.gates) == sum(scope.usage.calls for scope in scopes)
         for scope, limit in zip(scopes, budgets, strict=True):
             assert scope.remaining.calls == limit - scope.usage.calls
         assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bae import Usage
 from bae.lm import Answer, Backend, Concurrency, Prompt
 from bounded import BOUND
-from policy_parts import REPLY, Held, prompt, run, settled
+from policy_parts import REPLY, Gated, Held, prompt, run, settled
 
 
 async def test_no_more_than_the_limit_are_under_way_at_once():
@@ -65,23 +65,7 @@ def test_the_limit_holds_and_no_slot_is_lost_however_callers_come_and_go(
 
     async def play() -> None:
         random = Random(seed)
-        gates: list[asyncio.Event] = []
-
-        class Gated(Backend):
-            running = most = 0
-
-            async def answer(self, prompt: Prompt) -> Answer:
-                gate = asyncio.Event()
-                gates.append(gate)
-                self.running += 1
-                self.most = max(self.most, self.running)
-                try:
-                    await gate.wait()
-                finally:
-                    self.running -= 1
-                return Answer(REPLY, Usage(calls=1))
-
-        inner = Gated()
+        inner = Gated(Answer(REPLY, Usage(calls=1)))
         lm = Concurrency(inner, limit)
         asking: list[asyncio.Task[Answer]] = []
         for move in moves:
@@ -89,13 +73,13 @@ def test_the_limit_holds_and_no_slot_is_lost_however_callers_come_and_go(
                 asking.append(asyncio.create_task(lm.answer(prompt())))
             elif move == 2 and asking:
                 random.choice(asking).cancel()
-            elif gates:
-                random.choice(gates).set()
+            elif inner.gates:
+                inner.open(random.randrange(len(inner.gates)))
             for _ in range(random.randrange(4)):
                 await asyncio.sleep(0)
         while not all(task.done() for task in asking):
-            for gate in gates:
-                gate.set()
+            for number in range(len(inner.gates)):
+                inner.open(number)
             await asyncio.sleep(0)
         await asyncio.gather(*asking, return_exceptions=True)
         assert inner.most <= limit
