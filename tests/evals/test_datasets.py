@@ -135,7 +135,8 @@ def test_everything_that_does_not_fit_is_reported_at_once_with_its_case() -> Non
         Row(name="field", inputs="hi", expected_output={"mood": "calm"}),
         Row(name="type", inputs="hi", expected_output=Reply(text="no")),
         Row(name="fine", inputs="hi"),
-        Row(name="case 7", inputs="hi"),
+        Row(name="case 8", inputs="hi"),
+        Row(name="key", inputs="hi", metadata={1: "one"}),
         Row(inputs="hi"),
     ]
     with pytest.raises(BaeError) as raised:
@@ -147,7 +148,8 @@ def test_everything_that_does_not_fit_is_reported_at_once_with_its_case() -> Non
     assert "field: expected.mood" in said
     assert "type: expected_type" in said
     assert "fine" not in said
-    assert "case 7: name: another case is called 'case 7' too" in said
+    assert "case 8: name: another case is called 'case 8' too" in said
+    assert "key: metadata.1.[key]: Input should be a valid string" in said
 
 
 # --- evaluators -------------------------------------------------------------------------------

@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from bae.evals.case_types import CaseTypes
 from bae.evals.cases import Case, invalid_cases
 from bae.evals.metrics import Score, call_scorer, read_score
 from bae.evals.scoring import Scoring, measure
-from bae.exceptions import BaeError
+from bae.exceptions import BaeError, faults
 from bae.lm.extras import need
 from bae.lm.prompts import asked_fields
 from bae.node import Node
@@ -142,7 +142,12 @@ class _Reader:
                 metadata = {"metadata": metadata}
             name = each.name or f"case {number}"
             inputs = self._types.fields_of(_by_name(each.inputs))
-            yield name, Case(inputs, name, fields, kind, metadata=metadata), wrong
+            try:
+                case = Case(inputs, name, expected=fields, expected_type=kind, metadata=metadata)
+            except ValidationError as error:
+                yield name, None, [*wrong, *faults(error)]
+            else:
+                yield name, case, wrong
 
     def with_evaluators(self, case: Case, each: Any, of_all: Sequence[Any]) -> Case:
         evaluators = [*each.evaluators, *of_all]
