@@ -477,3 +477,10 @@ async def test_warnings_of_dspy_are_silenced_for_the_time_of_an_optimization_alo
     assert rest == before
     assert mine not in before
     assert any(len(each) > len(before) + 1 for each in during)
+
+
+async def test_an_optimizer_that_raises_stop_iteration_ends():
+    from bae.optimizer.bridge import Bridge
+
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        await Bridge().run(lambda: next(iter(())))

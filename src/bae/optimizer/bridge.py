@@ -58,6 +58,10 @@ class Bridge:
         def body() -> None:
             try:
                 done.set_result(work())
+            except StopIteration as error:  # which no future of asyncio takes: it would never end
+                failure = RuntimeError("the optimizer raised StopIteration")
+                failure.__cause__ = error
+                done.set_exception(failure)
             except BaseException as error:
                 done.set_exception(error)
 
