@@ -18,7 +18,7 @@ from bae.team.store import Store
 from bae.team.test_runs import run_tests
 from bounded import BOUND
 from git_repositories import git, left_over
-from team_parts import PYTEST, a_project, edits
+from team_parts import JEST, a_project, edits
 from team_scripts import TeamScript, run_team
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -26,46 +26,41 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are L
 S = TaskStatus
 
 
-def with_test(name: str, check: str) -> dict[str, str]:
-    return {f"tests/test_{name}.py": f"def test_{name}():\n    import {name}\n    assert {check}\n"}
+def with_test(name: str, call: str, expected: str) -> dict[str, str]:
+    said = f'said="$({call})"\n[ "$said" = "{expected}" ] || {{ echo "{name}: $said"; exit 1; }}\n'
+    return {f"{name}.test.sh": f". ./{name}.sh\n{said}"}
 
 
-SETTINGS = "NAME = 'shop'\nTAX = None\n"
-FILES = {
-    "settings.py": SETTINGS,
-    "conftest.py": "",
-    "tests/test_shop.py": "def test_shop(): pass\n",
-}
+SETTINGS = "name=shop\ntax=\n"
+FILES = {**JEST, "settings.sh": SETTINGS, "shop.test.sh": "true\n"}
 MONEY = {
-    "money.py": "def cents(text):\n    return round(float(text) * 100)\n",
-    **with_test("money", "money.cents('1.10') == 110"),
+    "money.sh": 'cents() { echo "${1%.*}${1#*.}"; }\n',
+    **with_test("money", "cents 1.10", "110"),
 }
 CART = {
-    "cart.py": "from money import cents\n\n\n"
-    "def total(prices):\n    return sum(map(cents, prices))\n",
-    **with_test("cart", "cart.total(['1.10', '2']) == 310"),
+    "cart.sh": ". ./money.sh\n"
+    'total() { sum=0; for each; do sum=$((sum + $(cents "$each"))); done; echo $sum; }\n',
+    **with_test("cart", "total 1.10 2.00", "310"),
 }
 TAX = {
-    "settings.py": SETTINGS.replace("None", "20"),
-    "tax.py": "import settings\n\n\ndef add(n):\n    return n + n * settings.TAX // 100\n",
-    **with_test("tax", "tax.add(100) == 120"),
+    "settings.sh": SETTINGS.replace("tax=", "tax=20"),
+    "tax.sh": ". ./settings.sh\nadd() { echo $(($1 + $1 * tax / 100)); }\n",
+    **with_test("tax", "add 100", "120"),
 }
 CURRENCY = {
-    "settings.py": SETTINGS.replace("TAX = None", "TAX = None  # percent\nCURRENCY = 'EUR'"),
-    "currency.py": "import settings\n\n\n"
-    "def show(n):\n    return f'{n / 100:.2f} {settings.CURRENCY}'\n",
-    **with_test("currency", "currency.show(110) == '1.10 EUR'"),
+    "settings.sh": SETTINGS.replace("tax=", "tax=  # percent\ncurrency=EUR"),
+    "currency.sh": '. ./settings.sh\nshow() { echo "$1 $currency"; }\n',
+    **with_test("currency", "show 110", "110 EUR"),
 }
-RESOLVED = {"settings.py": "NAME = 'shop'\nTAX = 20  # percent\nCURRENCY = 'EUR'\n"}
+RESOLVED = {"settings.sh": "name=shop\ntax=20  # percent\ncurrency=EUR\n"}
 CHECKOUT = {
-    "checkout.py": "import cart\nimport tax\n\n\n"
-    "def pay(prices):\n    return tax.add(cart.total(prices))\n",
-    **with_test("checkout", "checkout.pay(['1']) == 120"),
+    "checkout.sh": '. ./cart.sh\n. ./tax.sh\npay() { add "$(total "$@")"; }\n',
+    **with_test("checkout", "pay 1.00", "120"),
 }
 ANSWER = "Yes, it is 5.00."
 SHIPPING = {
-    "shipping.py": "def price(weight):\n    return 500\n",
-    **with_test("shipping", "shipping.price(3) == 500"),
+    "shipping.sh": "price() { echo 500; }\n",
+    **with_test("shipping", "price", "500"),
 }
 PLAN = [
     PlannedTask(key="money", title="Read amounts of money"),
@@ -80,9 +75,9 @@ PLAN = [
 SCRIPT = {
     "money": edits(MONEY),
     "cart": [
-        edits({**CART, "cart.py": CART["cart.py"].replace("sum", "max")}),
-        edits({**CART, "cart.py": CART["cart.py"].replace("sum", "min")}),
-        edits({"cart.py": CART["cart.py"]}),
+        edits({**CART, "cart.sh": CART["cart.sh"].replace("sum + ", "")}),
+        edits({**CART, "cart.sh": CART["cart.sh"].replace("sum +", "sum -")}),
+        edits({"cart.sh": CART["cart.sh"]}),
     ],
     "tax": edits(TAX),
     "checkout": edits(CHECKOUT),
@@ -111,7 +106,7 @@ class Watcher:
 
 async def test_a_goal_of_eight_tasks(tmp_path: Path) -> None:
     watcher = Watcher()
-    async with a_project(tmp_path, *PLAN, files=FILES, command=PYTEST) as (store, project, added):
+    async with a_project(tmp_path, *PLAN, files=FILES) as (store, project, added):
         ids = {task.key: task.id for task in added}
 
         async def told(key: str, attempt: int) -> None:
@@ -149,9 +144,9 @@ async def test_a_goal_of_eight_tasks(tmp_path: Path) -> None:
     outcomes = {key: [each.outcome for each in tried] for key, tried in attempts.items()}
     assert outcomes["cart"] == ["failed", "failed", "passed"]
     assert outcomes["currency"][0] == "conflict"
-    assert "assert 200 == 310" in attempts["cart"][0].failure
+    assert "cart: 200" in attempts["cart"][0].failure
     again = next(p for p, asked in zip(lm.prompts, lm.asked, strict=True) if asked == ("cart", 2))
-    assert "assert 200 == 310" in again
+    assert "cart: 200" in again
     resolving = lm.prompts[lm.asked.index(("currency", 2))]
     assert "<<<<<<<" in resolving
     times = Counter(key for key, _ in lm.asked)
