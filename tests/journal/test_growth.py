@@ -15,7 +15,7 @@ from bae.journal.compatibility import changes_for
 from bae.journal.decoder import decode, read_history
 from bae.journal.export import read_runs, write_run
 from bae.journal.report import report_run
-from bae.journal.shape import _hash_of
+from bae.journal.shape import hash_of
 from bae.journal.why import why
 from end_node import EndNode
 from growth import Lines, assert_linear
@@ -217,7 +217,7 @@ def of_stored(read: Callable[[Graph[Any, Any], StoredRun], object]) -> Reader:
 def other_shape(stored: StoredRun) -> StoredRun:
     """A run whose classes count as changed, so that all of it is looked at."""
     text = stored.shape.replace('"ends":true', '"ends":false')
-    info = replace(stored.info, shape=_hash_of(json.loads(text)))
+    info = replace(stored.info, shape=hash_of(json.loads(text)))
     assert info.shape != stored.info.shape
     return replace(stored, info=info, shape=text)
 

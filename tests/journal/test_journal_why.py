@@ -17,7 +17,7 @@ from pydantic import BaseModel, SecretStr
 from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.exceptions import FillError, JournalError
 from bae.journal import Journal, Line, Provenance
-from bae.journal.shape import _hash_of
+from bae.journal.shape import hash_of
 from bae.journal.store import StoredRun
 from bae.lm import Answer, Usage
 from bae.testing import ScriptedLM
@@ -457,7 +457,7 @@ async def test_a_run_of_others_with_an_endless_chain_is_followed_so_far(journal:
         depths = range(length, 0, -1) if "(x)" in line.data else [1]
         for data in (line.data.replace("(x)", "(x)" * depth) for depth in depths):
             lines.append(line._replace(n=len(lines), data=data))
-    info = dataclasses.replace(run.info, run_id="long", shape=_hash_of(shape))
+    info = dataclasses.replace(run.info, run_id="long", shape=hash_of(shape))
     await journal.put(StoredRun(info, json.dumps(shape), tuple(lines), {}))
 
     found = await journal.why("long", "Above.value")

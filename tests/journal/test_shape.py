@@ -18,7 +18,7 @@ from bae.journal import Change, RunInfo, StoredRun
 from bae.journal.compatibility import changes_for
 from bae.journal.decoder import read_history
 from bae.journal.report import report_run
-from bae.journal.shape import Shape, ShapeView, _hash_of, shape_of
+from bae.journal.shape import Shape, ShapeView, hash_of, shape_of
 from bae.place import Place
 from changed_code import CODE, graph
 from end_node import EndNode
@@ -117,7 +117,7 @@ def test_a_stored_shape_that_is_damaged_is_reported(claimed: str, old: str, new:
     shape = shape_of(graph())
     text = shape.json.replace(old, new)
     assert text != shape.json
-    hashes = {"the old one": shape.hash, "its own": _hash_of(json.loads(text))}
+    hashes = {"the old one": shape.hash, "its own": hash_of(json.loads(text))}
     info = RunInfo("damaged", "Day", "ended", 0.0, 0.0, hashes.get(claimed, claimed))
     stored = StoredRun(info, text, (), {})
 

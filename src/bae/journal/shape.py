@@ -57,7 +57,7 @@ def shape_of(graph: Graph[Any, Any]) -> Shape:
         drawing.graph(graph)
         data: Json = {"format": FORMAT, "graphs": drawing.graphs, "calls": drawing.calls}
         text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-        found = Shape(text, _hash_of(data))
+        found = Shape(text, hash_of(data))
         if not any(plan.provisional for plan in graph.plans.values()):
             _SHAPES[graph] = found
     return found
@@ -75,12 +75,12 @@ def is_forged(text: str, shape_hash: str) -> bool:
 @lru_cache(maxsize=8)
 def _has_hash(text: str, shape_hash: str) -> bool:
     try:
-        return _hash_of(json.loads(text)) == shape_hash
+        return hash_of(json.loads(text)) == shape_hash
     except (ValueError, TypeError, KeyError, RecursionError):
         return False
 
 
-def _hash_of(shape: Json) -> str:
+def hash_of(shape: Json) -> str:
     return _hash({**shape, "graphs": [{**g, "name": ""} for g in shape["graphs"]]}, 32)
 
 
