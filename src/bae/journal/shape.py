@@ -81,6 +81,7 @@ def _has_hash(text: str, shape_hash: str) -> bool:
 
 
 def hash_of(shape: Json) -> str:
+    """The hash of a shape, whatever its graphs are called."""
     return _hash({**shape, "graphs": [{**g, "name": ""} for g in shape["graphs"]]}, 32)
 
 
