@@ -15,7 +15,7 @@ from bae.team.test_runs import run_tests
 from bounded import BOUND
 from exercises import COMMAND, Exercise, all_files, cheats, exercises
 from git_repositories import git, left_over, write
-from team_parts import a_project
+from team_parts import PYTEST, a_project
 from team_scripts import Script, TeamScript, run_team
 
 pytestmark = [
@@ -50,13 +50,18 @@ async def test_the_tests_of_an_exercise_tell_a_right_answer_from_others(tmp_path
 
 
 async def play(
-    tmp_path: Path, chosen: Sequence[Exercise], script: Script, **options: Any
+    tmp_path: Path,
+    chosen: Sequence[Exercise],
+    script: Script,
+    *,
+    command: tuple[str, ...] = COMMAND,
+    **options: Any,
 ) -> tuple[list[Task], Path, TeamScript]:
     """The exercises as the goal of a team whose LLM answers from a script."""
     files = {name: text for each in chosen for name, text in each.files.items()}
     files |= {"tests/test_here.py": "def test_here():\n    pass\n"}
     planned = [each.planned() for each in chosen]
-    async with a_project(tmp_path, *planned, files=files, command=COMMAND) as (store, project, _):
+    async with a_project(tmp_path, *planned, files=files, command=command) as (store, project, _):
         lm = TeamScript(script)
         await run_team(project, store, lm, **options)
         return await store.tasks(project.id), Path(project.root), lm
@@ -74,14 +79,16 @@ def cheating(chosen: Sequence[Exercise]) -> dict[str, list[str]]:
 async def test_right_answers_are_merged_wrong_ones_corrected_and_cheating_ones_refused(
     tmp_path: Path,
 ) -> None:
-    """With three exercises, in both languages, with and without a stub; twenty are slow."""
-    right, wrong, cheat = exercises()[4], exercises()[15], exercises()[14]
+    """With three exercises in Python, with and without a stub; all twenty are slow tests."""
+    right, wrong, cheat = exercises()[4], exercises()[3], exercises()[5]
     script: dict[str, str | list[str]] = {
         right.key: right.written(right.answer),
         wrong.key: [wrong.written(wrong.wrong), wrong.written(wrong.answer)],
         **cheating([cheat]),
     }
-    tasks, root, lm = await play(tmp_path, [right, wrong, cheat], script, corrections=1)
+    tasks, root, lm = await play(
+        tmp_path, [right, wrong, cheat], script, command=PYTEST, corrections=1
+    )
     statuses = {task.key: task.status for task in tasks}
     assert statuses.pop(cheat.key) is TaskStatus.BLOCKED
     assert set(statuses.values()) == {TaskStatus.COMPLETED}
