@@ -28,13 +28,13 @@ help: ## List the targets
 
 # --- checks -----------------------------------------------------------------------------------
 
-# What uses one core only is done two and two: installing, then types beside bytecode.
+# What uses one core only is done two and two: installing, then types beside tools.
 .PHONY: test
 test: pythons ## Run lint, types and tests, on every Python found
 	$(MAKE) --no-print-directory -j .claude-cli/.made \
 		$$(tools/pythons.sh | sed -n '2,$$ s|\(3[^ ]*\) .*|.venv-\1/.test|p')
 	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory -j --output-sync=target types bytecode
+	$(MAKE) --no-print-directory -j --output-sync=target types tools
 	$(MAKE) --no-print-directory pytest pytest-others
 
 .PHONY: lint
@@ -50,18 +50,18 @@ types: .venv/.dev ## Check src and examples with pyright, strict
 docs: .venv/.dev ## Build the docs into site/, as strictly as the tests do
 	.venv/bin/mkdocs build --strict
 
-# Tests and what they import are compiled once, not by each process of pytest at the same time. What
-# cannot be imported is reported by those.
-.PHONY: bytecode
-bytecode: .venv/.dev
-	@.venv/bin/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
+# It collects all tests, so that they and what they import are compiled once, and not by each
+# process of `make pytest` at the same time.
+.PHONY: tools
+tools: .venv/.dev ## Run the tests that start type checkers or build the docs
+	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -q -m tools
 
 # A file of tests stays in one process: what its tests share is made once. Files that take long come
 # first (tests/conftest.py), so that no process waits for the other at the end.
 .PHONY: pytest
 pytest: .venv/.dev .claude-cli/.made ## Run the tests on the base Python, with every backend
-	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -n 4 --dist loadfile \
-		--no-loadscope-reorder
+	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -m "not slow and not tools" \
+		-n 4 --dist loadfile --no-loadscope-reorder
 
 # All at once, and each says what it has to say when it is done.
 .PHONY: pytest-others
@@ -78,7 +78,7 @@ $(OTHER_MINORS:%=pytest-%): pytest-%:
 	else \
 		echo "Python $*: $$python"; \
 		$(MAKE) --no-print-directory .venv-$*/.test && \
-		.venv-$*/bin/python -m pytest -m "not slow and not typing and not once"; \
+		.venv-$*/bin/python -m pytest -m "not slow and not tools and not once"; \
 	fi
 
 .PHONY: slow

@@ -36,7 +36,7 @@ ONCE = ("evals", "optimizer", "otel", "pictures", "team", "testing")
 """Folders of tests that tell little about Python: what they test stands on the rooms below. They
 are left out with those that are marked so."""
 
-FIRST = ("test_typing.py", "team", "docs", "optimizer", "lm", "journal", "cli")
+FIRST = ("team", "docs", "optimizer", "lm", "journal", "cli")
 """Files and folders of tests that take long, the longest first."""
 
 # Tests of the team cannot be loaded without its extra; they run on the base interpreter only.

@@ -15,7 +15,7 @@ import pytest
 
 import bae
 
-pytestmark = pytest.mark.typing
+pytestmark = pytest.mark.tools
 
 CASES = Path(__file__).parent / "typing_cases"
 ROOT = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ pytest.importorskip("mkdocstrings")
 pytest.importorskip("pyte")
 pytest.importorskip("typer")
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.tools
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
