@@ -156,7 +156,7 @@ def metered(
     watch: Callable[[Event], None] | None = None, *, alone: bool = False
 ) -> Generator[list[Usage]]:
     """Collect what is reported inside the block, by tasks started in it too; `watch` is called
-    with every event. Whoever meters or watches around the block hears of it as well; with `alone`,
+    with every event. Meters and observers around the block get it as well; with `alone`,
     not of what was used: for callers that report it themselves."""
     reported: list[Usage] = []
     used, told = meter_in_force.get() or (None, None)

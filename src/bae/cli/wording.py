@@ -1,5 +1,5 @@
 """How values, times, tokens, costs and errors are worded in a few characters, and texts that are
-safe to print, whoever wrote them: nothing in them that a terminal would obey, and nothing that a
+safe to print, whatever their origin: nothing in them that a terminal would obey, and nothing that a
 stream cannot write. All that the commands show of values, messages and names goes through this."""
 
 from __future__ import annotations

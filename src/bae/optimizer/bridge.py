@@ -184,7 +184,7 @@ def silence_dspy() -> Generator[None]:
                 # Not `catch_warnings`, which would undo what other code sets meanwhile.
                 filters = cast("list[Any]", warnings.filters)
                 for each in [f for f in filters if getattr(f[1], "pattern", "") == _OURS]:
-                    with suppress(ValueError):  # somebody has just reset them all
+                    with suppress(ValueError):  # another thread has just reset them all
                         filters.remove(each)
 
 
