@@ -257,8 +257,8 @@ class Dataflow:
                 if key is not None:
                     path = pending.run.recorder.graph_paths.get(key, path)
                 return await run_inside(call, marker, path, pending.run, (), arguments)
-            for name in call.lm_parameters:
-                arguments[name] = lm_of(pending)
+            if call.lm_parameters:
+                arguments |= dict.fromkeys(call.lm_parameters, lm_of(pending))
             return await invoke(call, marker, arguments, self, pending.run)
 
         return compute
@@ -648,12 +648,12 @@ def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
             )
 
 
-def lm_of(pending: PendingValue) -> LM | None:
-    """The LM for a dependency that asks for one."""
+def lm_of(pending: PendingValue, item: int | None = None) -> LM | None:
+    """The LM for a dependency that asks for one, or for one item of a map."""
     from bae.given_lm import given_lm
 
-    run = pending.run
-    return given_lm(run, pending.place.step, pending.asker, lambda: run.lm)
+    run, asker = pending.run, pending.asker._replace(item=item)
+    return given_lm(run, pending.place.step, asker, lambda: run.lm)
 
 
 def sibling_values(pending: PendingValue, names: Mapping[str, str]) -> dict[str, Any]:

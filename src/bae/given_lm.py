@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
+from itertools import count
 from time import time
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -41,6 +42,8 @@ class GivenLM:
         self._step = step
         self._asker = asker
         self._find = lm
+        self._numbers: dict[tuple[str, ...], set[int]] = {}
+        """The numbers of equal questions that were answered, or are being asked."""
 
     async def make(self, node: Node, target: type[N]) -> N:
         """Build a `target` from what `node` holds, and from what its own fields look up."""
@@ -206,17 +209,27 @@ class GivenLM:
             system, text = question()
         asked = sha256(f"{system}\n{text}".encode()).hexdigest()[:16]
         spot = self._run.path, self._step, self._asker, method, asked, target
-        answer = LMAnswered(time(), *spot, None)
-        known = recorder.recorded_lm_answer(answer, text, types)
-        if known is not None:
-            return await self._with_unstored(known.value)
-        token = unstorable.set(recorder.unstorable)
+        taken = self._numbers.setdefault((method, asked, target), set())
+        # The number of a question that failed is free: what asks it again asks the same question.
+        number = next(n for n in count() if n not in taken)
+        taken.add(number)
         try:
-            answer.value = await ask(cast("LM", self._find()))
-        finally:
-            unstorable.reset(token)
-        answer.at = time()
-        await recorder.store(answer)
+            answer = LMAnswered(time(), *spot, None, number)
+            known = recorder.recorded_lm_answer(answer, text, types)
+            if known is not None:
+                return await self._with_unstored(known.value)
+            if recorder.is_in_doubt:
+                await recorder.confirm()
+            token = unstorable.set(recorder.unstorable)
+            try:
+                answer.value = await ask(cast("LM", self._find()))
+            finally:
+                unstorable.reset(token)
+            answer.at = time()
+            await recorder.store(answer)
+        except BaseException:
+            taken.discard(number)
+            raise
         return answer.value
 
     async def _with_unstored(self, known: Any) -> Any:

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 class Asker(NamedTuple):
     """Who asks the LM: the `fill` of a node, the `choice` after a node, the `body` of a node, or a
-    `source`, the function behind a field or behind a `parameter` of that."""
+    `source`, the function behind a field or behind a `parameter` of that. `item` is the number of
+    the item that the function of a map is called for."""
 
     kind: Literal["fill", "choice", "body", "source"]
     node: type[Node]
     field: str = ""
     parameter: str = ""
+    item: int | None = None
 
     def __str__(self) -> str:
         name = self.node.__name__
@@ -33,7 +35,8 @@ class Asker(NamedTuple):
             case "body":
                 return f"{name}.__call__"
             case "source":
-                return f"{name}.{self.field}{self.parameter}"
+                item = "" if self.item is None else f"[{self.item}]"
+                return f"{name}.{self.field}{self.parameter}{item}"
 
 
 class Unstored:
@@ -297,7 +300,8 @@ class LMAnswered(Record):
 
     `method` is the method of the LM that was called, `asked` a hash of what it was asked, and
     `target` the name of what it was to build, empty for a choice. `value` is the node, the class or
-    the None it returned. Only runs with a journal write it.
+    the None it returned. `number` counts the equal questions of one asker, in the order they were
+    asked; None in a journal that does not number them. Only runs with a journal write it.
     """
 
     asker: Asker
@@ -305,6 +309,7 @@ class LMAnswered(Record):
     asked: str
     target: str
     value: Node | type[Node] | type[None] | None
+    number: int | None = None
 
 
 @dataclass(slots=True, repr=False, eq=False)

@@ -39,8 +39,6 @@ async def map_items(
     shared = pending.arguments() | sibling_values(pending, {"": marker.over, **bound})
     items: Collection[Any] = tuple(in_order(shared.pop("")))
     place, run, node_type = pending.place, pending.run, pending.node_type
-    for name in call.lm_parameters:
-        shared[name] = lm_of(pending)
     done = run.recorder.recorded_items(place, node_type)
     results: list[Any] = [None] * len(items)
     gates: list[OpenGate] = []
@@ -50,7 +48,9 @@ async def map_items(
         parameter = next(name for name, _ in call.free if name not in shared)
 
         def compute(index: int, item: Any) -> Coroutine[Any, Any, Any]:
-            return invoke(call, marker, {**shared, parameter: item}, flow, run)
+            # Each item has an LM of its own, which numbers its questions.
+            lms = dict.fromkeys(call.lm_parameters, call.lm_parameters and lm_of(pending, index))
+            return invoke(call, marker, {**shared, **lms, parameter: item}, flow, run)
     else:
         from bae.runner import run_inside
 

@@ -261,7 +261,7 @@ class LineReader:
 
     def _asker(self, line: Line, asker: AskerData) -> Asker:
         cls = self._class(line.path, asker.node)
-        return Asker(asker.kind, cls, asker.field, asker.parameter)
+        return Asker(asker.kind, cls, asker.field, asker.parameter, asker.item)
 
     # Nodes.
 

@@ -98,7 +98,8 @@ class Encoder:
                 data = {"asker": _asker(record.asker), "usage": _usage(record.usage)}
             case records.LMAnswered():
                 data = {"asker": _asker(record.asker), "method": record.method}
-                data |= {"asked": record.asked, "target": record.target, "value": None}
+                data |= {"asked": record.asked, "target": record.target}
+                data |= {"number": record.number, "value": None}
                 if isinstance(record.value, type):
                     data["value"] = {"class": _class_name(record.value)}
                 elif record.value is not None:
@@ -255,9 +256,10 @@ def _field(
 
 
 def _asker(asker: Asker) -> Json:
-    data = {"kind": asker.kind, "node": asker.node.__name__}
+    data: Json = {"kind": asker.kind, "node": asker.node.__name__}
     more = {"field": asker.field, "parameter": asker.parameter}
-    return data | {key: value for key, value in more.items() if value}
+    data |= {key: value for key, value in more.items() if value}
+    return data if asker.item is None else {**data, "item": asker.item}
 
 
 def _usage(usage: Usage) -> Json:
@@ -311,6 +313,7 @@ class AskerData(BaseModel, defer_build=True):
     node: str
     field: str = ""
     parameter: str = ""
+    item: int | None = None
 
 
 class ErrorData(BaseModel, defer_build=True):
@@ -373,6 +376,7 @@ DATA: Final[Mapping[str, Mapping[str, Any]]] = {
         "method": Literal["make", "decide", "choose_type", "fill"],
         "asked": str,
         "target": str,
+        "number": (int | None, None),
         "value": StoredNode | _CLASS | None,
     },
     "LMUsed": {"asker": AskerData, "usage": Usage},

@@ -284,7 +284,7 @@ class Replayer(PastRecorder):
             raise failure
         wanted, recorded = _call(asked), [*map(_call, left)]
         if wanted in recorded:
-            was = self._prompts.get((asked.path, asked.step, asked.asker))
+            was = self._prompts.get((asked.path, asked.step, asked.asker._replace(item=None)))
             said = f"{asked.asker}: {wanted} asks the LM something other than was recorded"
             raise _differs(said, was or "(the text was not recorded)", text)
         answered = ", ".join(recorded)

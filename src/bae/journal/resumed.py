@@ -83,7 +83,11 @@ class PastRecorder(Recorder):
         if source is not None and source.taken and shared is None:
             self.past.forget_graph(str(place))
             return NOTHING
-        return NOTHING if source is None or not is_done(source) else source.value
+        if source is None or not is_done(source):
+            return NOTHING
+        # Another node that a body has made may be at the same place, and has a value of its own.
+        source.taken = shared is None
+        return source.value
 
     def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
         """The values of the items of a map that are done. None are known where the items themselves
@@ -103,7 +107,7 @@ class PastRecorder(Recorder):
         """What an LM has answered to the same question from the same place, each answer once."""
         answers = self._answers_to(asked)
         for index, answer in enumerate(answers):
-            if _question(answer) == _question(asked) and not isinstance(answer.value, Unstored):
+            if _is_answer_to(answer, asked) and not isinstance(answer.value, Unstored):
                 found = answers.pop(index)
                 found.value = _read_answer(found.value, types)
                 return found
@@ -116,7 +120,7 @@ class PastRecorder(Recorder):
         if asked.asker.kind == "body":
             by = self.past.step(asked.path, asked.step - 1)
         else:
-            _, node_type, field, parameter = asked.asker
+            _, node_type, field, parameter, _ = asked.asker
             place = Place(asked.path, asked.step, node_type.__name__, field, parameter)
             key, way = _shared_at(place, node_type) or (None, "")
             is_shared = key is not None and not way
@@ -318,6 +322,15 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
 
 
 _question = attrgetter("method", "asked", "target")
+
+
+def _is_answer_to(answer: LMAnswered, asked: LMAnswered) -> bool:
+    """Whether a recorded answer is the one to a question. Answers of a journal that does not number
+    equal questions are taken in the order they arrived."""
+    if _question(answer) != _question(asked):
+        return False
+    is_same = answer.number == asked.number and answer.asker.item == asked.asker.item
+    return is_same or answer.number is None
 
 
 def _read_answer(value: Any, types: Sequence[type[Node] | type[None]]) -> Any:
