@@ -161,9 +161,7 @@ async def test_items_of_a_map_with_an_equal_question_each_have_their_own_answer_
 
 async def test_two_parameters_for_the_lm_are_one_lm_that_numbers_its_questions():
     async def ask_both(first: LM, second: LM) -> str:
-        made = await asyncio.gather(
-            first.make(Brainstorm(), Idea), second.make(Brainstorm(), Idea)
-        )
+        made = await asyncio.gather(first.make(Brainstorm(), Idea), second.make(Brainstorm(), Idea))
         return " ".join(each.text for each in made)
 
     class Both(EndNode):

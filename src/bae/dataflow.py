@@ -464,11 +464,16 @@ class Dataflow:
         return self._release_inputs(pending)
 
     def take_known(
-        self, values: Mapping[Hashable, Any], called_at: Mapping[Arguments, str]
+        self,
+        values: Mapping[Hashable, Any],
+        called_at: Mapping[Arguments, str],
+        outside: Iterable[Hashable],
     ) -> None:
         """Take in recorded values of dependencies: they count, whatever the caller gives now.
-        `called_at` has the places of those that are called once for equal arguments."""
+        `called_at` has the places of those that are called once for equal arguments, and `outside`
+        are those that were called for classes outside the graph."""
         self.cache.update(values)
+        self._unstored.update(outside)
         self._given = self._given.difference(values)
         self._called_at.update(called_at)
 
@@ -540,13 +545,13 @@ class Dataflow:
     async def _compute(self, pending: PendingValue) -> None:
         place, run, recorder = pending.place, pending.run, pending.run.recorder
         started = perf_counter()
+        asked = pending.asked if isinstance(pending, LookUp) else None
         if recorder.looks_back:
-            asked = pending.asked if isinstance(pending, LookUp) else None
             known = recorder.recorded_value(place, pending.node_type, False, asked)
             if known is not NOTHING:
                 self._end(pending, known)
                 return
-        if recorder.stores and recorder.is_in_doubt:
+        if recorder.is_in_doubt:
             await recorder.confirm()
         what = pending.node_type, place.field, pending.source, pending.name
         recorder.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
@@ -574,7 +579,7 @@ class Dataflow:
                 recorder.write(LMUsed(time(), place.path, place.step, asker, usage))
         ended = pending.ended(value, failure, perf_counter() - started)
         if failure is None:
-            await recorder.store(ended)
+            await recorder.store_value(ended, asked)
         else:
             recorder.write(ended)
         self._end(pending, value, failure, pending.failed_input)

@@ -3,7 +3,7 @@ filled, it resolves the fields of that node that have a source, as the run does.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import count
@@ -19,10 +19,10 @@ from bae.language_model import RoutingLM, in_scene, scene, unstorable
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.recall import recall_ahead
-from bae.recorder import Recorder
-from bae.records import LMAnswered
+from bae.records import ClassMet, LMAnswered
 from bae.resolver import resolve
 from bae.rooms import QuestionText, choice_question, fill_question
+from bae.secrets import may_show
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
@@ -52,6 +52,7 @@ class GivenLM:
     async def decide(self, node: Node) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
         plan = plan_of(type(node), strict=True)
+        self._meet((type(node),))
         question = partial(choice_question, plan.offered, (), node, None)
         about = self._scene(plan, node)
         filled: Node | None = None
@@ -129,6 +130,8 @@ class GivenLM:
         instruction: str,
         source: Node | None,
     ) -> N:
+        if source is not None:
+            self._meet((type(source),))
         return await self._answer(
             method,
             partial(fill_question, target, given, instruction, source),
@@ -185,10 +188,22 @@ class GivenLM:
         within = run.inside(run.path)
         within.step = self._step
         if plan.node not in (run.plans or ()):
-            # A journal is read through the classes of the graph, so it stores nothing of others but
-            # what the LM answers.
-            within.recorder = Recorder(run.recorder.log)
+            within.recorder = run.recorder.outside(run.path, self._step, self._asker)
         return within
+
+    def _meet(self, classes: Iterable[type[Node] | type[None]]) -> None:
+        """Record the classes of a question that are none of the graph's and hold a secret."""
+        run, outermost = self._run, self._run.outermost
+        for cls in classes:
+            if cls is NoneType or cls in (run.plans or ()):
+                continue
+            if outermost.met is None:
+                outermost.met = set()
+            if cls not in outermost.met:
+                outermost.met.add(cls)
+                if not may_show((cls,)):
+                    met = ClassMet(time(), run.path, self._step, cls)
+                    run.recorder.write(met)
 
     async def _answer(
         self,
@@ -200,7 +215,10 @@ class GivenLM:
     ) -> Any:
         """What the LM answers, or has answered, to a question that is asked in a scene."""
         recorder = self._run.recorder
+        self._meet(types)
         if not (recorder.stores or recorder.looks_back):
+            if recorder.is_in_doubt:
+                await recorder.confirm()
             return await ask(cast("LM", self._find()))
         from hashlib import sha256
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae import records as kinds
+from bae.place import Place
 from bae.recorder import UsageCount
 from bae.records import Asker, Record, RecordedError, Unstored
 from bae.run_tree import ITEMS_KEPT, Change, RunTree
@@ -46,6 +47,11 @@ class History(RunTree):
         self.failed_keys: set[Hashable] = set()
         self.live_keys: set[Hashable] = set()
         """Those whose value no journal holds."""
+        self.called_outside: dict[Hashable, kinds.CallEnded] = {}
+        """The calls of such dependencies that were for a class outside the graph."""
+        self.calls_outside: dict[tuple[str, ...], kinds.CallEnded] = {}
+        """Other calls for such a class, by the name of the function and its arguments: their values
+        are as they are stored, since whoever asks for one knows its type."""
         self.gates: dict[str, Source] = {}
         """The gates that were opened, by address."""
         self.opened: dict[str, float] = {}
@@ -274,6 +280,30 @@ class History(RunTree):
             if shared is not None:
                 self.failed_keys.add(shared)
 
+    def _call_ended(self, record: kinds.CallEnded) -> None:
+        shared, at, by = record.key, record.at, record.by
+        if isinstance(record.value, Unstored):
+            return
+        if shared is None or record.arguments:
+            name = record.graph, record.place, record.function, record.arguments
+            self.calls_outside[name] = record
+            return
+        # The body at the step before has asked, or a function behind a field of this one.
+        asked_by = self.step(record.path, record.step) or self.step(record.path, record.step - 1)
+        step = asked_by or self._step(record, record.step, None, begins=False)
+        cls, field = record.node_type, record.field
+        place = Place(record.path, record.step, cls.__name__, field, record.parameter)
+        source = Source(at, place=place, node_type=cls, step=step, kind="dep", by=by)
+        source.value, source.took = record.value, record.seconds
+        source.end(at)
+        self.shared_calls.setdefault(shared, []).append((self.count, None))
+        self.shared[shared], self.called_outside[shared] = source, record
+        self.failed_keys.discard(shared)
+        self.live_keys.discard(shared)
+
+    def _class_met(self, record: kinds.ClassMet) -> None:
+        self.met.setdefault(record.node_type)
+
     def _item_ended(self, record: kinds.ItemEnded) -> None:
         step = self._step(record, record.step, record.node_type)
         source = self._source(step, (record.field, ""), record.node_type, "map", record.at)
@@ -379,6 +409,8 @@ class History(RunTree):
         kinds.RunEnded: _run_ended,
         kinds.SourceStarted: _source_started,
         kinds.SourceEnded: _source_ended,
+        kinds.CallEnded: _call_ended,
+        kinds.ClassMet: _class_met,
         kinds.ItemEnded: _item_ended,
         kinds.Recalled: _recalled,
         kinds.GateOpened: _gate_opened,

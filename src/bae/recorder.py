@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.place import Place
     from bae.plan import FieldPlan, NodePlan
-    from bae.records import Asker, LMAnswered
+    from bae.records import Asker, LMAnswered, SourceEnded
     from bae.result import GraphResult
     from bae.rooms import Journal
     from bae.run import Run
@@ -92,6 +92,16 @@ class Recorder:
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until a journal has stored it."""
         self.log.extend(records)
+
+    async def store_value(self, ended: SourceEnded, asked: Arguments | None) -> None:
+        """Record the value of a source, and wait until it is stored. `asked` are the arguments of
+        the function that come from the run."""
+        await self.store(ended)
+
+    def outside(self, path: str, step: int, asker: Asker) -> Recorder:
+        """The recorder of what is resolved for a class outside the graph, which the asker has an LM
+        make."""
+        return Recorder(self.log)
 
     async def confirm(self) -> None:
         """Raise an error if another process has taken over the run."""

@@ -3,6 +3,7 @@ displays, results and usage read these; nothing else keeps a second account."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -197,6 +198,38 @@ class SourceEnded(Record):
 
 
 @dataclass(slots=True, repr=False, eq=False)
+class CallEnded(Record):
+    """A function that the run calls once has returned a value for a field of `node_type`, a class
+    outside the graph that a body or a function has an LM make.
+
+    `place` of the `graph` of that name uses the function too; where no graph of the run does,
+    `function` is its module and name. `arguments` is a hash of those that come from the run. Only
+    journals have it; the log of a run has a `SourceEnded`.
+    """
+
+    node_type: type[Node]
+    field: str
+    by: str
+    seconds: float
+    value: Any = None
+    parameter: str = ""
+    graph: str = ""
+    place: str = ""
+    function: str = ""
+    arguments: str = ""
+    key: Hashable = None
+    """What identifies the function among those of the graph; not stored."""
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class ClassMet(Record):
+    """A body or a function asks an LM about `node_type`, a class outside the graph that holds a
+    secret: what is asked and answered from here on is not to be shown. No journal stores it."""
+
+    node_type: type[Node]
+
+
+@dataclass(slots=True, repr=False, eq=False)
 class ItemEnded(Record):
     """One item of a `Map` is done."""
 
@@ -328,3 +361,7 @@ class RunEnded(Record):
     node: Node | None = None
     error: BaseException | None = None
     gates: tuple[OpenGate, ...] = ()
+
+
+UNSTORED: Final = (TextArrived, ClassMet)
+"""The kinds of records that no journal stores."""

@@ -107,6 +107,8 @@ class Run:
     shows: Shown | None = None
     shows_limit: int | None = None
     cut: set[type[Node]] | None = None
+    met: set[type] | None = None
+    """The classes outside the graph that an LM was asked about."""
     plans: Mapping[type[Node], NodePlan] | None = None
 
     def __post_init__(self) -> None:

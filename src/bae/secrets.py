@@ -122,6 +122,7 @@ class Secrets:
         )
         """Whether there is a secret at all."""
         self._asks: dict[Asker, bool] = {}
+        self._wider: WeakKeyDictionary[type[Node], Secrets] = WeakKeyDictionary()
 
     @classmethod
     def of(cls, graph: Graph[Any, Any]) -> Secrets:
@@ -136,6 +137,17 @@ class Secrets:
                 for each in graphs:
                     found._note_asks(each)
             _GRAPHS[graph] = found
+        return found
+
+    def including(self, cls: type[Node]) -> Secrets:
+        """What is secret with one more class, which is none of the graph's: only bodies and
+        functions ask about it."""
+        if cls in self._plans:
+            return self
+        found = self._wider.get(cls)
+        if found is None:
+            found = self._wider[cls] = Secrets((*self._plans, cls))
+            found._asks = self._asks
         return found
 
     def _note_asks(self, graph: Graph[Any, Any]) -> None:
@@ -160,11 +172,11 @@ class Secrets:
     def source(self, cls: type[Node], field: str, route: str = "") -> bool:
         """Whether the value of the dependency behind a field, or of a parameter further down such
         as `(place)(client)`, is a secret, or is in a field that is one, here or elsewhere."""
-        if not self.any:
+        if not self.any and cls in self._plans:
             return False
-        if not route and field in self._secret[cls]:
+        if not route and field in secret_fields(cls):
             return True
-        return self._is_secret(call_at(self._plans[cls].fields[field], route))
+        return self._is_secret(call_at(plan_of(cls).fields[field], route))
 
     def _is_secret(self, call: CallPlan | None) -> bool:
         return call is not None and (call.key in self._calls or bool(secret_call(call)))

@@ -107,16 +107,17 @@ def in_order(over: Iterable[Any]) -> Iterable[Any]:
     """The items of a collection in the order they are numbered by. A set has another order in every
     process, so its items are sorted by their JSON: a run that is resumed in another process must
     know which of them are done."""
-    return sorted(over, key=_text) if _is_set(over) else over
+    return sorted(over, key=text_to_sort_by) if _is_set(over) else over
 
 
 def _is_set(value: object) -> bool:
     return isinstance(value, set | frozenset)
 
 
-def _text(item: Any) -> str:
+def text_to_sort_by(item: Any) -> str:
+    """A text that is the same for an equal value in every process, its type included."""
     if isinstance(item, tuple) or _is_set(item):
-        return f"[{','.join(map(_text, in_order(cast('Iterable[Any]', item))))}]"
+        return f"[{','.join(map(text_to_sort_by, in_order(cast('Iterable[Any]', item))))}]"
     try:
         text = to_json(item, inf_nan_mode="constants").decode()
     except Exception:  # whatever a type does when it is written: no journal stores such a value

@@ -155,6 +155,8 @@ several = st.lists(texts, max_size=2).map(tuple)
 BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "str": texts,
     "int": ints,
+    "int | None": ints | st.none(),
+    "Hashable": st.none(),
     "float": st.floats(),
     "tuple[str, ...]": several,
     "Any": anything,

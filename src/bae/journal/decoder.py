@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 from pydantic import create_model
 
 from bae import records
-from bae.calls import every_call
+from bae.calls import every_call, is_by_value
 from bae.exceptions import JournalError, describe
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, Json, StoredNode, damaged, parse_line
-from bae.journal.node_codec import node_codec, secret_needed, unreadable
+from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
+from bae.journal.outside import CallName, named_call
 from bae.journal.shape import ShapeView
 from bae.markers import Gate, OpenGate
 from bae.place import Place
@@ -193,6 +194,8 @@ class LineReader:
                     data["value"] = self._recalled(data["origin"])
                 elif line.kind != "SourceStarted":
                     data["value"] = self._value(line, data)
+            case "CallEnded":
+                self._find_call(data)
             case "GateOpened":
                 self._find_field(line, data)
                 data = {"gate": self._gate(line, data)}
@@ -258,6 +261,34 @@ class LineReader:
         cls = data["node_type"] = self._class(line.path, data.pop("node"))
         if self._graph is not None:
             _call_at(cls, Place(field=data["field"], parameter=data.get("parameter", "")))
+
+    def _find_call(self, data: Json) -> None:
+        """Find the function that was called for a class outside the graph among those of the graph,
+        and the value through its type; else the value is as it is stored."""
+        outside = self._classes.setdefault("outside", {})
+        name = data.pop("node")
+        if name not in outside:
+            outside[name] = cast(Any, create_model(name, __base__=StoredNode))
+        data["node_type"] = outside[name]
+        value, unstored = data["value"], data.pop("unstored")
+        if value is NOTHING:
+            data["value"] = WITHHELD if unstored == "withheld" else LIVE
+        named = CallName(data["graph"], data["place"], data["function"], data["arguments"])
+        if self._graph is None:
+            shape = getattr(self.history, "shape", None)
+            data["key"] = None if shape is None else shape.call_named(named.graph, named.place)
+            return
+        asked = named_call(self._graph, named)
+        if asked is None or asked.call is None or is_by_value(asked):
+            return
+        data["key"] = asked.call.key
+        if value is not NOTHING:
+            try:
+                data["value"] = call_codec(asked.call, asked).load(value)
+            except JournalError:
+                raise
+            except Exception as error:
+                raise unreadable(f"{name}.{data['field']}{data['parameter']}", error) from error
 
     def _asker(self, line: Line, asker: AskerData) -> Asker:
         cls = self._class(line.path, asker.node)

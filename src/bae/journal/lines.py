@@ -45,8 +45,15 @@ class Encoder:
         self._in_clear = secrets
         self._prompts = prompts
         self._secrets = Secrets.of(graph)
+
+    @property
+    def _hides_messages(self) -> bool:
         # Where there is a secret, the message of any error may quote it.
-        self._hides_messages = not secrets and self._secrets.any
+        return not self._in_clear and self._secrets.any
+
+    def hide(self, cls: type[Node]) -> None:
+        """Hide the secrets of a class outside the graph too."""
+        self._secrets = self._secrets.including(cls)
 
     def encode(self, record: Record) -> str:
         """The `data` of a record's line: a JSON object.
@@ -77,6 +84,12 @@ class Encoder:
                 rest = f'"node":{self.node(record.node)}'
             case records.Recalled():
                 data = {**_field(record), "origin": record.origin}
+            case records.CallEnded():
+                data = {**_field(record), "by": record.by, "seconds": record.seconds}
+                more = {"graph": record.graph, "place": record.place, "function": record.function}
+                more["arguments"] = record.arguments
+                data |= {name: each for name, each in more.items() if each}
+                rest = self._outcome(record, data, record.parameter)
             case records.ItemEnded():
                 data = {**_field(record), "index": record.index}
                 rest = self._outcome(record, data)
@@ -173,7 +186,10 @@ class Encoder:
         return f'"node":{{"type":{name},"fields":{{{",".join(stored)}}}}},"made":true'
 
     def _outcome(
-        self, record: records.SourceEnded | records.ItemEnded, data: Json, parameter: str = ""
+        self,
+        record: records.SourceEnded | records.ItemEnded | records.CallEnded,
+        data: Json,
+        parameter: str = "",
     ) -> str:
         """The value of a source or of an item; or add to its data what is stored instead."""
         value = record.value
@@ -246,7 +262,11 @@ def _class_name(cls: type[Any]) -> str | None:
 
 
 def _field(
-    record: records.SourceStarted | records.SourceEnded | records.ItemEnded | records.Recalled,
+    record: records.SourceStarted
+    | records.SourceEnded
+    | records.CallEnded
+    | records.ItemEnded
+    | records.Recalled,
 ) -> Json:
     data = {"node": record.node_type.__name__, "field": record.field}
     parameter = getattr(record, "parameter", "")
@@ -352,6 +372,17 @@ DATA: Final[Mapping[str, Mapping[str, Any]]] = {
         "items": (int | None, NOTHING),
         "called_at": (str, ""),
         "error": (ErrorData, None),
+    },
+    "CallEnded": {
+        **_FIELD,
+        "parameter": (str, ""),
+        "by": str,
+        "seconds": float,
+        **_VALUE,
+        "graph": (str, ""),
+        "place": (str, ""),
+        "function": (str, ""),
+        "arguments": (str, ""),
     },
     "ItemEnded": {**_FIELD, "index": int, **_VALUE},
     "Recalled": {**_FIELD, "parameter": (str, ""), "origin": records.Origin},

@@ -12,26 +12,33 @@ from bae.exceptions import JournalError
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
+from bae.journal.outside import OutsideRecorder
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, Line, ParkedGate, check_names
 from bae.language_model import restore_limits
 from bae.node import Node
 from bae.recorder import Log, Recorder, StartStep
 from bae.records import (
+    NOTHING,
+    UNSTORED,
+    ClassMet,
     Record,
     Returned,
     RunEnded,
     RunStarted,
     StepStarted,
-    TextArrived,
 )
 from bae.tasks import finish_despite_cancel
 from bae.usage import Usage
 
 if TYPE_CHECKING:
+    from bae.arguments import Arguments
+    from bae.calls import Input
     from bae.graph import Graph
     from bae.markers import OpenGate
-    from bae.plan import NodePlan
+    from bae.place import Place
+    from bae.plan import FieldPlan, NodePlan
+    from bae.records import Asker
     from bae.result import GraphResult
     from bae.run import Run
 
@@ -43,6 +50,7 @@ class JournalRecorder(Recorder):
 
     stores = True
 
+    _graph: Graph[Any, Any]
     _encoder: Encoder
     """Made when the run begins: a graph that cannot run has none."""
 
@@ -60,6 +68,11 @@ class JournalRecorder(Recorder):
         self._order = Lock()
 
     @property
+    def lines(self) -> int:
+        """How many lines of the run there are."""
+        return self._n
+
+    @property
     def has_claim(self) -> bool:
         """Whether this recorder may still write the run."""
         return self._claim is not None
@@ -73,7 +86,7 @@ class JournalRecorder(Recorder):
         check_names(run.run_id, graph.name)
         if graph not in STORABLE:
             prove_storable(graph)
-        self._encoder = encoder_for(graph, self.journal)
+        self._graph, self._encoder = graph, encoder_for(graph, self.journal)
         self.log.append(started)
         shape = shape_of(graph)
         line = self._line(started, self._encoder.encode(started))
@@ -123,8 +136,14 @@ class JournalRecorder(Recorder):
     def write(self, record: Record) -> None:
         """Record something, to be stored with the next record that is waited for."""
         self.log.append(record)
+        self.note_unlogged(record)
+
+    def note_unlogged(self, record: Record) -> None:
+        """Have a record stored with the next one that is waited for; the log does not get it."""
         claim = self._claim
-        if claim is None or isinstance(record, TextArrived):
+        if isinstance(record, ClassMet):
+            self._encoder.hide(record.node_type)
+        if claim is None or isinstance(record, UNSTORED):
             return
         data = self._encoder.encode(record)
         with self._order:
@@ -134,6 +153,10 @@ class JournalRecorder(Recorder):
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until it is stored."""
         self.log.extend(records)
+        await self.store_unlogged(*records)
+
+    async def store_unlogged(self, *records: Record) -> None:
+        """Store records that the log does not get."""
         if self._broken is not None:
             raise self._broken
         if self._claim is None:
@@ -159,7 +182,7 @@ class JournalRecorder(Recorder):
         """Resume a run that stopped at gates if one of them was answered meanwhile."""
         from bae.journal.resume import resume_if_answered
 
-        return await resume_if_answered(graph, run, result, self.journal, self.given)
+        return await resume_if_answered(graph, run, result, self.journal, self.given, self)
 
     async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
         """Store the answer to a gate; returns the one that was stored first."""
@@ -192,6 +215,16 @@ class JournalRecorder(Recorder):
             lines = [] if self._broken is not None else [self._line(ended, data)]
         release = self.journal.release(claim, ended.outcome, lines, waiting, error)
         await finish_despite_cancel(release)
+
+    def outside(self, path: str, step: int, asker: Asker) -> Recorder:
+        """The recorder of what is resolved for a class outside the graph."""
+        return OutsideRecorder(self, self._graph, path, step, asker)
+
+    def value_outside(
+        self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
+    ) -> Any:
+        """What a function has returned for a class outside the graph, or `NOTHING`."""
+        return NOTHING
 
     def unstorable(self, node: Node) -> Mapping[str, str]:
         """The fields that an LM has filled whose values cannot be stored, and why."""

@@ -18,13 +18,14 @@ from bae.history import History
 from bae.journal.decoder import decode_run
 from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
+from bae.journal.outside import OutsideRecorder
 from bae.journal.resumed import PastRecorder, is_done
 from bae.journal.shape import ShapeView
 from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of
 from bae.recall import recall_ahead
-from bae.records import NOTHING, Asker, RecordedError, RunEnded, StepStarted, Unstored
+from bae.records import NOTHING, Asker, Record, RecordedError, RunEnded, StepStarted, Unstored
 from bae.result import GraphResult
 from bae.rooms import choice_question, fill_question, filled_options
 from bae.run import Run
@@ -33,11 +34,12 @@ from bae.runner import run_graph
 
 if TYPE_CHECKING:
     from bae.arguments import Arguments
+    from bae.calls import Input
     from bae.graph import Graph
     from bae.journal.store import Journal, StoredRun
     from bae.language_model import LM
-    from bae.plan import NodePlan
-    from bae.recorder import StartStep
+    from bae.plan import FieldPlan, NodePlan
+    from bae.recorder import Recorder, StartStep
     from bae.records import LMAnswered
 
 T = TypeVar("T", bound=Node)
@@ -100,7 +102,7 @@ class Replayer(PastRecorder):
     replays = True
 
     def __init__(self, graph: Graph[Any, Any], past: History, shape: ShapeView) -> None:
-        super().__init__(past)
+        super().__init__(graph, past)
         self._shape = shape
         self._encoder = Encoder(graph, secrets=True, prompts=False)
         self._recovered = {
@@ -246,15 +248,36 @@ class Replayer(PastRecorder):
         elif source is not None and source.state == "waiting":
             return NOTHING  # and so it waits again
         if known is NOTHING or isinstance(known, Unstored):
-            by = call.name if call is not None else "the gate"
-            how = self._how_it_ended()
-            raise ReplayError(
-                f"{place.node}.{place.field}{place.parameter}: the recording has no value of {by} "
-                "here: no journal holds it, or the run did not ask for it"
-                f"{f' ({how})' if how else ''}",
-                code="bae-replay-live",
-                fix=f"give a stand-in: dep_cache={{{by}: …}}; or record the run again",
-            )
+            raise self._no_value(place, call.name if call is not None else "the gate")
+        return known
+
+    def _no_value(self, place: Place, by: str) -> ReplayError:
+        how = self._how_it_ended()
+        return ReplayError(
+            f"{place.node}.{place.field}{place.parameter}: the recording has no value of {by} "
+            "here: no journal holds it, or the run did not ask for it"
+            f"{f' ({how})' if how else ''}",
+            code="bae-replay-live",
+            fix=f"give a stand-in: dep_cache={{{by}: …}}; or record the run again",
+        )
+
+    def outside(self, path: str, step: int, asker: Asker) -> Recorder:
+        """The recorder of what is resolved for a class outside the graph."""
+        return OutsideRecorder(self, self._graph, path, step, asker)
+
+    def note_unlogged(self, record: Record) -> None:
+        """Store nothing."""
+
+    async def store_unlogged(self, *records: Record) -> None:
+        """Store nothing."""
+
+    def value_outside(
+        self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
+    ) -> Any:
+        """What a function has returned for a class outside the graph. Graphs are run again."""
+        known = super().value_outside(place, asked, arguments)
+        if known is NOTHING and asked.call is not None and asked.call.graph is None:
+            raise self._no_value(place, asked.call.name)
         return known
 
     def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:

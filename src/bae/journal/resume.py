@@ -18,15 +18,15 @@ from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
 from bae.journal.lines import parse_line
 from bae.journal.node_codec import node_codec
-from bae.journal.recorder import encoder_for
+from bae.journal.recorder import JournalRecorder, encoder_for
 from bae.journal.resumed import ResumedRecorder
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_names
 from bae.language_model import restore_limits
 from bae.node import Node
 from bae.plan import plan_of
-from bae.recorder import Log, RunJournal
-from bae.records import RunForked, RunResumed, TextArrived
+from bae.recorder import RunJournal
+from bae.records import RunForked, RunResumed
 from bae.result import GraphResult, Recovered
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
@@ -67,13 +67,13 @@ async def resume(
     options: RunOptions,
     journal: Journal,
     given: Mapping[str, Any] | None,
-    log: Log | None = None,
+    earlier: JournalRecorder | None = None,
     *,
     skip_ended: bool = False,
 ) -> GraphResult[T]:
     """Resume a run where it stopped. One that has ended is returned as it ended, or refused with
-    `bae-run-ended` if `skip_ended`. `log` is the log in memory to continue, if one is being read
-    already."""
+    `bae-run-ended` if `skip_ended`. `earlier` is the recorder of the same run whose log in memory
+    is continued, if it is being read already."""
     graph.prove()
     _check_given(graph, given or {})
     stored = await journal.read(run_id)
@@ -100,10 +100,9 @@ async def resume(
         lm, limit, prefetch, answer, cache = options
         limit = past.run.max_iters if limit is None else limit
         run = Run(cast(Any, lm), limit, prefetch, answer, cache, recorder=recorder, run_id=run_id)
-        if log is not None:  # its reader has read what is there; text is not stored
-            known = sum(1 for entry in log if not isinstance(entry, TextArrived))
-            log.extend(records[known:])
-            recorder.log = log
+        if earlier is not None:  # the reader of its log has read what it has stored
+            earlier.log.extend(records[earlier.lines :])
+            recorder.log = earlier.log
         if run.lm is None and graph.needs_lm:
             from bae.rooms import LazyLM
 
@@ -159,6 +158,7 @@ async def resume_if_answered(
     result: GraphResult[T],
     journal: Journal,
     given: Mapping[str, Any] | None,
+    earlier: JournalRecorder,
 ) -> GraphResult[T]:
     """Resume a run that stopped at gates if one of them was answered while the rest of the run was
     still in progress, unless another process has resumed it."""
@@ -169,7 +169,7 @@ async def resume_if_answered(
     if stored.info.status != "waiting" or not answered:
         return result
     try:
-        return await resume(graph, run.run_id, _options_of(run), journal, given, run.recorder.log)
+        return await resume(graph, run.run_id, _options_of(run), journal, given, earlier)
     except JournalError as error:
         if error.code != "bae-run-owned":
             raise

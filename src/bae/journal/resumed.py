@@ -13,12 +13,13 @@ from bae.arguments import Arguments
 from bae.calls import asked_at, is_by_value, recalled_behind, siblings_of
 from bae.draft import validated
 from bae.history import History
-from bae.journal.node_codec import node_codec
+from bae.journal.node_codec import call_codec, node_codec, unreadable
+from bae.journal.outside import call_name
 from bae.journal.recorder import JournalRecorder, encoder_for
 from bae.place import Place
 from bae.plan import plan_of
 from bae.recorder import Log, Recorder
-from bae.records import LIVE, NOTHING, LMAnswered, RunStarted, Unstored
+from bae.records import LIVE, NOTHING, LMAnswered, RunStarted, SourceEnded, Unstored
 from bae.run_tree import shared_key
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ class PastRecorder(Recorder):
 
     looks_back = True
 
-    def __init__(self, past: History, *args: Any) -> None:
+    def __init__(self, graph: Graph[Any, Any], past: History, *args: Any) -> None:
         super().__init__(*args)
+        self._graph = graph
         self.past = past
         self.graph_paths, self.opened = past.shared_graphs, past.opened
         self._inputs = {
@@ -100,6 +102,21 @@ class PastRecorder(Recorder):
         source = self.past.source(place)
         items = {} if source is None or source.taken else source.items
         return {index: item.value for index, item in items.items() if is_done(item)}
+
+    def value_outside(
+        self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
+    ) -> Any:
+        """What a function has returned for a class outside the graph, or `NOTHING`."""
+        if not self.past.calls_outside:
+            return NOTHING
+        name = call_name(self._graph, asked, arguments)
+        call = None if name is None else self.past.calls_outside.get(name)
+        if call is None or isinstance(call.value, Unstored):
+            return NOTHING
+        try:
+            return call_codec(cast("CallPlan", asked.call), asked).load(call.value)
+        except Exception as error:
+            raise unreadable(f"{place.node}.{place.field}{place.parameter}", error) from error
 
     def recorded_lm_answer(
         self, asked: LMAnswered, text: str, types: Sequence[type[Node] | type[None]]
@@ -204,7 +221,8 @@ class PastRecorder(Recorder):
     def _take_known(self, flow: Dataflow, sources: Mapping[Hashable, Source]) -> None:
         """Have a run use what is recorded."""
         called_at = {k: str(s.place) for k, s in sources.items() if isinstance(k, Arguments)}
-        flow.take_known({key: source.value for key, source in sources.items()}, called_at)
+        values = {key: source.value for key, source in sources.items()}
+        flow.take_known(values, called_at, self.past.called_outside.keys() & values.keys())
 
     def _is_made_again(self, place: Place, node_type: type[Node]) -> bool:
         """Whether a value is made again, as no journal holds it, and may be another."""
@@ -230,7 +248,7 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
         answers: Mapping[str, str],
         new_fields: frozenset[str],
     ) -> None:
-        super().__init__(past, journal, log, claim, lines)
+        super().__init__(graph, past, journal, log, claim, lines)
         self._encoder = encoder_for(graph, journal)
         self._answers = answers
         self._new_fields = new_fields
@@ -267,6 +285,28 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
     def recorded_next(self, run: Run) -> Any:
         """The node at the step that a run is at, None where it ended, or `NOTHING`."""
         return self.past.following(run.path, run.step)
+
+    def recorded_value(
+        self,
+        place: Place,
+        node_type: type[Node],
+        early: bool = False,
+        asked: Arguments | None = None,
+    ) -> Any:
+        """The value of a source that is about to start, or `NOTHING`: one that a class outside the
+        graph has asked for with equal arguments is recorded here too."""
+        known = super().recorded_value(place, node_type, early, asked)
+        if known is not NOTHING or asked is None or not self.past.calls_outside:
+            return known
+        wanted = asked_at(plan_of(node_type).fields[place.field], place.parameter)
+        if wanted is None or wanted.call is None:
+            return NOTHING
+        known = self.value_outside(place, wanted, asked)
+        if known is not NOTHING:
+            where = time(), place.path, place.step, node_type, place.field
+            what = "dep", wanted.call.name, 0.0, known, None, place.parameter
+            self.write(SourceEnded(*where, *what))
+        return known
 
     def recorded_answer(self, gate: OpenGate) -> Any:
         """The answer that a person has given to a gate in the meantime, or `NOTHING`."""

@@ -145,6 +145,15 @@ class ShapeView:
         """The number of the call behind a field, or behind a parameter further down."""
         return self._use(place).get("call")
 
+    def call_named(self, graph: str, place: str) -> int | None:
+        """The number of the call at a place, as `Reply.policy(shop)`, of the graph of a name."""
+        found = Place.parse(place) or Place()
+        for each in self.graphs:
+            cls = cast(Json, each["classes"]).get(found.node) if each["name"] == graph else None
+            if cls is not None:
+                return self._behind(cls["fields"].get(found.field) or {}, found).get("call")
+        return None
+
     def is_shared(self, place: Place) -> bool:
         """Whether the value is made once for the whole run, for all fields that need it."""
         use = self._use(place)
@@ -206,7 +215,9 @@ class ShapeView:
 
     def _use(self, place: Place) -> Json:
         """What is known of a field, or of a parameter behind it."""
-        use: Json = self.field_at(place) or {}
+        return self._behind(self.field_at(place) or {}, place)
+
+    def _behind(self, use: Json, place: Place) -> Json:
         for parameter in place.parameters:
             call: int | None = use.get("call")
             use = {} if call is None else self.calls[call]["inputs"].get(parameter, {})

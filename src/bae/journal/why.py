@@ -19,6 +19,7 @@ from bae.place import ANY_STEP, Place
 from bae.records import (
     LIVE,
     WITHHELD,
+    CallEnded,
     FillEnded,
     Returned,
     RunForked,
@@ -150,13 +151,21 @@ class Search:
             value = self._items(place, source)
         elif source.graph is not None and source.graph.steps:
             value["inside"] = str(place)
-        if source.kind == "dep" and not source.spans and not source.took:
+        took, outside = source.took, self._called_outside(place)
+        if source.kind == "dep" and not source.spans and not took:
             value["note"] = "the value was given in dep_cache"
+            if outside is not None:
+                took, cls = outside.seconds, outside.node_type.__name__
+                value["note"] = f"called once for the run, first for {cls}.{outside.field}"
         if source.called_at and (first := Place.parse(source.called_at)) is not None:
             made = self._called_before(place, first, "once for equal arguments")
             return replace(made, inputs=self._inputs(place))
-        made = self._made(place, source.kind, at, by=source.by, seconds=source.took, **value)
+        made = self._made(place, source.kind, at, by=source.by, seconds=took, **value)
         return replace(made, inputs=self._inputs(place), **_used(source.asked, source.graphs))
+
+    def _called_outside(self, place: Place) -> CallEnded | None:
+        """The call of a shared dependency that was for a class outside the graph."""
+        return self._history.called_outside.get(self._history.shared_key(place))
 
     def _items(self, place: Place, source: Source) -> dict[str, Any]:
         done = {index for index, item in source.items.items() if item.state == "done"}
