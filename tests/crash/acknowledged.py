@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from bae import Node
 from bae.journal import (
+    CallEnded,
     ChoiceMade,
     FillEnded,
     ItemEnded,
@@ -18,7 +19,7 @@ from bae.journal import (
     StepStarted,
 )
 from bae.plan import plan_of
-from crash.newsroom import INSIDE, REMADE, START, History, Printed, Round, label
+from crash.newsroom import INSIDE, OUTSIDE, REMADE, START, History, Printed, Round, label
 
 
 def acknowledged(records: Iterable[Record]) -> Counter[str]:
@@ -47,8 +48,10 @@ def calls(effects: Counter[str]) -> int:
 def _done(record: Record, before: Node | None) -> Iterator[str]:
     match record:
         case SourceEnded(source="dep", error=None):
-            if record.by not in REMADE | INSIDE:
+            if record.by not in REMADE | INSIDE | OUTSIDE:
                 yield record.by
+        case CallEnded():
+            yield record.by
         case ItemEnded(field="facts"):
             yield f"look_up {START.topic} {record.index}"
         case ItemEnded(field="letters" | "set_up"):

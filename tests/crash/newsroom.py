@@ -21,6 +21,8 @@ REMADE = frozenset({"open_wire", "get_key", "ask_stringer"})
 and a dependency that always fails."""
 INSIDE = frozenset({"Background", "Shelf"})
 """Dependencies that are graphs: what has effects is inside them."""
+OUTSIDE = frozenset({"get_ink", "get_photo"})
+"""Dependencies that a class outside the graph asks for first."""
 
 
 # --- dependencies ------------------------------------------------------------------------------
@@ -114,6 +116,18 @@ async def get_paper() -> str:
     with effect("get_paper"):
         await work(3)
         return "The Daily"
+
+
+async def get_ink() -> str:
+    with effect("get_ink"):
+        await work()
+        return "black"
+
+
+async def get_photo(ink: Annotated[str, Dep(get_ink)]) -> str:
+    with effect("get_photo"):
+        await work()
+        return f"a cloud in {ink}"
 
 
 async def ask_stringer() -> str:
@@ -264,6 +278,17 @@ class Report(Node):
 
 
 class Headline(Node):
+    """No class of the graph. A later one needs the ink too, and another outside it the photo."""
+
+    photo: Annotated[str, Dep(get_photo)]
+    text: str
+
+
+class Caption(Node):
+    """No class of the graph."""
+
+    photo: Annotated[str, Dep(get_photo)]
+    ink: Annotated[str, Dep(get_ink)]
     text: str
 
 
@@ -307,15 +332,18 @@ class Printed(Node):
     parts: list[str]
     set_up: Annotated[list[int], Map(count_letters, over="parts")]
 
-    async def __call__(self) -> Sold:
+    async def __call__(self, lm: LM) -> Sold:
+        caption = await lm.make(self, Caption)
         with effect("body Printed"):
             await work()
-            return Sold(copies=1000)
+            return Sold(copies=1000, caption=f"{caption.photo}: {caption.text}")
 
 
 class Sold(Node):
     copies: int
+    caption: str
     desk: Annotated[str, Dep(get_desk)]
+    ink: Annotated[str, Dep(get_ink)]
 
     async def __call__(self) -> None:
         with effect("body Sold"):

@@ -7,7 +7,7 @@ from typing import Any
 from bae import Node
 from bae.lm import Answer, Backend, Prompt, Question, Usage
 from crash.effects import effect
-from crash.newsroom import Headline, Mood, Printed, Report, Review, Verdict, label, work
+from crash.newsroom import Caption, Headline, Mood, Printed, Report, Review, Verdict, label, work
 
 
 class Oracle(Backend):
@@ -51,4 +51,5 @@ def _fields(target: type[Node], source: Node | None) -> dict[str, Any]:
         Mood: {"word": "grave"},
         Report: {"text": "It rained."},
         Headline: {"text": "Rain again"},
+        Caption: {"text": "Above the town"},
     }[target]
