@@ -224,7 +224,7 @@ class CallEnded(Record):
 @dataclass(slots=True, repr=False, eq=False)
 class ClassMet(Record):
     """A body or a function asks an LM about `node_type`, a class outside the graph that holds a
-    secret: what is asked and answered from here on is not to be shown. No journal stores it."""
+    secret: what bodies and functions ask from here on, and are answered, is not to be shown."""
 
     node_type: type[Node]
 
@@ -361,7 +361,3 @@ class RunEnded(Record):
     node: Node | None = None
     error: BaseException | None = None
     gates: tuple[OpenGate, ...] = ()
-
-
-UNSTORED: Final = (TextArrived, ClassMet)
-"""The kinds of records that no journal stores."""

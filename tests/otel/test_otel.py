@@ -736,6 +736,18 @@ class AsksItself(Node):
         return await lm.make(Ask(question=self.card), Told)
 
 
+class Hidden(EndNode):
+    """Of no graph."""
+
+    text: SecretStr
+
+
+class AsksOutside(Node):
+    async def __call__(self, lm: LM) -> Told:
+        hidden = await lm.make(self, Hidden)
+        raise RuntimeError(hidden.text.get_secret_value())
+
+
 def get_key() -> SecretStr:
     return SecretStr("s3cret")
 
@@ -827,6 +839,19 @@ async def test_an_exception_or_a_restart_that_quotes_a_secret_is_not_quoted(trac
         AnswerRestarted(0, "", 1, Asker("fill", Told), ConnectionError("key=s3cret"), 0.5),
     )
     export(records, traced.provider, content=True)
+    assert "s3cret" not in traced.text()
+
+
+async def test_secrets_of_a_class_outside_the_graph_are_in_no_span_live_or_of_a_journal(
+    traced: Traced, journal: Journal
+):
+    journal.secrets = True
+    graph, lm = Graph(start=AsksOutside), ToyBackend({"text": "s3cret"})
+    with tracing(traced.provider, content=True), pytest.raises(NodeError):
+        await graph.arun(AsksOutside(), lm, journal=journal, run_id="r1")
+    await export_run(graph, "r1", journal=journal, tracer_provider=traced.provider, content=True)
+
+    assert len(traced.named("chat toy")) == 2
     assert "s3cret" not in traced.text()
 
 

@@ -23,7 +23,7 @@ from bae.language_model import is_lm
 from bae.lm.policies.budget import budgets_in_force
 from bae.node import Node
 from bae.observers import ObservedRun, observing
-from bae.records import Record, TextArrived
+from bae.records import ClassMet, Record, TextArrived
 from bae.secrets import Secrets, secret_fields
 from bae.tasks import cancellations, explained, finish_despite_cancel
 from bae.usage import Usage, metered
@@ -112,7 +112,8 @@ class CaseRunner:
         if spent:
             job.result = replace(result, error=spent[0])
             return
-        hides = Secrets.of(self.types.graph).any
+        has_met = any(isinstance(record, ClassMet) for record in records)
+        hides = has_met or Secrets.of(self.types.graph).any
         if scored.errors:
             unscored = f"it could not be scored: {_described(scored.errors[-1], hides)}"
         job.metric_error = next((e for e in scored.errors if e.code in _OF_METRICS), None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
-from pydantic import create_model
+from pydantic import SecretStr, create_model
 
 from bae import records
 from bae.calls import every_call, is_by_value
@@ -18,6 +18,7 @@ from bae.journal.node_codec import call_codec, node_codec, secret_needed, unread
 from bae.journal.outside import CallName, named_call
 from bae.journal.shape import ShapeView
 from bae.markers import Gate, OpenGate
+from bae.node import Node
 from bae.place import Place
 from bae.plan import FieldPlan, plan_of
 from bae.records import LIVE, NOTHING, WITHHELD, Asker, Origin, Record, RecordedError, Unstored
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from bae.calls import CallPlan
     from bae.graph import Graph
     from bae.journal.store import Line, StoredRun
-    from bae.node import Node
     from bae.work import Step
 
 P = ParamSpec("P")
@@ -196,6 +196,8 @@ class LineReader:
                     data["value"] = self._value(line, data)
             case "CallEnded":
                 self._find_call(data)
+            case "ClassMet":
+                data = {"node_type": _outside_class(data["node"], _Hidden)}
             case "GateOpened":
                 self._find_field(line, data)
                 data = {"gate": self._gate(line, data)}
@@ -265,11 +267,8 @@ class LineReader:
     def _find_call(self, data: Json) -> None:
         """Find the function that was called for a class outside the graph among those of the graph,
         and the value through its type; else the value is as it is stored."""
-        outside = self._classes.setdefault("outside", {})
         name = data.pop("node")
-        if name not in outside:
-            outside[name] = cast(Any, create_model(name, __base__=StoredNode))
-        data["node_type"] = outside[name]
+        data["node_type"] = _outside_class(name)
         value, unstored = data["value"], data.pop("unstored")
         if value is NOTHING:
             data["value"] = WITHHELD if unstored == "withheld" else LIVE
@@ -502,6 +501,17 @@ class LineReader:
                 return None
             question, annotation = field.marker.question, field.annotation
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
+
+
+class _Hidden(Node):
+    secret: SecretStr
+
+    async def __call__(self) -> None: ...
+
+
+def _outside_class(name: str, base: type[Any] = StoredNode) -> type[Node]:
+    """Stands for a class outside the graph, of which only the name is known."""
+    return create_model(name, __base__=base)
 
 
 def _known(found: Mapping[str, Any]) -> dict[str, Any]:

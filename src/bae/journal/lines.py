@@ -118,6 +118,8 @@ class Encoder:
                 elif record.value is not None:
                     del data["value"]
                     rest = f'"value":{self.node(record.value)}'
+            case records.ClassMet():
+                data = {"node": record.node_type.__name__}
             case records.AnswerRestarted():
                 data = {"asker": _asker(record.asker), "error": self._error(record.error)}
                 data["wait"] = record.wait
@@ -384,6 +386,7 @@ DATA: Final[Mapping[str, Mapping[str, Any]]] = {
         "function": (str, ""),
         "arguments": (str, ""),
     },
+    "ClassMet": {"node": str},
     "ItemEnded": {**_FIELD, "index": int, **_VALUE},
     "Recalled": {**_FIELD, "parameter": (str, ""), "origin": records.Origin},
     "GateOpened": {"gate": str, **_FIELD, "question": str, "deadline": (float, None)},

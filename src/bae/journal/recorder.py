@@ -20,13 +20,13 @@ from bae.node import Node
 from bae.recorder import Log, Recorder, StartStep
 from bae.records import (
     NOTHING,
-    UNSTORED,
     ClassMet,
     Record,
     Returned,
     RunEnded,
     RunStarted,
     StepStarted,
+    TextArrived,
 )
 from bae.tasks import finish_despite_cancel
 from bae.usage import Usage
@@ -143,7 +143,7 @@ class JournalRecorder(Recorder):
         claim = self._claim
         if isinstance(record, ClassMet):
             self._encoder.hide(record.node_type)
-        if claim is None or isinstance(record, UNSTORED):
+        if claim is None or isinstance(record, TextArrived):
             return
         data = self._encoder.encode(record)
         with self._order:
