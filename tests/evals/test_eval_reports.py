@@ -14,14 +14,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from bae import (
-    BaeLMError,
-    Graph,
-    Node,
-)
+from bae import LM, BaeLMError, Graph, Node
 from bae.evals import Case, evaluate, page
 from bae.optimizer import Score
 from bae.testing import ScriptedLM
+from end_node import EndNode
 from eval_graphs import always_bug, counting, lengths, rows, tickets, total, words
 
 
@@ -203,6 +200,22 @@ async def test_where_a_graph_has_secrets_the_words_of_a_cause_stay_out_of_the_re
             raise RuntimeError(self.password.get_secret_value())
 
     found = await evaluate(Graph(start=Login), [Case({"password": "hunter2"})], {"no lm": None})
+
+    assert "caused by RuntimeError" in found.contenders[0].cases[0].error
+    assert "hunter2" not in json.dumps(found.to_json()) + found.to_markdown()
+
+
+async def test_secrets_of_a_class_outside_the_graph_stay_out_of_the_report_too() -> None:
+    class Login(EndNode):
+        password: SecretStr
+
+    class Enter(Node):
+        async def __call__(self, lm: LM) -> None:
+            login = await lm.make(self, Login)
+            raise RuntimeError(login.password.get_secret_value())
+
+    lm = ScriptedLM([{"password": "hunter2"}])
+    found = await evaluate(Graph(start=Enter), [Case({})], {"scripted": lm})
 
     assert "caused by RuntimeError" in found.contenders[0].cases[0].error
     assert "hunter2" not in json.dumps(found.to_json()) + found.to_markdown()
