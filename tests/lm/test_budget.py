@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from bae import LM, BaeLMError, Dep, Graph, Map, Node, NodeConfig, Usage
 from bae.exceptions import BudgetError, LimitError
 from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, report
+from bae.lm.policies.budget import estimated_tokens
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
@@ -144,6 +145,79 @@ async def test_an_answer_from_a_cache_of_the_backends_own_is_no_call():
         for _ in range(3):
             await graph.arun(Ask(), Remembers())
     assert budget.usage.calls == 0
+
+
+class Estimated(Paid):
+    """Ten cents for a thousand tokens, of answers and of failures."""
+
+    def __init__(self, given: Usage | BaeLMError | BaseException) -> None:
+        super().__init__(retries=0)
+        self.given = given
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        if isinstance(self.given, BaseException):
+            raise self.given
+        return Answer(REPLY, self.given)
+
+    def least_cost(self, usage: Usage) -> float | None:
+        return usage.tokens / 10_000
+
+
+NOT_REPORTED: list[dict[str, Any]] = [
+    {},
+    {"input_tokens": -400, "output_tokens": -1},
+    {"input_tokens": None, "output_tokens": None},
+    {"input_tokens": float("nan"), "output_tokens": "many"},
+    {"input_tokens": True, "output_tokens": False},
+    {"input_tokens": 0.3},
+    {"input_tokens": -1, "output_tokens": 3},
+]
+
+
+@pytest.mark.parametrize("counts", NOT_REPORTED, ids=str)
+@pytest.mark.parametrize("how", ["answer", "error", "another LM"])
+async def test_a_request_without_token_counts_is_charged_the_estimate_it_was_admitted_with(
+    counts: dict[str, Any], how: str
+):
+    usage = Usage(calls=1, **counts)
+    asked = prompt("x" * 400)
+    estimate = estimated_tokens(asked)
+    budget = Budget(tokens=1000, cost=1.0)
+    if how == "answer":
+        await Budgeted(Estimated(usage), budget).answer(asked)
+    elif how == "error":
+        with pytest.raises(BaeLMError):
+            await Budgeted(Estimated(busy(usage=usage)), budget).answer(asked)
+    else:
+        await Budgeted(Reporting([usage]), budget).answer(asked)
+    assert budget.usage.tokens == estimate
+    assert budget.usage.cost == (0 if how == "another LM" else pytest.approx(estimate / 10_000))
+
+
+async def test_what_an_answer_wrote_counts_where_it_is_more_than_the_estimate():
+    budget = Budget(tokens=1000)
+    await Budgeted(Estimated(Usage(calls=1, output_tokens=900)), budget).answer(prompt())
+    assert budget.usage.tokens == 900
+
+
+async def test_a_priced_answer_without_a_cost_is_charged_what_it_costs_at_least():
+    budget = Budget(cost=1.0)
+    used = Usage(calls=1, input_tokens=500, output_tokens=100)
+    await Budgeted(Estimated(used), budget).answer(prompt())
+    assert budget.usage.cost == pytest.approx(0.06)
+
+
+async def test_a_request_that_broke_off_is_charged_its_estimate_also_where_it_is_free():
+    estimate = estimated_tokens(prompt())
+
+    class Free(Estimated):
+        free = True
+
+    for error in (TimeoutError(), BaeLMError("it broke off", code="bae-lm-unavailable")):
+        budget = Budget(tokens=1000)
+        with pytest.raises(type(error)):
+            await Budgeted(Free(error), budget).answer(prompt())
+        assert (budget.usage.tokens, budget.usage.cost) == (estimate, 0)
 
 
 # --- limits -------------------------------------------------------------------------------------
