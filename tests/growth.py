@@ -3,6 +3,7 @@ clock and no busy machine changes."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import threading
@@ -71,3 +72,36 @@ def assert_linear(counts: Sequence[Lines], what: object = "", allowed: float = 0
     }
     totals = one.total, two.total, three.total
     raise AssertionError(f"{what}: {totals} lines are run, and more and more in {worst}")
+
+
+class Scans:
+    """Counts, inside of `with` and on the running loop, how many others are looked at to find a
+    future among those that wait, or a callback among those of a task."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __enter__(self) -> Scans:
+        scans, loop = self, asyncio.get_running_loop()
+
+        class Future(asyncio.Future[Any]):
+            def __eq__(self, other: object) -> bool:
+                scans.looks += 1
+                return self is other
+
+            def __hash__(self) -> int:
+                return id(self)
+
+        class Task(asyncio.Task[Any]):
+            def remove_done_callback(self, fn: Any, /) -> int:
+                scans.looks += len(getattr(self, "_callbacks", None) or ())
+                return super().remove_done_callback(fn)
+
+        self._loop: Any = loop
+        self._loop.create_future = lambda: Future(loop=loop)
+        loop.set_task_factory(lambda loop, coro, **named: Task(coro, loop=loop, **named))  # pyright: ignore
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.set_task_factory(None)
+        del self._loop.create_future

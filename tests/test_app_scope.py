@@ -248,6 +248,28 @@ async def test_a_cancelled_run_leaves_the_opening_to_the_others_that_wait_for_it
     assert pools.log == OPEN + CLOSED
 
 
+async def test_a_cancelled_run_is_not_looked_for_among_all_that_wait_for_the_opening(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+):
+    looks = 0
+
+    def compare(one: object, other: object) -> bool:
+        nonlocal looks
+        looks += 1
+        return one is other
+
+    monkeypatch.setattr("bae.dataflow._Waiter.__eq__", compare)
+    monkeypatch.setattr("bae.dataflow._Waiter.__hash__", lambda one: id(one))
+    async with pools.graph.open():
+        runs = [asyncio.ensure_future(pools.run()) for _ in range(200)]
+        await pools.asked.wait()
+        for each in reversed(runs[1:]):
+            each.cancel()
+        await asyncio.wait(runs[1:])
+        assert (await runs[0]).is_open
+    assert looks < 10 * len(runs)
+
+
 async def test_an_opening_that_no_run_waits_for_any_more_is_cancelled():
     begun, ended = asyncio.Event(), asyncio.Event()
 

@@ -14,6 +14,7 @@ from bae.resolver import resolve_fields
 from bae.testing import ScriptedLM
 from bounded import BOUND, error_from, run, some_turns
 from end_node import EndNode, leading_to
+from growth import Scans
 
 
 async def map_over(fn: Any, items: list[Any], **options: Any) -> list[Any]:
@@ -39,6 +40,17 @@ def numbers() -> list[int]:
 
 
 # Order and bounds
+
+
+async def test_an_item_that_ends_costs_no_look_at_all_that_have_not():
+    async def one(item: int) -> int:
+        for _ in range(item):  # each ends in a turn of its own
+            await asyncio.sleep(0)
+        return item
+
+    with Scans() as scans:
+        assert await map_over(one, [*range(200)], limit=200) == [*range(200)]
+    assert scans.looks < 10 * 200
 
 
 @pytest.mark.parametrize(("count", "limit"), [(20, 1), (20, 3), (1_000, 64)])

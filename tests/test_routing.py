@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import pytest
 
@@ -16,10 +16,12 @@ from bae import (
     BaeError,
     BaeLMError,
     Dep,
+    DepError,
     FillError,
     Graph,
     GraphResult,
     LimitError,
+    Map,
     Node,
     NodeConfig,
     NodeError,
@@ -348,6 +350,65 @@ async def test_the_lm_may_still_choose_to_stop_at_the_bound():
     with pytest.raises(LimitError):
         await run(start(), lm, max_iters=1)
     assert [call[0] for call in lm.calls] == ["choose_type"]
+
+
+class Turn(Node):
+    async def __call__(self) -> Turn | Other: ...
+
+
+class DecidingTurn(Node):
+    async def __call__(self, lm: LM) -> DecidingTurn | Other:
+        return cast("DecidingTurn | Other", await lm.decide(self))
+
+
+@pytest.mark.parametrize(
+    ("start", "choice", "asked"),
+    [
+        (Turn, Turn, ["choose_type", "fill"] * 2),
+        (DecidingTurn, DecidingTurn(), ["decide"] * 2),
+    ],
+)
+async def test_the_lm_is_not_asked_to_choose_where_no_option_may_run(
+    start: type[Node], choice: Any, asked: list[str]
+):
+    lm = RecordingLM([choice] * 9)
+    error = await error_from(LimitError, run(start(), lm, max_iters=3))
+    assert (error.code, error.used, error.bound) == ("bae-limit-reached", 3, 3)
+    assert f"{start.__name__} or Other would be one more" in error.message
+    assert "give the loop a way out" in (error.fix or "")
+    assert [call[0] for call in lm.calls] == asked
+
+
+async def test_a_body_may_have_the_lm_decide_to_stop_at_the_bound():
+    class Fork(Node):
+        async def __call__(self, lm: LM) -> Done | None:
+            return cast("Done | None", await lm.decide(self))
+
+    assert len((await run(Fork(), RecordingLM([NoneType]), max_iters=1)).trace) == 1
+    lm = RecordingLM([Done])
+    error = await error_from(LimitError, run(Fork(), lm, max_iters=1))
+    assert "Done would be one more" in error.message
+    assert "fill" not in [call[0] for call in lm.calls]
+
+
+async def test_a_graph_inside_does_not_pay_for_a_choice_beyond_its_bound_either():
+    class Item(Node):
+        number: int
+
+        async def __call__(self) -> Item | Other: ...
+
+    class One(EndNode):
+        one: Annotated[Other, Dep(Graph(start=Turn, end=Other))]
+
+    class Each(EndNode):
+        numbers: list[int]
+        every: Annotated[list[Other], Map(Graph(start=Item, end=Other), over="numbers")]
+
+    for start in (One.model_construct(), Each.model_construct(numbers=[1, 2])):
+        lm = RecordingLM([Other] * 9)
+        error = await error_from(DepError, run(start, lm, max_iters=1))
+        assert isinstance(error.cause, LimitError)
+        assert lm.calls == []
 
 
 @pytest.mark.parametrize("bound", [-1, None, "ten", 2.5], ids=str)

@@ -75,10 +75,13 @@ class PendingValue:
     missing: int = 0
     """How many inputs are not known yet."""
     dependents: list[PendingValue] = field(default_factory=list["PendingValue"])
-    waiters: list[_Waiter] = field(default_factory=list["_Waiter"])
+    waiters: dict[_Waiter, None] = field(default_factory=dict["_Waiter", None])
+    """In order, and each can leave at once, however many wait."""
     cancelled: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     """Tasks cancelled because of this failure; those who wait for the value await them."""
-    awaited: list[PendingValue] = field(default_factory=list["PendingValue"])
+    awaited: dict[_Waiter, Sequence[PendingValue]] = field(
+        default_factory=dict["_Waiter", "Sequence[PendingValue]"]
+    )
     """What the work on this value waits for, besides its inputs."""
 
     @property
@@ -106,11 +109,17 @@ class PendingValue:
     def waits_for(self, other: PendingValue) -> bool:
         """Whether this value cannot be there before another is."""
         ahead: list[PendingValue] = [self]
+        seen: set[PendingValue] = {self}
         for pending in ahead:
             if pending is other:
                 return True
-            below = [*(each for _, each in pending.inputs), *pending.awaited]
-            ahead += [each for each in below if not each.done and each not in ahead]
+            below = [each for _, each in pending.inputs]
+            for values in pending.awaited.values():
+                below.extend(values)
+            for each in below:
+                if not each.done and each not in seen:
+                    seen.add(each)
+                    ahead.append(each)
         return False
 
     def failure_path(self, start: str) -> str:
@@ -159,9 +168,9 @@ class _Waiter:
         for value in values:
             if value.done:
                 self._check(value)
-            else:
+            elif self not in value.waiters:  # two fields may have one value
                 self.pending += 1
-                value.waiters.append(self)
+                value.waiters[self] = None
 
     def take(self, value: PendingValue) -> None:
         """Be told that a value is done."""
@@ -426,18 +435,18 @@ class Dataflow:
         try:
             if by is not None:
                 _refuse_cycle(by, values)
-                by.awaited.extend(values)
+                by.awaited[waiter] = values
             if waiter.pending and waiter.failed is None:
                 waiter.future = asyncio.get_running_loop().create_future()
                 await waiter.future
         finally:
             left: list[asyncio.Task[None]] = []
+            if by is not None:
+                by.awaited.pop(waiter, None)
             for value in values:
                 left.extend(value.cancelled)
-                if by is not None and value in by.awaited:
-                    by.awaited.remove(value)
                 if not value.done:
-                    value.waiters.remove(waiter)
+                    value.waiters.pop(waiter, None)
                     left.extend(self.release(value))
             if left:
                 await gone(left)

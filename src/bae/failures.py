@@ -116,13 +116,14 @@ def filled_other(plan: NodePlan, node: object) -> BaeLMError:
     )
 
 
-def too_many(run: Run, following: Node | type[Node]) -> LimitError:
-    target = following if isinstance(following, type) else type(following)
+def too_many(run: Run, *following: type[Node]) -> LimitError:
+    """The error of a run that has no step left for the node that follows, whichever it is."""
     way = [type(node) for node in run.trace]
-    looped = len({*way, target}) <= len(way)
-    last = " -> ".join([*(cls.__name__ for cls in way[-3:]), target.__name__])
+    looped = len({*way, *following}) < len(way) + len(following)
+    targets = " or ".join(cls.__name__ for cls in following)
+    last = " -> ".join([*(cls.__name__ for cls in way[-3:]), targets])
     return LimitError(
-        f"exceeded {run.max_iters} iterations: {target.__name__} would be one more "
+        f"exceeded {run.max_iters} iterations: {targets} would be one more "
         f"({'… ' if len(way) > 3 else ''}{last})",
         limit="max_iters",
         bound=run.max_iters,

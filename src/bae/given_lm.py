@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from bae.calls import every_call
 from bae.dataflow import Dataflow
 from bae.draft import complete, validated, with_resolved
-from bae.failures import chosen_outside, filled_other, invalid
+from bae.failures import chosen_outside, filled_other, invalid, too_many
 from bae.language_model import RoutingLM, in_scene, scene, unstorable
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
@@ -57,8 +57,11 @@ class GivenLM:
         about = self._scene(plan, node)
         filled: Node | None = None
         plans = [plan_of(each) for each in plan.successors]
+        is_last = self._is_last(node)
+        if is_last and not plan.may_end:
+            raise too_many(self._run, *plan.successors)
         shows = self._run.shown_by(plan)
-        alike = [each for each in plans if self._run.shown_by(each) == shows]
+        alike = [each for each in plans if not is_last and self._run.shown_by(each) == shows]
 
         async def choose(lm: LM) -> type[Node] | type[None]:
             nonlocal filled
@@ -92,6 +95,8 @@ class GivenLM:
                 raise chosen_outside(plan, chosen)
             if chosen is NoneType or filled is not None:
                 return filled
+            if is_last:
+                raise too_many(self._run, chosen)
             instruction = plan_of(chosen).instruction
             return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node)
 
@@ -157,6 +162,8 @@ class GivenLM:
                 if method == "make":
                     return await lm.make(cast(Node, source), target)
                 return await lm.fill(target, given, instruction, source=source)
+        if isinstance(lm, RoutingLM):
+            lm.refuse_early(target)
         found = await self._resolve(plan, fields, given)
         try:
             validated(target, found)  # the model is not asked in vain
@@ -168,6 +175,11 @@ class GivenLM:
         if type(node) is not target:
             raise filled_other(plan, node)
         return _whole(plan, node, {n: resolved[n] for n in plan.fields if n in resolved}, fields)
+
+    def _is_last(self, node: Node) -> bool:
+        """Whether the run has no step left for a node that follows this one."""
+        run = self._run
+        return self._step == run.max_iters == len(run.trace) and run.trace[-1] is node
 
     def _scene(self, plan: NodePlan, source: Node | None) -> Scene:
         """The scene of a question about a class. Where another run asks this LM, it is set."""

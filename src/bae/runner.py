@@ -260,7 +260,7 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
         if following is None:
             return
         if step == limit:
-            raise too_many(run, following)
+            raise too_many(run, type(following))
         node = following
 
 
@@ -307,14 +307,17 @@ async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) ->
 
 async def _ask_for_next(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | None:
     """The next node after an empty body: the LM chooses a successor, if there are several, and
-    fills it."""
+    fills it. At the last step it is only asked whether to end there."""
+    is_last = run.step == run.max_iters
+    if is_last and not plan.may_end:
+        raise too_many(run, *plan.successors)
     target: type[Node] = plan.successors[0]
     if len(plan.offered) > 1:
         chosen, filled = await _choose(run, plans, plan, node)
         if chosen is NoneType or filled is not None:
             return filled
         target = chosen
-    if run.step == run.max_iters:
+    if is_last:
         raise too_many(run, target)
     return await _fill(run, plans, plans[target], node)
 
@@ -397,6 +400,8 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         return known
     resolved: dict[str, Any] = {}
     if plan.context:
+        if not looks_back and isinstance(lm := run.lm_for(plan), RoutingLM):
+            lm.refuse_early(plan.node)  # what is looked up for the node may cost something too
         resolved = await resolve(run, plan, plan.context, {})
         if len(resolved) < len(plan.context):
             run.given_up = frozenset(f.name for f in plan.context if f.name not in resolved)

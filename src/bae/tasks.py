@@ -104,10 +104,21 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
 
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(heard_out(worker)) for worker in workers]
-    left = set(tasks)
+    over: asyncio.Future[None] = loop.create_future()
+    left = len(tasks)
+
+    def count(_: object) -> None:
+        # Not `asyncio.wait` for the next to end: that looks at all tasks each time.
+        nonlocal left
+        left -= 1
+        if (failures or not left) and not over.done():
+            over.set_result(None)
+
+    for task in tasks:
+        task.add_done_callback(count)
     try:
-        while left and not failures:
-            _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        if tasks:
+            await over
     finally:
         for task in tasks:
             task.cancel()

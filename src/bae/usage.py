@@ -75,7 +75,7 @@ def sound(used: Usage) -> Usage:
 
 def read_count(said: object) -> int:
     """A number of tokens or calls, as another program reports it; 0 where it is none."""
-    if isinstance(said, int | float) and said > 0:
+    if isinstance(said, int | float) and not isinstance(said, bool) and said > 0:
         return int(min(said, MOST))
     return 0
 

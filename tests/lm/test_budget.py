@@ -17,7 +17,20 @@ from hypothesis import strategies as st
 
 from bae import LM, BaeLMError, Dep, Graph, Map, Node, NodeConfig, Usage
 from bae.exceptions import BudgetError, LimitError
-from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, report
+from bae.lm import (
+    Answer,
+    Backend,
+    Budget,
+    Budgeted,
+    Cached,
+    Concurrency,
+    Policy,
+    Prompt,
+    Retry,
+    Timeout,
+    report,
+)
+from bae.lm.policies.budget import estimated_tokens
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
@@ -146,6 +159,79 @@ async def test_an_answer_from_a_cache_of_the_backends_own_is_no_call():
     assert budget.usage.calls == 0
 
 
+class Estimated(Paid):
+    """Ten cents for a thousand tokens, of answers and of failures."""
+
+    def __init__(self, given: Usage | BaeLMError | BaseException) -> None:
+        super().__init__(retries=0)
+        self.given = given
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        if isinstance(self.given, BaseException):
+            raise self.given
+        return Answer(REPLY, self.given)
+
+    def least_cost(self, usage: Usage) -> float | None:
+        return usage.tokens / 10_000
+
+
+NOT_REPORTED: list[dict[str, Any]] = [
+    {},
+    {"input_tokens": -400, "output_tokens": -1},
+    {"input_tokens": None, "output_tokens": None},
+    {"input_tokens": float("nan"), "output_tokens": "many"},
+    {"input_tokens": True, "output_tokens": False},
+    {"input_tokens": 0.3},
+    {"input_tokens": -1, "output_tokens": 3},
+]
+
+
+@pytest.mark.parametrize("counts", NOT_REPORTED, ids=str)
+@pytest.mark.parametrize("how", ["answer", "error", "another LM"])
+async def test_a_request_without_token_counts_is_charged_the_estimate_it_was_admitted_with(
+    counts: dict[str, Any], how: str
+):
+    usage = Usage(calls=1, **counts)
+    asked = prompt("x" * 400)
+    estimate = estimated_tokens(asked)
+    budget = Budget(tokens=1000, cost=1.0)
+    if how == "answer":
+        await Budgeted(Estimated(usage), budget).answer(asked)
+    elif how == "error":
+        with pytest.raises(BaeLMError):
+            await Budgeted(Estimated(busy(usage=usage)), budget).answer(asked)
+    else:
+        await Budgeted(Reporting([usage]), budget).answer(asked)
+    assert budget.usage.tokens == estimate
+    assert budget.usage.cost == (0 if how == "another LM" else pytest.approx(estimate / 10_000))
+
+
+async def test_what_an_answer_wrote_counts_where_it_is_more_than_the_estimate():
+    budget = Budget(tokens=1000)
+    await Budgeted(Estimated(Usage(calls=1, output_tokens=900)), budget).answer(prompt())
+    assert budget.usage.tokens == 900
+
+
+async def test_a_priced_answer_without_a_cost_is_charged_what_it_costs_at_least():
+    budget = Budget(cost=1.0)
+    used = Usage(calls=1, input_tokens=500, output_tokens=100)
+    await Budgeted(Estimated(used), budget).answer(prompt())
+    assert budget.usage.cost == pytest.approx(0.06)
+
+
+async def test_a_request_that_broke_off_is_charged_its_estimate_also_where_it_is_free():
+    estimate = estimated_tokens(prompt())
+
+    class Free(Estimated):
+        free = True
+
+    for error in (TimeoutError(), BaeLMError("it broke off", code="bae-lm-unavailable")):
+        budget = Budget(tokens=1000)
+        with pytest.raises(type(error)):
+            await Budgeted(Free(error), budget).answer(prompt())
+        assert (budget.usage.tokens, budget.usage.cost) == (estimate, 0)
+
+
 # --- limits -------------------------------------------------------------------------------------
 
 
@@ -179,6 +265,71 @@ async def test_a_prompt_that_does_not_fit_what_is_left_is_not_sent_and_the_last_
     with pytest.raises(BudgetError, match="5040 of 100 tokens"):
         await lm.answer(prompt())
     assert inner.calls == 2
+
+
+looked_up: list[str] = []
+
+
+async def look_up() -> str:
+    looked_up.append("a search that costs something")
+    return "found"
+
+
+class Search(EndNode):
+    found: Annotated[str, Dep(look_up)]
+    text: str
+
+
+class Written(Node):
+    async def __call__(self, lm: LM) -> Search:
+        return await lm.make(self, Search)
+
+
+class Empty(Node):
+    async def __call__(self) -> Search: ...
+
+
+class Mine(Policy):
+    """A policy of one's own, which may answer by itself."""
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        return Answer(REPLY, Usage(), sent=False)
+
+
+SPENT: list[dict[str, Any]] = [
+    {"calls": 1},
+    {"tokens": 40},
+    {"cost": 0.01},
+    {"seconds": 5, "elapsed": 5},
+]
+
+
+@pytest.mark.parametrize("limits", SPENT, ids=str)
+@pytest.mark.parametrize("start", [Empty, Written])
+async def test_nothing_is_looked_up_for_a_node_that_a_spent_budget_keeps_from_being_filled(
+    limits: dict[str, Any], start: type[Node]
+):
+    looked_up.clear()
+    asked = Graph(start=start, end=Search)
+    inner = Paid()
+    with pytest.raises(BudgetError) as caught, Budget(**limits, spent=CHEAP):
+        await asked.arun(start(), Retry(Timeout(Concurrency(inner, 1), 60)))
+    assert caught.value.limit == next(iter(limits))
+    with pytest.raises(BudgetError):
+        await asked.arun(start(), Retry(Budgeted(inner, Budget(**limits, spent=CHEAP))))
+    assert (looked_up, inner.calls) == ([], 0)
+
+
+@pytest.mark.parametrize("start", [Empty, Written])
+async def test_a_spent_budget_does_not_keep_free_answers_from_nodes_with_look_ups(
+    start: type[Node],
+):
+    asked = Graph(start=start, end=Search)
+    cached = Cached(Paid())
+    await asked.arun(start(), cached)
+    for lm in (cached, Mine(Paid()), Retry(Mine(Paid()))):
+        with Budget(calls=0, tokens=0):
+            assert (await asked.arun(start(), lm)).result.text == "this"
 
 
 async def test_money_that_is_spent_is_spent_and_a_prompt_that_costs_more_than_is_left_not_sent():

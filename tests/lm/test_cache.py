@@ -42,6 +42,7 @@ from bae.runner import run_graph
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
+from growth import Scans
 from policy_parts import REPLY, Ask, Gated, Held, Reply, busy, graph, prompt, run, settled
 from toy_backend import FourMethods, ToyBackend
 
@@ -230,6 +231,120 @@ async def test_an_answer_that_cannot_be_kept_is_not_lost_and_that_is_said(caplog
     assert "no space left on device" in caplog.text
 
 
+class Faulty(MemoryCache):
+    """A store whose methods do what they are told to, in the place of what they should do."""
+
+    def __init__(self, **faults: Any) -> None:
+        super().__init__()
+        self.faults = faults
+
+    async def get(self, key: str) -> str | None:
+        return await self.do("get") or await super().get(key)
+
+    async def put(self, key: str, text: str) -> None:
+        await self.do("put")
+        await super().put(key, text)
+
+    async def drop(self, key: str) -> None:
+        await self.do("drop")
+        await super().drop(key)
+
+    async def aclose(self) -> None:
+        await self.do("aclose")
+
+    async def do(self, method: str) -> Any:
+        fault = self.faults.get(method)
+        if isinstance(fault, BaseException):
+            raise fault
+        return await fault() if callable(fault) else fault
+
+
+async def test_a_store_that_fails_fails_no_run_and_is_reported_once(caplog):
+    for gone in (OSError("the disk is gone"), asyncio.CancelledError("its own")):
+        toy = ToyBackend({}, REPLY, {}, REPLY)
+        store = Faulty(get=gone, put=gone, drop=gone, aclose=gone)
+        lm = Cached(toy, store)
+        caplog.clear()
+        for _ in range(2):  # with an answer each that is not valid
+            assert (await graph.arun(Ask(), lm)).result == Reply(text="this")
+        assert toy.calls == 4
+        assert lm.statistics().unstored == 4
+        await lm.aclose()
+        tasks = ["look up an answer", "store an answer", "drop an invalid answer", "be closed"]
+        logged = [each.getMessage() for each in caplog.records if each.name == "bae.lm"]
+        assert all(any(task in line for line in logged) for task in tasks)
+        assert all(str(gone) in line for line in logged)
+        assert len(logged) == 4
+
+    store.faults.clear()
+    await lm.reject(prompt())
+    store.faults["drop"] = OSError("it is gone again")
+    await lm.reject(prompt())
+    assert "it is gone again" in caplog.text
+
+
+async def test_the_lm_is_closed_and_told_of_wrong_answers_though_the_store_fails():
+    class Closing(ToyBackend):
+        closed = False
+
+        async def aclose(self) -> None:
+            self.closed = True
+
+    for fault in (OSError("gone"), KeyboardInterrupt()):
+        toy = Closing()
+        lm = Cached(toy, Faulty(drop=OSError("gone"), aclose=fault))
+        await lm.reject(prompt())
+        assert len(toy.rejected) == 1
+        with nullcontext() if isinstance(fault, OSError) else pytest.raises(KeyboardInterrupt):
+            await lm.aclose()
+        assert toy.closed
+
+
+@pytest.mark.parametrize("value", [7, b"{}", {"text": REPLY}, ["a"]], ids=str)
+async def test_a_value_of_another_type_in_a_store_is_asked_for_and_reported(value: Any, caplog):
+    lm = Cached(ToyBackend(REPLY), Faulty(get=value))
+    assert (await lm.answer(prompt())).text == REPLY
+    assert f"it returned a {type(value).__name__}" in caplog.text
+
+
+class Elsewhere:
+    """A store of one's own, which is asked for nothing in time."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def get(self, key: str) -> str | None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+    async def put(self, key: str, text: str) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_store_that_hangs_is_not_waited_for_longer_than_its_timeout(caplog):
+    lm = Cached(ToyBackend(REPLY), Elsewhere(), store_timeout=0.01)  # pyright: ignore[reportArgumentType] - it has two of the four methods
+    async with asyncio.timeout(BOUND):
+        assert (await lm.answer(prompt())).text == REPLY
+        await lm.reject(prompt())  # it has no such method
+        await lm.aclose()
+    assert "could not look up an answer: it took more than store_timeout=0.01 s" in caplog.text
+    assert "could not store an answer: it took" in caplog.text
+    assert "could not drop" in caplog.text
+    for wrong in (0, -1, float("inf"), float("nan"), "1"):
+        with pytest.raises(ValueError, match="store_timeout"):
+            Cached(ToyBackend(), store_timeout=wrong)  # type: ignore[arg-type]
+
+
+async def test_a_caller_who_is_cancelled_while_the_store_works_is_cancelled():
+    toy, store = ToyBackend(), Elsewhere()
+    asking = asyncio.create_task(Cached(toy, store).answer(prompt()))  # pyright: ignore[reportArgumentType] - as above
+    await store.asked.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert toy.calls == 0
+
+
 # --- keys ---------------------------------------------------------------------------------------
 
 
@@ -351,6 +466,22 @@ async def test_the_request_is_gone_when_the_last_who_waits_is_cancelled():
 
     held.release()
     assert (await lm.answer(prompt())).text == REPLY
+
+
+async def test_a_caller_who_leaves_is_not_looked_for_among_all_who_share_the_request():
+    held = Held()
+    lm = Cached(held)
+    with Scans() as scans:
+        asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(200)]
+        await settled()
+        for task in reversed(asking[1:]):
+            task.cancel()
+        await asyncio.wait(asking[1:])
+        held.release()
+        async with asyncio.timeout(BOUND):
+            await asking[0]
+    assert scans.looks < 10 * len(asking)
+    assert len(held.asked) == 1
 
 
 async def test_a_failure_is_everybodys_and_each_has_an_error_of_its_own():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bae import Usage
 from bae.lm import Answer, Backend, Concurrency, Prompt
 from bounded import BOUND
+from growth import Scans
 from policy_parts import REPLY, Gated, Held, prompt, run, settled
 
 
@@ -54,6 +55,19 @@ async def test_one_who_is_cancelled_at_the_moment_it_is_served_hands_the_slot_on
     async with asyncio.timeout(BOUND):
         await third
     assert (held.asked, lm.statistics().running) == (["1", "3"], 0)
+
+
+async def test_one_who_gives_up_is_not_looked_for_among_all_who_wait():
+    lm = Concurrency(Held(), 1)
+    with Scans() as scans:
+        asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(200)]
+        await settled()
+        assert lm.statistics().waiting == 199
+        for task in reversed(asking):
+            task.cancel()
+        await asyncio.wait(asking)
+    assert scans.looks < 10 * len(asking)
+    assert (lm.statistics().running, lm.statistics().waiting) == (0, 0)
 
 
 @settings(max_examples=40)

@@ -4,8 +4,7 @@ wait go in the order they came, and nobody waits longer than they are willing to
 from __future__ import annotations
 
 import asyncio
-from time import process_time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from bae import BaeLMError, Usage
 from bae.lm import Answer, Backend, Cached, Prompt, RateLimit, Retry, metered
 from bae.lm.policies.budget import estimated_tokens
+from growth import Lines, assert_linear
 from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, prompt, run, settled
 from toy_backend import ToyBackend
 
@@ -170,17 +170,61 @@ async def test_a_request_that_would_wait_too_long_fails_at_once():
     assert inner.order == ["a", "b"]
 
 
-async def test_a_long_queue_does_not_hold_up_the_loop_when_waits_are_bounded():
-    lm = RateLimit(ToyBackend(lambda _: REPLY), requests=500, longest_wait=3600)
-    before = process_time()
-    asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(4000)]
-    await settled()
-    taken = process_time() - before
-    for task in asking:
-        task.cancel()
-    await asyncio.wait(asking)
-    assert lm.statistics().sent == 500
-    assert taken < 2  # it would be more, were the queue gone through for each
+async def test_the_work_for_a_request_does_not_grow_with_the_requests_that_count():
+    async def send(number: int, **limits: Any) -> Lines:
+        clock = Clock()
+        lm = limited(clock, Timed(clock, tokens=30), per=60, **limits)
+        for _ in range(number):  # as many as the window holds, so that the next have to wait
+            await lm.answer(prompt())
+        assert lm.statistics().requests == number
+        with Lines() as lines:
+            asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(number)]
+            await settled()
+            await clock.until_idle()
+            await asyncio.gather(*asking)
+            assert lm.statistics().sent == 2 * number
+        return lines
+
+    for limits in (
+        lambda n: {"requests": n},
+        lambda n: {"requests": n, "tokens": 40 * n, "longest_wait": 600},
+    ):
+        counts = [await send(n, **limits(n)) for n in (100, 200, 300)]
+        assert_linear(counts, limits(1), allowed=0.02)
+
+
+async def test_the_work_to_queue_or_to_refuse_a_request_does_not_grow_with_the_queue():
+    async def wait(number: int, longest: float) -> Lines:
+        lm = RateLimit(ToyBackend(lambda _: REPLY), requests=number, longest_wait=longest)
+        with Lines() as lines:
+            asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(4 * number)]
+            await settled()
+            for task in reversed(asking):
+                task.cancel()
+            await asyncio.wait(asking)
+        assert lm.statistics().sent == number
+        return lines
+
+    for longest in (3600, 1):
+        counts = [await wait(n, longest) for n in (100, 200, 300)]
+        assert_linear(counts, longest, allowed=0.02)
+
+
+async def test_a_request_whose_tokens_are_not_reported_counts_as_estimated():
+    clock = Clock()
+    sent = estimated_tokens(prompt())
+    for used in (
+        Usage(calls=1),
+        Usage(calls=1, input_tokens=-5, output_tokens=-5),
+        Usage(calls=1, input_tokens=True, output_tokens=1),
+        Usage(calls=1, input_tokens=cast(Any, None), output_tokens=cast(Any, float("nan"))),
+    ):
+        lm = limited(clock, ToyBackend(Answer(REPLY, used)), tokens=1000, per=60)
+        await lm.answer(prompt())
+        assert lm.statistics().tokens == sent
+    lm = limited(clock, Retry(ToyBackend(busy(), REPLY), sleep=at_once), tokens=1000, per=60)
+    await lm.answer(prompt())
+    assert lm.statistics().tokens == 2 * sent
 
 
 async def test_a_wait_that_grows_while_it_lasts_is_given_up_rather_than_exceeded():

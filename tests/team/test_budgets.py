@@ -169,6 +169,17 @@ async def test_an_lm_that_reports_nothing_is_charged_an_estimate(store: Store):
     assert 10 < spent.tokens < 1000
 
 
+async def test_an_answer_without_prompt_tokens_or_cost_is_charged_an_estimate(store: Store):
+    task, _ = await two_tasks(store)
+    budgets = Budgets(store, await begin_run(store, 1), per_task=Budget(tokens=5000, cost=9.0))
+
+    await ask(budgets.limit(task, Priced(Usage(1, -500, 3))))
+
+    spent = await read_spent(store, task_id=task.id)
+    assert spent.tokens > 10
+    assert spent.cost == spent.tokens / 1000
+
+
 async def test_a_limit_on_cost_needs_a_price_and_time_is_limited_elsewhere(store: Store):
     task, _ = await two_tasks(store)
 

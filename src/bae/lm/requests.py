@@ -240,7 +240,9 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
             )
             report(used)
         if reservation is not None:
-            reservation.settle(None if used is None else reservation.at_least(used))
+            if used is not None and not _is_refused(error):
+                used = reservation.at_least(used)
+            reservation.settle(used)
         raise
     finally:
         asked_under.reset(token)
@@ -257,7 +259,9 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
         pass
     elif not answer.sent:
         reservation.settle(None)
-    elif reservation.settle(used) and used.cost is None:
+    elif used.cost is not None:
+        reservation.settle(reservation.at_least(used))
+    elif reservation.settle(replace(reservation.at_least(used), cost=None)):
         for budget in reservation.budgets:
             if budget.cost is not None:
                 report(used)
@@ -370,14 +374,17 @@ def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
     """What a failed request used, as far as that is known; None where nothing was sent."""
     if isinstance(error, BudgetError):
         return None
-    free = backend.free
     if isinstance(error, BaeLMError):
         if not error.sent:
             return None
         if error.usage is not None:
             return error.usage
-        free = free or error.status in _NOTHING_DONE
-    return Usage(calls=1, cost=0.0 if free else None)
+    return Usage(calls=1, cost=0.0 if backend.free or _is_refused(error) else None)
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Whether a provider has turned a request away, and charges nothing for it."""
+    return isinstance(error, BaeLMError) and error.usage is None and error.status in _NOTHING_DONE
 
 
 _NOTHING_DONE = frozenset({*range(400, 500), 500, 503, 529} - {408})

@@ -47,8 +47,8 @@ class Budget:
     and every request in the block is counted, in subgraphs, maps and threads too.
 
     - `calls`: requests sent, failed ones too. Those in progress are counted, so concurrent ones
-      cannot exceed the limit. A request that was cancelled or cut off is charged the estimate of
-      its prompt, where its usage is unknown.
+      cannot exceed the limit. A request whose usage is missing, because it was cancelled or cut off
+      or the provider does not report it, is charged at least the estimate of its prompt.
     - `tokens`: in and out. A request is refused when the estimate of its prompt does not fit.
     - `cost`: in US dollars. The price of the model has to be known.
     - `seconds`: on the clock, from the moment the budget is first entered or used. Requests in
@@ -175,6 +175,19 @@ class Budget:
             self._runs.add(run_id)
             self._used += sound(used)
             self._before += read_amount(seconds) or 0.0
+
+    def refuse_early(self, *, is_sent: bool) -> None:
+        """Raise where every request is refused from now on: the time is over, or, where requests
+        are sent for sure, a limit is spent. What is in progress may be given back."""
+        used = self._used
+        if self.seconds is not None and self.elapsed >= self.seconds:
+            raise self.spent("seconds")
+        if is_sent and self.calls is not None and used.calls >= self.calls:
+            raise self.spent("calls")
+        if is_sent and self.tokens is not None and used.tokens >= self.tokens:
+            raise self.spent("tokens")
+        if is_sent and self.cost and used.cost is not None and used.cost >= self.cost:
+            raise self.spent("cost")
 
     # `Reservation` calls the next two with its lock held.
 
@@ -322,15 +335,19 @@ class Reservation:
             return True
 
     def at_least(self, used: Usage) -> Usage:
-        """What to charge for a request whose usage is not fully known: its estimate, so that the
-        budget holds and can still be used."""
-        if used.cost is not None:
+        """What to charge for a request that was sent: what it used, and where that is missing, or
+        is said to be nothing, the estimate that it was admitted with. So the budget holds and can
+        still be used."""
+        if not (used.calls or self.least_calls):
             return used
-        if not used.tokens:
-            used = replace(used, input_tokens=self.tokens)
-        if all(budget.cost is None for budget in self.budgets):
+        missing = not used.input_tokens
+        if missing:
+            tokens = at_least_estimated(used, self.tokens)
+            used = replace(used, input_tokens=tokens - used.output_tokens)
+        if all(budget.cost is None for budget in self.budgets) or not (missing or not used.cost):
             return used
-        return replace(used, cost=read_amount(self.backend.least_cost(used)))
+        least = read_amount(self.backend.least_cost(used))
+        return replace(used, cost=None if least is None else max(used.cost or 0.0, least))
 
 
 def budgets_in_force() -> tuple[Budget, ...]:
@@ -350,6 +367,12 @@ def estimated_tokens(prompt: Prompt) -> int:
     texts.append(json.dumps(prompt.schema, default=str))
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return max(1, size // BYTES_PER_TOKEN)
+
+
+def at_least_estimated(used: Usage, estimate: int) -> int:
+    """The tokens of a request. No prompt has none: where those of the prompt are not reported, they
+    are as many as was estimated, or more."""
+    return used.tokens if used.input_tokens else max(used.output_tokens, estimate)
 
 
 def _left(limit: T | None, used: T) -> T | None:

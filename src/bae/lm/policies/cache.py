@@ -7,12 +7,14 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
 from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from pydantic_core import to_json
 
@@ -22,14 +24,24 @@ from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.policy import Policy, innermost
-from bae.tasks import gone
+from bae.tasks import cancellations, gone
 from bae.usage import Event, Meter, Restart, Usage, meter_in_force, report, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
 
+T = TypeVar("T")
+
 VERSION = 1
 """Of the keys and of the stored answers: those of another version are not found."""
+
+_Method = Literal["get", "put", "drop", "aclose"]
+_TASKS: Final[dict[_Method, str]] = {
+    "get": "look up an answer",
+    "put": "store an answer",
+    "drop": "drop an invalid answer",
+    "aclose": "be closed",
+}
 
 _log = logging.getLogger("bae.lm")
 
@@ -55,11 +67,22 @@ class Cached(Policy):
     stored, and one that turns out invalid is dropped. Equal questions asked at the same time make
     one request, which continues as long as one caller waits for it.
 
+    A store that fails, or takes longer than `store_timeout` seconds, fails no run: the LM is asked,
+    and the logger `bae.lm` warns, once until the store works again.
+
     Put it outside all policies that count or wait: answers from the cache then cost nothing.
     """
 
-    def __init__(self, lm: LM | str, store: CacheStore | str | Path | None = None) -> None:
+    def __init__(
+        self,
+        lm: LM | str,
+        store: CacheStore | str | Path | None = None,
+        *,
+        store_timeout: float = 30.0,
+    ) -> None:
         super().__init__(lm)
+        if not isinstance(cast(object, store_timeout), int | float) or not 0 < store_timeout < inf:
+            raise ValueError(f"Cached(store_timeout={store_timeout!r}): give a number above 0")
         if store is None:
             store = MemoryCache()
         elif isinstance(store, str | Path):
@@ -69,6 +92,9 @@ class Cached(Policy):
         self.store: CacheStore = store
         if not isinstance(store, MemoryCache):
             _check_settings(innermost(self))
+        self.store_timeout = store_timeout
+        self._failing: set[str] = set()
+        """The methods of the store that failed when they were last called."""
         self._shared = SharedRequests()
         self._hits = self._misses = self._unstored = 0
 
@@ -83,16 +109,20 @@ class Cached(Policy):
 
     async def reject(self, prompt: Prompt) -> None:
         """Drop the answer to a prompt, and have the LM inside do so."""
-        await self.store.drop(cache_key(self.inner, prompt))
+        key = cache_key(self.inner, prompt)
+        await self._use_store("drop", lambda: self.store.drop(key))
         await super().reject(prompt)
 
     async def aclose(self) -> None:
         """Close the store, and the LM inside."""
-        await self.store.aclose()
-        await super().aclose()
+        try:
+            await self._use_store("aclose", lambda: self.store.aclose())
+        finally:
+            await super().aclose()
 
     async def _look_and_ask(self, key: str, prompt: Prompt) -> Answer:
-        found = _read(await self.store.get(key))
+        _, stored = await self._use_store("get", lambda: _get(self.store, key))
+        found = _read(stored)
         if found is not None:
             self._hits += 1
             return found
@@ -103,15 +133,47 @@ class Cached(Policy):
             self._unstored += 1
         elif text:
             try:
-                await self.store.put(key, text)
-            except Exception as error:
-                # It is paid for: better an answer that is not stored than none.
-                self._unstored += 1
-                _log.warning("%r could not store an answer: %s", self.store, describe(error))
+                done, _ = await self._use_store("put", lambda: self.store.put(key, text))
             except BaseException:
                 report(answer.usage)  # no caller waits for it any more
                 raise
+            self._unstored += not done
         return answer
+
+    async def _use_store(
+        self, method: _Method, call: Callable[[], Awaitable[T]]
+    ) -> tuple[bool, T | None]:
+        """Whether the store did as it was asked, and what it returned. Its failures are logged:
+        better an answer that is not stored than none."""
+        bound = asyncio.timeout(self.store_timeout)
+        try:
+            if isinstance(self.store, MemoryCache):  # it waits for nothing
+                returned = await call()
+            else:
+                async with bound:
+                    returned = await call()
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancellations():
+                raise
+            if method not in self._failing:
+                self._failing.add(method)
+                late = f"it took more than store_timeout={self.store_timeout:g} s"
+                _log.warning(
+                    "%r could not %s: %s. The run continues, and this is logged once until it can",
+                    self.store,
+                    _TASKS[method],
+                    late if bound.expired() else describe(error),
+                )
+            return False, None
+        self._failing.discard(method)
+        return True, returned
+
+
+async def _get(store: CacheStore, key: str) -> str | None:
+    stored = await store.get(key)
+    if stored is None or isinstance(cast(object, stored), str):
+        return stored
+    raise TypeError(f"it returned a {type(stored).__name__}, and not a str or None")
 
 
 def cache_key(backend: Backend, prompt: Prompt) -> str:
@@ -248,11 +310,13 @@ class _SharedRequest:
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> None:
         self.budgets = budgets_in_force()
-        self._meters: list[Meter | None] = []
+        # By caller, in order; each can leave at once, however many wait.
+        self._meters: OrderedDict[asyncio.Future[None], Meter | None] = OrderedDict()
         self._told: list[Event] = []
         self._is_given = False
         self._is_left = False
         self._task = asyncio.get_running_loop().create_task(self._run(ask))
+        self._task.add_done_callback(self._wake)
 
     @property
     def is_open(self) -> bool:
@@ -261,15 +325,15 @@ class _SharedRequest:
     async def result(self) -> Answer:
         """Wait for the answer. Callers who join later are told the events they missed. The last one
         to leave cancels the request and waits until it has ended."""
-        meter, task = meter_in_force.get(), self._task
-        self._meters.append(meter)
+        turn, task = asyncio.get_running_loop().create_future(), self._task
+        self._meters[turn] = meter_in_force.get()
         for event in self._told:
             tell(event)
         try:
-            await asyncio.wait([task])
+            await turn
         except BaseException:
             if len(self._meters) > 1:
-                self._meters.remove(meter)
+                del self._meters[turn]
                 raise
             self._is_left = True
             task.cancel()
@@ -296,13 +360,19 @@ class _SharedRequest:
         first, self._is_given = not self._is_given, True
         return used if first else Usage(models=used.models)
 
+    def _wake(self, _: object) -> None:
+        for turn in self._meters:
+            if not turn.done():  # it was cancelled
+                turn.set_result(None)
+
     def _report(self, usage: Usage) -> None:
-        if self._meters and self._meters[0] is not None:
-            self._meters[0][0](usage)
+        first = next(iter(self._meters.values()), None)
+        if first is not None:
+            first[0](usage)
 
     def _tell(self, event: Event) -> None:
         self._told.append(event)
-        for meter in self._meters:
+        for meter in self._meters.values():
             if meter is not None and meter[1] is not None:
                 meter[1](event)
 

@@ -4,19 +4,19 @@ tokens, in a span of time (`RateLimit`). Requests beyond a limit queue, first co
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from math import isfinite
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Prompt
-from bae.lm.policies.budget import estimated_tokens
+from bae.lm.policies.budget import at_least_estimated, estimated_tokens
 from bae.lm.policies.policy import Policy
-from bae.usage import Usage, metered
+from bae.usage import Usage, metered, sound
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -43,6 +43,8 @@ class Concurrency(Policy):
     The limit belongs to the object, across runs, event loops and threads: share one to share the
     limit. Put it inside `Retry`: a request that waits to be sent again holds no slot then.
     """
+
+    _always_asks = True
 
     def __init__(self, lm: LM | str, limit: int) -> None:
         super().__init__(lm)
@@ -93,6 +95,8 @@ class RateLimit(Policy):
     `clock` and `sleep` are for tests.
     """
 
+    _always_asks = True
+
     def __init__(
         self,
         lm: LM | str,
@@ -120,7 +124,7 @@ class RateLimit(Policy):
         self.longest_wait = longest_wait
         self._clock = clock
         self._sleep = sleep
-        self._last: deque[_Sent] = deque()
+        self._window = _Window(per)
         self._lock = Lock()
         self._first = Slots(1)  # only the first in the queue looks at what was sent
         self._waiting = 0
@@ -129,33 +133,36 @@ class RateLimit(Policy):
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Wait until the request fits, then ask the LM inside."""
-        sent = await self._admitted(0 if self.tokens is None else estimated_tokens(prompt))
-        used = Usage()
+        estimate = 0 if self.tokens is None else estimated_tokens(prompt)
+        sent = await self._admitted(estimate)
+        used: list[Usage] = []
         reported: list[Usage] = []
         try:
             with metered() as reported:  # requests that failed
                 answer = await self.ask(prompt)
-            used = answer.usage
+            used.append(sound(answer.usage))
         finally:
-            used = Usage.total([*reported, used])
+            used += reported
             # An answer from a cache sends nothing. Some LMs do not report tokens.
-            sent.tokens = used.tokens or sent.tokens if used.calls else 0
-            sent.requests = used.calls
+            tokens = sum(at_least_estimated(each, estimate) for each in used if each.calls)
+            with self._lock:
+                self._window.correct(sent, sum(each.calls for each in used), tokens)
         return answer
 
     def statistics(self) -> RateStatistics:
         """What was sent in the last span of time, and what waits."""
         with self._lock:
-            self._forget(self._clock())
-            requests = sum(each.requests for each in self._last)
-            tokens = sum(each.tokens for each in self._last)
+            window = self._window
+            window.forget(self._clock())
+            requests, tokens = window.requests.total, window.tokens.total
             return RateStatistics(requests, tokens, self._waiting, self._sent, self._waited)
 
     async def _admitted(self, tokens: int) -> _Sent:
         came = self._clock()
         with self._lock:
-            # Each of those who wait is sent before, so this one is sent no earlier than the last.
-            self._refuse(self._wait(came, self._waiting + 1, tokens))
+            if self.longest_wait is not None:
+                # All who wait are sent before, so this one is sent no earlier than the last.
+                self._refuse(self._wait(came, self._waiting + 1, tokens))
             self._waiting += 1
         try:
             async with self._first:
@@ -167,8 +174,7 @@ class RateLimit(Policy):
                         if wait <= 0:
                             self._sent += 1
                             self._waited += now - came
-                            self._last.append(_Sent(now, tokens))
-                            return self._last[-1]
+                            return self._window.add(now, tokens)
                     await self._sleep(max(wait, SHORTEST_WAIT))
         finally:
             with self._lock:
@@ -177,32 +183,21 @@ class RateLimit(Policy):
     def _wait(self, now: float, requests: int, tokens: int) -> float:
         """Seconds until the last of so many requests, which has so many tokens, can be sent. One
         larger than the limit can when there is nothing else: its size is an estimate."""
-        self._forget(now)
+        window = self._window
+        window.forget(now)
         return max(
-            self._until(now, "requests", self.requests, requests),
-            self._until(now, "tokens", self.tokens, min(tokens, self.tokens or 0)),
+            self._until(now, window.requests, self.requests, requests),
+            self._until(now, window.tokens, self.tokens, min(tokens, self.tokens or 0)),
         )
 
-    def _until(
-        self, now: float, what: Literal["requests", "tokens"], most: int | None, added: int
-    ) -> float:
+    def _until(self, now: float, sent: _Sums, most: int | None, added: int) -> float:
         if most is None:
             return 0.0
         # So much goes through in every span, and the rest when enough of the old has expired.
         spans = max(0, added - 1) // most
-        there = sum(getattr(each, what) for each in self._last) + added - spans * most
-        at = now
-        for old in self._last:
-            if there <= most:
-                break
-            there -= getattr(old, what)
-            at = old.at + self.per
+        excess = sent.total + added - spans * most - most
+        at = self._window.expiry(sent, excess) if excess > 0 else now
         return at - now + spans * self.per
-
-    def _forget(self, now: float) -> None:
-        """Drop what is too old to count."""
-        while self._last and self._last[0].at + self.per <= now:
-            self._last.popleft()
 
     def _refuse(self, wait: float) -> None:
         if self.longest_wait is None or wait <= self.longest_wait:
@@ -219,13 +214,95 @@ class RateLimit(Policy):
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sent:
     """A request that was sent: when, and with how many tokens as far as is known."""
 
     at: float
     tokens: int
     requests: int = 1
+    position: int = 0
+    """In the window, from 1 on; 0 once it is too old to count."""
+
+
+class _Window:
+    """The requests of the last `per` seconds, in order. The work for one request grows with the
+    logarithm of their number at most, so a window may hold very many."""
+
+    def __init__(self, per: float) -> None:
+        self.per = per
+        self.requests = _Sums()
+        self.tokens = _Sums()
+        self._sent: list[_Sent] = []
+        self._forgotten = 0
+
+    def add(self, now: float, tokens: int) -> _Sent:
+        """Count a request that is sent now."""
+        self._sent.append(_Sent(now, tokens, position=len(self._sent) + 1))
+        self.requests.append(1)
+        self.tokens.append(tokens)
+        return self._sent[-1]
+
+    def correct(self, sent: _Sent, requests: int, tokens: int) -> None:
+        """Count a request as what it turned out to be, where it still counts."""
+        if sent.position:
+            self.requests.add(sent.position, requests - sent.requests)
+            self.tokens.add(sent.position, tokens - sent.tokens)
+            sent.requests, sent.tokens = requests, tokens
+
+    def forget(self, now: float) -> None:
+        """Drop what is too old to count."""
+        sent = self._sent
+        while self._forgotten < len(sent) and sent[self._forgotten].at + self.per <= now:
+            self.correct(sent[self._forgotten], 0, 0)
+            sent[self._forgotten].position = 0
+            self._forgotten += 1
+        if 2 * self._forgotten > len(sent):  # seldom enough to cost a step each
+            self._sent, self._forgotten = sent[self._forgotten :], 0
+            for position, each in enumerate(self._sent, 1):
+                each.position = position
+            self.requests = _Sums(each.requests for each in self._sent)
+            self.tokens = _Sums(each.tokens for each in self._sent)
+
+    def expiry(self, sums: _Sums, amount: int) -> float:
+        """When so much of what was sent is too old to count."""
+        return self._sent[sums.reach(amount) - 1].at + self.per
+
+
+class _Sums:
+    """Amounts by position, from 1 on, and their sum: a Fenwick tree."""
+
+    def __init__(self, amounts: Iterable[int] = ()) -> None:
+        self.total = 0
+        self._tree = [0]
+        for amount in amounts:
+            self.append(amount)
+
+    def append(self, amount: int) -> None:
+        """Add an amount at the end."""
+        self.total += amount
+        position, width = len(self._tree), 1
+        while not position & width:
+            amount += self._tree[position - width]
+            width *= 2
+        self._tree.append(amount)
+
+    def add(self, position: int, amount: int) -> None:
+        """Change the amount at a position by so much."""
+        self.total += amount
+        while amount and position < len(self._tree):
+            self._tree[position] += amount
+            position += position & -position
+
+    def reach(self, amount: int) -> int:
+        """The first position with which the amounts from the start on make up so much."""
+        position = 0
+        width = 1 << len(self._tree).bit_length()
+        while width := width // 2:
+            if position + width < len(self._tree) and self._tree[position + width] < amount:
+                position += width
+                amount -= self._tree[position]
+        return position + 1
 
 
 class Slots:
@@ -236,7 +313,8 @@ class Slots:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # In order, and each can be taken out at once, however many wait.
+        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._lock = Lock()
 
     @property
@@ -250,13 +328,13 @@ class Slots:
                 self.taken += 1
                 return
             turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            self._waiting[turn] = None
         try:
             await turn
         except BaseException:
             with self._lock:
                 if turn in self._waiting:
-                    self._waiting.remove(turn)
+                    del self._waiting[turn]
                 else:
                     self._hand_on()
             raise
@@ -268,7 +346,7 @@ class Slots:
     def _hand_on(self) -> None:
         """Give a slot to the next waiter, with the lock held."""
         while self._waiting:
-            turn = self._waiting.popleft()
+            turn, _ = self._waiting.popitem(last=False)
             try:
                 turn.get_loop().call_soon_threadsafe(_wake, turn)
             except RuntimeError:
