@@ -162,8 +162,6 @@ class GivenLM:
                 if method == "make":
                     return await lm.make(cast(Node, source), target)
                 return await lm.fill(target, given, instruction, source=source)
-        if isinstance(lm, RoutingLM):
-            lm.refuse_early(target)
         found = await self._resolve(plan, fields, given)
         try:
             validated(target, found)  # the model is not asked in vain

@@ -91,10 +91,6 @@ class RoutingLM(ABC):
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
         """Charge what a run has used before to the budgets around this LM."""
 
-    def refuse_early(self, target: type[Node]) -> None:  # noqa: B027  few LMs know
-        """Raise where a request to fill a `target` is sure to be refused: nothing is looked up for
-        the node then."""
-
 
 class SpendingLimit(ABC):
     """What limits the LM calls made in a context, such as a budget whose block was entered."""

@@ -400,8 +400,6 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         return known
     resolved: dict[str, Any] = {}
     if plan.context:
-        if not looks_back and isinstance(lm := run.lm_for(plan), RoutingLM):
-            lm.refuse_early(plan.node)  # what is looked up for the node may cost something too
         resolved = await resolve(run, plan, plan.context, {})
         if len(resolved) < len(plan.context):
             run.given_up = frozenset(f.name for f in plan.context if f.name not in resolved)

@@ -17,19 +17,7 @@ from hypothesis import strategies as st
 
 from bae import LM, BaeLMError, Dep, Graph, Map, Node, NodeConfig, Usage
 from bae.exceptions import BudgetError, LimitError
-from bae.lm import (
-    Answer,
-    Backend,
-    Budget,
-    Budgeted,
-    Cached,
-    Concurrency,
-    Policy,
-    Prompt,
-    Retry,
-    Timeout,
-    report,
-)
+from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, report
 from bae.lm.policies.budget import estimated_tokens
 from bae.testing import ScriptedLM
 from bounded import BOUND
@@ -265,71 +253,6 @@ async def test_a_prompt_that_does_not_fit_what_is_left_is_not_sent_and_the_last_
     with pytest.raises(BudgetError, match="5040 of 100 tokens"):
         await lm.answer(prompt())
     assert inner.calls == 2
-
-
-looked_up: list[str] = []
-
-
-async def look_up() -> str:
-    looked_up.append("a search that costs something")
-    return "found"
-
-
-class Search(EndNode):
-    found: Annotated[str, Dep(look_up)]
-    text: str
-
-
-class Written(Node):
-    async def __call__(self, lm: LM) -> Search:
-        return await lm.make(self, Search)
-
-
-class Empty(Node):
-    async def __call__(self) -> Search: ...
-
-
-class Mine(Policy):
-    """A policy of one's own, which may answer by itself."""
-
-    async def answer(self, prompt: Prompt) -> Answer:
-        return Answer(REPLY, Usage(), sent=False)
-
-
-SPENT: list[dict[str, Any]] = [
-    {"calls": 1},
-    {"tokens": 40},
-    {"cost": 0.01},
-    {"seconds": 5, "elapsed": 5},
-]
-
-
-@pytest.mark.parametrize("limits", SPENT, ids=str)
-@pytest.mark.parametrize("start", [Empty, Written])
-async def test_nothing_is_looked_up_for_a_node_that_a_spent_budget_keeps_from_being_filled(
-    limits: dict[str, Any], start: type[Node]
-):
-    looked_up.clear()
-    asked = Graph(start=start, end=Search)
-    inner = Paid()
-    with pytest.raises(BudgetError) as caught, Budget(**limits, spent=CHEAP):
-        await asked.arun(start(), Retry(Timeout(Concurrency(inner, 1), 60)))
-    assert caught.value.limit == next(iter(limits))
-    with pytest.raises(BudgetError):
-        await asked.arun(start(), Retry(Budgeted(inner, Budget(**limits, spent=CHEAP))))
-    assert (looked_up, inner.calls) == ([], 0)
-
-
-@pytest.mark.parametrize("start", [Empty, Written])
-async def test_a_spent_budget_does_not_keep_free_answers_from_nodes_with_look_ups(
-    start: type[Node],
-):
-    asked = Graph(start=start, end=Search)
-    cached = Cached(Paid())
-    await asked.arun(start(), cached)
-    for lm in (cached, Mine(Paid()), Retry(Mine(Paid()))):
-        with Budget(calls=0, tokens=0):
-            assert (await asked.arun(start(), lm)).result.text == "this"
 
 
 async def test_money_that_is_spent_is_spent_and_a_prompt_that_costs_more_than_is_left_not_sent():

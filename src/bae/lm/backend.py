@@ -22,7 +22,6 @@ from bae.lm.answers import (
     read_choice,
     read_fill,
 )
-from bae.lm.policies.budget import budgets_in_force, scope_in_force
 from bae.lm.prompts import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
 from bae.lm.requests import UNPARSED, Answer, FewShot, Prompt, Question, Turn, ask, send
 from bae.plan import plan_of
@@ -124,13 +123,6 @@ class Backend(RoutingLM):
         """The prompt as this backend sends it: the same here, and with what was learned for it
         where there is something."""
         return prompt
-
-    def refuse_early(self, target: type[Node], *, is_sent: bool = True) -> None:
-        """Raise where a budget in force is spent, and a request to fill a `target` would be refused
-        by it. Where it may be answered without one, only the time counts."""
-        if scope_in_force.get() is not None and self.keeps_resolved and asked_fields(target):
-            for budget in budgets_in_force():
-                budget.refuse_early(is_sent=is_sent)
 
     def pinned(self, lm: LM) -> LM:
         """The LM that is pinned to a node, as it is asked in a run with this LM: `lm` itself here,

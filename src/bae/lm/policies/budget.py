@@ -176,19 +176,6 @@ class Budget:
             self._used += sound(used)
             self._before += read_amount(seconds) or 0.0
 
-    def refuse_early(self, *, is_sent: bool) -> None:
-        """Raise where every request is refused from now on: the time is over, or, where requests
-        are sent for sure, a limit is spent. What is in progress may be given back."""
-        used = self._used
-        if self.seconds is not None and self.elapsed >= self.seconds:
-            raise self.spent("seconds")
-        if is_sent and self.calls is not None and used.calls >= self.calls:
-            raise self.spent("calls")
-        if is_sent and self.tokens is not None and used.tokens >= self.tokens:
-            raise self.spent("tokens")
-        if is_sent and self.cost and used.cost is not None and used.cost >= self.cost:
-            raise self.spent("cost")
-
     # `Reservation` calls the next two with its lock held.
 
     def check(self, asked: Reservation) -> None:

@@ -84,8 +84,6 @@ class WithPrompts(Policy):
     recorded run replays whatever is learned later.
     """
 
-    _always_asks = True
-
     def __init__(self, lm: LM | str, prompts: Mapping[type[Node], NodePrompts]) -> None:
         super().__init__(lm)
         self.prompts: Mapping[type[Node], NodePrompts] = dict(prompts)

@@ -44,8 +44,6 @@ class Concurrency(Policy):
     limit. Put it inside `Retry`: a request that waits to be sent again holds no slot then.
     """
 
-    _always_asks = True
-
     def __init__(self, lm: LM | str, limit: int) -> None:
         super().__init__(lm)
         if type(limit) is not int or limit < 1:
@@ -94,8 +92,6 @@ class RateLimit(Policy):
     limit belongs to the object, across runs, event loops and threads: share one to share the limit.
     `clock` and `sleep` are for tests.
     """
-
-    _always_asks = True
 
     def __init__(
         self,

@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.lm.adapter import LMAdapter, decide_with, make_with
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.policies.budget import Budget, Scope, budgets_in_force, scope_in_force
+from bae.lm.policies.budget import Budget, scope_in_force
 from bae.lm.requests import checked, in_time, retrying
 
 if TYPE_CHECKING:
@@ -43,15 +43,6 @@ class Policy(Backend):
     one_call: bool = _of_inner("one_call")
 
     inner: Backend
-
-    _always_asks: ClassVar[bool] = True
-    """Whether each question is put to the LM inside. False for a class with an `answer` of its own,
-    unless it says otherwise: it may answer by itself."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "answer" in cls.__dict__ and "_always_asks" not in cls.__dict__:
-            cls._always_asks = False
 
     def __init__(self, lm: LM | str) -> None:
         # Not Backend.__init__: its attributes are read from the LM inside.
@@ -103,13 +94,6 @@ class Policy(Backend):
         """The prompt as the LM inside sends it."""
         return self.inner.with_learned(prompt)
 
-    def refuse_early(self, target: type[Node], *, is_sent: bool = True) -> None:
-        """As the LM inside does, where this policy asks it for sure."""
-        if self._always_asks:
-            self.inner.refuse_early(target, is_sent=is_sent)
-        else:
-            super().refuse_early(target, is_sent=False)
-
     def pinned(self, lm: LM) -> LM:
         """The LM that is pinned to a node, as the LM inside would have it asked. A policy is only
         for the LM that it wraps."""
@@ -140,8 +124,6 @@ class Retry(Policy):
     it, lengthened by as much, unless it asks for more than `longest`: then the error is raised at
     once. In the end the last error is raised, with a note on how often it was tried.
     """
-
-    _always_asks = True
 
     def __init__(
         self,
@@ -187,8 +169,6 @@ class Timeout(Policy):
     inside `Concurrency` and `RateLimit`, so that waiting in their queues does not count.
     """
 
-    _always_asks = True
-
     def __init__(self, lm: LM | str, seconds: float) -> None:
         super().__init__(lm)
         if not isinstance(cast(object, seconds), int | float) or not 0 < seconds < inf:
@@ -217,8 +197,6 @@ class Budgeted(Policy):
     Answers from a cache inside are free, and every retry inside is charged.
     """
 
-    _always_asks = True
-
     def __init__(self, lm: LM | str, budget: Budget) -> None:
         super().__init__(lm)
         if not isinstance(cast(object, budget), Budget):
@@ -230,14 +208,6 @@ class Budgeted(Policy):
         token = scope_in_force.set(self.budget.scope_here())
         try:
             return await in_time(lambda: self.ask(prompt))
-        finally:
-            scope_in_force.reset(token)
-
-    def refuse_early(self, target: type[Node], *, is_sent: bool = True) -> None:
-        """Raise where the budget is spent, or one of those around and inside."""
-        token = scope_in_force.set(Scope(*self.budget.line(), *budgets_in_force()))
-        try:
-            super().refuse_early(target, is_sent=is_sent)
         finally:
             scope_in_force.reset(token)
 
