@@ -54,6 +54,8 @@ class DSPyBackend(Backend):
     ) -> None:
         dspy = load_dspy(type(self).__name__)
         check_positive(self, timeout=timeout)
+        if isinstance(lm, int):  # bae 3.0 had max_retries in this place
+            lm, max_retries = None, lm
         made = isinstance(lm, str)
         if made:
             given = {"cache": False, "num_retries": 0, "timeout": timeout, **options}
