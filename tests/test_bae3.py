@@ -338,6 +338,11 @@ class Passes(Node):
         pass
 
 
+class Documented(Node):
+    async def __call__(self) -> Bare | None:
+        """The LM continues."""
+
+
 class Returns(Node):
     async def __call__(self) -> Bare | None:
         return None
@@ -363,6 +368,8 @@ class Asks(Node):
 def test_a_body_that_only_passes_leaves_it_to_the_lm_and_return_none_ends_the_run():
     lm = ScriptedLM([Bare, {"text": "No."}])
     assert Graph(start=Passes).run(Passes(), lm=lm).trace == [Passes(), Bare(text="No.")]
+    lm = ScriptedLM([None])
+    assert Graph(start=Documented).run(Documented(), lm=lm).trace == [Documented()]
     lm.assert_complete()
     assert Graph(start=Returns).run(Returns()).trace == [Returns()]
 
@@ -424,6 +431,20 @@ def test_an_lm_of_ones_own_chooses_from_a_list(inside: bool):
     result = graph.run(Ask(question="Cold?"), lm=Retry(own) if inside else own)
     assert (result.result.text, own.seen) == ("filled", [[Look, Reply]])  # type: ignore[attr-defined]
     assert type(own.seen[0]) is list
+
+
+def test_an_lm_of_ones_own_is_asked_for_looked_up_nodes_by_fill_and_may_choose_the_end():
+    own = Own()
+    assert Graph(start=Makes).run(Makes(), lm=own).result == Reply(question="Cold?", text="filled")
+    made = Graph(start=MakesBare).run(MakesBare(), lm=own).result
+    assert made == Bare(text="made")
+
+    class Ends(Own):
+        async def choose_type(self, types: Any, context: Any) -> Any:
+            assert types == [Bare, type(None)]
+            return types[-1]
+
+    assert Graph(start=Passes).run(Passes(), lm=Ends()).trace == [Passes()]
 
 
 class Sync:
@@ -593,6 +614,12 @@ def test_the_names_of_3_0_are_in_bae_and_import_no_other_package():
         check=False,
     )
     assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+async def test_a_compiled_graph_in_an_event_loop_is_told_of_arun():
+    pytest.importorskip("dspy")
+    with pytest.raises(BaeError, match=r"await compiled\.arun"):
+        bae.compile_graph(graph).run(Ask(question="Cold?"))
 
 
 @pytest.fixture

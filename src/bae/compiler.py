@@ -101,7 +101,11 @@ class CompiledGraph(Generic[S, T]):
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
         """`arun` for sync callers. Inside a running event loop use `await compiled.arun(…)`."""
-        return self.graph.run(start_node, self._with_learned(lm), max_iters, **options)
+        return run_sync(
+            lambda: self.arun(start_node, lm, max_iters, **options),
+            "compiled.run()",
+            "await compiled.arun(…)",
+        )
 
     async def arun(
         self,

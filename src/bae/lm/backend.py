@@ -58,8 +58,8 @@ class Backend(RoutingLM):
     """How many more times a wrong answer is asked for again, with its errors."""
 
     retries: int = 2
-    """How many more times a failed request is sent, where that can help. `bae.lm.Retry` around the
-    backend has more options."""
+    """How many more times a failed request is sent, where that can help; one that took all its time
+    is not. `bae.lm.Retry` around the backend sends that again too, and has more options."""
 
     first_wait: float = 0.5
     """Seconds until a failed request is first sent again; later waits are longer."""
