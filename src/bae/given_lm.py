@@ -201,7 +201,8 @@ class GivenLM:
         """What the LM answers, or has answered, to a question that is asked in a scene."""
         recorder = self._run.recorder
         if not (recorder.stores or recorder.looks_back):
-            return await ask(cast("LM", self._find()))
+            self._run.made = value = await ask(cast("LM", self._find()))
+            return value
         from hashlib import sha256
 
         target = types[0].__name__ if method in ("make", "fill") else ""
@@ -212,10 +213,11 @@ class GivenLM:
         answer = LMAnswered(time(), *spot, None)
         known = recorder.recorded_lm_answer(answer, text, types)
         if known is not None:
-            return await self._with_unstored(known.value)
+            self._run.made = value = await self._with_unstored(known.value)
+            return value
         token = unstorable.set(recorder.unstorable)
         try:
-            answer.value = await ask(cast("LM", self._find()))
+            self._run.made = answer.value = await ask(cast("LM", self._find()))
         finally:
             unstorable.reset(token)
         answer.at = time()

@@ -81,7 +81,8 @@ class Run:
 
     `ahead` are dependencies of the next node that were started early; `given_up` are fields of the
     node that is being filled whose source failed, so that their default is used; `returned` is what
-    a body has returned and the next step is to store.
+    a body has returned and the next step is to store; `made` is what the LM has last answered to a
+    body or a dependency.
     """
 
     lm: LM | None = None
@@ -100,6 +101,7 @@ class Run:
     ahead: list[PendingValue] | None = None
     given_up: frozenset[str] = NONE
     returned: Node | None = None
+    made: object = None
     indexed: dict[type[Node], list[int]] | None = None
     by_name: dict[str, LM] | None = None
     halves: dict[Asker, str] | None = None

@@ -300,8 +300,9 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
 
 
 def _log_given(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
-    """Log the fields whose source is not asked, since the caller or a body has given the value."""
-    if not run.trace or plans[type(run.trace[-1])].written:
+    """Log the fields whose source is not asked, since the caller or a body has given the value.
+    A node that an LM has made has its looked-up values."""
+    if node is not run.made and (not run.trace or plans[type(run.trace[-1])].written):
         for field in plan.sourced:
             if field.name in node.__dict__:
                 place = f"{plan.name}.{field.name}"
