@@ -545,12 +545,13 @@ def test_a_backend_or_policy_that_is_not_async_is_told_which_method_to_make_asyn
         assert "make it async def" in (caught.value.fix or "")
 
 
-def test_backends_take_the_positional_arguments_of_3_0():
+def test_backends_take_the_positional_arguments_of_3_0_or_name_them():
     lm = ClaudeCLIBackend("m", 20)
     assert (lm.model, lm.timeout) == ("m", 20)
     pytest.importorskip("dspy")
-    assert bae.DSPyBackend(3).max_retries == 3
-    assert bae.OptimizedLM({}, 3).max_retries == 3
+    for make in (lambda: bae.DSPyBackend(3), lambda: bae.OptimizedLM({}, 3)):
+        with pytest.raises(TypeError, match="write max_retries=3"):
+            make()
 
 
 @pytest.mark.parametrize(
