@@ -5,31 +5,53 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 
 import bae
 from bae import (
+    LM,
     BaeError,
+    BaeLMError,
     BaeParseError,
     Dep,
+    DepError,
     FillError,
+    Gate,
     Graph,
     GraphResult,
+    Map,
     Node,
     NodeConfig,
     NodeError,
+    OpenGate,
     Recall,
     RouteError,
+    Text,
+    Usage,
 )
-from bae.lm import Backend
-from bae.lm.requests import Answer, Prompt
+from bae.lm import (
+    Answer,
+    Backend,
+    ClaudeCLIBackend,
+    FewShot,
+    LearnedPrompt,
+    NodePrompts,
+    Policy,
+    Prompt,
+    Question,
+    Retry,
+    Turn,
+)
 from bae.resolver import (
     build_dep_dag,
     classify_fields,
@@ -127,6 +149,97 @@ def test_a_result_can_be_built_and_is_none_without_a_trace():
     assert (made.node, made.result, made.run_id, len(made.journal)) == (None, reply, "", 0)
     assert made.usage.calls == 0
     assert GraphResult[Reply](node=reply, trace=[]).result is None
+    assert GraphResult[Reply](None, [reply]).trace == [reply]  # in the order of 3.0
+    match made:
+        case GraphResult(None, [Reply(text=text)]):
+            assert text == "No."
+        case _:
+            raise AssertionError
+
+
+def test_results_are_equal_where_their_node_and_trace_are():
+    reply, other = Reply(question="Cold?", text="No."), Reply(question="Cold?", text="Yes.")
+    made = GraphResult[Reply](node=None, trace=[reply])
+    assert made == GraphResult[Reply](node=None, trace=[reply.model_copy()])
+    assert made != GraphResult[Reply](node=None, trace=[other])
+    assert made != GraphResult[Reply](node=reply, trace=[reply])
+    assert made != [reply]
+    assert a_run() == a_run()
+    assert a_run().run_id != a_run().run_id
+    with pytest.raises(TypeError, match="unhashable"):  # its nodes have no hash either
+        hash(made)
+
+
+# --- markers ----------------------------------------------------------------------------------
+
+
+FROZEN = [
+    Dep(get_weather),
+    Map(get_weather, over="days"),
+    Recall(),
+    Gate("Cold?"),
+    Text(),
+    NodeConfig(),
+    Usage(),
+    OpenGate("Cold?", Reply, "text", str),
+    Answer("{}"),
+    Prompt("", "", {}, "", Question()),
+    Question(),
+    Turn("", ""),
+    FewShot("", ""),
+    LearnedPrompt(),
+    NodePrompts(),
+]
+
+
+@pytest.mark.parametrize("value", FROZEN, ids=lambda value: type(value).__name__)
+def test_markers_and_other_values_cannot_be_changed(value: Any):
+    before = repr(value)
+    name = type(value).__match_args__[0]
+    with pytest.raises(FrozenInstanceError):
+        setattr(value, name, None)
+    with pytest.raises(FrozenInstanceError):
+        delattr(value, name)
+    assert repr(value) == before
+
+
+class Summary(EndNode):
+    place: Annotated[str, Dep(get_location)]
+    text: str
+
+
+class Summarize(Node):
+    async def __call__(self) -> Summary: ...
+
+
+async def make_summary(lm: LM) -> Summary:
+    return await lm.fill(Summary, {}, "Summary")
+
+
+@pytest.mark.parametrize(
+    "source", [make_summary, Graph(start=Summarize)], ids=["function", "graph"]
+)
+def test_a_dep_of_nothing_says_how_the_lm_makes_a_node_for_a_field(source: Any):
+    with pytest.raises(TypeError) as caught:
+
+        class Nothing(EndNode):
+            summary: Annotated[Summary, Dep()]  # type: ignore[call-arg]
+
+    told = str(caught.value)
+    written = (
+        'async def make_summary(lm: LM) -> Summary: return await lm.fill(Summary, {}, "Summary")'
+    )
+    assert f"`{written}` with Dep(make_summary)" in told
+    assert "Dep(Graph(start=…))" in told
+
+    class Report(EndNode):
+        summary: Annotated[Summary, Dep(source)]
+
+    class Order(Node):
+        async def __call__(self) -> Report: ...
+
+    made = Graph(start=Order).run(Order(), lm=ScriptedLM([{"text": "Short."}]))
+    assert made.result == Report(summary=Summary(place="Lyon", text="Short."))
 
 
 # --- node configuration -----------------------------------------------------------------------
@@ -175,6 +288,39 @@ def test_the_dependencies_of_a_node_are_a_topological_sorter():
     assert not build_dep_dag(Ask)
 
 
+class Given(Node):
+    degrees: Annotated[float, Dep(get_weather)]
+
+    async def __call__(self) -> Later:
+        return Later(degrees=self.degrees + 1)
+
+
+class Later(EndNode):
+    degrees: Annotated[float, Dep(get_weather)]
+    place: Annotated[str, Dep(get_location)]
+
+
+def test_a_value_given_for_a_field_with_a_source_is_kept_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.DEBUG, "bae")
+    result = Graph(start=Given).run(Given(degrees=3.0))
+    assert result.result == Later(degrees=4.0, place="Lyon")
+    logged = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
+    assert logged == [
+        "Given.degrees: it has a value already, so its source is not asked",
+        "Later.degrees: it has a value already, so its source is not asked",
+    ]
+    caplog.clear()
+    Graph(start=Given).run(Given())
+    logged = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
+    assert logged == ["Later.degrees: it has a value already, so its source is not asked"]
+    caplog.clear()
+    a_run()  # what the LM fills has its looked-up values, and nobody gave them
+    Graph(start=Makes).run(Makes(), lm=ScriptedLM([{"text": "No."}]))
+    assert caplog.records == []
+
+
 # --- errors -----------------------------------------------------------------------------------
 
 
@@ -182,6 +328,64 @@ def test_an_error_takes_its_cause_by_position():
     cause = ValueError("underneath")
     error = BaeError("it failed", cause)
     assert (error.message, error.cause, error.__cause__) == ("it failed", cause, cause)
+
+
+class Bare(EndNode):
+    text: str
+
+
+class Passes(Node):
+    async def __call__(self) -> Bare | None:
+        pass
+
+
+class Documented(Node):
+    async def __call__(self) -> Bare | None:
+        """The LM continues."""
+
+
+class Returns(Node):
+    async def __call__(self) -> Bare | None:
+        return None
+
+
+class Raises(Node):
+    async def __call__(self) -> Bare:
+        raise KeyError("in the body")
+
+
+def broken() -> float:
+    raise KeyError("in the dependency")
+
+
+class Depends(EndNode):
+    degrees: Annotated[float, Dep(broken)]
+
+
+class Asks(Node):
+    async def __call__(self) -> Bare: ...
+
+
+def test_a_body_that_only_passes_leaves_it_to_the_lm_and_return_none_ends_the_run():
+    lm = ScriptedLM([Bare, {"text": "No."}])
+    assert Graph(start=Passes).run(Passes(), lm=lm).trace == [Passes(), Bare(text="No.")]
+    lm = ScriptedLM([None])
+    assert Graph(start=Documented).run(Documented(), lm=lm).trace == [Documented()]
+    lm.assert_complete()
+    assert Graph(start=Returns).run(Returns()).trace == [Returns()]
+
+
+@pytest.mark.parametrize(
+    ("start", "raised"), [(Raises, NodeError), (Depends, DepError), (Asks, BaeLMError)]
+)
+def test_what_a_programs_own_code_raises_is_the_cause_of_an_error_of_bae(
+    start: type[Node], raised: type[BaeError]
+):
+    lm = ScriptedLM([KeyError("in the LM")])
+    with pytest.raises(raised) as caught:
+        Graph(start=start).run(start(), lm=lm)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.cause is caught.value.__cause__
 
 
 class Babbling(Backend):
@@ -224,12 +428,147 @@ class Own:
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_an_lm_of_ones_own_chooses_from_a_list(inside: bool):
-    from bae.lm import Retry
-
     own = Own()
     result = graph.run(Ask(question="Cold?"), lm=Retry(own) if inside else own)
     assert (result.result.text, own.seen) == ("filled", [[Look, Reply]])  # type: ignore[attr-defined]
     assert type(own.seen[0]) is list
+
+
+def test_an_lm_of_ones_own_is_asked_for_looked_up_nodes_by_fill_and_may_choose_the_end():
+    own = Own()
+    assert Graph(start=Makes).run(Makes(), lm=own).result == Reply(question="Cold?", text="filled")
+    made = Graph(start=MakesBare).run(MakesBare(), lm=own).result
+    assert made == Bare(text="made")
+
+    class Ends(Own):
+        async def choose_type(self, types: Any, context: Any) -> Any:
+            assert types == [Bare, type(None)]
+            return types[-1]
+
+    assert Graph(start=Passes).run(Passes(), lm=Ends()).trace == [Passes()]
+
+
+class Sync:
+    """An LM whose methods are not async."""
+
+    def make(self, node: Node, target: Any) -> Any:
+        return target(text="made")
+
+    def decide(self, node: Node) -> Node | None:
+        return Reply(text="decided")
+
+    def choose_type(self, types: Any, context: Any) -> Any:
+        return types[0]
+
+    def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        return target(**resolved, text="filled")
+
+
+class Makes(Node):
+    question: str = "Cold?"
+
+    async def __call__(self, lm: LM) -> Reply:
+        return await lm.make(self, Reply)
+
+
+class Decides(Node):
+    async def __call__(self, lm: LM) -> Makes | Count:
+        found = await lm.decide(self)
+        assert isinstance(found, Makes | Count)
+        return found
+
+
+class Fills(Node):
+    question: str = "Cold?"
+
+    async def __call__(self) -> Reply: ...
+
+
+class MakesBare(Node):
+    async def __call__(self, lm: LM) -> Bare:
+        return await lm.make(self, Bare)
+
+
+SYNC = [
+    (Ask(question="Cold?"), "choose_type"),
+    (Fills(), "fill"),
+    (Makes(), "fill"),  # the question is looked up first
+    (MakesBare(), "make"),
+    (Decides(), "decide"),
+]
+
+
+@pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["alone", "in a policy"])
+@pytest.mark.parametrize(("start", "method"), SYNC, ids=[type(each).__name__ for each, _ in SYNC])
+def test_an_lm_that_is_not_async_is_told_which_method_to_make_async(
+    start: Node, method: str, around: Callable[[Any], Any]
+):
+    with pytest.raises(BaeLMError) as caught:
+        Graph(start=type(start)).run(start, lm=around(Sync()))
+    assert caught.value.code == "bae-lm-sync"
+    assert f"Sync.{method} is not async" in caught.value.message
+    assert caught.value.fix == f"make it async def: `async def {method}(self, …)` in Sync"
+
+
+@pytest.mark.parametrize("mock", [Mock, MagicMock])
+def test_a_mock_that_is_not_async_is_told_of_the_one_that_is(mock: type[Mock]):
+    with pytest.raises(BaeLMError, match=rf"{mock.__name__}\.fill is not async") as caught:
+        Graph(start=Fills).run(Fills(), lm=mock())
+    assert "AsyncMock" in (caught.value.fix or "")
+    lm = AsyncMock()
+    lm.fill.return_value = Reply(text="filled")
+    assert Graph(start=Fills).run(Fills(), lm=lm).result == Reply(question="Cold?", text="filled")
+    mixed = mock()
+    mixed.fill = AsyncMock(return_value=Reply(text="filled"))
+    Graph(start=Fills).run(Fills(), lm=mixed)
+
+
+def test_a_backend_or_policy_that_is_not_async_is_told_which_method_to_make_async():
+    class Answers(Backend):
+        def answer(self, prompt: Prompt) -> Answer:  # type: ignore[override]
+            return Answer('{"text": "No."}')
+
+    class Requests(Babbling):
+        def request(self, prompt: Prompt) -> Answer:  # type: ignore[override]
+            return Answer('{"text": "No."}')
+
+    class Passing(Policy):
+        def answer(self, prompt: Prompt) -> Answer:  # type: ignore[override]
+            return Answer('{"text": "No."}')
+
+    given = [Answers(), Requests(), Passing(Babbling()), Retry(Requests()), Retry(Answers())]
+    places = ["Answers.answer", "Requests.request", "Passing.answer"]
+    places += ["Requests.request", "Answers.answer"]
+    for lm, place in zip(given, places, strict=True):
+        with pytest.raises(BaeLMError, match=rf"{place} is not async") as caught:
+            Graph(start=Fills).run(Fills(), lm=lm)
+        assert "make it async def" in (caught.value.fix or "")
+
+
+def test_backends_take_the_positional_arguments_of_3_0_or_name_them():
+    lm = ClaudeCLIBackend("m", 20)
+    assert (lm.model, lm.timeout) == ("m", 20)
+    pytest.importorskip("dspy")
+    for make in (lambda: bae.DSPyBackend(3), lambda: bae.OptimizedLM({}, 3)):
+        with pytest.raises(TypeError, match="write max_retries=3"):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        ("bae.lm", "validate_plain_fields", r"target\(\*\*resolved, \*\*answer\)"),
+        ("bae.dspy_backend", "API_RETRY_EXCEPTIONS", "BaeLMError"),
+    ],
+)
+def test_a_name_of_3_0_that_is_gone_says_what_to_write(module: str, name: str, instead: str):
+    if module == "bae.dspy_backend":
+        pytest.importorskip("dspy")
+    for line in (f"from {module} import {name}", f"import {module}\n{module}.{name}"):
+        with pytest.raises(ImportError, match=rf"{name} of bae 3\.0 is gone: .*{instead}"):
+            exec(line, {})
+    with pytest.raises(ImportError, match="cannot import name"):
+        exec(f"from {module} import {name}s", {})
 
 
 def test_a_pydantic_ai_backend_has_a_model_that_is_made_on_first_use(
@@ -277,6 +616,12 @@ def test_the_names_of_3_0_are_in_bae_and_import_no_other_package():
         check=False,
     )
     assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+async def test_a_compiled_graph_in_an_event_loop_is_told_of_arun():
+    pytest.importorskip("dspy")
+    with pytest.raises(BaeError, match=r"await compiled\.arun"):
+        bae.compile_graph(graph).run(Ask(question="Cold?"))
 
 
 @pytest.fixture
@@ -359,12 +704,34 @@ def test_a_graph_is_compiled_optimized_saved_and_asked_with_what_was_learned(
     assert graph.run(Ask(question="Cold?"), lm=lm).result.text == "No, never."  # type: ignore[attr-defined]
     assert lm.stats == lm.get_stats() == {"optimized": 1, "naive": 0}
     compiled = type(bae.compile_graph(graph)).load(graph, path=tmp_path)
-    assert [*compiled.optimized] == [Reply]
+    assert {cls: each.is_fresh for cls, each in compiled.optimized.items()} == {
+        Ask: True,
+        Look: True,
+        Reply: False,
+    }
     provider.script({"choice": "Reply"}, {"text": "No, not now."})
     assert compiled.run(Ask(question="Cold?")).result.text == "No, not now."  # type: ignore[attr-defined]
     shown = [len(each.body["messages"]) for each in provider.requests[-4:]]
     assert shown[1] == shown[3] > shown[0] == shown[2]  # both fills had the learned examples
     assert keys(provider) == {"Bearer mine"}
+
+
+def test_a_compiled_graph_has_the_predictors_that_learned_nothing_too(configured: Any):
+    compiled = bae.compile_graph(graph)
+    assert compiled.optimized == {}
+    same = compiled.optimize([])  # too few examples to learn anything
+    assert same.optimized.keys() == {Ask, Look, Reply}
+    assert all(each.is_fresh for each in same.optimized.values())
+    compiled.optimized[Reply] = learned = bae.optimize_node(Reply, [])
+    assert compiled.predictors[Reply] is learned
+
+
+def test_a_compiled_graph_is_not_made_from_signatures():
+    pytest.importorskip("dspy")
+    compiled = bae.compile_graph(graph)
+    for given in ({}, compiled.signatures):
+        with pytest.raises(TypeError, match=r"compile_graph\(graph\)"):
+            type(compiled)(graph, given)  # type: ignore[arg-type]
 
 
 def test_an_optimized_lm_needs_nothing(configured: Any):
@@ -399,8 +766,13 @@ graph = Graph(start=Ask)
     (tmp_path / "script.json").write_text('[{"text": "No."}]', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     given = ["-i", '{"question": "Cold?"}', "--json", "--quiet", "--no-journal"]
-    assert main(["run", "app3.py", "-b", "scripted:script.json", *given]) == 0
+    for said in (["-b"], ["--backend"], ["--lm"]):
+        assert main(["run", "app3.py", *said, "scripted:script.json", *given]) == 0
+        assert '"No."' in capsys.readouterr().out
+    assert main(["run", "app3.py", "--backend=scripted:script.json", *given]) == 0
     assert '"No."' in capsys.readouterr().out
+    assert main(["run", "--help"]) == 0
+    assert "--backend" not in capsys.readouterr().out
     assert main(["graph", "show", "app3.py", "-n"]) == 0
     assert "question" not in capsys.readouterr().out
     assert main(["graph", "export", "app3.py", "-f", "mmd"]) == 0

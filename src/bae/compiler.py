@@ -4,6 +4,7 @@ the learned prompts of a directory: the names of bae 3.0 on top of `bae.optimize
 from __future__ import annotations
 
 import sys
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
@@ -56,32 +57,41 @@ class CompiledGraph(Generic[S, T]):
       fields of a start are inputs, since the caller gives them.
     - `choices`: the signature of the choice, for classes where the LM chooses what comes next.
     - `predictors`: the `NodePredictor` of every node class. Each is fresh until it is optimized.
+    - `optimized`: those of them that `optimize` or `load` has set, fresh ones too where nothing was
+      learned.
 
     Run it as the graph, with `run` and `arun`: the LM is asked with what was learned. `optimize` it
     with examples of its own runs, `save` what came of that, and `load` it again.
     """
 
     def __init__(
-        self, graph: Graph[S, T], predictors: Mapping[type[Node], NodePredictor] | None = None
+        self,
+        graph: Graph[S, T],
+        signatures: None = None,
+        *,
+        optimized: Mapping[type[Node], NodePredictor] | None = None,
     ) -> None:
+        if cast(object, signatures) is not None:
+            raise TypeError(
+                "CompiledGraph(graph, signatures): it makes the signatures itself; call "
+                "compile_graph(graph)"
+            )
         self.graph = graph
         starts = {each.start for each in graph.graphs}
-        fresh = {cls: fresh_predictor(cls) for cls in every_node(graph)}
+        self._fresh = fresh = {cls: fresh_predictor(cls) for cls in every_node(graph)}
         self.signatures: dict[type[Node], Any] = {
             cls: node_to_signature(cls, is_start=cls in starts) for cls in fresh
         }
         self.choices: dict[type[Node], Any] = {
             cls: each.choice.signature for cls, each in fresh.items() if each.choice is not None
         }
-        given = predictors or {}
-        self.predictors: dict[type[Node], NodePredictor] = {
-            cls: given.get(cls, each) for cls, each in fresh.items()
-        }
+        self.optimized = dict(optimized or {})
 
     @property
-    def optimized(self) -> dict[type[Node], NodePredictor]:
-        """The predictors that have learned something."""
-        return {cls: each for cls, each in self.predictors.items() if not each.is_fresh}
+    def predictors(self) -> ChainMap[type[Node], NodePredictor]:
+        """The predictor of every node class: that of `optimized`, or else a fresh one. To set one
+        here is to set it there."""
+        return ChainMap(self.optimized, self._fresh)
 
     def run(
         self,
@@ -91,7 +101,11 @@ class CompiledGraph(Generic[S, T]):
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
         """`arun` for sync callers. Inside a running event loop use `await compiled.arun(…)`."""
-        return self.graph.run(start_node, self._with_learned(lm), max_iters, **options)
+        return run_sync(
+            lambda: self.arun(start_node, lm, max_iters, **options),
+            "compiled.run()",
+            "await compiled.arun(…)",
+        )
 
     async def arun(
         self,
@@ -149,7 +163,8 @@ class CompiledGraph(Generic[S, T]):
                 before = self.predictors[cls]
                 if before.fill is not None or before.choice is not None:
                     learned = await aoptimize_node(cls, examples, metric, calls=log, **options)
-                    self.predictors[cls] = _kept(before, learned)
+                    before = _kept(before, learned)
+                self.optimized[cls] = before
         return self
 
     def save(self, path: str | Path) -> list[Path]:
@@ -162,16 +177,21 @@ class CompiledGraph(Generic[S, T]):
         """Compile a graph with what was saved. A class without a file has a fresh predictor, and
         where none has one the log has a warning; files that were made for classes which are others
         by now are refused, all by name (`bae-artifact-changed`)."""
-        return CompiledGraph(_proven(graph, "CompiledGraph.load"), load_optimized(graph, path))
+        found = load_optimized(_proven(graph, "CompiledGraph.load"), path)
+        return CompiledGraph(graph, optimized=found)
 
     def __repr__(self) -> str:
-        learned = [cls.__name__ for cls in self.optimized]
+        learned = [cls.__name__ for cls in self._learned()]
         state = f"learned: {', '.join(learned)}" if learned else "nothing learned"
         return f"<CompiledGraph {self.graph.name}, {len(self.predictors)} nodes, {state}>"
 
+    def _learned(self) -> dict[type[Node], NodePredictor]:
+        """The predictors that have learned something."""
+        return {cls: each for cls, each in self.predictors.items() if not each.is_fresh}
+
     def _with_learned(self, lm: Any) -> Any:
         """The LM of a run, with what was learned."""
-        learned = self.optimized
+        learned = self._learned()
         if _is_dspy(lm):
             return _optimized_lm(learned, lm)
         if not learned:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from types import NoneType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from types import CoroutineType, NoneType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -27,6 +28,8 @@ from bae.run import Run
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+
+A = TypeVar("A")
 
 
 def other_start(graph: Graph[Any, Any], start: object) -> BaeError:
@@ -68,6 +71,24 @@ _BACKEND_FOR = {
     "dspy": "pass bae.lm.DSPyBackend(lm=…) around a dspy.LM, or bae.lm.OptimizedLM for predictors",
 }
 """What to do with an object of a package that a backend is for."""
+
+
+def awaitable(returned: Awaitable[A], lm: object, method: str) -> Awaitable[A]:
+    """What a method of an LM returned, to be awaited. Raises `BaeLMError` where it cannot be."""
+    given = cast(object, returned)
+    if type(given) is CoroutineType or isinstance(given, Awaitable):
+        return returned
+    of = type(lm).__name__
+    is_mock = type(getattr(lm, method, None)).__module__ == "unittest.mock"
+    raise BaeLMError(
+        f"{of}.{method} is not async: it returned a {type(returned).__name__}, which cannot be "
+        "awaited",
+        code="bae-lm-sync",
+        sent=False,
+        fix=f"use unittest.mock.AsyncMock for {method}, with what it is to return as return_value"
+        if is_mock
+        else f"make it async def: `async def {method}(self, …)` in {of}",
+    )
 
 
 def not_a_dependency(key: object) -> BaeError:

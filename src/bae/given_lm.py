@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from bae.calls import every_call
 from bae.dataflow import Dataflow
 from bae.draft import complete, validated, with_resolved
-from bae.failures import chosen_outside, filled_other, invalid, too_many
+from bae.failures import awaitable, chosen_outside, filled_other, invalid, too_many
 from bae.language_model import RoutingLM, in_scene, scene, unstorable
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
@@ -67,7 +67,8 @@ class GivenLM:
             nonlocal filled
             if not isinstance(lm, RoutingLM):
                 with in_scene(about):
-                    return await lm.choose_type([*plan.offered], dict(node))
+                    choosing = lm.choose_type([*plan.offered], dict(node))
+                    return await awaitable(choosing, lm, "choose_type")
             ahead = {each.node: recall_ahead(self._within(each), each) for each in plans}
             recalled = {cls: found for cls, found in ahead.items() if found is not None}
             fillable = [each.node for each in alike if each.node in recalled]
@@ -87,7 +88,7 @@ class GivenLM:
         async def ask(lm: LM) -> Node | None:
             if len(alike) == len(plans) and not any(looked_up(each, {}) for each in plans):
                 with in_scene(about):
-                    return await lm.decide(node)
+                    return await awaitable(lm.decide(node), lm, "decide")
             chosen = plan.offered[0]
             if len(plan.offered) > 1:  # recorded by itself: what follows may fail
                 chosen = await self._answer("choose_type", question, plan.offered, choose, about)
@@ -112,7 +113,7 @@ class GivenLM:
 
         async def ask(lm: LM) -> type[Node] | type[None]:
             with in_scene(about):
-                return await lm.choose_type(types, context)
+                return await awaitable(lm.choose_type(types, context), lm, "choose_type")
 
         return await self._answer("choose_type", question, tuple(types), ask, about)
 
@@ -160,8 +161,9 @@ class GivenLM:
         if not fields:
             with in_scene(about):
                 if method == "make":
-                    return await lm.make(cast(Node, source), target)
-                return await lm.fill(target, given, instruction, source=source)
+                    return await awaitable(lm.make(cast(Node, source), target), lm, "make")
+                filling = lm.fill(target, given, instruction, source=source)
+                return await awaitable(filling, lm, "fill")
         found = await self._resolve(plan, fields, given)
         try:
             validated(target, found)  # the model is not asked in vain
@@ -169,7 +171,8 @@ class GivenLM:
             raise invalid(plan, error) from error
         resolved = {**given, **found}
         with in_scene(about):
-            node = await lm.fill(target, resolved, instruction, source=source)
+            filling = lm.fill(target, resolved, instruction, source=source)
+            node = await awaitable(filling, lm, "fill")
         if type(node) is not target:
             raise filled_other(plan, node)
         return _whole(plan, node, {n: resolved[n] for n in plan.fields if n in resolved}, fields)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -40,7 +40,10 @@ class _Marker:
         return {name: getattr(self, name) for name in self.__match_args__}
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot be changed: make another one")
+        raise FrozenInstanceError(f"a {type(self).__name__} cannot be changed: make another one")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"a {type(self).__name__} cannot be changed: make another one")
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self._options().items())
@@ -84,6 +87,14 @@ class _Called(_Marker):
                 self.fn.close()  # or Python warns later that a coroutine was never awaited
                 called = self.fn.__name__
                 raise TypeError(f"{kind}({called}(…)): give the function itself: {kind}({called})")
+            if cast(object, self.fn) is None and kind == "Dep":
+                raise TypeError(
+                    "Dep(): give it something to call: a function, a Graph or a Node class. A node "
+                    "that the LM makes for a field, say a Summary, comes from a function that asks "
+                    "the LM, `async def make_summary(lm: LM) -> Summary: return await "
+                    'lm.fill(Summary, {}, "Summary")` with Dep(make_summary), or from a graph that '
+                    "ends at it, Dep(Graph(start=…))"
+                )
             hidden = "; a field with a default hides a function of its name, so rename one"
             raise TypeError(
                 f"{kind}({self.fn!r}): give it something to call: a function, a Graph or a Node "
@@ -155,6 +166,9 @@ class Dep(_Called):
             raise ValueError(f'Dep(scope={scope!r}): give "run" or "app"')
         if scope == "app" and not cache:
             raise ValueError('Dep(scope="app", cache=False): a value of the app is made once')
+
+    if not TYPE_CHECKING:  # type checkers refuse `Dep()`; here it is told what to write
+        __init__.__defaults__ = (None,)
 
 
 class Map(_Called):

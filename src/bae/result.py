@@ -33,16 +33,20 @@ class GraphResult(Generic[T]):
     - `.waiting`: the gates such a run waits for.
     - `.nested`: the nodes of graphs that ran inside this one, by place.
     - `.usage`: what the LM calls used; `.journal`: everything that happened; `.run_id`.
+
+    Two results are equal if `.node` and `.trace` are.
     """
 
     __slots__ = ("journal", "node", "run_id", "trace", "unfinished", "waiting")
+    __match_args__ = ("node", "trace")
+    __hash__ = None  # type: ignore[assignment]  # it can be changed, as can its nodes
 
     def __init__(
         self,
+        node: Node | None,
         trace: list[Node],
         journal: RunJournal | None = None,
         run_id: str = "",
-        node: Node | None = None,
         waiting: tuple[OpenGate, ...] = (),
     ) -> None:
         self.trace = trace
@@ -90,6 +94,11 @@ class GraphResult(Generic[T]):
     def nested(self) -> dict[str, list[Node]]:
         """The nodes of every graph that ran as a `Dep` or `Map`, by its place in the run."""
         return self.journal.nested()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GraphResult):
+            return NotImplemented
+        return self.node == other.node and self.trace == other.trace
 
     def __repr__(self) -> str:
         way = " -> ".join(type(node).__name__ for node in self.trace)

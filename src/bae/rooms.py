@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from bae.exceptions import Problem
@@ -33,6 +33,18 @@ if TYPE_CHECKING:
     from bae.testing.prompts import prompts_of as prompts_of
 
 
+_GONE: Final = {
+    "bae.dspy_backend.API_RETRY_EXCEPTIONS": (
+        "catch bae.BaeLMError, and read `retryable` of it for whether to ask again"
+    ),
+    "bae.lm.validate_plain_fields": (
+        "build the node: `target(**resolved, **answer)` validates what a model answered, and "
+        "raises pydantic's ValidationError, which a run raises as FillError"
+    ),
+}
+"""Public names of bae 3.0 that nothing has now, and what to write instead."""
+
+
 def export_lazily(
     package: str, modules: Mapping[str, str], root: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -44,6 +56,9 @@ def export_lazily(
 
     def import_name(name: str) -> Any:
         if name not in origins:
+            if (instead := _GONE.get(f"{package}.{name}")) is not None:
+                # `from … import` shows the text of an ImportError alone.
+                raise ImportError(f"{package}.{name} of bae 3.0 is gone: {instead}", name=package)
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
 

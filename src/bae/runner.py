@@ -4,6 +4,7 @@ with that."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from bae.dataflow import Dataflow
 from bae.draft import from_resolved, validated, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
+    awaitable,
     body_failed,
     chosen_outside,
     filled_other,
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Node)
 A = TypeVar("A")
+
+_log = logging.getLogger("bae")
 
 LONGEST_HOLD = 0.01
 """Seconds after which a run lets others have the event loop, in case its bodies await nothing. It
@@ -178,12 +182,12 @@ def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
     """The result of a run, or the exception that it failed with."""
     journal = run.journal
     if failure is None:
-        return GraphResult(list(run.trace), journal, run.run_id)
+        return GraphResult(None, list(run.trace), journal, run.run_id)
     if isinstance(failure, Waiting):
         node = failure.node
         if node is None and run.trace:
             node = run.trace[-1]
-        return GraphResult(list(run.trace), journal, run.run_id, node, failure.gates)
+        return GraphResult(node, list(run.trace), journal, run.run_id, failure.gates)
     if isinstance(failure, BaeError):
         failure.trace = failure.trace or list(run.trace)
         failure.journal, failure.run_id = journal, run.run_id
@@ -273,6 +277,8 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
     recorder = run.recorder
     given_up, run.given_up = run.given_up, NONE
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
+    if len(absent) < len(plan.sourced) and _log.isEnabledFor(logging.DEBUG):
+        _log_given(run, plans, plan, node)
     values: dict[str, Any] = {}
     if absent:
         left_out = recorder.fields_left_out(run, plan, absent)
@@ -291,6 +297,15 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
         return recorder.complete_node(run, node, values)
     except Exception as error:
         raise invalid(plan, error) from error
+
+
+def _log_given(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
+    """Log the fields whose source is not asked, since the caller or a body has given the value."""
+    if not run.trace or plans[type(run.trace[-1])].written:
+        for field in plan.sourced:
+            if field.name in node.__dict__:
+                place = f"{plan.name}.{field.name}"
+                _log.debug("%s: it has a value already, so its source is not asked", place)
 
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
@@ -338,7 +353,11 @@ async def _choose(
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
         chosen, seconds, used = await _answer(
-            run, lm, doing, lambda: lm.choose_type([*plan.offered], dict(node)), about
+            run,
+            lm,
+            doing,
+            lambda: awaitable(lm.choose_type([*plan.offered], dict(node)), lm, "choose_type"),
+            about,
         )
         filled = None
     else:
@@ -429,7 +448,9 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         run,
         lm,
         doing,
-        lambda: lm.fill(plan.node, resolved, plan.instruction, source=source),
+        lambda: awaitable(
+            lm.fill(plan.node, resolved, plan.instruction, source=source), lm, "fill"
+        ),
         about,
         plan.node,
     )

@@ -19,7 +19,7 @@ from bae.lm import ClaudeCLIBackend, FewShot, Usage
 from bae.lm.backend import Turn
 from bounded import BOUND
 from claude_programs import CALL, calls, children, living, open_files, printing, result, script
-from http_backends import Outfit, prompt
+from http_backends import SHIRT, Outfit, prompt
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
@@ -288,6 +288,16 @@ async def test_a_program_that_hangs_is_a_timeout(tmp_path: Path) -> None:
     error = await failure(script(tmp_path, "time.sleep(1000)"), timeout=0.1)
     assert (error.code, error.retryable) == ("bae-lm-timeout", True)
     assert "within 0.1 s" in error.message
+
+
+async def test_a_program_that_hangs_is_not_started_again(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    program = script(tmp_path, f"open({str(started)!r}, 'a').write('x'); time.sleep(1000)")
+    lm = ClaudeCLIBackend("sonnet", 1.0, executable=program)
+    with pytest.raises(BaeLMError) as caught:
+        await lm.make(Outfit(**SHIRT), Outfit)
+    assert caught.value.code == "bae-lm-timeout"
+    assert started.read_text() == "x"
 
 
 async def test_a_program_that_is_not_there_or_does_not_start_is_told(tmp_path: Path) -> None:

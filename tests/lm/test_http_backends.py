@@ -200,6 +200,15 @@ async def test_an_answer_that_stalls_is_given_up(provider: Provider, make: Make)
     await provider.disconnected()
 
 
+async def test_an_answer_that_stalls_is_not_asked_for_again(provider: Provider, make: Make) -> None:
+    provider.always(Stall())
+    async with make(provider, timeout=0.2, retries=2) as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.fill(Outfit, {"weather": MILD}, "Outfit")
+    assert raised.value.code == "bae-lm-timeout"
+    assert len(provider.requests) == 1
+
+
 async def test_nobody_listening_is_told_as_such(make: Make) -> None:
     async with Provider() as provider:
         backend = make(provider)

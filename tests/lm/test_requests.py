@@ -14,7 +14,7 @@ import pytest
 from asked_nodes import GOOD, Ask, Found, Left, attempts_of, failure, priced
 from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Usage
 from bae.journal import AnswerJudged, FillEnded, FillStarted, LMUsed, TextArrived
-from bae.lm import Answer, Backend, Policy, Prompt, metered, tell
+from bae.lm import Answer, Backend, Policy, Prompt, Retry, Timeout, metered, tell
 from bounded import BOUND, run
 from end_node import EndNode
 from toy_backend import ToyBackend, route
@@ -43,6 +43,30 @@ async def test_a_request_that_fails_for_good_is_not_sent_again():
     assert lm.calls == 1
     assert error.journal is not None
     assert error.journal.usage().calls == 1
+
+
+LATE = [failure(code="bae-lm-timeout", retryable=True), TimeoutError("late")]
+
+
+@pytest.mark.parametrize("error", LATE, ids=repr)
+@pytest.mark.parametrize("around", [None, lambda lm: Timeout(lm, BOUND)], ids=["alone", "policy"])
+async def test_a_request_that_took_all_its_time_is_sent_again_by_retry_alone(
+    error: Exception, around: Any
+):
+    lm = ToyBackend(lambda prompt: error)
+    with pytest.raises(BaeLMError):
+        await run(Ask(), around(lm) if around else lm)
+    assert lm.calls == 1
+
+    again = ToyBackend(error, GOOD)
+    result = await run(Ask(), Retry(around(again) if around else again, first=0.0))
+    assert (result.trace[-1], again.calls) == (Found(**GOOD), 2)
+
+
+@pytest.mark.parametrize("known", [{"sent": False}, {"status": 504}], ids=repr)
+async def test_a_late_connection_or_a_late_server_is_asked_again(known: dict[str, Any]):
+    lm = ToyBackend(failure(code="bae-lm-timeout", retryable=True, **known), GOOD)
+    assert (await run(Ask(), lm)).trace[-1] == Found(**GOOD)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -156,8 +156,11 @@ def _load(name: str) -> Any:
 
 
 def _name_values(command: TyperCommand | TyperGroup) -> None:
-    """Have the help of a command call values `TEXT` and `N`, where Typer has `<str>`."""
+    """Have the help of a command call values `TEXT` and `N`, where Typer has `<str>`; and have it
+    take `--backend` for `-b`, as bae 3.0 did, which the help does not show."""
     for param in command.params:
+        if "-b" in param.opts:
+            param.add_to_parser = partial(_add_with_backend, param, param.add_to_parser)  # type: ignore[method-assign]
         if param.param_type_name == "argument":
             param.display_type_rich = _no_type  # type: ignore[attr-defined]
         elif param.metavar is None and not param.is_flag:  # type: ignore[attr-defined]
@@ -165,6 +168,11 @@ def _name_values(command: TyperCommand | TyperGroup) -> None:
             param.metavar = _NAMES.get(shown, shown)
     for each in getattr(command, "commands", {}).values():
         _name_values(each)
+
+
+def _add_with_backend(option: Any, add: Callable[..., None], parser: Any, ctx: Any) -> None:
+    add(parser, ctx)
+    parser.add_option(option, ["--backend"], option.name)
 
 
 _NAMES: Final = {"str": "TEXT", "int": "N", "int range": "N", "float": "X", "float range": "X"}

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from bae.evals.metrics import Score
 from bae.exceptions import BaeError, BaeLMError, FillError
-from bae.failures import not_an_lm
+from bae.failures import awaitable, not_an_lm
 from bae.language_model import is_lm
 from bae.lm.prompts import asked_fields, seen_of
 from bae.lm.registry import cached_lm, name_error
@@ -133,7 +133,8 @@ class Judge:
         )
         lm = self._asked
         try:
-            verdict = await lm.fill(Verdict, {}, INSTRUCTION, source=judged)
+            filling = lm.fill(Verdict, {}, INSTRUCTION, source=judged)
+            verdict = await awaitable(filling, lm, "fill")
         except FillError as error:
             if self._note is None:
                 fix = "give the judge an LM that can give structured answers, or a shorter rubric"

@@ -221,7 +221,7 @@ async def result_of(
     waiting = gates if status == "waiting" else ()
     node = trace[-1] if waiting and trace else None
     journal = RunJournal([*records], trace)
-    result: GraphResult[T] = GraphResult(list(trace), journal, stored.info.run_id, node, waiting)
+    result: GraphResult[T] = GraphResult(node, list(trace), journal, stored.info.run_id, waiting)
     if not waiting and status != "ended":
         answered = status == "waiting"
         result.unfinished = "its gates are answered" if answered else describe_status(stored.info)

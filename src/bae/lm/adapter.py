@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic_core import from_json
 
-from bae.failures import filled_other, not_an_lm, undeclared
+from bae.failures import awaitable, filled_other, not_an_lm, undeclared
 from bae.language_model import is_lm
 from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice, read_fill
 from bae.lm.backend import Backend, ask_to_fill, asks_again
@@ -64,7 +64,8 @@ class LMAdapter(Backend):
             context = question.context
             if context is None:
                 context = {} if question.source is None else dict(question.source)
-            chosen = await self.lm.choose_type([*question.types], context)
+            choosing = self.lm.choose_type([*question.types], context)
+            chosen = await awaitable(choosing, self.lm, "choose_type")
             # Without a name it was not offered, which is reported where the answer is judged.
             value, text = {"choice": _name_of(question, chosen) or repr(chosen)}, ""
         else:
@@ -108,11 +109,13 @@ class LMAdapter(Backend):
     async def _build(self, question: Question, target: type[Node]) -> Node:
         source = question.source
         if question.method == "make":
-            node = await self.lm.make(cast("Node", source), target)
+            making = self.lm.make(cast("Node", source), target)
+            node = await awaitable(making, self.lm, "make")
             is_right = isinstance(cast(object, node), target)
         else:
             resolved, instruction = question.resolved, question.instruction
-            node = await self.lm.fill(target, resolved, instruction, source=source)
+            filling = self.lm.fill(target, resolved, instruction, source=source)
+            node = await awaitable(filling, self.lm, "fill")
             is_right = type(node) is target
         if not is_right:
             raise filled_other(plan_of(target), node)
@@ -120,7 +123,7 @@ class LMAdapter(Backend):
 
     async def _decide(self, question: Question) -> tuple[Any, str]:
         source = cast("Node", question.source)
-        node: object = await self.lm.decide(source)
+        node: object = await awaitable(self.lm.decide(source), self.lm, "decide")
         name = _name_of(question, type(node))
         if isinstance(node, Node):
             text = _json_of(node) if name is not None else ""

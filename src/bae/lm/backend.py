@@ -10,6 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from bae.draft import from_resolved, with_resolved
+from bae.failures import awaitable
 from bae.language_model import RoutingLM
 from bae.lm.answers import (
     Wrong,
@@ -57,8 +58,8 @@ class Backend(RoutingLM):
     """How many more times a wrong answer is asked for again, with its errors."""
 
     retries: int = 2
-    """How many more times a failed request is sent, where that can help. `bae.lm.Retry` around the
-    backend has more options."""
+    """How many more times a failed request is sent, where that can help; one that took all its time
+    is not. `bae.lm.Retry` around the backend sends that again too, and has more options."""
 
     first_wait: float = 0.5
     """Seconds until a failed request is first sent again; later waits are longer."""
@@ -166,7 +167,8 @@ class Backend(RoutingLM):
 
     async def make(self, node: Node, target: type[N]) -> N:
         """Build a `target` from what `node` holds."""
-        return await self.fill(target, {}, plan_of(target).instruction, node)
+        filling = self.fill(target, {}, plan_of(target).instruction, node)
+        return await awaitable(filling, self, "fill")
 
     async def decide(self, node: Node) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
@@ -174,7 +176,7 @@ class Backend(RoutingLM):
         chosen, filled = await self.route(node, plan.offered, plan.successors)
         if chosen is NoneType or filled is not None:
             return filled
-        return await self.make(node, chosen)
+        return await awaitable(self.make(node, chosen), self, "make")
 
     async def route(
         self,
@@ -189,7 +191,8 @@ class Backend(RoutingLM):
         filled."""
         cls = type(self)
         if cls.choose_type is not Backend.choose_type:  # it has its own way to choose
-            return await self.choose_type(types, dict(node)), None
+            choosing = self.choose_type(types, dict(node))
+            return await awaitable(choosing, self, "choose_type"), None
         if cls.fill is not Backend.fill:
             fillable = ()
         return await ask_to_choose(self, types, node, fillable=fillable, resolved=resolved)

@@ -44,8 +44,8 @@ class ClaudeCLIBackend(Backend):
     def __init__(
         self,
         model: str = "sonnet",
-        *,
         timeout: float = 300.0,
+        *,
         executable: str | os.PathLike[str] = "claude",
         env: Mapping[str, str] | None = None,
         max_output: int = 16_000_000,

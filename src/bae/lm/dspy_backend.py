@@ -64,8 +64,11 @@ class DSPyBackend(Backend):
                 "set them on the LM that you give"
             )
         if lm is not None and not isinstance(lm, dspy.BaseLM):
+            # bae 3.0 had max_retries in its place.
+            retried = f"; for retries write max_retries={lm}" if isinstance(lm, int) else ""
             raise TypeError(
                 f"{type(self).__name__}(lm={lm!r}): give a dspy.LM, the name of a model, or None"
+                f"{retried}"
             )
         used = dspy.settings.lm if lm is None else lm
         if retries is None:

@@ -201,7 +201,8 @@ def timeout_error(
         retryable=True,
         sent=_connected(cause),
         cause=cause,
-        fix="give it longer with timeout=…, or ask for less at once",
+        fix="give it longer with timeout=…, or ask for less at once; bae.lm.Retry(…) asks again "
+        "by itself",
     )
 
 

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from bae.exceptions import BaeLMError, BudgetError, describe
+from bae.failures import awaitable
 from bae.lm.http import mask, mask_error, mask_parts
 from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, scope_in_force
 from bae.usage import Restart, Usage, metered, read_name, report, sound, tell
@@ -192,12 +193,12 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     reported here, that of a failed request where it was sent."""
 
     def request() -> Awaitable[Answer]:
-        return backend.request(prompt)
+        return awaitable(backend.request(prompt), backend, "request")
 
-    if scope_in_force.get() is None:
-        answer = await retrying(request, backend.retries, backend.first_wait)
-    else:
-        answer = await in_time(lambda: retrying(request, backend.retries, backend.first_wait))
+    def send_again() -> Awaitable[Answer]:
+        return retrying(request, backend.retries, backend.first_wait, is_worth=_is_resent)
+
+    answer = await (send_again() if scope_in_force.get() is None else in_time(send_again))
     if not answer.usage.attempts:  # no request was sent for it
         answer = replace(answer, usage=replace(answer.usage, attempts=1))
     report(answer.usage)
@@ -224,9 +225,12 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     try:
         if asks_others:
             with metered(alone=True) as reported:
-                answer = checked(backend, await backend.answer(prompt))
+                answer = checked(
+                    backend, await awaitable(backend.answer(prompt), backend, "answer")
+                )
         else:
-            answer = masked(checked(backend, await backend.answer(prompt)), (*backend.secrets,))
+            said = await awaitable(backend.answer(prompt), backend, "answer")
+            answer = masked(checked(backend, said), (*backend.secrets,))
     except BaseException as error:
         mask_error(error, backend.secrets)
         used = Usage.total(reported) if reported else _used_by_failure(backend, error)
@@ -313,6 +317,23 @@ async def in_time(ask: Callable[[], Awaitable[T]]) -> T:
         raise short.spent("seconds", cause=error) from error
 
 
+def worth_retrying(error: BaseException) -> bool:
+    """Whether sending the same request again may help."""
+    if isinstance(error, BaeLMError):
+        return error.retryable
+    return isinstance(error, ConnectionError | TimeoutError)
+
+
+def _is_resent(error: BaseException) -> bool:
+    """Whether a backend sends a request again by itself. A request that took all the time it was
+    given is left to `bae.lm.Retry`: another one would most likely take as long."""
+    if isinstance(error, BaeLMError):
+        is_late = error.code == "bae-lm-timeout" and error.status is None and error.sent
+    else:
+        is_late = isinstance(error, TimeoutError)
+    return worth_retrying(error) and not is_late
+
+
 async def retrying(
     ask: Callable[[], Awaitable[T]],
     retries: int,
@@ -322,8 +343,10 @@ async def retrying(
     factor: float = 2.0,
     jitter: float = 0.5,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    is_worth: Callable[[BaseException], bool],
 ) -> T:
-    """Call `ask` until it succeeds, at most `retries` times more than once.
+    """Call `ask` until it succeeds, at most `retries` times more than once, and after errors
+    alone that `is_worth` holds for.
 
     The waits are `first`, then `factor` times longer each, up to `longest`, and each is shortened
     at random by up to the share `jitter`, so that many callers that failed together do not return
@@ -338,7 +361,7 @@ async def retrying(
         try:
             return await ask()
         except Exception as error:
-            again = worth_retrying(error)
+            again = is_worth(error)
             wanted = getattr(error, "retry_after", None) or 0.0
             if again and tries <= retries and wanted <= longest:
                 spread = delay * jitter * random.random()
@@ -361,13 +384,6 @@ async def retrying(
         waited += pause
         await sleep(pause)
     raise AssertionError  # the last failure is raised
-
-
-def worth_retrying(error: BaseException) -> bool:
-    """Whether sending the same request again may help."""
-    if isinstance(error, BaeLMError):
-        return error.retryable
-    return isinstance(error, ConnectionError | TimeoutError)
 
 
 def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:

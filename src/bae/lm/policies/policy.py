@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from bae.failures import awaitable
 from bae.lm.adapter import LMAdapter, decide_with, make_with
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.policies.budget import Budget, scope_in_force
-from bae.lm.requests import checked, in_time, retrying
+from bae.lm.requests import checked, in_time, retrying, worth_retrying
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -54,11 +55,11 @@ class Policy(Backend):
 
     async def ask(self, prompt: Prompt) -> Answer:
         """Ask the LM inside, once. A request to a model is charged to the budgets around it."""
-        return await self.inner.request(prompt)
+        return await awaitable(self.inner.request(prompt), self.inner, "request")
 
     async def request(self, prompt: Prompt) -> Answer:
         """Answer once. Nothing is charged here, but where the LM inside sends a request."""
-        return checked(self, await self.answer(prompt))
+        return checked(self, await awaitable(self.answer(prompt), self, "answer"))
 
     async def make(self, node: Node, target: type[N]) -> N:
         """Build a `target` from what `node` holds."""
@@ -157,7 +158,11 @@ class Retry(Policy):
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the LM inside until it answers."""
         return await retrying(
-            lambda: self.ask(prompt), self.times, sleep=self._sleep, **self._waits
+            lambda: self.ask(prompt),
+            self.times,
+            sleep=self._sleep,
+            is_worth=worth_retrying,
+            **self._waits,
         )
 
 
