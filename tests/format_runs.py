@@ -4,21 +4,28 @@ them with the code of today into `tests/journal/formats`, into the folder of tod
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from types import UnionType
+from typing import Annotated, Any, ForwardRef, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
 from bae import LM, BaeError, BaeLMError, Dep, Gate, Graph, Map, Node, Recall
-from bae.journal import Journal, SQLiteJournal
+from bae.journal import Journal, Line, ParkedGate, RunInfo, SQLiteJournal, StoredRun, shape
+from bae.journal.export import write_run
+from bae.journal.lines import DATA, AskerData, ErrorData, StoredNode
 from bae.journal.sqlite import lease
+from bae.journal.store import FORMAT
 from bae.lm import Retry
+from bae.records import Origin
 from bae.testing import ScriptedLM
+from bae.usage import Usage
 from toy_backend import ToyBackend, route
 
 FORMATS = Path(__file__).parent / "journal" / "formats"
@@ -121,10 +128,43 @@ ORDERS = Graph(start=Order)
 LOGINS = Graph(start=Login, end=Login)
 START = Order(text="two lamps")
 TOKEN = SecretStr("swordfish")
+LOGIN = Login.model_construct(user="ann", token=TOKEN)
 FILLED = {"lamps": 2, "items": ["lamp", "bulb"]}
 WORDS = [{"words": ["careful"]}, {"words": ["fragile", "up"]}]
 ENDED = ["finished", "resumed", "refused", "secret"]
 UNFINISHED = ["failed", "parked", "answered", "interrupted", "forked"]
+
+
+def fields(journal_file: Path) -> str:
+    """All that is stored, one field a line: the data of lines by kind and the parts of it, the
+    header and the lines of an export, the tables of a journal."""
+    parts = (StoredNode, AskerData, ErrorData, Usage, Origin, ParkedGate)
+    forms: dict[str, Any] = {part.__name__: part.__annotations__ for part in parts} | {**DATA}
+    listed = [f"{form}.{name}: {_shown(t)}" for form in forms for name, t in forms[form].items()]
+    info = RunInfo("run", "graph", "ended", 0.0, 0.0, "hash")
+    written = write_run(StoredRun(info, "", (Line(0, "kind", 0.0, "", 0, "{}"),), {}))
+    listed.append(f"shape: notation {shape.FORMAT}")
+    listed += [f"export: {', '.join(json.loads(each))}" for each in written]
+    with closing(sqlite3.connect(journal_file)) as db:
+        tables = db.execute("select sql from sqlite_master where sql is not null order by name")
+        listed += [" ".join(sql.split()) for (sql,) in tables]
+    return "\n".join([*listed, ""])
+
+
+def _shown(kind: Any) -> str:
+    """A type as text, the same on every Python; with its default where it may be left out."""
+    if isinstance(kind, tuple):
+        return f"{_shown(kind[0])} = {kind[1]!r}"
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _shown(args[0])
+    if isinstance(kind, ForwardRef):
+        return kind.__forward_arg__
+    if not args:
+        return kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
+    if origin in (Union, UnionType):
+        return " | ".join(map(_shown, args))
+    return f"{getattr(origin, '__name__', origin)}[{', '.join(map(_shown, args))}]"
 
 
 def lm() -> ScriptedLM:
@@ -163,8 +203,7 @@ async def write_runs(journal: Journal) -> None:
         {"reason": "no lamps"},
     )
     await ORDERS.arun(START, Retry(model, first=0), journal=journal, run_id="refused")
-    login = Login.model_construct(user="ann", token=TOKEN)
-    await LOGINS.arun(login, journal=journal, run_id="secret")
+    await LOGINS.arun(LOGIN, journal=journal, run_id="secret")
 
 
 async def _write(path: Path) -> None:
@@ -184,7 +223,7 @@ def main() -> None:
     """Write the runs of today's format, and have one of them killed."""
     if os.environ.get(DYING):
         asyncio.run(_write(Path(sys.argv[1])))
-    folder = FORMATS / "1"
+    folder = FORMATS / str(FORMAT)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "journal.sqlite"
     path.unlink(missing_ok=True)
@@ -199,6 +238,7 @@ def main() -> None:
         db.commit()
         db.execute("vacuum")
         db.execute("pragma journal_mode = wal")
+    (folder / "fields.txt").write_text(fields(path))
     os.chmod(path, 0o644)
     os.chmod(folder / "export.jsonl", 0o644)
 
