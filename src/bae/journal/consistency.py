@@ -6,14 +6,17 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
+from pydantic import ValidationError
+from pydantic_core import to_json
+
 from bae import records
-from bae.exceptions import JournalError
+from bae.exceptions import JournalError, faults
 from bae.journal.decoder import LineReader, StoredHistory
-from bae.journal.lines import damaged
+from bae.journal.lines import StoredNode, damaged
 from bae.journal.shape import ShapeView
 from bae.journal.store import LATEST, Line, StoredRun
 from bae.place import Place
-from bae.records import Record
+from bae.records import Record, Unstored
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -23,6 +26,14 @@ if TYPE_CHECKING:
 AHEAD: Final = 2
 """How far a line may be ahead of the newest complete node: the next one is being filled, and the
 dependencies of the one after it have started."""
+NODES: Final = (
+    records.RunStarted,
+    records.StepStarted,
+    records.Returned,
+    records.RunForked,
+    records.FillEnded,
+)
+"""The lines that store a node."""
 
 
 class RunCheck:
@@ -151,7 +162,40 @@ class RunCheck:
                 return f"its graph has no node {cls.__name__}"
         field: str = getattr(record, "field", "")
         place = Place(path, node=getattr(record, "node_type", object).__name__, field=field)
-        return f"there is no field {place}" if field and shape.field_at(place) is None else ""
+        if field and shape.field_at(place) is None:
+            return f"there is no field {place}"
+        if isinstance(record, records.SourceEnded | records.ItemEnded):
+            return self._value_fault(record, place)
+        return self._node_fault(record)
+
+    def _value_fault(self, record: records.SourceEnded | records.ItemEnded, place: Place) -> str:
+        """Whether a graph has ended with something that is no node of it."""
+        call = self._history.shape.call_at(
+            place._replace(parameter=getattr(record, "parameter", ""))
+        )
+        classes = None if call is None else self._history.shape.classes_behind(call)
+        has_value = getattr(record, "error", None) is None and not getattr(record, "called_at", "")
+        value = record.value
+        if classes is None or not has_value or isinstance(value, Unstored | list):
+            return ""
+        try:
+            node = StoredNode.model_validate_json(to_json(value), strict=True)
+        except ValidationError as error:
+            return f"the graph for {place} ends with a node, and this is none: {faults(error)[0]}"
+        return "" if node.type in classes else f"the graph for {place} has no node {node.type}"
+
+    def _node_fault(self, record: Record) -> str:
+        """Which field a node must have and lacks."""
+        node = getattr(record, "node", None) if isinstance(record, NODES) else None
+        is_inner_start = isinstance(record, records.RunStarted) and record.path  # given again
+        if not isinstance(node, StoredNode) or is_inner_start:
+            return ""
+        cls = self._history.shape.class_at(record.path, node.type) or {"fields": {}}
+        for name, field in cls["fields"].items():
+            is_needed = field["kind"] == "plain" and field["required"]
+            if is_needed and name not in node.fields and name not in node.withheld:
+                return f"the node {node.type} lacks {name}"
+        return ""
 
     def _step_fault(self, record: Record) -> str:
         """Why there cannot be a line about this step."""
@@ -187,12 +231,10 @@ class RunCheck:
 def _classes(record: Record) -> list[type[Node]]:
     """The classes that the graph of a record must have."""
     match record:
-        case records.RunStarted() | records.StepStarted() | records.Returned():
+        case _ if isinstance(record, NODES):
             return [] if cast("Node | None", record.node) is None else [type(record.node)]
         case records.ChoiceMade(chosen=chosen):
             return [] if chosen is type(None) else [chosen]
-        case records.RunForked() | records.FillEnded():
-            return [type(record.node)]
         case records.FillStarted(target=target):
             return [target]
         case records.GateOpened(gate=gate):

@@ -145,6 +145,11 @@ class ShapeView:
         """The number of the call behind a field, or behind a parameter further down."""
         return self._use(place).get("call")
 
+    def classes_behind(self, call: int) -> Json | None:
+        """The classes of the graph that runs for a call; None for a function."""
+        graph: int | None = self.calls[call].get("graph")
+        return None if graph is None else self.graphs[graph]["classes"]
+
     def is_shared(self, place: Place) -> bool:
         """Whether the value is made once for the whole run, for all fields that need it."""
         use = self._use(place)
