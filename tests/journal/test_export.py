@@ -1,5 +1,5 @@
 """Runs as JSON lines: what is exported is loaded as it was, between all stores; what is damaged is
-refused with the file and the line, and nothing of that run is stored."""
+refused with the file and the line, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 
 from bae.exceptions import JournalError
 from bae.journal import Journal, Line, MemoryJournal, ParkedGate, RunInfo, SQLiteJournal, StoredRun
-from bae.journal.export import VERSION, RecordedRuns, read_runs
-from bae.journal.store import LINE_VERSION
+from bae.journal.export import RecordedRuns, read_runs
+from bae.journal.store import FORMAT
 from journal_parts import refused
 
 pytestmark = pytest.mark.once
@@ -30,21 +30,31 @@ async def opened(kind: str, folder: Path, name: str = "runs.db") -> AsyncIterato
         yield journal
 
 
-def lines_of(run_id: str, count: int = 4) -> list[Line]:
-    data = {"run_id": run_id, "graph": "G", "node": {"type": "A", "fields": {"text": "é \u2028"}}}
-    first = Line(0, "RunStarted", 1000.0, "", 0, json.dumps(data, ensure_ascii=False))
-    rest = [
-        Line(n, "StepStarted", 1000.5 + n, "0:A.x" if n % 2 else "", n, json.dumps({"at": n}))
-        for n in range(1, count)
+def lines_of(run_id: str, status: Any = "ended", graph: str = "G") -> list[Line]:
+    """Four lines: the run comes to a gate, and ends, waits, or is in the middle of something."""
+    node = {"type": "A", "fields": {"text": "é \u2028"}}
+    gate = {"gate": "1:A.x", "node": "A", "field": "x", "question": "why?"}
+    waits_for = ["1:A.x"] if status == "waiting" else []
+    last: tuple[str, Any] = ("RunEnded", {"outcome": status, "gates": waits_for})
+    if status == "running":
+        last = ("FillStarted", {"target": "A"})
+    written: list[tuple[str, int, Any]] = [
+        ("RunStarted", 0, {"run_id": run_id, "graph": graph, "max_iters": 10, "node": node}),
+        ("StepStarted", 0, {}),
+        ("GateOpened", 1, gate),
+        (last[0], 1, last[1]),
     ]
-    return [first, *rest]
+    return [
+        Line(n, kind, 1000.5 + n, "", step, json.dumps(data, ensure_ascii=False))
+        for n, (kind, step, data) in enumerate(written)
+    ]
 
 
 async def put(journal: Journal, run_id: str, status: Any = "ended", graph: str = "G") -> None:
-    lines = lines_of(run_id)
+    lines = lines_of(run_id, status, graph)
     claim = await journal.create(run_id, graph, '{"format":1,"graphs":[]}', "hash", lines[:1])
     await journal.append(claim, lines[1:3])
-    gates = [ParkedGate("2:A.x", "A.x", "why?", 2000.0)] if status == "waiting" else []
+    gates = [ParkedGate("1:A.x", "A.x", "why?", 2000.0)] if status == "waiting" else []
     error = "ValueError: no" if status == "failed" else ""
     await journal.release(claim, status, lines[3:], gates, error)
 
@@ -77,7 +87,7 @@ async def test_what_is_exported_from_one_store_is_loaded_into_another_as_it_was(
     async with opened(first, tmp_path) as journal:
         for status in statuses:
             await put(journal, f"run-{status}", status)
-        await journal.answer("run-waiting", "2:A.x", '{"said":"because"}')
+        await journal.answer("run-waiting", "1:A.x", '{"said":"because"}')
         assert await journal.export(path) == 5
         stored = {s: await journal.read(f"run-{s}") for s in statuses}
     async with opened(second, tmp_path, "other.db") as journal:
@@ -95,7 +105,7 @@ async def test_a_run_that_goes_on_elsewhere_is_cancelled_where_it_is_loaded(tmp_
     async with MemoryJournal() as journal:
         for status in ("running", "waiting", "failed"):
             await put(journal, status, status)
-        await journal.answer("waiting", "2:A.x", "1")
+        await journal.answer("waiting", "1:A.x", "1")
         assert await journal.export(path) == 3
     async with SQLiteJournal(tmp_path / "other.db") as journal:
         await journal.load(path)
@@ -104,7 +114,7 @@ async def test_a_run_that_goes_on_elsewhere_is_cancelled_where_it_is_loaded(tmp_
         for run_id, how in (("running", "in progress"), ("waiting", "waiting")):
             assert (infos[run_id].status, infos[run_id].waiting) == ("cancelled", ())
             assert f"it was {how} where it was exported" in infos[run_id].error
-        assert (await journal.read("waiting")).answers == {"2:A.x": "1"}
+        assert (await journal.read("waiting")).answers == {"1:A.x": "1"}
         assert await journal.runs(status="interrupted") == []
         await journal.claim("running")  # whoever means to can go on with it
         with pytest.raises(ValueError, match='give "cancel" or "keep"'):
@@ -206,8 +216,8 @@ def without_data(line: str) -> str:
         (10, lambda line: "", "bae-journal-damaged", "ends after 3 of"),
         (8, lambda line: "", "bae-journal-damaged", "and 1 is next"),
         (6, lambda line: "", "bae-journal-damaged", "not the header of a run"),
-        (6, newer, "bae-journal-version", f"version {VERSION + 1}"),
-        (8, newer, "bae-journal-version", f"has version {LINE_VERSION + 1}"),
+        (6, newer, "bae-journal-version", f"version {FORMAT + 1}"),
+        (8, newer, "bae-journal-version", f"has version {FORMAT + 1}"),
         (8, without_data, "bae-journal-damaged", "data: Field required"),
         (6, lambda line: other(line, run_id="first"), "bae-run-exists", "a second time"),
     ],
@@ -224,9 +234,7 @@ async def test_what_is_damaged_is_said_with_the_file_and_the_line_and_nothing_of
         last = number if lines[-1] else number - 1
         assert f"broken.jsonl, line {last}: " in raised.value.message
         assert said in raised.value.message
-        # The run before it is loaded, and the error says so; of this one nothing is.
-        assert raised.value.__notes__ == ["loaded before that: first"]
-        assert [info.run_id for info in await journal.runs()] == ["first"]
+        assert await journal.runs() == []
 
 
 async def test_a_file_that_is_something_else_is_refused(tmp_path):
@@ -263,8 +271,9 @@ async def test_a_run_that_is_there_already_is_not_overwritten(tmp_path):
     path.write_text("".join(await exported("a", "b")), encoding="utf-8")
     async with MemoryJournal() as journal:
         await put(journal, "b", "failed")
-        with refused("bae-run-exists"):
+        with refused("bae-run-exists") as raised:
             await journal.load(path)
+        assert raised.value.__notes__ == ["loaded before that: a"]
         assert (await journal.read("b")).info.status == "failed"
         assert (await journal.read("a")).info.status == "ended"
         assert await journal.load(path, existing="keep") == []

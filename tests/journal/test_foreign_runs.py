@@ -35,11 +35,15 @@ BAD = ["", " ", "last", "a\nb", "a\x1b[31m", "\u202ea", "a\x00", '"""\n', "half 
 
 async def stored(**changed: Any) -> StoredRun:
     """A run that somebody has changed."""
-    journal = MemoryJournal()
-    await GRAPH.arun(Start(text="a"), journal=journal, run_id="good")
-    run = await journal.read("good")
+    run = await honest("good")
     shape = changed.pop("text", run.shape)
     return replace(run, info=replace(run.info, **changed), shape=shape)
+
+
+async def honest(run_id: str, graph: Graph[Any, Any] = GRAPH) -> StoredRun:
+    journal = MemoryJournal()
+    await graph.arun(Start(text="a"), journal=journal, run_id=run_id)
+    return await journal.read(run_id)
 
 
 def as_file(run: StoredRun) -> io.BytesIO:
@@ -123,5 +127,5 @@ async def test_an_honest_run_enters_with_its_shape(way, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with SQLiteJournal("runs.db") as journal:
         await FOREIGN[way](journal, await stored())
-        await FOREIGN[way](journal, await stored(run_id="größe 7", graph="Neu"))
+        await FOREIGN[way](journal, await honest("größe 7", Graph(start=Start, name="Neu")))
         assert await check(GRAPH, journal) == []

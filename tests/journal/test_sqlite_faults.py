@@ -18,6 +18,7 @@ import pytest
 
 from bae import JournalError
 from bae.journal import SQLiteJournal
+from bae.journal.store import FORMAT
 from journal_parts import begun, ended, execute, ids, line, lines, numbers, program, refused
 
 pytestmark = pytest.mark.once
@@ -262,7 +263,7 @@ async def test_a_file_that_is_no_journal_of_this_format_is_refused_and_left_alon
 
 async def test_a_line_that_a_newer_bae_has_written_is_refused(path):
     await filled(path, 2, 3)
-    assert execute(path, "select distinct version from lines") == [(1,)]
+    assert execute(path, "select distinct version from lines") == [(FORMAT,)]
     execute(path, "update lines set version = 99 where id = (1 << 32) + 2")
     async with SQLiteJournal(path) as journal:
         with refused("bae-journal-version") as error:

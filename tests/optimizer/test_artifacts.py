@@ -327,6 +327,7 @@ def add(**answer: Any) -> Callable[[dict[str, Any]], None]:
             "fill.examples.0.more: Unexpected keyword argument",
         ),
         (lambda d: d.update(format="bae-artifact-9"), "format: Input should be 'bae-artifact-1'"),
+        (lambda d: d.pop("format"), "it has no format"),
         (lambda d: d["fill"].update(instruction=7), "fill.instruction: Input should be a valid"),
         (lambda d: d.update(node="AskBack"), "node: it is for AskBack, and not for Outfit"),
         (add(top="x"), "fill.examples[1].answer.top: String should have at least 2 characters"),
@@ -338,7 +339,7 @@ def add(**answer: Any) -> Callable[[dict[str, Any]], None]:
             "fill.examples[0].known.Waking.old: Waking has no such field that a model sees",
         ),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_changed_file_is_refused_with_the_place(tmp_path: Path, change: Any, said: str):
     file = written(tmp_path, change)

@@ -271,8 +271,9 @@ def load_runs(
 ) -> None:
     """Load runs from a JSON Lines file into a journal.
 
-    The journal is created if needed. A run is loaded whole or not at all. An unfinished run is
-    cancelled here, so that it is not continued by accident; `bae runs resume` continues it.
+    The journal is created if needed. The whole file is checked before anything is loaded. An
+    unfinished run is cancelled here, so that it is not continued by accident; `bae runs resume`
+    continues it.
     """
     if source != "-" and not Path(source).is_file():
         raise refused(f"there is no file {source}", fix="give what `bae runs export` has written")

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import os
 from codecs import BOM_UTF8
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from dataclasses import replace as with_other
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any, Final, Literal, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
 from bae.exceptions import JournalError, describe, faults
+from bae.journal.consistency import RunCheck
 from bae.journal.store import (
-    LINE_VERSION,
+    FORMAT,
+    READS,
     Claim,
     Journal,
     Line,
@@ -39,9 +43,6 @@ PathOrFile = StrPath | IO[str] | IO[bytes]
 Existing = Literal["refuse", "keep", "replace"]
 Unfinished = Literal["cancel", "keep"]
 M = TypeVar("M", bound=BaseModel)
-
-VERSION: Final = 1
-"""The version of the header that this bae writes, and the newest one that it reads."""
 
 
 async def export(
@@ -82,12 +83,17 @@ async def load(
     if unfinished not in ("cancel", "keep"):
         raise ValueError(f'load(unfinished={unfinished!r}): give "cancel" or "keep"')
     if hasattr(source, "read"):
+        file = cast(IO[Any], source)
         name = getattr(source, "name", None)
-        runs = read_runs(cast(IO[Any], source), name if isinstance(name, str) else "the file")
-        return await _load_runs(journal, runs, existing, unfinished)
+        name = name if isinstance(name, str) else "the file"
+        if file.seekable():
+            return await _load_runs(journal, file, name, existing, unfinished)
+        with TemporaryFile() as copy:  # it is read twice
+            await in_thread_to_the_end(_copy_lines, file, copy)
+            return await _load_runs(journal, copy, name, existing, unfinished)
     path = Path(cast(StrPath, source))
     with opened(path) as file:
-        return await _load_runs(journal, read_runs(file, str(path)), existing, unfinished)
+        return await _load_runs(journal, file, str(path), existing, unfinished)
 
 
 def write_run(run: StoredRun) -> Iterator[bytes]:
@@ -100,7 +106,7 @@ def write_run(run: StoredRun) -> Iterator[bytes]:
     try:
         header = {
             "bae": "run",
-            "version": VERSION,
+            "version": FORMAT,
             **listed,
             "answers": {gate: from_json(answer) for gate, answer in run.answers.items()},
             "shape_hash": info.shape,
@@ -122,8 +128,8 @@ def write_run(run: StoredRun) -> Iterator[bytes]:
 
 
 def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[StoredRun]:
-    """The runs of a file, one at a time, each checked from its first line to its last. `name` is
-    that of the file, for errors."""
+    """The runs of a file, one at a time, each checked from its first line to its last: what is
+    returned can be read. `name` is that of the file, for errors."""
     rows = _rows(lines, name)
     seen: set[str] = set()
     for where, row in rows:
@@ -133,6 +139,10 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
             what = f"the run {run_id} is in the file a second time"
             raise _damaged(where, what, run_id, code="bae-run-exists")
         seen.add(run_id)
+        stored = header.stored()
+        with _located(head):
+            check_run(stored)
+            check = RunCheck(stored)
         read: list[Line] = []
         for n in range(header.lines):
             where, row = next(rows, (where, b""))
@@ -143,14 +153,16 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
             if entry.n != n:
                 what = f"the record has number {entry.n}, and {n} is next in the run {run_id}"
                 raise _damaged(where, what, run_id)
-            read.append(entry.line())
-        run = header.stored(read)
-        try:
-            check_run(run)
-        except JournalError as error:
-            error.message = f"{head}: {error.message}"
-            raise
-        yield run
+            if entry.version > header.version:
+                what = f"the record has version {entry.version}, and its run {header.version}"
+                raise _damaged(where, what, run_id)
+            line = entry.line()
+            with _located(where, run_id):
+                check.add(line)
+            read.append(line)
+        if fault := check.finish():
+            raise _damaged(head, f"the run {run_id} cannot be as it is here: {fault}", run_id)
+        yield with_other(stored, lines=tuple(read))
 
 
 class RecordedRuns(Journal):
@@ -250,7 +262,7 @@ class _Header(BaseModel):
     model_config = ConfigDict(strict=True)
 
     bae: Literal["run"]
-    version: int = Field(ge=1, le=VERSION)
+    version: int = Field(ge=1, le=FORMAT)
     run_id: str
     graph: str
     status: Status
@@ -264,7 +276,8 @@ class _Header(BaseModel):
     shape: dict[str, Any] | str
     lines: int = Field(ge=1)
 
-    def stored(self, lines: Sequence[Line]) -> StoredRun:
+    def stored(self) -> StoredRun:
+        """The run, without its lines."""
         answers = {gate: _json(answer).decode() for gate, answer in self.answers.items()}
         info = RunInfo(
             self.run_id,
@@ -278,7 +291,7 @@ class _Header(BaseModel):
             parent=self.parent,
         )
         shape = self.shape if isinstance(self.shape, str) else _json(self.shape).decode()
-        return StoredRun(info, shape, tuple(lines), answers)
+        return StoredRun(info, shape, (), answers)
 
 
 class _Entry(BaseModel):
@@ -292,7 +305,7 @@ class _Entry(BaseModel):
     path: str
     step: int = Field(ge=0, lt=1 << 62)
     data: dict[str, Any]
-    version: int = Field(default=1, ge=1, le=LINE_VERSION)
+    version: int = Field(ge=1, le=FORMAT)
 
     def line(self) -> Line:
         data = _json(self.data).decode()
@@ -313,19 +326,20 @@ def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) ->
     try:
         return model.model_validate_json(row)
     except ValidationError as error:
-        for each in error.errors():
-            if each["type"] == "less_than_equal":  # only a version has an upper bound
-                newest = each.get("ctx", {})["le"]
-                what = f"it has version {each['input']}, and this bae reads up to {newest}"
-                raise _damaged(where, what, run_id, error, "bae-journal-version") from error
+        wrong = {each["loc"]: each for each in error.errors()}
+        version = wrong.get(("version",))
+        if version is not None and ("bae",) not in wrong and ("kind",) not in wrong:
+            has = "no version" if version["type"] == "missing" else f"version {version['input']!r}"
+            what = f"it has {has}, and {READS}"
+            raise _damaged(where, what, run_id, error, "bae-journal-version") from error
         kind = "the header of a run" if model is _Header else "a record"
         what = f"this is not {kind}: {'; '.join(faults(error)[:3])}"
         raise _damaged(where, what, run_id, error) from error
 
 
 _FIXES: Final = {
-    "bae-journal-damaged": "get the whole file, or export the run again",
-    "bae-journal-version": "upgrade bae",
+    "bae-journal-damaged": f"get the whole file, or export the run again; {READS} of exports",
+    "bae-journal-version": "read it with the version of bae that wrote it, or a newer one",
     "bae-run-exists": "remove one of the two",
 }
 
@@ -340,6 +354,18 @@ def _damaged(
     """An error that names the file and the line."""
     message, fix = f"{where}: {what}", _FIXES[code]
     return JournalError(message, run_id=run_id, code=code, cause=cause, fix=fix)
+
+
+@contextmanager
+def _located(where: str, run_id: str | None = None) -> Generator[None]:
+    """Errors of what is inside name the file and the line."""
+    try:
+        yield
+    except JournalError as error:
+        error.message = f"{where}: {error.message}"
+        error.run_id = error.run_id or run_id
+        error.fix = _FIXES.get(error.code, error.fix)
+        raise
 
 
 async def _write_runs(
@@ -384,8 +410,13 @@ async def _write_runs(
 
 
 async def _load_runs(
-    journal: Journal, runs: Iterator[StoredRun], existing: Existing, unfinished: Unfinished
+    journal: Journal, file: IO[Any], name: str, existing: Existing, unfinished: Unfinished
 ) -> list[str]:
+    start = file.tell()
+    # All of it, before anything is stored.
+    await in_thread_to_the_end(lambda: deque(read_runs(file, name), maxlen=0))
+    file.seek(start)
+    runs = read_runs(file, name)
     loaded: list[str] = []
     try:
         while (run := await in_thread_to_the_end(lambda: next(runs, None))) is not None:
@@ -403,6 +434,12 @@ async def _load_runs(
             error.add_note(f"loaded before that: {', '.join(loaded)}")
         raise
     return loaded
+
+
+def _copy_lines(source: Iterable[bytes] | Iterable[str], target: IO[bytes]) -> None:
+    for text in source:
+        target.write(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    target.seek(0)
 
 
 def _cancelled(run: StoredRun) -> StoredRun:

@@ -154,6 +154,11 @@ class ShapeView:
                 return self._behind(cls["fields"].get(found.field) or {}, found).get("call")
         return None
 
+    def classes_behind(self, call: int) -> Json | None:
+        """The classes of the graph that runs for a call; None for a function."""
+        graph: int | None = self.calls[call].get("graph")
+        return None if graph is None else self.graphs[graph]["classes"]
+
     def is_shared(self, place: Place) -> bool:
         """Whether the value is made once for the whole run, for all fields that need it."""
         use = self._use(place)

@@ -41,8 +41,15 @@ Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
 Listed = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 """What runs can be listed by: their status, or that they were interrupted."""
 
-LINE_VERSION: Final = 1
-"""The version of the stored format: the one that is written, and the newest that can be read."""
+FORMAT: Final = 2
+"""The version of the stored format, in SQLite files and exports: the one that is written, and the
+newest that is read. All versions from 1 on are read.
+
+Raise it when the fields of lines, of headers or of tables change: `tests/journal/test_formats.py`
+fails until then. A field that is added to a line has a default, which is what older lines mean;
+`UPGRADES` of `bae.journal.sqlite.schema` has what changes in the tables."""
+READS: Final = f"this bae reads versions up to {FORMAT}"
+"""Which versions of the stored format can be read, for errors."""
 
 LATEST: Final = 253_402_214_400.0
 """A time, in seconds since 1970, that is later than all that a calendar has."""
@@ -63,7 +70,7 @@ class Line(NamedTuple):
     path: str
     step: int
     data: str
-    version: int = LINE_VERSION
+    version: int = FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,9 +357,9 @@ class Journal(ABC):
     ) -> list[str]:
         """Read runs that `export` wrote, from a path or an open file, and return their ids.
 
-        Each run is checked before anything of it is stored, and errors name the file and the line.
-        A run that exists already is an error, unless `existing` is "keep", to skip it, or
-        "replace".
+        The whole file is checked before anything is stored: its lines are read in order, as they
+        are read from a journal later. Errors name the file and the line. A run that exists already
+        is an error, unless `existing` is "keep", to skip it, or "replace".
 
         A run that was in progress or waiting where it was exported is "cancelled" here, so that it
         is not continued by accident in two places: `graph.recover` leaves it alone, `graph.resume`
@@ -441,10 +448,9 @@ def check_run(run: StoredRun) -> None:
 
 def check_version(line: Line, run_id: str) -> None:
     """Raise `bae-journal-version` for a line that a newer bae has written."""
-    if line.version > LINE_VERSION:
+    if not 1 <= line.version <= FORMAT:
         raise JournalError(
-            f"line {line.n} of run {run_id!r} has version {line.version}, and this bae reads up to "
-            f"{LINE_VERSION}",
+            f"line {line.n} of run {run_id!r} has version {line.version}, and {READS}",
             code="bae-journal-version",
             run_id=run_id,
             fix="update bae (the package bae-graphs)",

@@ -243,9 +243,12 @@ def _found_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node]
 
 def _read(file: Path, cls: type[Node]) -> Artifact:
     try:
-        return Artifact.model_validate_json(
+        found = Artifact.model_validate_json(
             _content(file), strict=True, by_alias=True, by_name=False
         )
+        if "format" not in found.model_fields_set:
+            raise OSError("it has no format")
+        return found
     except (OSError, ValidationError) as error:
         why = "; ".join(faults(error)[:5]) if isinstance(error, ValidationError) else str(error)
         raise ArtifactError(

@@ -10,10 +10,9 @@ import sys
 from contextlib import ExitStack, closing
 
 from bae.exceptions import JournalError
+from bae.journal.store import FORMAT
 from bae.private_files import make_private, switch_to_wal
 
-FORMAT = 2
-"""The version of the tables, kept in the file as its `user_version`."""
 APPLICATION = 0x62616530
 """What tells a journal from other SQLite files: "bae0", its `application_id`."""
 PAGE = 8192
@@ -27,6 +26,8 @@ LINES_OF_A_RUN = 1 << 32
 """A line is found by run << 32 | n: the lines of a run are side by side, and a step writes one
 page."""
 
+_BEFORE_FIRST = 1
+"""The `user_version` of files before the first version of the stored format, which has the next."""
 _HEADER = 100
 _NEARLY_NOTHING = 1 << 20
 """With fewer free bytes on the disk than this, a write that failed means that the disk is full."""
@@ -59,6 +60,10 @@ _KIND_OF_FILE = """
 select (select count(*) from sqlite_master), application_id, user_version
 from pragma_application_id, pragma_user_version
 """
+UPGRADES: dict[int, str] = {}
+"""By version of the stored format: the statements that make its tables those of the next version.
+What reads the tables must also read those of all older versions: a file that is only read is not
+changed."""
 
 
 def open_in_memory() -> sqlite3.Connection:
@@ -78,7 +83,7 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
         raise failure("bae-journal-readonly", path)
     with ExitStack() as opened:
         connection = opened.enter_context(closing(_connect(path, busy_timeout)))
-        new = _is_new(connection, path)
+        new = not _version_of(connection, path)
         if new:
             connection.execute(f"pragma page_size = {PAGE}")
         _use_log(connection, path, busy_timeout)
@@ -88,8 +93,7 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
         connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
         if sys.platform == "darwin":  # where fsync leaves data in the cache of the disk
             connection.execute("pragma fullfsync = on")
-        if new:
-            _create_tables(connection, path)
+        _upgrade(connection, path)
         opened.pop_all()  # it stays open
     return connection
 
@@ -102,7 +106,7 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
     with ExitStack() as opened:
         connection = opened.enter_context(closing(_connect(path, busy_timeout)))
         try:
-            new = _is_new(connection, path)
+            version = _version_of(connection, path)
         except sqlite3.OperationalError as error:
             cannot_write = _code_of(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
             if not cannot_write or _size(path + "-wal"):
@@ -111,8 +115,8 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
             quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
             connection = _connect(f"file:{quoted}?mode=ro&immutable=1", busy_timeout)
             opened.enter_context(closing(connection))
-            new = _is_new(connection, path)
-        if new:
+            version = _version_of(connection, path)
+        if not version:
             return None
         connection.execute("pragma query_only = on")
         opened.pop_all()  # it stays open
@@ -148,19 +152,21 @@ def _connect(path: str, busy_timeout: float) -> sqlite3.Connection:
     )
 
 
-def _is_new(connection: sqlite3.Connection, path: str) -> bool:
-    """Whether the file is empty. One of another program, or of another format, is refused."""
+def _version_of(connection: sqlite3.Connection, path: str) -> int:
+    """The version of the stored format that the file has; 0 for an empty file. One of another
+    program, or of a version that this bae does not read, is refused."""
     # In one statement: another process may be creating the tables just now.
     found: tuple[int, int, int] = connection.execute(_KIND_OF_FILE).fetchone()
-    _, application, version = found
     if not any(found):
-        return True
+        return 0
+    _, application, number = found
     if application != APPLICATION:
         raise failure("bae-journal-foreign", path)
-    if version != FORMAT:
+    version = number - _BEFORE_FIRST
+    if not 1 <= version <= FORMAT:
         age = "a newer" if version > FORMAT else "an older"
-        raise failure("bae-journal-version", path, version=version, age=age)
-    return False
+        raise failure("bae-journal-version", path, version=version, newest=FORMAT, age=age)
+    return version
 
 
 def _use_log(connection: sqlite3.Connection, path: str, busy_timeout: float) -> None:
@@ -173,13 +179,18 @@ def _use_log(connection: sqlite3.Connection, path: str, busy_timeout: float) -> 
         )
 
 
-def _create_tables(connection: sqlite3.Connection, path: str) -> None:
+def _upgrade(connection: sqlite3.Connection, path: str) -> None:
+    """Bring the tables to the version of today, from none or from an older one, all at once."""
+    if _version_of(connection, path) == FORMAT:
+        return
     connection.execute("begin immediate")
-    if _is_new(connection, path):  # no other process was faster
-        for statement in _TABLES.split(";"):
-            connection.execute(statement)
+    version = _version_of(connection, path)  # another process may have been faster
+    scripts = [UPGRADES.get(each, "") for each in range(version, FORMAT)] if version else [_TABLES]
+    for statement in ";".join(scripts).split(";"):
+        connection.execute(statement)
+    if version != FORMAT:
         connection.execute(f"pragma application_id = {APPLICATION}")
-        connection.execute(f"pragma user_version = {FORMAT}")
+        connection.execute(f"pragma user_version = {FORMAT + _BEFORE_FIRST}")
     connection.execute("commit")
 
 
@@ -215,7 +226,8 @@ _FAILURES = {
         "name another file; nothing in this one was changed",
     ),
     "bae-journal-version": (
-        f"{{name}} has format {{version}}, this bae reads {FORMAT}: {{age}} version wrote it",
+        "{name} has version {version} of the stored format, and this bae reads versions up to "
+        "{newest}: {age} bae wrote it",
         "use that version of bae (the package bae-graphs), or another file",
     ),
     "bae-journal-gone": (

@@ -1,0 +1,268 @@
+"""What must hold between the lines of a run that comes from a file: `RunCheck` reads them in order,
+as a journal would later, and refuses what no run can have written."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final, cast
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from bae import records
+from bae.exceptions import JournalError, faults
+from bae.journal.decoder import LineReader, StoredHistory
+from bae.journal.lines import StoredNode, damaged
+from bae.journal.shape import ShapeView
+from bae.journal.store import LATEST, Line, StoredRun
+from bae.place import Place
+from bae.records import Record, Unstored
+from bae.usage import Usage
+
+if TYPE_CHECKING:
+    from bae.node import Node
+    from bae.work import Step
+
+AHEAD: Final = 2
+"""How far a line may be ahead of the newest complete node: the next one is being filled, and the
+dependencies of the one after it have started."""
+NODES: Final = (
+    records.RunStarted,
+    records.StepStarted,
+    records.Returned,
+    records.RunForked,
+    records.FillEnded,
+)
+"""The lines that store a node."""
+
+
+class RunCheck:
+    """Checks the lines of a run, in order; `run` has all the rest of it. What is wrong is raised as
+    a `JournalError` (`bae-journal-damaged`, `bae-journal-version`)."""
+
+    def __init__(self, run: StoredRun) -> None:
+        self._info = run.info
+        self._answers = run.answers
+        self._history = StoredHistory(ShapeView(run.shape, run.info.shape))
+        self._reader = LineReader(history=self._history)
+        self._newest: dict[str, int] = {}
+        """The number of the newest complete node, by path."""
+        self._run_id = ""
+        """The id that graphs inside were last started with."""
+        self._end: records.RunEnded | None = None
+        """How the run ended, if no line follows."""
+        self._is_changed = False
+        """Whether other classes than those of the shape have resumed the run."""
+
+    def add(self, line: Line) -> None:
+        """Check the next line against those before it."""
+        before = self._history.step(line.path, line.step)
+        has_node = before is not None and before.node is not None
+        try:
+            record = self._reader.read(line)
+        except JournalError as error:
+            if error.code == "bae-journal-unreadable":
+                raise damaged(line, error.message, error) from error
+            raise
+        assert record is not None
+        fault = self._fault(record, has_node) or self._step_fault(record) or _number_fault(record)
+        if fault:
+            raise damaged(line, fault)
+        self._end = None
+        if isinstance(record, records.RunEnded) and not record.path:
+            self._end = record
+
+    def finish(self) -> str:
+        """What is wrong with the entry of the run, now that all lines are there; empty if nothing
+        is."""
+        info, history, end = self._info, self._history, self._end
+        parent = history.forks[-1].parent if history.forks else None
+        if info.parent != parent:
+            return f"its parent is {info.parent!r}, and its lines say {parent!r}"
+        if not history.forks and self._run_id != info.run_id:
+            return f"its lines are those of the run {self._run_id!r}"
+        outcome = None if end is None else end.outcome
+        # A run that a process has claimed since is running, and one that was loaded is cancelled.
+        possible = (outcome, "running", "cancelled")
+        if (info.status == "ended" != outcome) or (outcome and info.status not in possible):
+            return f"its status is {info.status!r}, and its lines do not end so"
+        if info.waiting and info.status != "waiting":
+            return f"its status is {info.status!r}, and it waits for an answer"
+        for gate in info.waiting:
+            asked = history.gates.get(gate.address)
+            if asked is None or gate.place != f"{asked.place.node}.{asked.place.field}":
+                return f"no line opens the gate {gate.address!r} of {gate.place!r}"
+        unknown = [gate for gate in self._answers if gate not in history.gates]
+        return f"no line opens the gate {unknown[0]!r}, which has an answer" if unknown else ""
+
+    def _fault(self, record: Record, has_node: bool) -> str:
+        """What contradicts the lines before it; empty if nothing does."""
+        path, history = record.path, self._history
+        is_first = history.count == 1
+        if is_first is not (isinstance(record, records.RunStarted) and not path):
+            return "a run begins with its RunStarted, and has one"
+        if path not in self._newest and not isinstance(record, records.RunStarted | records.LMUsed):
+            return f"no graph has started at {path!r}"
+        if self._end is not None and not isinstance(record, records.RunResumed | records.RunForked):
+            return "the run has ended before it"
+        match record:
+            case records.RunStarted():
+                return self._start_fault(record)
+            case records.RunResumed() | records.RunForked():
+                if path:
+                    return f"it is about the run, and not about the graph at {path!r}"
+                self._is_changed |= isinstance(record, records.RunResumed) and bool(record.changes)
+            case records.StepStarted(node=node, made=made):
+                if not has_node and (made or cast("Node | None", node) is None):
+                    return f"no line has the node of step {record.step}"
+            case records.ChoiceStarted() | records.ChoiceMade():
+                name, step = type(record.node).__name__, self._step_at(path, record.step - 1)
+                if step is None or step.name != name:
+                    return f"the run is not at {name} before step {record.step}"
+            case records.SourceEnded(called_at=place) if place:
+                found = Place.parse(place)
+                if found is None or history.source(found) is None:
+                    return f"nothing was called for {place!r}"
+            case records.Recalled(origin=origin):
+                if self._step_at(origin.path, origin.step) is None:
+                    return f"there is no node at step {origin.step} of {origin.path!r} to recall"
+            case records.RunEnded(gates=gates):
+                unknown = [gate.address for gate in gates if gate.address not in history.gates]
+                if unknown:
+                    return f"no line opens the gate {unknown[0]!r}"
+            case _:
+                pass
+        return self._class_fault(record)
+
+    def _start_fault(self, record: records.RunStarted) -> str:
+        path, info = record.path, self._info
+        if not path and record.graph != info.graph:
+            return f"it starts the graph {record.graph!r}, and this is a run of {info.graph!r}"
+        # The lines that a fork shares have the id of the run that wrote them.
+        if self._run_id and record.run_id != self._run_id and not self._history.forks:
+            return f"it is of the run {record.run_id!r}, and the lines before are not"
+        self._run_id = record.run_id
+        place = Place.parse(path) if path else None
+        if path and (place is None or not place.field or str(place) != path):
+            return f"{path!r} is not the place of a field"
+        if place is not None and place.path and place.path not in self._newest:
+            return f"no graph has started at {place.path!r}"
+        self._newest[path] = -1
+        return self._class_fault(record)
+
+    def _class_fault(self, record: Record) -> str:
+        """Which class or field the shape of the run's classes does not have."""
+        shape, path = self._history.shape, record.path
+        if self._is_changed or not shape.graphs:
+            return ""
+        if path and shape.graph_at(path) is None:
+            return f"no graph runs for {path!r}"
+        if isinstance(record, records.CallEnded | records.ClassMet):  # of a class outside the graph
+            return ""
+        for cls in _classes(record):
+            if shape.class_at(path, cls.__name__) is None:
+                return f"its graph has no node {cls.__name__}"
+        field: str = getattr(record, "field", "")
+        place = Place(path, node=getattr(record, "node_type", object).__name__, field=field)
+        if field and shape.field_at(place) is None:
+            return f"there is no field {place}"
+        if isinstance(record, records.SourceEnded | records.ItemEnded):
+            return self._value_fault(record, place)
+        return self._node_fault(record)
+
+    def _value_fault(self, record: records.SourceEnded | records.ItemEnded, place: Place) -> str:
+        """Whether a graph has ended with something that is no node of it."""
+        call = self._history.shape.call_at(
+            place._replace(parameter=getattr(record, "parameter", ""))
+        )
+        classes = None if call is None else self._history.shape.classes_behind(call)
+        has_value = getattr(record, "error", None) is None and not getattr(record, "called_at", "")
+        value = record.value
+        if classes is None or not has_value or isinstance(value, Unstored | list):
+            return ""
+        try:
+            node = StoredNode.model_validate_json(to_json(value), strict=True)
+        except ValidationError as error:
+            return f"the graph for {place} ends with a node, and this is none: {faults(error)[0]}"
+        return "" if node.type in classes else f"the graph for {place} has no node {node.type}"
+
+    def _node_fault(self, record: Record) -> str:
+        """Which field a node must have and lacks."""
+        node = getattr(record, "node", None) if isinstance(record, NODES) else None
+        is_inner_start = isinstance(record, records.RunStarted) and record.path  # given again
+        if not isinstance(node, StoredNode) or is_inner_start:
+            return ""
+        cls = self._history.shape.class_at(record.path, node.type) or {"fields": {}}
+        for name, field in cls["fields"].items():
+            is_needed = field["kind"] == "plain" and field["required"]
+            if is_needed and name not in node.fields and name not in node.withheld:
+                return f"the node {node.type} lacks {name}"
+        return ""
+
+    def _step_fault(self, record: Record) -> str:
+        """Why there cannot be a line about this step."""
+        path, step = record.path, record.step
+        newest = self._newest.get(path, -1)
+        match record:
+            case records.RunStarted():
+                return "" if step == 0 else "a graph starts at step 0"
+            case records.LMUsed():  # it may stand for a graph that was redacted
+                return ""
+            case records.StepStarted():
+                if step != newest + 1:
+                    return f"step {step} starts where step {newest + 1} is next"
+                self._newest[path] = step
+            case records.RunForked():
+                if step > newest + 1:
+                    return f"it forks at step {step}, and the run has {newest + 1} nodes"
+                self._newest[path] = step
+            case records.RunEnded(outcome="ended") if step != newest + 1:
+                return f"it ends after {step} nodes, and has {newest + 1}"
+            case _ if step > newest + AHEAD:
+                return f"it is about step {step}, and step {newest + 1} is next"
+            case _:
+                pass
+        return ""
+
+    def _step_at(self, path: str, number: int) -> Step | None:
+        """The step of that number, if its node is known."""
+        step = self._history.step(path, number)
+        return None if step is None or step.node is None else step
+
+
+def _classes(record: Record) -> list[type[Node]]:
+    """The classes that the graph of a record must have."""
+    match record:
+        case _ if isinstance(record, NODES):
+            return [] if cast("Node | None", record.node) is None else [type(record.node)]
+        case records.ChoiceMade(chosen=chosen):
+            return [] if chosen is type(None) else [chosen]
+        case records.FillStarted(target=target):
+            return [target]
+        case records.GateOpened(gate=gate):
+            return [gate.node_type]
+        case records.AnswerJudged() | records.AnswerRestarted() | records.LMUsed():
+            return [record.asker.node]
+        case _:
+            found: type[Node] | None = getattr(record, "node_type", None)
+            return [] if found is None else [found]
+
+
+def _number_fault(record: Record) -> str:
+    """Which number is none that is ever measured or counted."""
+    attempt, gate = getattr(record, "attempt", None), getattr(record, "gate", None)
+    usage = getattr(record if attempt is None else attempt, "usage", Usage())
+    numbers: dict[str, float | None] = {
+        name: getattr(record, name, None) for name in ("seconds", "wait", "index", "max_iters")
+    }
+    numbers |= {
+        name: getattr(usage, name) for name in Usage.__dataclass_fields__ if name != "models"
+    }
+    numbers["number"] = getattr(record if attempt is None else attempt, "number", None)
+    numbers["item"] = getattr(getattr(record, "asker", None), "item", None)
+    numbers["deadline"] = None if gate is None else gate.deadline
+    for name, number in numbers.items():
+        below = LATEST if name == "deadline" else inf
+        if number is not None and not 0 <= number < below:
+            return f"{name} is {number}"
+    return ""

@@ -1,0 +1,247 @@
+"""Stored runs of every kind, for the tests of stored formats. `python tests/format_runs.py` writes
+them with the code of today into `tests/journal/formats`, into the folder of today's version."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, ForwardRef, Union, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+
+from bae import LM, BaeError, BaeLMError, Dep, Gate, Graph, Map, Node, Recall
+from bae.journal import Journal, Line, ParkedGate, RunInfo, SQLiteJournal, StoredRun, shape
+from bae.journal.export import write_run
+from bae.journal.lines import DATA, AskerData, ErrorData, StoredNode
+from bae.journal.sqlite import lease
+from bae.journal.store import FORMAT
+from bae.lm import Retry
+from bae.records import Origin
+from bae.testing import ScriptedLM
+from bae.usage import Usage
+from toy_backend import ToyBackend, route
+
+FORMATS = Path(__file__).parent / "journal" / "formats"
+FAILING = {"stock": False}
+"""Whether the stock cannot be counted."""
+DYING = "BAE_TESTS_DIE"
+"""The environment variable that makes a body end its process."""
+
+
+class Stock(BaseModel):
+    lamps: int
+    place: str
+
+
+async def get_place() -> str:
+    return "Bern"
+
+
+async def count_stock(place: Annotated[str, Dep(get_place)]) -> Stock:
+    if FAILING["stock"]:
+        raise ConnectionError("the store does not answer")
+    return Stock(lamps=3, place=place)
+
+
+async def spell(word: str) -> str:
+    return word.upper()
+
+
+class Word(Node):
+    text: str
+
+    async def __call__(self) -> Length:
+        return Length(count=len(self.text))
+
+
+class Length(Node):
+    count: int
+
+    async def __call__(self) -> None: ...
+
+
+class Order(Node):
+    text: str
+
+    async def __call__(self) -> Parcel | Refusal: ...
+
+
+class Refusal(Node):
+    reason: str
+
+    async def __call__(self) -> None: ...
+
+
+class Note(Node):
+    words: list[str]
+
+    async def __call__(self) -> None: ...
+
+
+class Parcel(Node):
+    stock: Annotated[Stock, Dep(count_stock)]
+    lamps: int
+    items: list[str]
+    labels: Annotated[list[str], Map(spell, over="items")]
+    lengths: Annotated[list[Length], Map(Graph(start=Word, end=Length), over="items")]
+
+    async def __call__(self, lm: LM) -> Shipment:
+        first = await lm.make(self, Note)
+        second = await lm.make(self, Note)
+        if os.environ.get(DYING):
+            os._exit(9)
+        return Shipment(words=[*first.words, *second.words])
+
+
+class Shipment(Node):
+    words: list[str]
+    order: Annotated[Order, Recall()]
+    place: Annotated[str, Dep(get_place)]
+    approved: Annotated[bool, Gate("Send it?")]
+
+    async def __call__(self) -> Sent | None:
+        return Sent(number="C-17") if self.approved else None
+
+
+class Sent(Node):
+    number: str
+
+    async def __call__(self) -> None: ...
+
+
+class Login(Node):
+    user: str
+    token: SecretStr
+    place: Annotated[str, Dep(get_place)]
+
+    async def __call__(self) -> None: ...
+
+
+ORDERS = Graph(start=Order)
+LOGINS = Graph(start=Login, end=Login)
+START = Order(text="two lamps")
+TOKEN = SecretStr("swordfish")
+LOGIN = Login.model_construct(user="ann", token=TOKEN)
+FILLED = {"lamps": 2, "items": ["lamp", "bulb"]}
+WORDS = [{"words": ["careful"]}, {"words": ["fragile", "up"]}]
+ENDED = ["finished", "resumed", "refused", "secret"]
+UNFINISHED = ["failed", "parked", "answered", "interrupted", "forked"]
+
+
+def fields(journal_file: Path) -> str:
+    """All that is stored, one field a line: the data of lines by kind and the parts of it, the
+    header and the lines of an export, the tables of a journal."""
+    parts = (StoredNode, AskerData, ErrorData, Usage, Origin, ParkedGate)
+    forms: dict[str, Any] = {part.__name__: part.__annotations__ for part in parts} | {**DATA}
+    listed = [f"{form}.{name}: {_shown(t)}" for form in forms for name, t in forms[form].items()]
+    info = RunInfo("run", "graph", "ended", 0.0, 0.0, "hash")
+    written = write_run(StoredRun(info, "", (Line(0, "kind", 0.0, "", 0, "{}"),), {}))
+    listed.append(f"shape: notation {shape.FORMAT}")
+    listed += [f"export: {', '.join(json.loads(each))}" for each in written]
+    with closing(sqlite3.connect(journal_file)) as db:
+        tables = db.execute("select sql from sqlite_master where sql is not null order by name")
+        listed += [" ".join(sql.split()) for (sql,) in tables]
+    return "\n".join([*listed, ""])
+
+
+def _shown(kind: Any) -> str:
+    """A type as text, the same on every Python; with its default where it may be left out."""
+    if isinstance(kind, tuple):
+        return f"{_shown(kind[0])} = {kind[1]!r}"
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _shown(args[0])
+    if isinstance(kind, ForwardRef):
+        return kind.__forward_arg__
+    if not args:
+        return kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
+    if origin in (Union, UnionType):
+        return " | ".join(map(_shown, args))
+    return f"{getattr(origin, '__name__', origin)}[{', '.join(map(_shown, args))}]"
+
+
+def lm() -> ScriptedLM:
+    """An LM that answers whatever is asked after any step."""
+    return ScriptedLM({Parcel: [FILLED], Note: WORDS}, choices=[Parcel])
+
+
+async def write_runs(journal: Journal) -> None:
+    """A run of every kind but an interrupted one."""
+
+    async def yes(gate: object) -> bool:
+        return True
+
+    await ORDERS.arun(START, lm(), journal=journal, run_id="finished", answer=yes)
+    await ORDERS.arun(START, lm(), journal=journal, run_id="parked")
+    await ORDERS.arun(START, lm(), journal=journal, run_id="answered")
+    await ORDERS.answer("answered", "Shipment.approved", True, journal=journal, go_on=False)
+    FAILING["stock"] = True
+    try:
+        await ORDERS.arun(START, lm(), journal=journal, run_id="failed")
+    except BaeError:
+        FAILING["stock"] = False
+    await ORDERS.fork("finished", at=1, journal=journal, new_id="forked", lamps=1)
+    FAILING["stock"] = True
+    try:
+        await ORDERS.arun(START, lm(), journal=journal, run_id="resumed")
+    except BaeError:
+        FAILING["stock"] = False
+    again = ScriptedLM({Parcel: [FILLED], Note: WORDS})
+    await ORDERS.resume("resumed", again, journal=journal, answer=yes)
+    busy = BaeLMError("busy", code="bae-lm-overloaded")
+    busy.retryable = True
+    model = ToyBackend(
+        busy,
+        route("Refusal", reason=1),
+        {"reason": "no lamps"},
+    )
+    await ORDERS.arun(START, Retry(model, first=0), journal=journal, run_id="refused")
+    await LOGINS.arun(LOGIN, journal=journal, run_id="secret")
+
+
+async def _write(path: Path) -> None:
+    lease._host = lambda: "elsewhere"  # and not the name of this machine
+    async with SQLiteJournal(path, lease=1) as journal:
+        if os.environ.get(DYING):
+            await ORDERS.arun(START, lm(), journal=journal, run_id="interrupted")
+        await write_runs(journal)
+
+
+async def _export(path: Path, target: Path) -> None:
+    async with SQLiteJournal(path) as journal:
+        await journal.export(target)
+
+
+def main() -> None:
+    """Write the runs of today's format, and have one of them killed."""
+    if os.environ.get(DYING):
+        asyncio.run(_write(Path(sys.argv[1])))
+    folder = FORMATS / str(FORMAT)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "journal.sqlite"
+    path.unlink(missing_ok=True)
+    asyncio.run(_write(path))
+    done = subprocess.run([sys.executable, __file__, str(path)], env={**os.environ, DYING: "1"})
+    assert done.returncode == 9, done
+    asyncio.run(_export(path, folder / "export.jsonl"))
+    with closing(sqlite3.connect(path)) as db:  # small pages: most tables are nearly empty
+        for statement in ("journal_mode = delete", "page_size = 1024"):
+            db.execute(f"pragma {statement}")
+        db.execute("update owners set until = 0")  # by any clock
+        db.commit()
+        db.execute("vacuum")
+        db.execute("pragma journal_mode = wal")
+    (folder / "fields.txt").write_text(fields(path))
+    os.chmod(path, 0o644)
+    os.chmod(folder / "export.jsonl", 0o644)
+
+
+if __name__ == "__main__":
+    main()

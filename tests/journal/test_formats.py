@@ -1,0 +1,222 @@
+"""Every version of the stored format stays readable: `tests/journal/formats` has a journal and an
+export of each, written by the code of then. Files of older versions are upgraded when they are
+first written."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae.cli import main
+from bae.exceptions import describe
+from bae.journal import Journal, MemoryJournal, SQLiteJournal
+from bae.journal.report import report_run
+from bae.journal.store import FORMAT
+from format_runs import ENDED, FORMATS, LOGIN, LOGINS, ORDERS, TOKEN, UNFINISHED, fields, lm
+from journal_parts import execute, printed, program, refused
+
+pytestmark = pytest.mark.once
+
+VERSIONS = sorted(int(folder.name) for folder in FORMATS.iterdir() if folder.name.isdecimal())
+TO_WRITE = "run `python tests/format_runs.py`, which writes the files of the new version"
+
+
+def copied(version: int, folder: Path) -> Path:
+    return Path(shutil.copy(FORMATS / str(version) / "journal.sqlite", folder / "runs.db"))
+
+
+def version_in(path: Path) -> int:
+    """The version of the stored format, by a journal that is not opened."""
+    return execute(path, "pragma user_version")[0][0] - 1
+
+
+def graph_of(run_id: str) -> tuple[Any, dict[str, Any]]:
+    return (LOGINS, {"given": {"Login.token": TOKEN}}) if run_id == "secret" else (ORDERS, {})
+
+
+async def use_all(journal: Journal) -> None:
+    """Show every run, replay those that ended, finish the others, export them all."""
+    assert {info.run_id async for info in journal.every_run()} == {*ENDED, *UNFINISHED}
+    for run_id in [*ENDED, *UNFINISHED]:
+        assert report_run(await journal.read(run_id)).graphs[0].nodes
+    assert (await journal.why("finished", "Parcel.stock")).by == "count_stock"
+    for run_id in ENDED:
+        graph, given = graph_of(run_id)
+        assert (await graph.replay(run_id, journal=journal, **given)).trace
+    file = io.BytesIO()
+    assert await journal.export(file) == len([*ENDED, *UNFINISHED])
+    for run_id in UNFINISHED:
+        model = lm()
+        if run_id in ("parked", "answered"):
+            model = None
+        if run_id == "parked":
+            done = await ORDERS.answer(run_id, "Shipment.approved", True, model, journal=journal)
+        else:
+            done = await ORDERS.resume(run_id, model, journal=journal, answer=approve)
+        assert type(done.result).__name__ == "Sent"
+    await journal.export(io.BytesIO())
+
+
+async def approve(gate: object) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_journal_of_every_version_is_shown_resumed_replayed_and_exported(version, tmp_path):
+    path = copied(version, tmp_path)
+    async with SQLiteJournal(path) as journal:
+        await use_all(journal)
+        await ORDERS.arun(
+            ORDERS.start(text="more"), lm(), journal=journal, run_id="new", answer=approve
+        )
+        assert (await journal.read("new")).lines[0].version == FORMAT
+    assert version_in(path) == FORMAT
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_an_export_of_every_version_is_loaded_and_used_as_the_journal_is(version):
+    async with MemoryJournal() as journal:
+        await journal.load(FORMATS / str(version) / "export.jsonl", unfinished="keep")
+        await use_all(journal)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_commands_show_a_journal_and_an_export_of_every_version(version, tmp_path, capsys):
+    for path in (copied(version, tmp_path), FORMATS / str(version) / "export.jsonl"):
+        for run_id in [*ENDED, *UNFINISHED]:
+            assert main(["runs", "show", run_id, "--full", "--journal", str(path)]) == 0
+        assert main(["runs", "why", "finished", "Parcel.labels", "--journal", str(path)]) == 0
+        assert "spell" in capsys.readouterr().out
+
+
+async def test_the_version_is_raised_when_the_stored_fields_change(tmp_path):
+    async with SQLiteJournal(tmp_path / "runs.db") as journal:
+        await LOGINS.arun(LOGIN, journal=journal)
+    listed = FORMATS / str(FORMAT) / "fields.txt"
+    assert list(range(1, FORMAT + 1)) == VERSIONS, TO_WRITE
+    assert fields(tmp_path / "runs.db") == listed.read_text(), (
+        f"raise FORMAT in bae/journal/store.py, then {TO_WRITE}"
+    )
+
+
+# --- upgrades ------------------------------------------------------------------------------------
+
+NEXT = f"""
+import asyncio, os, signal, sys
+from bae.journal.sqlite import schema
+
+schema.FORMAT = {FORMAT + 1}
+schema.UPGRADES[{FORMAT}] = '''
+    create table more (a integer);
+    insert into more select run from runs;
+    alter table runs add column note text not null default '';
+    update runs set note = id
+'''
+from format_runs import ORDERS, START, lm
+from bae.journal import SQLiteJournal
+
+async def write():
+    async with SQLiteJournal(sys.argv[1]) as journal:
+        await ORDERS.arun(START, lm(), journal=journal, run_id=sys.argv[2])
+
+async def read():
+    async with SQLiteJournal(sys.argv[1]) as journal:
+        print(len(await journal.runs()), len((await journal.read("finished")).lines))
+"""
+"""A program of the next version, whose tables differ."""
+
+
+async def left_alone(path: Path) -> None:
+    """That a file is of today's version, and all of it is there."""
+    assert version_in(path) == FORMAT
+    assert execute(path, "select name from sqlite_master where name = 'more'") == []
+    async with SQLiteJournal(path) as journal:
+        await use_all(journal)
+
+
+async def test_a_newer_bae_reads_an_older_journal_as_it_is_and_upgrades_it_when_it_writes(tmp_path):
+    path = copied(FORMAT, tmp_path)
+    before = path.read_bytes()
+    assert printed(f"{NEXT}\nasyncio.run(read())", path) == "9 42"
+    assert path.read_bytes() == before
+    os.chmod(path, 0o444)
+    os.chmod(tmp_path, 0o555)
+    assert printed(f"{NEXT}\nasyncio.run(read())", path) == "9 42"
+    os.chmod(tmp_path, 0o755)
+    os.chmod(path, 0o644)
+    assert path.read_bytes() == before
+    printed(f"{NEXT}\nasyncio.run(write())", path, "new")
+    assert version_in(path) == FORMAT + 1
+    assert execute(path, "select count(*), sum(note = id) from runs") == [(10, 9)]
+    # This bae leaves it alone, and says why.
+    before = path.read_bytes()
+    async with SQLiteJournal(path) as journal:
+        for use in (journal.runs(), journal.delete(["new"]), journal.claim("parked")):
+            with refused("bae-journal-version") as raised:
+                await use
+            assert f"version {FORMAT + 1} of the stored format" in raised.value.message
+            assert f"reads versions up to {FORMAT}: a newer bae wrote it" in raised.value.message
+    assert path.read_bytes() == before
+
+
+DIES = """
+def die(statement):
+    if statement.strip().startswith(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+connect = schema._connect
+
+def connect_and_die(*given):
+    connection = connect(*given)
+    connection.set_trace_callback(die)
+    return connection
+
+schema._connect = connect_and_die
+asyncio.run(write())
+"""
+
+
+@pytest.mark.parametrize(
+    "statement", ["insert into more", "update runs set note", "pragma user_version =", "commit"]
+)
+async def test_a_kill_in_the_middle_of_an_upgrade_leaves_the_older_journal(statement, tmp_path):
+    path = copied(FORMAT, tmp_path)
+    with program(NEXT + DIES, path, "new", statement) as started:
+        started.communicate(timeout=60)
+    assert started.returncode == -signal.SIGKILL
+    await left_alone(path)
+
+
+async def test_processes_that_upgrade_at_once_do_it_once(tmp_path):
+    path = copied(FORMAT, tmp_path)
+    text = NEXT + "\nprint('ready', flush=True)\nsys.stdin.readline()\nasyncio.run(write())"
+    started = [program(text, path, f"new-{n}") for n in range(4)]
+    for each in started:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    for each in started:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    for each in started:
+        out, complaints = each.communicate(timeout=60)
+        assert (each.returncode, out, complaints) == (0, "", "")
+    assert version_in(path) == FORMAT + 1
+    assert execute(path, "select count(*) from more") == [(9,)]
+    assert execute(path, "select count(*) from runs") == [(13,)]
+    assert execute(path, "pragma integrity_check") == [("ok",)]
+
+
+async def test_a_journal_before_the_first_version_is_refused(tmp_path):
+    path = copied(1, tmp_path)
+    execute(path, "pragma user_version = 1")
+    async with SQLiteJournal(path) as journal:
+        with refused("bae-journal-version") as raised:
+            await journal.runs()
+    assert "an older bae wrote it" in describe(raised.value)
