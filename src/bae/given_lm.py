@@ -22,6 +22,7 @@ from bae.recorder import Recorder
 from bae.records import LMAnswered
 from bae.resolver import resolve
 from bae.rooms import QuestionText, choice_question, fill_question
+from bae.secrets import shown_values
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
@@ -60,7 +61,7 @@ class GivenLM:
             nonlocal filled
             if not isinstance(lm, RoutingLM):
                 with in_scene(about):
-                    return await lm.choose_type([*plan.offered], dict(node))
+                    return await lm.choose_type([*plan.offered], shown_values(node))
             ahead = {each.node: recall_ahead(self._within(each), each) for each in plans}
             recalled = {cls: found for cls, found in ahead.items() if found is not None}
             fillable = [each.node for each in alike if each.node in recalled]

@@ -176,6 +176,17 @@ class Graph(Generic[S, T]):
         return tuple(graphs)
 
     @property
+    def hidden(self) -> Mapping[type[Node], frozenset[str]] | None:
+        """The fields, here and in the graphs inside, that may hold a copy of a field with
+        `repr=False`; None where there are none."""
+        shape = self._known()
+        if shape.hidden is None:
+            from bae.secrets import hidden_copies
+
+            shape.hidden = hidden_copies(self)
+        return shape.hidden or None
+
+    @property
     def nodes(self) -> NodeTypes:
         """Every node class that can be reached, the start first."""
         return NodeTypes(self.plans)
@@ -492,6 +503,7 @@ class _Shape:
     has_sources: bool
     needs_lm: str | None = None
     graphs: tuple[Graph[Any, Any], ...] | None = None
+    hidden: Mapping[type[Node], frozenset[str]] | None = None
 
 
 def _needs_lm(graph: Graph[Any, Any]) -> str:

@@ -119,11 +119,13 @@ is wrong, and is asked for again. None where a run stores nothing."""
 class Scene:
     """What a question shows beyond the node before and the node that is asked for. `system` is the
     system text of the graph; None is bae's own. `shown` are the earlier nodes that the setting
-    `context` names, the oldest first, without the `omitted` ones, which would be too much text."""
+    `context` names, the oldest first, without the `omitted` ones, which would be too much text.
+    `hidden` are the fields of each class that may hold a copy of a secret; None for none."""
 
     system: str | None = None
     shown: tuple[Node, ...] = ()
     omitted: int = 0
+    hidden: Mapping[type[Node], frozenset[str]] | None = None
 
 
 PLAIN_SCENE = Scene()

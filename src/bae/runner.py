@@ -53,6 +53,7 @@ from bae.records import (
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
 from bae.run import NONE, Run, Waiting
+from bae.secrets import shown_values
 from bae.tasks import gone, reason_of
 from bae.usage import Usage, meter_in_force
 
@@ -80,8 +81,11 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     plans = _check_start(graph, start, run) if run.outer is None else graph.plans
     run.plans = plans
     failure: BaseException | None = None
+    hidden = graph.hidden if run.outer is None else run.scene.hidden
     if graph.scene is not None:
         run.scene = graph.scene
+    if hidden is not run.scene.hidden:
+        run.scene = replace(run.scene, hidden=hidden)
     if graph.context is not None or graph.context_limit is not None:
         run.shows = graph.context or run.shows
         run.shows_limit = graph.context_limit or run.shows_limit
@@ -335,7 +339,7 @@ async def _choose(
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
         chosen, seconds, used = await _answer(
-            run, lm, doing, lambda: lm.choose_type([*plan.offered], dict(node)), about
+            run, lm, doing, lambda: lm.choose_type([*plan.offered], shown_values(node)), about
         )
         filled = None
     else:
