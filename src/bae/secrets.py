@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
-from bae.calls import MISSING, CallPlan, call_at, every_call, siblings_of
+from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
 from bae.core_schemas import Schema, field_schema, parts, returned_schema, type_schema
 from bae.language_model import scene
 from bae.markers import Map
@@ -207,6 +207,7 @@ class Secrets:
         """Whether there is a secret at all."""
         self._asks: dict[Asker, bool] = {}
         self._ends: dict[CallPlan, bool] = {}
+        self._fields: dict[type[Node], frozenset[str]] = {}
 
     @classmethod
     def of(cls, graph: Graph[Any, Any]) -> Secrets:
@@ -236,6 +237,12 @@ class Secrets:
     def fields(self, cls: type[Node]) -> frozenset[str]:
         """The fields of a class that are not to be shown: they hold a secret, share a dependency
         with one that does, may recall one, or are given one where a graph starts."""
+        found = self._fields.get(cls)
+        if found is None:
+            found = self._fields[cls] = self._find_fields(cls)
+        return found
+
+    def _find_fields(self, cls: type[Node]) -> frozenset[str]:
         return self._hidden(cls).union(
             field.name
             for field in self._plans[cls].sourced
@@ -252,17 +259,22 @@ class Secrets:
         while True:
             new: set[tuple[type[Node], str]] = set()
             for cls, plan in self._plans.items():
-                if not plan.sourced or not (hidden := self.fields(cls)):
-                    continue
+                hidden = self._find_fields(cls) if plan.sourced else ()
                 for field in plan.sourced:
                     graph = None if field.call is None else field.call.graph
                     if graph is None or graph.start not in self._plans:
                         continue
                     bound = dict(siblings_of(field))
                     names = [name for name, sibling in bound.items() if sibling in hidden]
-                    if isinstance(field.marker, Map) and field.marker.over in hidden:
-                        # An item may be the node itself.
-                        names += [f.name for f in plan_of(graph.start).plain if f.name not in bound]
+                    names += [name for name, each in recalls_of(field) if self._recalls(each)]
+                    if isinstance(field.marker, Map) and (over := field.marker.over) in hidden:
+                        start = graph.start
+                        is_node = any(
+                            part["type"] in _ANYTHING or part.get("cls") is start
+                            for part in parts(field_schema(cls, over))
+                        )
+                        plain = [f for f in plan_of(start).plain if f.name not in dict(field.bound)]
+                        names += [f.name for f in plain if f.required or is_node]
                     new |= {(graph.start, name) for name in names}
             new = {(cls, name) for cls, name in new if name not in self._hidden(cls)}
             if not new:

@@ -238,12 +238,20 @@ async def test_what_the_graph_passes_into_a_graph_inside_is_hidden_there_too():
         summary: Annotated[Summary, Dep(inner, page="diary")]
         summaries: Annotated[list[Summary], Map(inner, over="pages")]
 
-        async def __call__(self) -> Out: ...
+        async def __call__(self) -> Later: ...
+
+    class Later(EndNode):
+        summary: Annotated[Summary, Dep(inner, cache=False, page=Recall(Outer))]
+        text: str
 
     lm, graph = ToyBackend(lambda _: {"text": "t"}), Graph(start=Outer)
-    await graph.arun(Outer(diary=TOKEN, pages=[TOKEN]), lm)
+    start = Outer(diary=TOKEN, pages=[TOKEN])
+    await graph.arun(start, lm)
 
-    assert len(lm.prompts) == 3
+    assert [known(prompt)["Begin"] for prompt in lm.prompts[:3]] == [
+        {"page": MASK, "number": 1}
+    ] * 3
+    assert TOKEN not in sent(graph.prompts(start))
     assert TOKEN not in sent(lm.prompts)
     assert "Be brief." in sent(lm.prompts[:1])
 
