@@ -21,6 +21,7 @@ from typing import (
 
 if TYPE_CHECKING:
     from bae.node import Node
+    from bae.secrets import Copies
     from bae.usage import Usage
 
     Shown = Literal["previous", "start", "trace"] | type[Node] | tuple[type[Node], ...]
@@ -125,7 +126,7 @@ class Scene:
     system: str | None = None
     shown: tuple[Node, ...] = ()
     omitted: int = 0
-    hidden: Mapping[type[Node], frozenset[str]] | None = None
+    hidden: Copies | None = None
 
 
 PLAIN_SCENE = Scene()

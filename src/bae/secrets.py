@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MASK: Final = "**********"
 """What a model sees in the place of a hidden value; pydantic writes a `SecretStr` like this."""
 
+Copies = Mapping["type[Node]", frozenset[str]]
+"""The fields of each class that may hold a copy of a secret."""
+
 _FIELDS: Final = "__bae_secret_fields__"
 _VEIL: Final = "__bae_veil__"
 _NO_FIELDS: Final[frozenset[str]] = frozenset()
@@ -71,11 +74,7 @@ def veil_of(cls: type) -> Veil | None:
 
 
 def _make_veil(cls: type) -> Veil | None:
-    from bae.node import Node
-
-    hidden, revealed = hidden_fields(cls), _NO_FIELDS
-    if issubclass(cls, Node):
-        revealed = plan_of(cls, strict=True).revealed
+    hidden, revealed = hidden_fields(cls), _revealed(cls)
     try:
         schema: Any = getattr(cast(Any, cls), "__pydantic_core_schema__", None)
         looks = any(
@@ -85,6 +84,12 @@ def _make_veil(cls: type) -> Veil | None:
     except Exception:  # nothing is known of what is in it
         looks = True
     return Veil(hidden - revealed, revealed, looks) if hidden or revealed or looks else None
+
+
+def _revealed(cls: type) -> frozenset[str]:
+    from bae.node import Node
+
+    return plan_of(cls, strict=True).revealed if issubclass(cls, Node) else _NO_FIELDS
 
 
 def shown_values(node: Node) -> dict[str, Any]:
@@ -378,7 +383,8 @@ def _holds_secret(cls: type) -> bool:
     found = _TYPES.get(cls)
     if found is None:
         try:
-            found = bool(secret_in(type_schema(cls)))
+            # What a class shows to models may be a copy of a secret.
+            found = bool(secret_in(type_schema(cls)) or _revealed(cls))
         except Exception:  # nothing is known of what is in it
             found = True
         _TYPES[cls] = found

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.language_model import LM
     from bae.lm.requests import Prompt
+    from bae.secrets import Copies
 
 _SEEDS: Final = 8
 """How many samples are tried where validators of the user's own refuse one."""
@@ -88,7 +89,7 @@ class _Walk:
         self,
         given: Mapping[type[Node], Node],
         lm: LM | str | None,
-        hidden: Mapping[type[Node], frozenset[str]] | None,
+        hidden: Copies | None,
     ) -> None:
         self.found: list[Prompt] = []
         self._hidden = hidden
