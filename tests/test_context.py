@@ -264,6 +264,7 @@ async def test_a_run_resumes_and_replays_with_what_was_shown_and_a_changed_setti
 
 async def test_what_a_question_shows_of_a_secret_is_not_stored():
     class Login(leading_to(leading_to(Reply))):  # type: ignore[misc]
+        node_config = NodeConfig(show=("token",))
         token: str = Field(repr=False)
 
     async def asked(context: Any) -> str:

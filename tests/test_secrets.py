@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
-from bae import Dep, Graph, Map, Node, Recall
+from bae import Dep, Graph, Map, Node, NodeConfig, Recall
 from bae.records import Asker
 from bae.secrets import Secrets, may_show, secret_behind, secret_fields, without_hidden_parts
 from end_node import leading_to
@@ -125,6 +125,10 @@ def test_what_a_complaint_quotes_is_left_out() -> None:
 
 
 def test_classes_are_shown_where_none_holds_a_secret_nor_those_that_bodies_may_ask_for() -> None:
+    class Shows(Plain):
+        node_config = NodeConfig(show=("text",))  # perhaps a copy of a secret
+
+    assert not may_show([Shows])
     before = leading_to(Login)
     assert may_show([Plain])
     assert may_show([Plain], following=True)

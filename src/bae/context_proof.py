@@ -4,9 +4,12 @@ that it is shown should hold it. Read by the proof, which warns where none does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bae.assignable import type_name
+from pydantic import SecretBytes, SecretStr
+
+from bae.assignable import type_name, union_members
 from bae.exceptions import Problem, a_warning
 from bae.plan import FieldPlan, NodePlan
 from bae.recall import holders_for
@@ -148,7 +151,11 @@ class _Walk:
 
 
 def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
-    """Whether a prompt that shows a node has the field."""
+    """Whether a prompt that shows a node has the value of the field."""
+    if field.name not in plan.revealed:
+        members = {each for each in union_members(field.annotation) if each is not NoneType}
+        if not field.info.repr or members <= {SecretStr, SecretBytes}:
+            return False
     if field.info.exclude or field.annotation in (str, int, float, bool):
         return not field.info.exclude
     from bae.rooms import shown_fields

@@ -22,7 +22,7 @@ from bae.recall import recall_ahead
 from bae.records import ClassMet, LMAnswered
 from bae.resolver import resolve
 from bae.rooms import QuestionText, choice_question, fill_question
-from bae.secrets import may_show
+from bae.secrets import may_show, shown_values
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
@@ -67,7 +67,7 @@ class GivenLM:
             nonlocal filled
             if not isinstance(lm, RoutingLM):
                 with in_scene(about):
-                    choosing = lm.choose_type([*plan.offered], dict(node))
+                    choosing = lm.choose_type([*plan.offered], shown_values(node))
                     return await awaitable(choosing, lm, "choose_type")
             ahead = {each.node: recall_ahead(self._within(each), each) for each in plans}
             recalled = {cls: found for cls, found in ahead.items() if found is not None}

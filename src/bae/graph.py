@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bae.result import GraphResult, Recovered
     from bae.rooms import Journal, Prompt
     from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
+    from bae.secrets import Copies
 
 S = TypeVar("S", bound=Node, contravariant=True)
 T = TypeVar("T", bound=Node, covariant=True)
@@ -174,6 +175,17 @@ class Graph(Generic[S, T]):
         if all(each._shape is not None for each in graphs):
             shape.graphs = tuple(graphs)
         return tuple(graphs)
+
+    @property
+    def hidden(self) -> Copies | None:
+        """The fields, here and in the graphs inside, that may hold a copy of a field with
+        `repr=False`; None where there are none."""
+        shape = self._known()
+        if shape.hidden is None:
+            from bae.secrets import hidden_copies
+
+            shape.hidden = hidden_copies(self)
+        return shape.hidden or None
 
     @property
     def nodes(self) -> NodeTypes:
@@ -492,6 +504,7 @@ class _Shape:
     has_sources: bool
     needs_lm: str | None = None
     graphs: tuple[Graph[Any, Any], ...] | None = None
+    hidden: Copies | None = None
 
 
 def _needs_lm(graph: Graph[Any, Any]) -> str:

@@ -21,6 +21,7 @@ from typing import (
 
 if TYPE_CHECKING:
     from bae.node import Node
+    from bae.secrets import Copies
     from bae.usage import Usage
 
     Shown = Literal["previous", "start", "trace"] | type[Node] | tuple[type[Node], ...]
@@ -119,11 +120,13 @@ is wrong, and is asked for again. None where a run stores nothing."""
 class Scene:
     """What a question shows beyond the node before and the node that is asked for. `system` is the
     system text of the graph; None is bae's own. `shown` are the earlier nodes that the setting
-    `context` names, the oldest first, without the `omitted` ones, which would be too much text."""
+    `context` names, the oldest first, without the `omitted` ones, which would be too much text.
+    `hidden` are the fields of each class that may hold a copy of a secret; None for none."""
 
     system: str | None = None
     shown: tuple[Node, ...] = ()
     omitted: int = 0
+    hidden: Copies | None = None
 
 
 PLAIN_SCENE = Scene()

@@ -34,6 +34,10 @@ class NodeConfig(Mapping[str, Any]):
     `context` and `context_limit` are those of `Graph`, for questions about this class alone: to
     fill a node of it, and to choose what follows one. Subclasses inherit them.
 
+    `show` names the fields whose secrets LMs see: `show=("address",)`. Other fields with
+    `repr=False`, and `SecretStr`s, are masked in prompts. Only prompts change: journals, telemetry
+    and the terminal hide the values all the same. Subclasses inherit it.
+
     It is also a mapping of what is set, and a dict with such keys is accepted in its place.
     """
 
@@ -42,12 +46,16 @@ class NodeConfig(Mapping[str, Any]):
     description: str | None = None
     context: Shown | None = None
     context_limit: int | None = None
+    show: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_context("NodeConfig", self.context, self.context_limit)
+        show = cast("tuple[object, ...] | None", self.show)
+        if show is not None and not (type(show) is tuple and show and all(map(_is_text, show))):
+            raise TypeError(f'NodeConfig(show={show!r}): give a tuple of field names, ("token",)')
         for name in ("instruction", "description"):
             text: object = getattr(self, name)
-            if text is not None and not (isinstance(text, str) and text.strip()):
+            if text is not None and not _is_text(text):
                 raise TypeError(f"NodeConfig({name}={text!r}): give a text, or leave it out")
 
     def __getitem__(self, name: str) -> Any:
@@ -62,6 +70,10 @@ class NodeConfig(Mapping[str, Any]):
     def _given(self) -> dict[str, Any]:
         values = {each: getattr(self, each.name) for each in fields(self)}
         return {each.name: value for each, value in values.items() if value is not each.default}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def check_context(owner: str, context: object, limit: object) -> None:

@@ -42,6 +42,7 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
         if required and any(found.required for *_, found in recalled_behind(field)):
             problems.append(recall_on_start().at(place))
     problems.extend(_check_lm(plan))
+    problems.extend(_check_shown(plan))
     problems.extend(_one_name_twice(plan))
     return list(dict.fromkeys(problems))
 
@@ -61,6 +62,18 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
     if error is not None:
         said = f"NodeConfig pins no LM to it: {error.message}"
         yield an_error("bae-lm-type", said, error.fix or "", plan.name)
+
+
+def _check_shown(plan: NodePlan) -> Iterator[Problem]:
+    known = [*plan.fields, *plan.node.__pydantic_computed_fields__]
+    unknown = ", ".join(sorted(plan.revealed.difference(known)))
+    if unknown and not plan.unresolved:
+        yield an_error(
+            "bae-show-unknown",
+            f"NodeConfig(show=…) names {unknown}, which is no field of it",
+            f"name its fields: {', '.join(known) or 'it has none'}",
+            plan.name,
+        )
 
 
 def _one_name_twice(plan: NodePlan) -> Iterator[Problem]:

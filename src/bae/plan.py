@@ -115,6 +115,8 @@ class NodePlan:
     shows_limit: int | None = None
     """Which nodes a question about the class shows, and how many characters of them; None is as the
     graph has it."""
+    revealed: frozenset[str] = frozenset()
+    """The fields whose secrets an LM sees, as `NodeConfig(show=…)` says."""
     problems: list[Problem] = field(default_factory=list[Problem])
     misrouted: bool = False
     """Whether its return type is missing or has more than nodes and None, so that it may be meant
@@ -160,6 +162,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     instruction, description = _own_words(cls)
     plan = NodePlan(cls, lm=_setting(cls, "lm"), instruction=instruction, description=description)
     plan.shows, plan.shows_limit = _setting(cls, "context"), _setting(cls, "context_limit")
+    plan.revealed = frozenset(_setting(cls, "show") or ())
     names = names_of_class(cls)
     try:
         finish_class(cls)

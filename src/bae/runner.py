@@ -55,6 +55,7 @@ from bae.records import (
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
 from bae.run import NONE, Run, Waiting
+from bae.secrets import shown_values
 from bae.tasks import gone, reason_of
 from bae.usage import Usage, meter_in_force
 
@@ -84,8 +85,11 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     plans = _check_start(graph, start, run) if run.outer is None else graph.plans
     run.plans = plans
     failure: BaseException | None = None
+    hidden = graph.hidden if run.outer is None else run.scene.hidden
     if graph.scene is not None:
         run.scene = graph.scene
+    if hidden is not run.scene.hidden:
+        run.scene = replace(run.scene, hidden=hidden)
     if graph.context is not None or graph.context_limit is not None:
         run.shows = graph.context or run.shows
         run.shows_limit = graph.context_limit or run.shows_limit
@@ -356,7 +360,9 @@ async def _choose(
             run,
             lm,
             doing,
-            lambda: awaitable(lm.choose_type([*plan.offered], dict(node)), lm, "choose_type"),
+            lambda: awaitable(
+                lm.choose_type([*plan.offered], shown_values(node)), lm, "choose_type"
+            ),
             about,
         )
         filled = None

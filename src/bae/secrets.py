@@ -1,5 +1,6 @@
 """What must not be shown: the fields, dependencies and LM calls of a graph that hold a secret, or
-may quote one. Journals, telemetry, the terminal, evaluations and training data all ask here.
+may quote one. Prompts, journals, telemetry, the terminal, evaluations and training data all ask
+here.
 
 A secret is a `SecretStr`, `SecretBytes` or `Secret[…]`, however deep inside a type, or a field with
 `repr=False` of a node, model or dataclass."""
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
-from bae.calls import MISSING, CallPlan, call_at, every_call
+from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
 from bae.core_schemas import Schema, field_schema, parts, returned_schema, type_schema
+from bae.language_model import scene
+from bae.markers import Map
 from bae.plan import plan_of
 from bae.recall import holders_for
 from bae.records import Asker
@@ -22,7 +25,15 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.plan import FieldPlan
 
+MASK: Final = "**********"
+"""What a model sees in the place of a hidden value; pydantic writes a `SecretStr` like this."""
+
+Copies = Mapping["type[Node]", frozenset[str]]
+"""The fields of each class that may hold a copy of a secret."""
+
 _FIELDS: Final = "__bae_secret_fields__"
+_VEIL: Final = "__bae_veil__"
+_NO_FIELDS: Final[frozenset[str]] = frozenset()
 
 
 def secret_fields(cls: type[Node]) -> Mapping[str, str]:
@@ -35,6 +46,78 @@ def secret_fields(cls: type[Node]) -> Mapping[str, str]:
         found = {name: why for name, why in whys.items() if why}
         type.__setattr__(cls, _FIELDS, found)
     return found
+
+
+class Veil(NamedTuple):
+    """What a model sees of the fields of a class: a mask in place of the `masked` ones, and the
+    secrets in the `revealed` ones. `looks` says that the JSON of a field does not tell whether its
+    value is a hidden one: an object of a `RootModel` may be written as text."""
+
+    masked: frozenset[str]
+    revealed: frozenset[str]
+    looks: bool
+
+
+def veil_of(cls: type) -> Veil | None:
+    """What a model sees of the fields of a node, model or dataclass, with the copies of secrets in
+    the graph that runs here; None where nothing is hidden. Worked out once per class."""
+    try:
+        veil: Veil | None = cls.__dict__[_VEIL]
+    except KeyError:
+        veil = _make_veil(cls)
+        type.__setattr__(cls, _VEIL, veil)
+    copies = scene.get().hidden
+    if copies is None or cls not in copies:
+        return veil
+    own = _PLAIN if veil is None else veil
+    return own._replace(masked=own.masked | (copies[cls] - own.revealed))
+
+
+def _make_veil(cls: type) -> Veil | None:
+    hidden, revealed = hidden_fields(cls), _revealed(cls)
+    try:
+        schema: Any = getattr(cast(Any, cls), "__pydantic_core_schema__", None)
+        looks = any(
+            part["type"] in _ANYTHING or (part.get("root_model") and hidden_fields(part["cls"]))
+            for part in parts(schema if isinstance(schema, dict) else type_schema(cls))
+        )
+    except Exception:  # nothing is known of what is in it
+        looks = True
+    return Veil(hidden - revealed, revealed, looks) if hidden or revealed or looks else None
+
+
+def _revealed(cls: type) -> frozenset[str]:
+    from bae.node import Node
+
+    return plan_of(cls, strict=True).revealed if issubclass(cls, Node) else _NO_FIELDS
+
+
+def shown_values(node: Node) -> dict[str, Any]:
+    """The fields of a node by name, with a mask in the place of the hidden ones: for an LM that
+    writes its own prompts."""
+    veil = veil_of(type(node))
+    hidden = () if veil is None else veil.masked
+    return {n: MASK if n in hidden and value is not None else value for n, value in node}
+
+
+def hidden_fields(cls: type) -> frozenset[str]:
+    """The fields of a model or dataclass that have `repr=False`, computed ones too."""
+    declared: dict[str, Any] = {
+        **_declared(cls),
+        **getattr(cls, "__pydantic_computed_fields__", {}),
+    }
+    return frozenset(name for name, field in declared.items() if not field.repr)
+
+
+def hidden_copies(graph: Graph[Any, Any]) -> dict[type[Node], frozenset[str]]:
+    """The fields of a graph, and of those inside it, that are not hidden themselves and that bae
+    may copy the value of a hidden field to."""
+    classes = {cls for each in graph.graphs for cls in each.plans}
+    if all(f.info.repr for cls in classes for f in plan_of(cls).fields.values()):
+        return {}
+    secrets = Secrets.of(graph)
+    found = {cls: secrets.fields(cls).difference(secret_fields(cls)) for cls in classes}
+    return {cls: names for cls, names in found.items() if names}
 
 
 def secret_in(schema: Any) -> str:
@@ -97,6 +180,11 @@ def may_show(classes: Iterable[type], *, following: bool = False) -> bool:
     return True
 
 
+_ANYTHING: Final = ("any", "is-instance", "function-plain")
+"""Core schemas whose values are written by what they are."""
+_PLAIN: Final = Veil(_NO_FIELDS, _NO_FIELDS, False)
+
+
 class Secrets:
     """What is secret among node classes that run together."""
 
@@ -109,10 +197,11 @@ class Secrets:
             for name in names
             if (call := self._plans[cls].fields[name].call) is not None
         }
+        self._passed_on = self._find_passed_on()
         self._holders = {
             cls
             for cls, plan in self._plans.items()
-            if self._secret[cls] or any(map(self._recalls, plan.sourced))
+            if self._hidden(cls) or any(map(self._recalls, plan.sourced))
         }
         self.any = bool(self._holders) or any(
             secret_call(call)
@@ -123,6 +212,8 @@ class Secrets:
         """Whether there is a secret at all."""
         self._asks: dict[Asker, bool] = {}
         self._wider: WeakKeyDictionary[type[Node], Secrets] = WeakKeyDictionary()
+        self._ends: dict[CallPlan, bool] = {}
+        self._fields: dict[type[Node], frozenset[str]] = {}
 
     @classmethod
     def of(cls, graph: Graph[Any, Any]) -> Secrets:
@@ -162,12 +253,51 @@ class Secrets:
 
     def fields(self, cls: type[Node]) -> frozenset[str]:
         """The fields of a class that are not to be shown: they hold a secret, share a dependency
-        with one that does, or may recall one."""
-        return frozenset(self._secret[cls]).union(
+        with one that does, may recall one, or are given one where a graph starts."""
+        found = self._fields.get(cls)
+        if found is None:
+            found = self._fields[cls] = self._find_fields(cls)
+        return found
+
+    def _find_fields(self, cls: type[Node]) -> frozenset[str]:
+        return self._hidden(cls).union(
             field.name
             for field in self._plans[cls].sourced
             if self._recalls(field) or self._is_secret(field.call)
         )
+
+    def _hidden(self, cls: type[Node]) -> frozenset[str]:
+        return self._passed_on.get(cls, _NO_FIELDS).union(self._secret[cls])
+
+    def _find_passed_on(self) -> dict[type[Node], frozenset[str]]:
+        """The fields at the start of graphs that a `Dep` binds a secret to, or a `Map` an item."""
+        found: dict[type[Node], frozenset[str]] = {}
+        self._passed_on = found
+        while True:
+            new: set[tuple[type[Node], str]] = set()
+            for cls, plan in self._plans.items():
+                hidden = self._find_fields(cls) if plan.sourced else ()
+                for field in plan.sourced:
+                    graph = None if field.call is None else field.call.graph
+                    if graph is None or graph.start not in self._plans:
+                        continue
+                    bound = dict(siblings_of(field))
+                    names = [name for name, sibling in bound.items() if sibling in hidden]
+                    names += [name for name, each in recalls_of(field) if self._recalls(each)]
+                    if isinstance(field.marker, Map) and (over := field.marker.over) in hidden:
+                        start = graph.start
+                        is_node = any(
+                            part["type"] in _ANYTHING or part.get("cls") is start
+                            for part in parts(field_schema(cls, over))
+                        )
+                        plain = [f for f in plan_of(start).plain if f.name not in dict(field.bound)]
+                        names += [f.name for f in plain if f.required or is_node]
+                    new |= {(graph.start, name) for name in names}
+            new = {(cls, name) for cls, name in new if name not in self._hidden(cls)}
+            if not new:
+                return found
+            for cls, name in new:
+                found[cls] = found.get(cls, _NO_FIELDS) | {name}
 
     def source(self, cls: type[Node], field: str, route: str = "") -> bool:
         """Whether the value of the dependency behind a field, or of a parameter further down such
@@ -176,7 +306,18 @@ class Secrets:
             return False
         if not route and field in secret_fields(cls):
             return True
-        return self._is_secret(call_at(plan_of(cls).fields[field], route))
+        call = call_at(plan_of(cls).fields[field], route)
+        return self._is_secret(call) or self._ends_with_copy(call)
+
+    def _ends_with_copy(self, call: CallPlan | None) -> bool:
+        """Whether a graph may end at a node that holds a copy of a secret."""
+        if call is None or call.graph is None:
+            return False
+        found = self._ends.get(call)
+        if found is None:
+            ends = [cls for cls in call.graph.terminal_nodes if cls in self._plans]
+            found = self._ends[call] = any(map(self.fields, ends))
+        return found
 
     def _is_secret(self, call: CallPlan | None) -> bool:
         return call is not None and (call.key in self._calls or bool(secret_call(call)))
@@ -195,9 +336,9 @@ class Secrets:
     def _recalls(self, field: FieldPlan) -> bool:
         """Whether a field may find its value in one that is a secret, though it is none itself."""
         return field.kind == "recall" and any(
-            not names.keys().isdisjoint(name for name, _ in holders_for(field, cls))
-            for cls, names in self._secret.items()
-            if names
+            not names.isdisjoint(name for name, _ in holders_for(field, cls))
+            for cls in self._secret
+            if (names := self._hidden(cls))
         )
 
 
@@ -242,18 +383,20 @@ def _why_secret(cls: type[Node], name: str) -> str:
 
 
 def _hidden_field(cls: type) -> str:
-    declared: dict[str, Any] = {
-        **getattr(cls, "__dataclass_fields__", {}),
-        **getattr(cls, "__pydantic_fields__", {}),
-    }
-    return next((name for name, field in declared.items() if not field.repr), "")
+    return next((name for name, field in _declared(cls).items() if not field.repr), "")
+
+
+def _declared(cls: type) -> dict[str, Any]:
+    fields = "__dataclass_fields__", "__pydantic_fields__"
+    return {name: each for key in fields for name, each in getattr(cls, key, {}).items()}
 
 
 def _holds_secret(cls: type) -> bool:
     found = _TYPES.get(cls)
     if found is None:
         try:
-            found = bool(secret_in(type_schema(cls)))
+            # What a class shows to models may be a copy of a secret.
+            found = bool(secret_in(type_schema(cls)) or _revealed(cls))
         except Exception:  # nothing is known of what is in it
             found = True
         _TYPES[cls] = found

@@ -216,6 +216,34 @@ def test_json_is_one_object_with_the_result_the_trace_and_what_it_took(bae: Any)
     }
 
 
+def test_a_recalled_secret_and_a_hidden_computed_field_are_withheld_from_the_result(
+    bae: Any, folder: Path
+) -> None:
+    Path("copies.py").write_text(
+        "from __future__ import annotations\n\n"
+        "from typing import Annotated\n\n"
+        "from pydantic import Field, computed_field\n\n"
+        "from bae import Graph, Node, Recall\n\n\n"
+        "class First(Node):\n"
+        "    pin: str = Field(repr=False)\n\n"
+        "    async def __call__(self) -> Last:\n"
+        "        return Last()\n\n\n"
+        "class Last(Node):\n"
+        "    pin: Annotated[str, Recall(First)]\n\n"
+        "    @computed_field(repr=False)\n"
+        "    @property\n"
+        "    def link(self) -> str:\n"
+        "        return f'https://{self.pin}'\n\n"
+        "    async def __call__(self) -> None: ...\n\n\n"
+        "graph = Graph(start=First)\n"
+    )
+    given = ("run", "copies.py", "--set", "pin=hunter2")
+    done = bae(*given)
+    assert done.out.splitlines() == ["Last", "  pin: (withheld)"]
+    assert "hunter2" not in done.err
+    assert bae(*given, "--json").data["result"]["fields"] == {"pin": "(withheld)"}
+
+
 def test_a_terminal_that_stands_still_takes_nothing_from_the_outcome(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import Field, SecretStr
 
-from bae import Dep, DepError, Graph, JournalError, Map, Node, NodeError, ProofError
+from bae import Dep, DepError, Graph, JournalError, Map, Node, NodeError, ProofError, Recall
 from bae.journal import Journal
 from end_node import EndNode
 from journal_parts import refused
@@ -75,6 +75,46 @@ async def test_a_run_with_secrets_goes_on_when_they_are_given_again(journal: Jou
     result = await graph.resume("one", journal=journal, given=secrets)
     assert result.result == Page(text="ann 5 n-789")
     assert WORLD.done == {"key": 2, "login": 1, "page": 1}
+
+
+class Copy(EndNode):
+    page: Annotated[str, Recall()]
+    size: int
+
+
+class Begin(Node):
+    page: str
+
+    async def __call__(self) -> Copy:
+        WORLD.do("inside")
+        return Copy(size=len(self.page))
+
+
+class Outside(EndNode):
+    diary: str = Field(repr=False)
+    pages: list[str] = Field(repr=False)
+    copy_: Annotated[Copy, Dep(Graph(start=Begin, end=Copy), page="diary")]
+    copies: Annotated[list[Copy], Map(Graph(start=Begin, end=Copy), over="pages")]
+
+    async def __call__(self) -> None:
+        WORLD.do("outside")
+
+
+async def test_secrets_that_graphs_inside_are_given_are_not_written_and_the_run_goes_on(
+    journal: Journal,
+):
+    outside, began = Graph(start=Outside), Outside(diary="d-123", pages=["d-456"])
+    WORLD.failing.add("outside")
+    with pytest.raises(NodeError):
+        await outside.arun(began, journal=journal, run_id="one")
+    WORLD.mend()
+    assert "d-" not in await stored(journal)
+    assert '"size"' in await stored(journal)
+    given = {"Outside.diary": "d-123", "Outside.pages": ["d-456"]}
+    result = await outside.resume("one", journal=journal, given=given)
+    (end,) = result.trace
+    assert (end.copy_, end.copies) == (Copy(page="d-123", size=5), [Copy(page="d-456", size=5)])
+    assert WORLD.done["inside"] == 2
 
 
 async def test_secrets_are_written_where_that_is_asked_for(journal: Journal):

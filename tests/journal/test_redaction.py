@@ -128,7 +128,7 @@ async def test_the_value_is_gone_from_every_line_and_the_rest_is_as_it_was():
     start = json.loads(after[0].data)["node"]
     assert start == {"type": "Person", "fields": {"name": "Ada"}, "withheld": ["email"]}
     changed = [o.kind for o, n in zip(before, after, strict=True) if o != n]
-    assert set(changed) == {"RunStarted", "AnswerJudged"}
+    assert set(changed) == {"RunStarted", "AnswerJudged", "LMAnswered"}
     # What an LM call used, and what was found of its answer, is still told.
     for line in after:
         if line.kind == "AnswerJudged":

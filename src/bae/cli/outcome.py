@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.result import GraphResult
+    from bae.secrets import Copies
 
 
 @dataclass(slots=True)
@@ -50,6 +51,8 @@ class Outcome:
     usage: Usage = field(default_factory=Usage)
     """What the run used, before it was resumed too."""
     result: Node | None = None
+    copies: Copies | None = None
+    """The fields that may hold copies of secrets."""
     waiting: tuple[OpenGate, ...] = ()
     error: BaseException | None = None
     kept: bool = False
@@ -137,7 +140,7 @@ def print_outcome(
     if not quiet and outcome.begun and outcome.error is None and err().is_terminal:
         err().print()  # between what was shown of the run and how it came out
     if outcome.result is not None and not as_json:
-        print_node(outcome.result, out())
+        print_node(outcome.result, out(), outcome.copies)
     elif outcome.kind == "waiting":
         _print_waiting(outcome, said)
     elif outcome.kind == "cancelled":
@@ -155,7 +158,8 @@ def _as_data(outcome: Outcome) -> dict[str, Any]:
         "run_id": outcome.run_id,
         "outcome": outcome.kind,
         "graph": outcome.graph,
-        "result": result and {"type": type(result).__name__, "fields": fields_of(result)},
+        "result": result
+        and {"type": type(result).__name__, "fields": fields_of(result, outcome.copies)},
         "trace": [type(node).__name__ for node in outcome.trace],
         "seconds": round(outcome.seconds, 3),
         "usage": {name: getattr(usage, name) for name in spent},

@@ -155,6 +155,7 @@ def carry_out(
     began = perf_counter()
     ended = work(begin, display, last_words, options.budget)
     outcome = Outcome(graph.name, run_id, code=ended.code, seconds=perf_counter() - began)
+    outcome.copies = graph.hidden
     error = outcome.error = ended.error
     history = display.history_of(run_id)
     if history is not None:

@@ -23,7 +23,7 @@ from bae.cli.wording import WITHHELD, in_lines, in_one_line
 from bae.draft import validated
 from bae.exceptions import describe
 from bae.node import Node
-from bae.secrets import secret_fields, without_hidden_parts
+from bae.secrets import Copies, hidden_fields, secret_fields, veil_of, without_hidden_parts
 
 _TEXT: Final = "…"
 _YES_OR_NO: Final = {"y": True, "yes": True, "n": False, "no": False}
@@ -109,8 +109,10 @@ def _reason(error: Exception, name: str) -> str:
 
 
 def is_secret(cls: type[Node], name: str) -> bool:
-    """Whether what is typed for a field is not to be shown."""
-    return name in secret_fields(cls)
+    """Whether a field, or what is typed for it, is not to be shown. In a run, that counts copies of
+    secrets too."""
+    veil = veil_of(cls)
+    return name in secret_fields(cls) or (veil is not None and name in veil.masked)
 
 
 def is_yes_or_no(annotation: Any) -> bool:
@@ -203,10 +205,10 @@ def _sample(cls: type[Node], name: str) -> str:
 # --- a node as it is printed ---------------------------------------------------------------------
 
 
-def print_node(node: Node, console: Console) -> None:
+def print_node(node: Node, console: Console, copies: Copies | None = None) -> None:
     """Print a node: its class as a title, the fields below. At a terminal they are set out in
-    columns and wrapped; elsewhere a line stays a line."""
-    fields = fields_of(node)
+    columns and wrapped; elsewhere a line stays a line. `copies` are those of `Graph.hidden`."""
+    fields = fields_of(node, copies)
     if not console.is_terminal:
         lines = [type(node).__name__, *_plain(fields, "  ")]
         console.print(Text("\n".join(lines)), soft_wrap=True)
@@ -216,11 +218,11 @@ def print_node(node: Node, console: Console) -> None:
         console.print(_table(fields, "  "))
 
 
-def fields_of(node: Node) -> dict[str, Any]:
-    """The fields of a node as JSON has them, secrets withheld: those that the types tell of, and
-    fields with `repr=False` of whatever else is in a value."""
+def fields_of(node: Node, copies: Copies | None = None) -> dict[str, Any]:
+    """The fields of a node as JSON has them, secrets withheld: those that the types tell of, their
+    `copies`, and fields with `repr=False` of whatever else is in a value."""
     cls = type(node)
-    hidden = {name for name in cls.__pydantic_fields__ if is_secret(cls, name)}
+    hidden = {*secret_fields(cls), *hidden_fields(cls), *(copies or {}).get(cls, ())}
     held = {**node.__dict__, **(node.__pydantic_extra__ or {})}
     cleaned = {n: without_hidden_parts(v, WITHHELD) for n, v in held.items() if n not in hidden}
     within = {name for name, value in cleaned.items() if value is not held[name]}

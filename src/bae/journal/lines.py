@@ -3,7 +3,7 @@ written. `docs/journal-format.md` describes the format."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from hashlib import sha256
 from types import NoneType
@@ -102,7 +102,9 @@ class Encoder:
             case records.RunStarted():
                 data = {"run_id": record.run_id, "graph": record.graph}
                 data["max_iters"] = record.max_iters
-                rest = f'"node":{self.node(record.node)}'
+                # What a graph inside starts with may be a copy of a secret.
+                copies = self._secrets.fields(type(record.node)) if record.path else ()
+                rest = f'"node":{self.node(record.node, copies=copies)}'
             case records.RunEnded():
                 data = {"outcome": record.outcome, "gates": [gate.address for gate in record.gates]}
                 if record.error is not None:
@@ -154,9 +156,11 @@ class Encoder:
         """The `data` of a `StepStarted` with its node."""
         return f'{{"node":{self.node(node)}}}'
 
-    def node(self, node: Node, plain: bool = False) -> str:
-        """A node as it is stored, as JSON; `plain` leaves out the fields that have a source."""
-        return node_codec(node.__class__).dump(node, secrets=self._in_clear, plain=plain)
+    def node(self, node: Node, plain: bool = False, copies: Collection[str] = ()) -> str:
+        """A node as it is stored, as JSON; `plain` leaves out the fields that have a source, and
+        `copies` are fields that hold copies of secrets."""
+        codec = node_codec(node.__class__)
+        return codec.dump(node, secrets=self._in_clear, plain=plain, copies=copies)
 
     def error_line(self, error: BaseException) -> str:
         """One line about what a run failed with, without words that may quote a secret."""

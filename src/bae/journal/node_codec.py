@@ -3,7 +3,7 @@ What is known of a class is worked out once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
@@ -79,12 +79,18 @@ class NodeCodec:
         return found
 
     def dump(
-        self, node: Node, *, secrets: bool = False, plain: bool = False, whole: bool = False
+        self,
+        node: Node,
+        *,
+        secrets: bool = False,
+        plain: bool = False,
+        whole: bool = False,
+        copies: Collection[str] = (),
     ) -> str:
         """A node as JSON: all that it holds, or only its `plain` fields. Dependencies that no
-        journal can hold are left out, or raise `Unkeepable` if it must be `whole`; secrets are left
-        out unless they are asked for. Raises `JournalError` where a plain field has a value that no
-        journal can hold."""
+        journal can hold are left out, or raise `Unkeepable` if it must be `whole`; secrets, and the
+        `copies` of secrets, are left out unless they are asked for. Raises `JournalError` where a
+        plain field has a value that no journal can hold."""
         held, given = node.__dict__, node.__pydantic_fields_set__
         withheld: list[str] = []
         unset: list[str] = []
@@ -94,7 +100,7 @@ class NodeCodec:
             name = field.name
             if name not in held or name in self.live:
                 continue
-            if not secrets and name in self.secret:
+            if not secrets and (name in self.secret or name in copies):
                 withheld.append(name)
                 continue
             if name not in given:

@@ -21,7 +21,7 @@ from bae.place import Place
 from bae.tasks import finish_despite_cancel
 
 _WITHHELD: Final = "withheld"
-_WITH_VALUE: Final = ("SourceEnded", "ItemEnded")
+_WITH_VALUE: Final = ("SourceEnded", "ItemEnded", "CallEnded")
 _WITH_USAGE: Final = ("ChoiceMade", "FillEnded", "LMUsed")
 
 _Field = tuple[str, str]
@@ -34,7 +34,7 @@ class Redaction:
 
     - `runs`: the redacted runs, the named one first, then those that share lines with it.
     - `places`: the redacted fields: the named ones, and those that bae copied the same values to
-      or from (by a `Recall`, a `Dep` shared by several fields, the items of a `Map` of graphs).
+      or from (by a `Recall`, a `Dep` shared by several fields, into the start of a graph).
     - `values`: how many values were removed; `texts`: how many prompts and answers of LM calls, and
       messages of errors.
     """
@@ -84,9 +84,9 @@ async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
             related[info.run_id].add(info.parent)
             related[info.parent].add(info.run_id)
     found = [run_id]
-    for each in found:
-        found.extend(sorted(r for r in related[each] if r not in found and r in infos))
-    return [infos[each] for each in found]
+    for each in found:  # of which some may not be here: their forks were loaded without them
+        found.extend(sorted(r for r in related[each] if r not in found))
+    return [infos[each] for each in found if each in infos]
 
 
 async def _release(
@@ -106,9 +106,9 @@ def _redacted(runs: Sequence[StoredRun], places: Sequence[str]) -> tuple[Redacti
     changes: list[Rewrite] = []
     for run in opened:
         changed: list[Line] = []
-        shared = run.shared_calls(wanted)
+        shared, held = run.shared_calls(wanted), wanted | run.holders(wanted)
         for line, data in run.lines:
-            new, counts[line] = run.redacted(line, data, wanted, shared)
+            new, counts[line] = run.redacted(line, data, wanted, shared, held)
             if new != line:
                 changed.append(new)
         answers = [address for address in run.answers if _is_inside(address, wanted)]
@@ -159,14 +159,13 @@ class _OpenRun:
 
     def copies(self, wanted: set[_Field]) -> Iterator[_Field]:
         """The fields that hold the same values: what a field was recalled from and what recalled
-        it, the fields of one shared `Dep`, and where the graphs of a `Map` begin."""
+        it, the fields of one shared `Dep`, and what graphs inside start with."""
         for line, data in self.lines:
-            if line.kind == "Recalled" and not data.get("parameter"):
+            if line.kind == "Recalled" and (own := self._recalling(line, data)):
                 path, number, field = data["origin"]
                 step = self._history.step(path, number)
                 cls = "" if step is None else step.name
                 origin = {(cls, each) for each in ([field] if field else self.fields[cls])}
-                own = data["node"], data["field"]
                 if own in wanted:
                     yield from origin
                 elif origin & wanted:
@@ -175,21 +174,62 @@ class _OpenRun:
         for name, field, found in self._shape.fields():
             if _is_shared(found) and found["call"] in shared:
                 yield name, field
-            start = self._shape.start_behind(found) if "call" in found else ""
-            if (name, found.get("over")) in wanted:
-                yield from ((start, each) for each in self.fields[start])
-            for each, bound in found.get("bound", {}).items() if start else ():
-                if (name, bound.get("field")) in wanted:
-                    yield start, each
+            for around, inside in self._starts(name, found):
+                if around in wanted:
+                    yield inside
+                elif inside in wanted:
+                    yield around
+
+    def _recalling(self, line: Line, data: Json) -> _Field | None:
+        """The field that a recalled value is stored in: the one that recalls it, or that of the
+        start of a graph, whose `Dep` binds it. None for a parameter of a function."""
+        name, field, parameter = data["node"], data["field"], data.get("parameter", "")
+        if not parameter:
+            return name, field
+        found = self._shape.field_at(Place(line.path, line.step, name, field)) or {}
+        start = self._shape.start_behind(found) if "call" in found else ""
+        each = parameter[1:-1]
+        return (start, each) if start and each in found.get("bound", {}) else None
+
+    def _starts(self, name: str, found: Json) -> Iterator[tuple[_Field, _Field]]:
+        """The fields whose values the graph behind a field of a class starts with, each with the
+        field of the start."""
+        start = self._shape.start_behind(found) if "call" in found else ""
+        if not start:
+            return
+        bound = cast(Json, found.get("bound", {}))
+        for each, use in bound.items():
+            if "field" in use:
+                yield (name, use["field"]), (start, each)
+        if "over" in found:  # an item may be the node itself
+            for each in self.fields[start] - bound.keys():
+                yield (name, found["over"]), (start, each)
+
+    def holders(self, wanted: set[_Field]) -> set[_Field]:
+        """The fields that hold a node with a wanted field: the one that a graph ended at."""
+        found: set[_Field] = set()
+        while True:
+            classes = {cls for cls, _ in wanted | found}
+            more = {
+                (name, field)
+                for name, field, use in self._shape.fields()
+                if "call" in use and not classes.isdisjoint(self._shape.ends_behind(use))
+            }
+            if more <= found:
+                return found
+            found |= more
 
     def redacted(
-        self, line: Line, data: Json, wanted: set[_Field], shared: set[int]
+        self, line: Line, data: Json, wanted: set[_Field], shared: set[int], held: set[_Field]
     ) -> tuple[Line, tuple[int, int]]:
-        """What is left of a line, and how many values and texts are gone."""
+        """What is left of a line, and how many values and texts are gone. `held` are the wanted
+        fields of nodes, and those that hold such nodes."""
         before = to_json(data, inf_nan_mode="constants")
         inside = _is_inside(line.path, wanted)
-        values = sum(_withhold(n, None if inside else wanted) for n in _nodes(line, data))
-        if line.kind in _WITH_VALUE and (inside or self._is_source(line, data, wanted, shared)):
+        values = sum(_withhold(n, None if inside else held) for n in _nodes(line, data))
+        if line.kind in _WITH_VALUE and (
+            inside or self._is_source(line, data, wanted, shared, held)
+        ):
             values += "value" in data
             if "value" in data or "items" in data:  # items have lines of their own
                 data.pop("value", None)
@@ -200,9 +240,12 @@ class _OpenRun:
         if error.get("message", _WITHHELD) != _WITHHELD:  # it may quote any value of the run
             error["message"] = _WITHHELD
             texts += 1
-        if line.kind == "AnswerJudged":  # of any call: bodies pass values on to others
+        # Of any call: bodies pass values on to others, and answers repeat what was asked.
+        if line.kind == "AnswerJudged":
             texts += sum(data.pop(key, None) is not None for key in ("asked", "answer"))
-            data["errors"] = [_place_of(error) for error in data["errors"]]
+            data["errors"] = [self._place_of(error) for error in data["errors"]]
+        elif line.kind == "LMAnswered":
+            texts += sum(_withhold(node, None) > 0 for node in _nodes(line, data))
         if inside:
             # The graph that made the value will run again: only what it used is still true.
             start = (self._shape.graph_at(line.path) or {}).get("start", "")
@@ -213,14 +256,26 @@ class _OpenRun:
         after = to_json(data, inf_nan_mode="constants")
         return line if after == before else line._replace(data=after.decode()), (values, texts)
 
-    def _is_source(self, line: Line, data: Json, wanted: set[_Field], shared: set[int]) -> bool:
+    def _is_source(
+        self, line: Line, data: Json, wanted: set[_Field], shared: set[int], held: set[_Field]
+    ) -> bool:
+        if line.kind == "CallEnded":  # of a class outside the graph: little is known of its values
+            call = self._shape.call_named(data.get("graph", ""), data.get("place", ""))
+            return call is None or bool(data.get("arguments")) or call in shared
         names = data["node"], data["field"], data.get("parameter", "")
         place = Place(line.path, line.step, *names)
         is_shared = data.get("source") == "dep" and self._shape.is_shared(place)
         if (is_shared and self._shape.call_at(place) in shared) or _is_wanted(place, wanted):
             return True
         value = data.get("value")  # of a graph, the node it ended at
-        return is_node(value) and any((value["type"], name) in wanted for name in value["fields"])
+        return is_node(value) and any((value["type"], name) in held for name in value["fields"])
+
+    def _place_of(self, error: str) -> str:
+        """The field that an error about an answer begins with, without words that may quote it:
+        the rest of the place may have keys of the answer, and a refusal is a text of the model."""
+        name = error.partition(": ")[0].partition(".")[0]
+        is_field = any(name in names for names in self.fields.values())
+        return f"{name}: {_WITHHELD}" if is_field else _WITHHELD
 
     def shared_calls(self, wanted: set[_Field]) -> set[int]:
         """The calls behind such fields that are made once for the run: their value is stored with
@@ -266,12 +321,6 @@ def _is_inside(place: str, wanted: set[_Field]) -> bool:
             return True
         at = at.outer
     return False
-
-
-def _place_of(error: str) -> str:
-    """What was wrong with an answer, without the words that may quote it."""
-    place, colon, _ = error.partition(": ")
-    return f"{place}: {_WITHHELD}" if colon else _WITHHELD
 
 
 def _unknown(place: str, fields: dict[str, set[str]]) -> JournalError:

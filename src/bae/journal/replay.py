@@ -306,6 +306,13 @@ class Replayer(PastRecorder):
         if not left and failure is not None:
             raise failure
         wanted, recorded = _call(asked), [*map(_call, left)]
+        if any(_call(each) == wanted and isinstance(each.value, Unstored) for each in left):
+            raise ReplayError(
+                f"{asked.asker}: the answer of the LM to {wanted} is not in the recording: it was "
+                "redacted, or is a secret",
+                code="bae-replay-live",
+                fix="record the run again",
+            )
         if wanted in recorded:
             was = self._prompts.get((asked.path, asked.step, asked.asker._replace(item=None)))
             said = f"{asked.asker}: {wanted} asks the LM something other than was recorded"

@@ -206,6 +206,13 @@ class ShapeView:
         graph: int | None = self.calls[call].get("graph")
         return "" if graph is None else self.graphs[graph]["start"]
 
+    def ends_behind(self, use: Json) -> set[str]:
+        """The names of the classes where the graph behind a field may end; none for a function."""
+        call: int = use["call"]
+        graph: int | None = self.calls[call].get("graph")
+        classes: Json = {} if graph is None else self.graphs[graph]["classes"]
+        return {name for name, cls in classes.items() if cls["ends"]}
+
     def calls_behind(self, use: Json) -> Iterator[tuple[str, Json]]:
         """The calls behind a field, each once, with the parameter that it is for, as `(city)`."""
         ahead, seen = [("", use)], set[int]()

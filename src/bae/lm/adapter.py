@@ -20,6 +20,7 @@ from bae.lm.prompts import asked_fields, choice_of, fill_prompt, names_of
 from bae.lm.requests import Answer, Prompt, Question, ask, send
 from bae.node import Node
 from bae.plan import plan_of
+from bae.secrets import shown_values
 from bae.usage import Usage, tell
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class LMAdapter(Backend):
         elif question.target is None:
             context = question.context
             if context is None:
-                context = {} if question.source is None else dict(question.source)
+                context = {} if question.source is None else shown_values(question.source)
             choosing = self.lm.choose_type([*question.types], context)
             chosen = await awaitable(choosing, self.lm, "choose_type")
             # Without a name it was not offered, which is reported where the answer is judged.

@@ -26,6 +26,7 @@ from bae.lm.answers import (
 from bae.lm.prompts import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
 from bae.lm.requests import UNPARSED, Answer, FewShot, Prompt, Question, Turn, ask, send
 from bae.plan import plan_of
+from bae.secrets import shown_values
 from bae.usage import tell
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Backend(RoutingLM):
         filled."""
         cls = type(self)
         if cls.choose_type is not Backend.choose_type:  # it has its own way to choose
-            choosing = self.choose_type(types, dict(node))
+            choosing = self.choose_type(types, shown_values(node))
             return await awaitable(choosing, self, "choose_type"), None
         if cls.fill is not Backend.fill:
             fillable = ()

@@ -14,7 +14,15 @@ from math import isfinite
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic import BaseModel, PlainSerializer, RootModel, WrapSerializer
+from pydantic import (
+    BaseModel,
+    PlainSerializer,
+    RootModel,
+    Secret,
+    SecretBytes,
+    SecretStr,
+    WrapSerializer,
+)
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from bae.core_schemas import computed_schemas, field_schema
@@ -24,6 +32,7 @@ from bae.language_model import scene
 from bae.lm.requests import Prompt, Question, Turn
 from bae.lm.schemas import choice_schema, fill_schema, has_schema, notes_on
 from bae.plan import plan_of
+from bae.secrets import MASK, veil_of
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -300,6 +309,7 @@ def text_of_json(value: Any) -> str:
 
 _NOTHING: Mapping[str, Any] = {}
 _SCALARS = frozenset({str, int, bool, NoneType})
+_SECRETS = SecretStr, SecretBytes, Secret
 
 
 def _sendable(text: str) -> str:
@@ -344,12 +354,12 @@ def nodes_that_fit(nodes: Sequence[Node], limit: int) -> tuple[Node, ...]:
 def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
     """What a model sees, as JSON, of the values that were resolved for a node to be filled."""
     names = shown_fields(cls) & resolved.keys()
-    if cls.__pydantic_decorators__.model_serializers:  # these need the whole node
-        values = {n: resolved[n] for n in resolved if n in names}
-        return _jsonable(values, f"the context of {cls.__name__}")
     # Not by `model_construct`, which makes defaults for all that is not there.
     shell = cls.__new__(cls)
     hold(shell, dict(resolved), None, set(resolved))
+    if cls.__pydantic_decorators__.model_serializers:  # these need the whole node
+        values = {n: resolved[n] for n in resolved if n in names}
+        return _jsonable(values, f"the context of {cls.__name__}", shell)
     return _seen(cls, shell, names)
 
 
@@ -386,10 +396,14 @@ def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[s
     return []
 
 
-def _jsonable(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+def _jsonable(values: Mapping[str, Any], what: str, holder: Node | None = None) -> dict[str, Any]:
+    """Values by name as JSON, those of fields of a `holder` as the model sees these."""
     values = dict(values)
     try:
-        return in_order(to_jsonable_python(values, by_alias=False), values)
+        dumped = to_jsonable_python(values, by_alias=False)
+        if holder is None:
+            return in_order(dumped, values)
+        return dict(sorted(in_order(dumped, holder).items()))
     except Exception as error:
         raise _not_json(what, error, "give it values that JSON can express") from error
 
@@ -404,33 +418,47 @@ def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
     )
 
 
-# One order for what has none of its own, so that equal values make equal prompts: sets, the keys of
-# dicts, and fields that were set in another order than declared.
+# Masks in the place of hidden values. And one order for what has none of its own, so that equal
+# values make equal prompts: sets, the keys of dicts, and fields that were set in another order than
+# declared.
 
 
-def in_order(dumped: Any, value: Any) -> Any:
-    """`dumped`, which is `value` as JSON, in one order wherever the value has none."""
+def in_order(dumped: Any, value: Any, sorts: bool = True, clear: bool = False) -> Any:
+    """`dumped`, which is `value` as JSON, as a model sees it: with masks in the place of hidden
+    parts, unless `clear`, and in one order wherever the value has none, if it `sorts`."""
+    if value is not None and isinstance(value, RootModel):
+        veil = None if clear else veil_of(cast(type, type(cast(object, value))))
+        if veil is not None and veil.masked:
+            return MASK
+        value = cast(Any, value).root
+    if clear and isinstance(value, _SECRETS):
+        return to_jsonable_python(cast(Any, value).get_secret_value(), by_alias=False)
     if isinstance(dumped, float):
         return dumped if isfinite(dumped) else str(dumped)
-    if isinstance(value, RootModel):
-        value = cast(Any, value).root
     if isinstance(dumped, list):
         listed = cast(list[Any], dumped)
-        found = [in_order(each, of) for each, of in zip(listed, _held(value, listed), strict=True)]
-        return sorted(found, key=json.dumps) if isinstance(value, AbstractSet) else found
+        found = [
+            in_order(each, of, sorts, clear)
+            for each, of in zip(listed, _held(value, listed), strict=True)
+        ]
+        is_set = sorts and isinstance(value, AbstractSet)
+        return sorted(found, key=json.dumps) if is_set else found
     if not isinstance(dumped, dict):
         return dumped
     items = cast(dict[str, Any], dumped)
     if isinstance(value, BaseModel):
         cls = type(value)
         declared = [*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__]
-        return _fields_in_order(items, declared, value)
+        return _fields_in_order(items, declared, value, sorts, clear)
     if is_dataclass(value):
-        return _fields_in_order(items, [each.name for each in fields(value)], value)
+        names = [each.name for each in fields(value)]
+        return _fields_in_order(items, names, value, sorts, clear)
     held: Iterable[Any] = _held(value.values() if isinstance(value, Mapping) else None, items)
-    entries = {key: in_order(items[key], of) for key, of in zip(items, held, strict=True)}
+    entries = {
+        key: in_order(items[key], of, sorts, clear) for key, of in zip(items, held, strict=True)
+    }
     has_order = not isinstance(value, Mapping) or isinstance(value, OrderedDict)
-    return entries if has_order else dict(sorted(entries.items()))
+    return entries if has_order or not sorts else dict(sorted(entries.items()))
 
 
 def _held(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
@@ -439,22 +467,40 @@ def _held(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
     return cast(Iterable[Any], value) if same else [None] * len(dumped)
 
 
-def _fields_in_order(dumped: dict[str, Any], declared: list[str], holder: Any) -> dict[str, Any]:
-    if list(dumped) == declared and all(type(value) in _SCALARS for value in dumped.values()):
-        return dumped
-    names = [name for name in declared if name in dumped]
-    names += sorted(dumped.keys() - set(names))  # extra ones
+def _fields_in_order(
+    dumped: dict[str, Any], declared: list[str], holder: Any, sorts: bool, clear: bool
+) -> dict[str, Any]:
+    cls: type = type(cast(object, holder))
+    veil = veil_of(cls)
+    if veil is None and not clear:
+        is_plain = all(type(value) in _SCALARS for value in dumped.values())
+        if is_plain and list(dumped) == declared:
+            return dumped
+    names = list(dumped)
+    if sorts:
+        names = [name for name in declared if name in dumped]
+        names += sorted(dumped.keys() - set(names))  # extra ones
     found: dict[str, Any] = {}
     for name in names:
-        value = dumped[name]
+        value, reveals = dumped[name], clear
+        if veil is not None and not clear:
+            if name in veil.masked:
+                found[name] = None if value is None else MASK
+                continue
+            reveals = name in veil.revealed
         # Only what holds something is looked up: a computed field is computed again by that.
-        looks = isinstance(value, list | dict) and not _is_serialized(type(holder), name)
-        found[name] = in_order(value, getattr(holder, name, None) if looks else None)
+        looks = isinstance(value, list | dict) or reveals or (veil is not None and veil.looks)
+        held = getattr(holder, name, None) if looks else None
+        # A serializer of its own chooses the order, and what of a value is shown on purpose.
+        is_own = looks and _is_serialized(cls, name)
+        found[name] = in_order(
+            value, None if reveals and is_own else held, sorts and not is_own, reveals
+        )
     return found
 
 
 def _is_serialized(cls: Any, name: str) -> bool:
-    """Whether a field has a serializer of its own, which chooses the order."""
+    """Whether a field has a serializer of its own."""
     if not issubclass(cls, BaseModel):
         return False
     named = [s.info.fields for s in cls.__pydantic_decorators__.field_serializers.values()]

@@ -15,10 +15,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
 
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import asked_fields
+from bae.lm.prompts import asked_fields, in_order
 from bae.markers import MARKERS
 from bae.node import Node
 from bae.plan import plan_of
+from bae.secrets import MASK
 
 SOURCE = "source"
 """The input that holds the node the run comes from."""
@@ -38,6 +39,8 @@ def node_to_signature(node_cls: type[Node], is_start: bool = False) -> Any:
     made: dict[str, tuple[Any, FieldInfo]] = {}
     for name, each in fields.items():
         field = _kept(each.info, is_start or each.kind != "plain")
+        if not each.info.repr and name not in plan.revealed:
+            _extra(field)[_HIDDEN] = True
         if _is_taken(name):
             _extra(field)[_NAME] = name
             name = _free(name, fields)
@@ -103,9 +106,11 @@ def known_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         if name not in values:
             continue
         try:
-            value = to_jsonable_python(values[name], by_alias=False)
+            value = in_order(to_jsonable_python(values[name], by_alias=False), values[name], False)
         except PydanticSerializationError:
             continue
+        if _extra(field).get(_HIDDEN):
+            value = MASK
         if is_known(field) and isinstance(value, dict):
             known |= cast(dict[str, Any], value)
         else:
@@ -147,6 +152,7 @@ def is_known(field: FieldInfo) -> bool:
 
 _NAME = "bae_name"
 _KNOWN = "bae_known"
+_HIDDEN = "bae_hidden"
 
 _OWN = frozenset(
     {
@@ -157,6 +163,7 @@ _OWN = frozenset(
         "parser",
         "prefix",
         "IS_TYPE_UNDEFINED",
+        _HIDDEN,
         _KNOWN,
         _NAME,
     }

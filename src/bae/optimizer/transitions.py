@@ -27,7 +27,7 @@ from bae.plan import plan_of
 from bae.recorder import checked_store
 from bae.records import RunStarted
 from bae.result import GraphResult
-from bae.secrets import Secrets
+from bae.secrets import Secrets, hidden_fields, secret_fields
 from bae.threads import in_thread
 from bae.work import GraphRun, Work
 
@@ -335,19 +335,27 @@ def _why_unusable(found: Transition, secrets: Secrets) -> str:
 
 
 def _unknown_fields(node: Node, hidden: frozenset[str]) -> list[str]:
-    """The fields that an LM sees of a node and that are hidden here, or were redacted."""
+    """The fields that an LM sees of a node and that are hidden here, or were redacted; computed
+    fields may be made of these."""
     cls = type(node)
+    shown = shown_fields(cls)
+    computed = cls.__pydantic_computed_fields__ if hidden else {}
     return [
         name
-        for name in cls.__pydantic_fields__
-        if (name in hidden or name not in node.__dict__)
-        and name in shown_fields(cls)
-        and not _is_masked(cls, name)
-        and not cls.__pydantic_fields__[name].exclude
+        for name, info in {**cls.__pydantic_fields__, **computed}.items()
+        if (name in computed or name in hidden or name not in node.__dict__)
+        and name in shown
+        and not _is_masked(cls, name, hidden)
+        and not getattr(info, "exclude", False)
     ]
 
 
-def _is_masked(cls: type[Node], name: str) -> bool:
+def _is_masked(cls: type[Node], name: str, hidden: frozenset[str]) -> bool:
     """Whether an LM sees of a field only that there is a value."""
-    members = union_members(cls.__pydantic_fields__[name].annotation)
-    return all(each in (SecretStr, SecretBytes, NoneType) for each in members)
+    if name in plan_of(cls).revealed:
+        return False
+    if name in hidden_fields(cls) or (name in hidden and name not in secret_fields(cls)):
+        return True
+    info = cls.__pydantic_fields__.get(name)
+    members = () if info is None else union_members(info.annotation)
+    return bool(members) and all(m in (SecretStr, SecretBytes, NoneType) for m in members)

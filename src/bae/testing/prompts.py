@@ -8,6 +8,7 @@ import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.calls import every_call
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.language_model import LM
     from bae.lm.requests import Prompt
+    from bae.secrets import Copies
 
 _SEEDS: Final = 8
 """How many samples are tried where validators of the user's own refuse one."""
@@ -66,7 +68,7 @@ def prompts_of(
                 f"graph.prompts({node!r:.200}): give nodes of the graph {graph.name}, which has "
                 f"{', '.join(sorted(cls.__name__ for cls in known))}"
             )
-    walk = _Walk({type(node): node for node in nodes}, lm)
+    walk = _Walk({type(node): node for node in nodes}, lm, graph.hidden)
     walk.follow(graph, None)
     return walk.found
 
@@ -83,8 +85,14 @@ class _Walk:
     """Goes from the start of a graph to every node class once, by a shortest path, and notes what
     an LM would be asked at each node."""
 
-    def __init__(self, given: Mapping[type[Node], Node], lm: LM | str | None) -> None:
+    def __init__(
+        self,
+        given: Mapping[type[Node], Node],
+        lm: LM | str | None,
+        hidden: Copies | None,
+    ) -> None:
         self.found: list[Prompt] = []
+        self._hidden = hidden
         self._given = given
         self._lm = PromptOnly() if lm is None else as_backend(lm)
         self._by_name: dict[str, LM] = {}
@@ -104,7 +112,7 @@ class _Walk:
 
         def run_with(trace: list[Node]) -> Run:
             own = Run(self._lm, 0, trace=trace, outer=outer, by_name=self._by_name)
-            own.scene = graph.scene or around.scene
+            own.scene = replace(graph.scene or around.scene, hidden=self._hidden)
             own.shows = graph.context or around.shows
             own.shows_limit = graph.context_limit or around.shows_limit
             own.step = len(trace)

@@ -18,6 +18,7 @@ from bae.exceptions import BaeLMError, FillError, faults
 from bae.language_model import RoutingLM, in_scene, scene
 from bae.node import Node
 from bae.plan import plan_of
+from bae.secrets import shown_values
 from bae.usage import Attempt, Usage, report, tell
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class ScriptedLM(RoutingLM):
         """The scripted choice. What is chosen is then asked for by itself; its prompt is that of a
         model, which may be asked for both at once."""
         if type(self).choose_type is not ScriptedLM.choose_type:  # of a subclass
-            return await self.choose_type(types, dict(node)), None
+            return await self.choose_type(types, shown_values(node)), None
         asked = partial(_choice_prompt, types, tuple(fillable), node, resolved=resolved)
         return self._choose(types, dict(node), asked), None
 
