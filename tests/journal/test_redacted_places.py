@@ -32,6 +32,14 @@ def find_part(city: Annotated[str, Dep(find_city)]) -> Part:
     return Part(name="text-of-part")
 
 
+def find_mood() -> str:
+    return "text-of-mood"
+
+
+def find_tint() -> str:
+    return "text-of-tint"
+
+
 def shout(word: str) -> str:
     return word.upper()
 
@@ -39,6 +47,8 @@ def shout(word: str) -> str:
 class Hint(EndNode):
     """No class of the graph: what a function and a body ask for."""
 
+    mood: Annotated[str, Dep(find_mood)]
+    tint: Annotated[str, Dep(find_tint)]
     words: str
 
 
@@ -95,6 +105,7 @@ class Plan(Node):
 class Draft(Node):
     text: str
     city: Annotated[str, Dep(find_city)]
+    tint: Annotated[str, Dep(find_tint)]
 
     async def __call__(self, lm: LM) -> Sent | Stop | None:
         return await lm.decide(self)
@@ -145,6 +156,8 @@ PLACES = {
     "text-of-city": "Ask.city",
     "text-of-part": "Ask.part",
     "text-of-words": "Hint.words",
+    "text-of-mood": "Hint.mood",
+    "text-of-tint": "Draft.tint",
     "text-of-weight": "Plan.weights",
     "text-of-step": "Plan.steps",
     "TEXT-OF-STEP": "Plan.loud",
@@ -214,7 +227,8 @@ async def test_what_models_answered_to_bodies_and_functions_goes_whichever_field
         assert found_in(tmp_path, "text-of-words") == []
         lines = (await journal.read("run")).lines
         (made, *_) = [json.loads(line.data) for line in lines if line.kind == "LMAnswered"]
-        assert made["value"] == {"type": "Hint", "fields": {}, "withheld": ["words"]}
+        withheld = ["mood", "tint", "words"]
+        assert made["value"] == {"type": "Hint", "fields": {}, "withheld": withheld}
 
 
 async def test_a_replay_says_that_an_answer_was_redacted():
@@ -232,8 +246,8 @@ async def test_the_run_of_these_tests_has_every_kind_of_line_that_has_values():
         await record(journal)
         kinds = {line.kind for line in (await journal.read("fork of a fork")).lines}
         kinds |= {line.kind for line in (await journal.read("run")).lines}
-    # These two have a message of an error at most, and names and numbers.
-    assert set(DATA) - kinds == {"AnswerRestarted", "RunResumed"}
+    # These have a message of an error at most, and names and numbers.
+    assert set(DATA) - kinds == {"AnswerRestarted", "ClassMet", "RunResumed"}
 
 
 async def test_a_body_that_was_in_progress_asks_again_for_answers_that_were_redacted(
