@@ -124,7 +124,31 @@ class Login(Node):
     async def __call__(self) -> None: ...
 
 
+class Stamp(Node):
+    """No class of a graph."""
+
+    place: Annotated[str, Dep(get_place)]
+    code: SecretStr
+
+    async def __call__(self) -> None: ...
+
+
+class Letter(Node):
+    text: str
+
+    async def __call__(self, lm: LM) -> Stamped:
+        return Stamped(place_on_stamp=(await lm.make(self, Stamp)).place)
+
+
+class Stamped(Node):
+    place_on_stamp: str
+    place: Annotated[str, Dep(get_place)]
+
+    async def __call__(self) -> None: ...
+
+
 ORDERS = Graph(start=Order)
+LETTERS = Graph(start=Letter, end=Stamped)
 LOGINS = Graph(start=Login, end=Login)
 START = Order(text="two lamps")
 TOKEN = SecretStr("swordfish")
@@ -132,6 +156,8 @@ LOGIN = Login.model_construct(user="ann", token=TOKEN)
 FILLED = {"lamps": 2, "items": ["lamp", "bulb"]}
 WORDS = [{"words": ["careful"]}, {"words": ["fragile", "up"]}]
 ENDED = ["finished", "resumed", "refused", "secret"]
+SINCE = {"outside": 2}
+"""Other runs that have ended, with the first version that has them."""
 UNFINISHED = ["failed", "parked", "answered", "interrupted", "forked"]
 
 
@@ -204,6 +230,8 @@ async def write_runs(journal: Journal) -> None:
     )
     await ORDERS.arun(START, Retry(model, first=0), journal=journal, run_id="refused")
     await LOGINS.arun(LOGIN, journal=journal, run_id="secret")
+    stamp = ToyBackend({"code": "swordfish"})
+    await LETTERS.arun(Letter(text="hi"), stamp, journal=journal, run_id="outside")
 
 
 async def _write(path: Path) -> None:
