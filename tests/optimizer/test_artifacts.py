@@ -348,13 +348,14 @@ def test_a_changed_file_is_refused_with_the_place(tmp_path: Path, change: Any, s
     assert said in error.message
 
 
-def test_the_validators_of_the_whole_node_judge_examples_too():
+def test_the_validators_of_the_whole_node_judge_examples_too(tmp_path: Path):
     def learned(question: str) -> dict[type[Node], Artifact]:
         fill = LearnedPrompt(instruction="x", examples=[example({}, {"question": question})])
         return {AskBack: Artifact(node="AskBack", schema=schema_of(AskBack), fill=fill)}
 
     with pytest.raises(ArtifactError, match=r"fill\.examples\[0\]\.answer\.Value error, it asks"):
-        save_artifacts(learned("why"), "unused")
+        save_artifacts(learned("why"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("answer", [{"choice": "Nap"}, {}])
