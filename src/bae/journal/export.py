@@ -15,7 +15,8 @@ from typing import IO, Any, Final, Literal, NoReturn, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
-from bae.exceptions import JournalError, describe, faults
+from bae.exceptions import JournalError, faults
+from bae.given_files import open_file, read_lines
 from bae.journal.store import (
     LINE_VERSION,
     Claim,
@@ -121,10 +122,10 @@ def write_run(run: StoredRun) -> Iterator[bytes]:
         ) from error
 
 
-def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[StoredRun]:
+def read_runs(file: IO[Any], name: str) -> Iterator[StoredRun]:
     """The runs of a file, one at a time, each checked from its first line to its last. `name` is
     that of the file, for errors."""
-    rows = _rows(lines, name)
+    rows = _rows(file, name)
     seen: set[str] = set()
     for where, row in rows:
         header = _parse(_Header, row, where)
@@ -228,6 +229,10 @@ def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[
     """An open file. What the file system refuses is raised as a `JournalError`, about the file
     `name` where it is another."""
     try:
+        if mode == "rb":
+            with open_file(path) as file:
+                yield file
+            return
         file = open(path, mode, opener=private)  # noqa: SIM115
         try:
             yield file
@@ -235,13 +240,16 @@ def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[
             with suppress(OSError):  # a full disk refuses again what is still in the buffer
                 file.close()
     except OSError as error:
-        done = "read" if mode == "rb" else "written"
-        raise JournalError(
-            f"{name or path} could not be {done}: {error.strerror or describe(error)}",
-            code="bae-journal-failed",
-            cause=error,
-            fix="check the path, its permissions and the free space",
-        ) from error
+        raise _failed(name or path, "read" if mode == "rb" else "written", error) from error
+
+
+def _failed(name: object, done: str, error: OSError) -> JournalError:
+    return JournalError(
+        f"{name} could not be {done}: {error.strerror or error}",
+        code="bae-journal-failed",
+        cause=error,
+        fix="check the path, its permissions and the free space",
+    )
 
 
 class _Header(BaseModel):
@@ -299,14 +307,22 @@ class _Entry(BaseModel):
         return Line(self.n, self.kind, self.at, self.path, self.step, data, self.version)
 
 
-def _rows(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[tuple[str, bytes]]:
+def _rows(file: IO[Any], name: str) -> Iterator[tuple[str, bytes]]:
     """The lines of a file that are not empty, each with where it is."""
-    for number, text in enumerate(lines, 1):
-        row = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        if number == 1:
-            row = row.removeprefix(BOM_UTF8)
-        if row.strip():
-            yield f"{name}, line {number}", row
+    number = 0
+    try:
+        for number, text in enumerate(read_lines(file, _LONGEST_LINE), 1):
+            row = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+            if number == 1:
+                row = row.removeprefix(BOM_UTF8)
+            if row.strip():
+                yield f"{name}, line {number}", row
+    except OSError as error:
+        raise _failed(f"{name}, line {number + 1}", "read", error) from error
+
+
+_LONGEST_LINE: Final = 1 << 30
+"""Bytes of a line; SQLite stores no longer texts than a thousand million bytes."""
 
 
 def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) -> M:
