@@ -5,11 +5,12 @@ traceback only with --debug. A command's module is imported when the command is 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 import typer
 from typer._click.exceptions import UsageError
@@ -156,17 +157,34 @@ def _load(name: str) -> Any:
 
 
 def _name_values(command: TyperCommand | TyperGroup) -> None:
-    """Have the help of a command call values `TEXT` and `N`, where Typer has `<str>`."""
+    """Have the help of a command call values `TEXT` and `N`, where Typer has `<str>`, and have a
+    command take numbers as people write them."""
     for param in command.params:
         if param.param_type_name == "argument":
             param.display_type_rich = _no_type  # type: ignore[attr-defined]
-        elif param.metavar is None and not param.is_flag:  # type: ignore[attr-defined]
+        elif not param.is_flag:  # type: ignore[attr-defined]
             shown = str(param.display_type_rich(None)).strip("<>")  # type: ignore[attr-defined]
-            param.metavar = _NAMES.get(shown, shown)
+            param.metavar = param.metavar or _NAMES.get(shown, shown)
+            described = cast(Any, param).type_descriptor
+            if described.annotation in (int, float) and not described.parameter_info.parser:
+                _read_strictly(param)
     for each in getattr(command, "commands", {}).values():
         _name_values(each)
 
 
+def _read_strictly(param: Any) -> None:
+    """Have an option refuse what only Python reads as a number: `1_0`, `nan`, `inf`."""
+    process = param.process_value
+
+    def process_number(ctx: Any, value: Any) -> Any:
+        if isinstance(value, str) and not _NUMBER.fullmatch(value):
+            raise typer.BadParameter(f"{value[:40]!r} is not a number such as 20", ctx, param)
+        return process(ctx, value)
+
+    param.process_value = process_number
+
+
+_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _NAMES: Final = {"str": "TEXT", "int": "N", "int range": "N", "float": "X", "float range": "X"}
 
 
