@@ -8,8 +8,10 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from functools import cache
 from importlib import import_module
+from io import StringIO
 from typing import Annotated, Any, Final, NamedTuple, cast
 
 import typer
@@ -19,6 +21,7 @@ from typer.main import get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
 from bae.cli import exits
+from bae.cli.messages import messages_escaped, print_escaped
 from bae.cli.options import AsJSON
 
 
@@ -199,7 +202,8 @@ def run_command(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):  # spell out a character that the terminal has not
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        code = _carry_out(asked, debug)
+        with messages_escaped():
+            code = _carry_out(asked, debug)
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]  with >&-
             sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough; Python would fail once more at its end
@@ -213,9 +217,12 @@ def run_command(arguments: Sequence[str]) -> int:
 def _carry_out(asked: list[str], debug: bool) -> int:
     group = _group()
     if "_BAE_COMPLETE" in os.environ or (asked and asked[0] in _COMPLETION):
+        said = StringIO()
         try:
-            group.main(asked, prog_name="bae")
+            with redirect_stderr(said):
+                group.main(asked, prog_name="bae")
         except SystemExit as ending:
+            print_escaped(said.getvalue(), end="")
             return ending.code if isinstance(ending.code, int) else exits.DONE
     if asked[:1] == ["--version"]:
         from bae import __version__
@@ -232,7 +239,7 @@ def _carry_out(asked: list[str], debug: bool) -> int:
             return _invoke(group, asked)
     except KeyboardInterrupt as interrupt:
         where = "".join(f" {each}" for each in getattr(interrupt, "__notes__", ()))
-        print(f"interrupted{where}", file=sys.stderr)
+        print_escaped(f"interrupted{where}")
         return exits.INTERRUPTED
     except BrokenPipeError:
         raise
@@ -259,6 +266,10 @@ def _report_error(error: BaseException, debug: bool) -> int:
         print("aborted", file=sys.stderr)
         return exits.FAILED
     if isinstance(error, UsageError):
+        from bae.cli.wording import in_lines
+
+        said = in_lines(error.format_message(), 7)
+        error.format_message = lambda: said
         error.show()
         return exits.MISUSED
     from bae.cli.printing import print_error, print_traceback
