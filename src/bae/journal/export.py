@@ -84,11 +84,13 @@ async def load(
         raise ValueError(f'load(unfinished={unfinished!r}): give "cancel" or "keep"')
     if hasattr(source, "read"):
         name = getattr(source, "name", None)
-        runs = read_runs(cast(IO[Any], source), name if isinstance(name, str) else "the file")
+        lines = read_lines(cast(IO[Any], source), _LONGEST_LINE)
+        runs = read_runs(lines, name if isinstance(name, str) else "the file")
         return await _load_runs(journal, runs, existing, unfinished)
     path = Path(cast(StrPath, source))
     with opened(path) as file:
-        return await _load_runs(journal, read_runs(file, str(path)), existing, unfinished)
+        runs = read_runs(read_lines(file, _LONGEST_LINE), str(path))
+        return await _load_runs(journal, runs, existing, unfinished)
 
 
 def write_run(run: StoredRun) -> Iterator[bytes]:
@@ -122,10 +124,10 @@ def write_run(run: StoredRun) -> Iterator[bytes]:
         ) from error
 
 
-def read_runs(file: IO[Any], name: str) -> Iterator[StoredRun]:
+def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[StoredRun]:
     """The runs of a file, one at a time, each checked from its first line to its last. `name` is
     that of the file, for errors."""
-    rows = _rows(file, name)
+    rows = _rows(lines, name)
     seen: set[str] = set()
     for where, row in rows:
         header = _parse(_Header, row, where)
@@ -168,7 +170,7 @@ class RecordedRuns(Journal):
     def of(cls, path: StrPath) -> RecordedRuns:
         """Read all runs of a file that `Journal.export` wrote."""
         with opened(Path(path)) as file:
-            return cls(read_runs(file, str(path)), str(path))
+            return cls(read_runs(read_lines(file, _LONGEST_LINE), str(path)), str(path))
 
     @property
     def infos(self) -> list[RunInfo]:
@@ -307,11 +309,11 @@ class _Entry(BaseModel):
         return Line(self.n, self.kind, self.at, self.path, self.step, data, self.version)
 
 
-def _rows(file: IO[Any], name: str) -> Iterator[tuple[str, bytes]]:
+def _rows(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[tuple[str, bytes]]:
     """The lines of a file that are not empty, each with where it is."""
     number = 0
     try:
-        for number, text in enumerate(read_lines(file, _LONGEST_LINE), 1):
+        for number, text in enumerate(lines, 1):
             row = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
             if number == 1:
                 row = row.removeprefix(BOM_UTF8)
