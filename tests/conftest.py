@@ -3,6 +3,7 @@ is real is asked unless that is wanted."""
 
 import gc
 import os
+import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -55,6 +56,44 @@ def pytest_configure(config):
     missing = [name for name in PACKAGES if is_missing(name)]
     if missing and os.environ.get("BAE_REQUIRE_EXTRAS"):
         raise pytest.UsageError(f"BAE_REQUIRE_EXTRAS is set, and missing are {', '.join(missing)}")
+
+
+CACHES = ("__pycache__", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache")
+"""Folders that Python and the tools write into the clone."""
+
+
+def extra_files(config) -> set[str] | None:
+    """The files of the clone that are not in git, ignored ones too; None where they do not matter:
+    in a process of its own for some tests, and where a developer may write files meanwhile."""
+    if hasattr(config, "workerinput") or not os.environ.get("BAE_REQUIRE_EXTRAS"):
+        return None
+    asked = ["git", "status", "--porcelain", "--ignored", "-z"]
+    try:
+        done = subprocess.run(asked, cwd=config.rootpath, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # no git, or no clone
+        return None
+    files = {
+        os.fsdecode(line[3:]) for line in done.stdout.split(b"\0") if line[:2] in (b"??", b"!!")
+    }
+    return {file for file in files if not set(CACHES) & {*file.split("/")}}
+
+
+def pytest_sessionstart(session):
+    session.config.stash[FILES_BEFORE] = extra_files(session.config)
+
+
+FILES_BEFORE = pytest.StashKey[set[str] | None]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    before, after = session.config.stash.get(FILES_BEFORE, None), extra_files(session.config)
+    left = sorted((after or set()) - before) if before is not None else []
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        reporter.write_line("")
+        reporter.write_line(f"tests left files in the clone: {', '.join(left)}", red=True)
 
 
 def pytest_addoption(parser):

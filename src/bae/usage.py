@@ -3,10 +3,12 @@ during a step and writes it into the journal, from where `result.usage` sums it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final, Literal, cast
 
 
@@ -81,12 +83,24 @@ def read_count(said: object) -> int:
 
 
 def read_amount(said: Any) -> float | None:
-    """Dollars or seconds, as another program reports them; None where they are none."""
-    try:
-        said = float(said)
-    except (TypeError, ValueError, OverflowError):
+    """Dollars or seconds, as another program reports them; None where they are no number. A text
+    is none, whatever Python's `float` makes of it."""
+    if not isinstance(said, int | float | Decimal) or isinstance(said, bool):
         return None
-    return said if 0 <= said <= MOST else None
+    try:
+        return float(said) if 0 <= said <= MOST else None
+    except ArithmeticError:  # decimals that are no numbers cannot be compared
+        return None
+
+
+def read_number(text: str) -> float | None:
+    """The number that a text is, in a header or an argument: ASCII digits, which may have a
+    fraction. None for all else that Python's `float` takes, such as `1_0`, `nan` and `1e9`."""
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+_NUMBER: Final = re.compile(r"[0-9]{1,300}(?:\.[0-9]{1,300})?")
+"""300 digits are less than infinity."""
 
 
 def read_name(said: object) -> str:

@@ -392,7 +392,7 @@ def test_cases_that_do_not_fit_are_refused_with_their_lines_before_anything_runs
         ("--optimized ''", 2, "this names nothing"),
         ("--budget calls", 2, "calls=20"),
         ("--timeout 0", 2, "more than 0"),
-        ("--timeout nan", 2, "more than 0"),
+        ("--timeout nan", 2, "not a number"),
         ("--data other.jsonl", 2, "it is there 2 times"),
         ("--journal j.db --no-journal", 2, "--journal names one"),
         ("-o ''", 2, "this names nothing"),

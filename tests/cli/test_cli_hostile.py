@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sqlite3
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -151,6 +153,18 @@ COMMANDS = [
     ["eval", EVIL],
     [EVIL],
     ["--debug", EVIL],
+    [f"--{EVIL}"],
+    ["run", "hostile:graph", f"--{EVIL}"],
+    ["run", "hostile:graph", EVIL, EVIL],
+    ["run", "hostile:graph", "--max-iters", EVIL],
+    ["run", "hostile:graph", "--budget", f"calls={EVIL}"],
+    ["run", "hostile:graph", "--optimized", EVIL],
+    ["runs", "prune", "--older-than", EVIL],
+    ["runs", "list", "--status", EVIL],
+    ["runs", EVIL],
+    ["lm", "try", EVIL],
+    ["graph", "export", "hostile:graph", "-o", EVIL.replace("\0", "") + ".svg"],
+    ["graph", "mermaid", "hostile:graph"],
 ]
 
 
@@ -165,6 +179,76 @@ def test_no_text_acts_on_the_terminal_or_passes_for_a_line_of_ours(
     for text in said:
         assert not [each for each in text if not each.isprintable() and each != "\n"]
         assert not [line for line in text.split("\n") if line.startswith("FORGED")]
+
+
+NOISY = f"""
+import hostile, logging, threading, warnings
+
+EVIL = {EVIL!r}
+logging.getLogger("bae.optimizer").warning("found %s", EVIL)
+logging.getLogger("library").error(EVIL)
+try:
+    raise ValueError(EVIL)
+except ValueError:
+    logging.getLogger(EVIL).exception(EVIL)
+warnings.warn(EVIL)
+
+
+class Dropped:
+    def __del__(self):
+        raise ValueError(EVIL)
+
+
+def fail():
+    raise ValueError(EVIL)
+
+
+Dropped()
+thread = threading.Thread(target=fail, name=EVIL)
+thread.start()
+thread.join()
+graph = hostile.graph
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check", "noisy:graph"],
+        ["run", "hostile:graph", "-i", "x", "--lm", "python:hostile:lm", "--optimized", "learned"],
+        ["run", "hostile:graph", "-i", "x", "--lm", "python:hostile:lm", "--optimized", "none"],
+        [
+            "eval",
+            "hostile:graph",
+            "--data",
+            "c.jsonl",
+            "--lm",
+            "python:hostile:lm",
+            "--optimized",
+            "learned",
+        ],
+        ["optimize", "hostile:graph", "--lm", "python:hostile:lm", "-o", "learned"],
+    ],
+    ids=lambda each: " ".join(each),
+)
+def test_no_note_or_warning_acts_on_the_terminal_from_the_start_of_the_program(
+    command: list[str], project: Path
+):
+    name = EVIL.replace("/", "").replace("\0", "")
+    Path("noisy.py").write_text(NOISY)
+    Path("c.jsonl").write_text('{"input": "x"}\n')
+    for folder in ("learned", "none"):
+        Path(folder).mkdir()
+        Path(folder, f"{name}.json").write_text("{}")
+    asyncio.run(write_runs("runs.db"))
+    env = {**os.environ, "PYTHONPATH": str(project), "BAE_JOURNAL": "runs.db"}
+    done = subprocess.run(
+        [sys.executable, "-m", "bae", *command], capture_output=True, env=env, check=False
+    )
+    text = (done.stdout + done.stderr).decode()
+    assert r"\x1b[31m" in text
+    assert not [each for each in text if not each.isprintable() and each != "\n"]
+    assert not [line for line in text.split("\n") if line.startswith("FORGED")]
 
 
 def test_what_a_shell_is_offered_is_quoted_or_left_out(

@@ -485,12 +485,36 @@ def test_a_field_that_is_set_twice_is_refused_for_a_fork_and_on_resume(bae: Any)
 
 
 @pytest.mark.parametrize(
-    "said", ["", "calls", "calls=x", "calls=1.5", "call=1", "cost=-1", "calls=1,calls=2"]
+    "said",
+    [
+        *("", "calls", "calls=x", "calls=1.5", "call=1", "cost=-1", "calls=1,calls=2"),
+        *("calls=1_0", "tokens=\u0661", "cost=nan", "cost=inf", "cost=1_0", "seconds=1e9"),
+    ],
 )
 def test_a_budget_that_makes_no_sense_is_wrong_usage(bae: Any, said: str) -> None:
     done = bae("run", "app.py", "--budget", said)
     assert done.code == 2
     assert "--budget" in done.err
+
+
+@pytest.mark.parametrize("said", ["1_0", "\u0661", " 1", "nan", "9" * 50])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "app.py", "--max-iters"),
+        ("runs", "list", "--limit"),
+        ("lm", "try", "local", "--timeout"),
+        ("eval", "app.py", "--data", "x.jsonl", "--fail-under"),
+    ],
+    ids=lambda command: command[-1],
+)
+def test_a_number_that_only_python_reads_is_wrong_usage(
+    bae: Any, command: tuple[str, ...], said: str
+) -> None:
+    done = bae(*command, said)
+    assert done.code == 2
+    assert command[-1] in done.err
+    assert "is not a number such as 20" in done.err
 
 
 def test_a_fork_goes_on_from_a_node_with_other_values_and_leaves_the_run_alone(bae: Any) -> None:

@@ -446,6 +446,8 @@ def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
     assert not has_died(f"elsewhere:{other.pid}:{token}")
     assert not has_died(f"{host.partition('/')[0]}:{other.pid}:{token}"), "of another container"
     assert not has_died(f"{host}::{token}")
+    for pid in ("9" * 19, "9" * 5000, "\u0661", f"{other.pid}_0"):  # as no system has them
+        assert not has_died(f"{host}:{pid}:{token}")
     assert not has_died("somebody")
 
 

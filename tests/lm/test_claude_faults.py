@@ -128,6 +128,13 @@ async def test_usage_that_is_not_told_is_unknown_and_not_guessed(tmp_path: Path)
     assert answer.usage == Usage(calls=1, cost=None, models=("opus",))
 
 
+@pytest.mark.parametrize("cost", ["1_0", "0.25", True, -1, [], float("nan"), 10**400])
+async def test_a_cost_that_is_no_amount_is_unknown(tmp_path: Path, cost: Any) -> None:
+    printed = {"type": "result", "is_error": False, "structured_output": {}, "total_cost_usd": cost}
+    answer = await claude(printing(tmp_path, printed), model="opus").answer(prompt())
+    assert answer.usage == Usage(calls=1, cost=None, models=("opus",))
+
+
 @pytest.mark.parametrize(
     ("printed", "text", "stop"),
     [

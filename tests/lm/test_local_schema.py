@@ -416,3 +416,25 @@ def test_of_very_many_values_the_first_are_shown():
     assert len(told) < 1500
     few = outline({**schema, "properties": {"a": {"enum": names[:50]}}})
     assert '"name-49"\n}' in few
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        {"type": "string", "minLength": 10**8},
+        {"type": "array", "items": {"type": "integer"}, "minItems": 10**8},
+        {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 10**8},
+        {
+            "type": "object",
+            "additionalProperties": {"type": "integer"},
+            "propertyNames": {"minLength": 10**8},
+            "minProperties": 1,
+        },
+    ],
+)
+def test_an_answer_that_no_model_here_has_room_for_is_not_asked_for(huge: dict[str, Any]):
+    schema = {"type": "object", "properties": {"huge": huge}, "required": ["huge"]}
+    with pytest.raises(BaeLMError, match="there is no value for huge") as caught:
+        bounded(schema)
+    assert caught.value.code == "bae-lm-schema-unbounded"
+    assert "a size below 1,000,000" in str(caught.value)

@@ -301,14 +301,14 @@ def test_a_symbolic_link_and_a_directory_are_no_artifacts(tmp_path: Path):
 
     (tmp_path / "Outfit.json").unlink()
     (tmp_path / "Outfit.json").mkdir()
-    assert "it is not a plain file" in refused(tmp_path).message
+    assert "Is a directory" in refused(tmp_path).message
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
     with open(tmp_path / "Outfit.json", "wb") as file:
         file.truncate(64 * 1024 * 1024)  # takes no room on the disk
 
-    assert "more than 33554432 bytes" in refused(tmp_path).message
+    assert "more than 33,554,432 bytes" in refused(tmp_path).message
 
 
 def add(**answer: Any) -> Callable[[dict[str, Any]], None]:
@@ -349,13 +349,14 @@ def test_a_changed_file_is_refused_with_the_place(tmp_path: Path, change: Any, s
     assert said in error.message
 
 
-def test_the_validators_of_the_whole_node_judge_examples_too():
+def test_the_validators_of_the_whole_node_judge_examples_too(tmp_path: Path):
     def learned(question: str) -> dict[type[Node], Artifact]:
         fill = LearnedPrompt(instruction="x", examples=[example({}, {"question": question})])
         return {AskBack: Artifact(node="AskBack", schema=schema_of(AskBack), fill=fill)}
 
     with pytest.raises(ArtifactError, match=r"fill\.examples\[0\]\.answer\.Value error, it asks"):
-        save_artifacts(learned("why"), "unused")
+        save_artifacts(learned("why"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("answer", [{"choice": "Nap"}, {}])

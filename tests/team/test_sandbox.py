@@ -513,11 +513,17 @@ async def test_further_paths_can_be_shown_and_opened_for_writing(
     assert (tmp_path / "shown/text").read_text() == "to read"
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm -rf .git; mkdir .git; echo 'gitdir: /tmp/mine' > .git/x; echo > .git; true",
+        "rm -f .git; mkfifo .git; true",
+    ],
+)
 async def test_the_pointer_of_a_worktree_to_its_repository_stays(
-    kind: Protection, tmp_path: Path
+    kind: Protection, tmp_path: Path, script: str
 ) -> None:
     (tmp_path / ".git").write_text("gitdir: /somewhere\n")
-    script = "rm -rf .git; mkdir .git; echo 'gitdir: /tmp/mine' > .git/x; echo > .git; true"
     await run(["sh", "-c", script], tmp_path, kind=kind)
     assert (tmp_path / ".git").read_text() == "gitdir: /somewhere\n"
 

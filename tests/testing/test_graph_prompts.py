@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Annotated, Any
 
 import pytest
@@ -296,3 +297,29 @@ async def test_earlier_nodes_are_shown_where_the_graph_or_a_class_says_so():
     assert shown[1].question.fillable == (Middle,)
     assert '{"before":[{"First":{"text":"Go!"}}],"Second":{"number":2}}' in shown[1].text
     assert "before" not in shown[2].text
+
+
+class Haystack(Node):
+    text: str = Field(min_length=10**8)
+    lines: list[str] = Field(min_length=10**8)
+    grid: Annotated[list[Annotated[list[int], Field(min_length=1000)]], Field(min_length=1000)]
+    by_name: dict[str, int] = Field(min_length=10**8)
+    code: str = Field(pattern="^a{100000}$")
+
+    async def __call__(self) -> Needle: ...
+
+
+class Needle(Node):
+    where: str = Field(min_length=10**8)
+
+    async def __call__(self) -> None: ...
+
+
+def test_the_prompts_of_a_graph_with_huge_values_show_short_ones_at_once():
+    started = process_time()
+    (prompt,) = Graph(start=Haystack).prompts()
+    assert process_time() - started < 10
+    assert "sample Haystack.text" in prompt.text
+    assert '"lines"' in prompt.text
+    assert '"grid"' in prompt.text
+    assert len(prompt.text) < 10_000

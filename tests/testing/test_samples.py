@@ -7,6 +7,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
+from time import process_time
 from typing import Annotated, Any, Literal, Optional, Union
 from uuid import UUID
 
@@ -257,3 +258,49 @@ def test_where_nothing_fits_the_error_says_why(schema, why):
         sample(schema)
     assert caught.value.code == "bae-sample-impossible"
     assert "script an answer" in str(caught.value)
+
+
+HUGE = 10**8
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minLength": HUGE},
+        {"type": "string", "format": "binary", "minLength": HUGE},
+        {"type": "string", "pattern": "^a{100000000}$"},
+        {"type": "string", "pattern": "^(([ab]{1000}){1000}){1000}$"},
+        {"type": "string", "pattern": "^(?:){4000000000}$"},
+        {"type": "string", "pattern": "^[a-z]{3000}$", "maxLength": 2},
+        {"type": "array", "minItems": HUGE},
+        {"type": "array", "items": True, "minItems": HUGE},
+        {"type": "array", "items": {"type": "null"}, "minItems": HUGE},
+        {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": HUGE},
+        {
+            "type": "array",
+            "minItems": 1000,
+            "items": {
+                "type": "array",
+                "minItems": 1000,
+                "items": {"type": "array", "minItems": 1000, "items": {"type": "integer"}},
+            },
+        },
+        {"type": "array", "minItems": 4000, "items": {"type": "string", "minLength": 90_000}},
+        {"type": "object", "minProperties": HUGE, "additionalProperties": {"type": "integer"}},
+        {"type": "integer", "minimum": 10**400, "multipleOf": 0.5},
+        {"type": "number", "minimum": 1e308, "multipleOf": 1e-300},
+    ],
+    ids=json.dumps,
+)
+def test_a_huge_sample_is_refused_and_not_made(schema):
+    started = process_time()
+    with pytest.raises(ScriptError) as caught:
+        sample({"type": "object", "properties": {"huge": schema}, "required": ["huge"]})
+    assert caught.value.code == "bae-sample-impossible"
+    assert process_time() - started < 5
+
+
+def test_a_sample_of_a_size_that_answers_have_is_made_in_full():
+    assert len(sample({"type": "string", "minLength": 50_000})) >= 50_000
+    assert len(sample({"type": "string", "pattern": "^[a-z]{3000}$"})) == 3000
+    assert len(sample({"type": "array", "minItems": 4000, "items": {"type": "integer"}})) == 4000

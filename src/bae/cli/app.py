@@ -5,11 +5,14 @@ traceback only with --debug. A command's module is imported when the command is 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from functools import cache, partial
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple
+from io import StringIO
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 import typer
 from typer._click.exceptions import UsageError
@@ -18,6 +21,7 @@ from typer.main import get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
 from bae.cli import exits
+from bae.cli.messages import messages_escaped, print_escaped
 from bae.cli.options import AsJSON
 
 
@@ -156,16 +160,20 @@ def _load(name: str) -> Any:
 
 
 def _name_values(command: TyperCommand | TyperGroup) -> None:
-    """Have the help of a command call values `TEXT` and `N`, where Typer has `<str>`; and have it
-    take `--backend` for `-b`, as bae 3.0 did, which the help does not show."""
+    """Have the help of a command call values `TEXT` and `N`, where Typer has `<str>`, and have a
+    command take numbers as people write them; and have it take `--backend` for `-b`, as bae 3.0
+    did, which the help does not show."""
     for param in command.params:
         if "-b" in param.opts:
             param.add_to_parser = partial(_add_with_backend, param, param.add_to_parser)  # type: ignore[method-assign]
         if param.param_type_name == "argument":
             param.display_type_rich = _no_type  # type: ignore[attr-defined]
-        elif param.metavar is None and not param.is_flag:  # type: ignore[attr-defined]
+        elif not param.is_flag:  # type: ignore[attr-defined]
             shown = str(param.display_type_rich(None)).strip("<>")  # type: ignore[attr-defined]
-            param.metavar = _NAMES.get(shown, shown)
+            param.metavar = param.metavar or _NAMES.get(shown, shown)
+            described = cast(Any, param).type_descriptor
+            if described.annotation in (int, float) and not described.parameter_info.parser:
+                _read_strictly(param)
     for each in getattr(command, "commands", {}).values():
         _name_values(each)
 
@@ -175,6 +183,19 @@ def _add_with_backend(option: Any, add: Callable[..., None], parser: Any, ctx: A
     parser.add_option(option, ["--backend"], option.name)
 
 
+def _read_strictly(param: Any) -> None:
+    """Have an option refuse what only Python reads as a number: `1_0`, `nan`, `inf`."""
+    process = param.process_value
+
+    def process_number(ctx: Any, value: Any) -> Any:
+        if isinstance(value, str) and not _NUMBER.fullmatch(value):
+            raise typer.BadParameter(f"{value[:40]!r} is not a number such as 20", ctx, param)
+        return process(ctx, value)
+
+    param.process_value = process_number
+
+
+_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _NAMES: Final = {"str": "TEXT", "int": "N", "int range": "N", "float": "X", "float range": "X"}
 
 
@@ -189,7 +210,8 @@ def run_command(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):  # spell out a character that the terminal has not
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        code = _carry_out(asked, debug)
+        with messages_escaped():
+            code = _carry_out(asked, debug)
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]  with >&-
             sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough; Python would fail once more at its end
@@ -203,9 +225,12 @@ def run_command(arguments: Sequence[str]) -> int:
 def _carry_out(asked: list[str], debug: bool) -> int:
     group = _group()
     if "_BAE_COMPLETE" in os.environ or (asked and asked[0] in _COMPLETION):
+        said = StringIO()
         try:
-            group.main(asked, prog_name="bae")
+            with redirect_stderr(said):
+                group.main(asked, prog_name="bae")
         except SystemExit as ending:
+            print_escaped(said.getvalue(), end="")
             return ending.code if isinstance(ending.code, int) else exits.DONE
     if asked[:1] == ["--version"]:
         from bae import __version__
@@ -222,7 +247,7 @@ def _carry_out(asked: list[str], debug: bool) -> int:
             return _invoke(group, asked)
     except KeyboardInterrupt as interrupt:
         where = "".join(f" {each}" for each in getattr(interrupt, "__notes__", ()))
-        print(f"interrupted{where}", file=sys.stderr)
+        print_escaped(f"interrupted{where}")
         return exits.INTERRUPTED
     except BrokenPipeError:
         raise
@@ -249,6 +274,10 @@ def _report_error(error: BaseException, debug: bool) -> int:
         print("aborted", file=sys.stderr)
         return exits.FAILED
     if isinstance(error, UsageError):
+        from bae.cli.wording import in_lines
+
+        said = in_lines(error.format_message(), 7)
+        error.format_message = lambda: said
         error.show()
         return exits.MISUSED
     from bae.cli.printing import print_error, print_traceback

@@ -13,6 +13,7 @@ from bae.cli.exits import refused
 from bae.cli.loading import load
 from bae.cli.options import AsJSON, Module, examples, flag, option
 from bae.cli.printing import out, print_json
+from bae.cli.wording import in_one_line, without_controls
 from bae.pictures import Picture, picture_of, to_mermaid, to_svg, to_text
 
 group = typer.Typer(no_args_is_help=True, help="Draw a graph in the terminal or to a file.")
@@ -142,7 +143,7 @@ def export(
     if as_json:
         print_json({"path": output})
     else:
-        out().print(output, markup=False, soft_wrap=True)
+        out().print(in_one_line(output), markup=False, soft_wrap=True)
 
 
 @group.command(epilog=examples("bae graph mermaid app.py > graph.mmd"))
@@ -153,7 +154,8 @@ def mermaid(
 ) -> None:
     """Print a graph as a Mermaid flowchart, for Markdown."""
     graph = load(module).graph
-    sys.stdout.write(to_mermaid(graph, fields=not no_fields, direction=direction))
+    said = to_mermaid(graph, fields=not no_fields, direction=direction)
+    sys.stdout.write(without_controls(said))
     sys.stdout.flush()
 
 

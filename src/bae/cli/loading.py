@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bae.cli.exits import Misuse, refused
 from bae.exceptions import BaeError, ProofError
+from bae.given_files import read_text
 from bae.graph import Graph
 from bae.node import Node
 
@@ -127,7 +128,7 @@ def project_file() -> ProjectFile | None:
     if file is None:
         return None
     try:
-        tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+        tools = tomllib.loads(read_text(file)).get("tool", {})
         table = tools.get("bae")
         if table is not None and not isinstance(table, dict):
             raise ValueError(f"[tool.bae] is {table!r}, and no table")

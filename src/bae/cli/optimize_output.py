@@ -24,7 +24,7 @@ from bae.cli.printing import (
     print_json,
     print_table,
 )
-from bae.cli.wording import cost, count
+from bae.cli.wording import cost, count, in_one_line
 from bae.evals.page import (
     format_count,
     format_difference,
@@ -94,7 +94,7 @@ def _print_parts(console: Console, found: Improvement) -> None:
         line.append(part.verdict, _STYLES.get(part.verdict, "dim"))
         print_hanging(console, line.append("; ".join(["", *_reasons(part, found)])), 2)
     for written in found.files:
-        console.print(Text(f"written: {written}", "bold"), soft_wrap=True)
+        console.print(Text(f"written: {in_one_line(str(written))}", "bold"), soft_wrap=True)
 
 
 def _print_notes(found: Improvement, *, interrupted: bool, quiet: bool) -> None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+from bae.usage import read_number
 
 if TYPE_CHECKING:
     from bae.journal.store import RunInfo
@@ -287,13 +288,11 @@ def budget_of(said: str | None) -> Budget | None:
         if name in limits:
             raise _wrong(f"{name} is there twice")
         whole = name in ("calls", "tokens")
-        try:
-            limits[name] = int(amount) if whole else float(amount.removeprefix("$"))
-        except ValueError:
-            limits[name] = -1
-        if not 0 <= limits[name] < inf:
-            kind = "a whole number" if whole else "a number"
-            raise _wrong(f"{name}={amount} is not {kind}, 0 or more")
+        number = read_number(amount if whole else amount.removeprefix("$"))
+        if number is None or (whole and not number.is_integer()):
+            kind = "a whole number such as 20" if whole else "a number such as 0.5"
+            raise _wrong(f"{name}={amount} is not {kind}")
+        limits[name] = int(number) if whole else number
     return Budget(**limits, scope="--budget")
 
 

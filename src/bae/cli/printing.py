@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
@@ -16,11 +16,12 @@ from typing import Any, Final, TextIO, cast
 
 from pydantic_core import to_jsonable_python
 from rich.console import Console
+from rich.segment import Segment
 from rich.text import Text
 from rich.theme import Theme
 
 from bae.cli.loading import raised_at
-from bae.cli.wording import in_json, in_lines, in_one_line
+from bae.cli.wording import in_json, in_lines, in_one_line, without_controls
 from bae.exceptions import BaeError, describe
 from bae.records import error_text
 from bae.unicode import readable
@@ -43,14 +44,26 @@ def err() -> Console:
     return _with_width(_Progress(stderr=True, highlight=False, theme=_COLORS))
 
 
-class _Results(Console):
+class _Safe(Console):
+    """Whatever is printed, only Rich itself acts on the terminal."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(
+            each
+            if each.control or each.text.isprintable()
+            else each._replace(text=without_controls(each.text))
+            for each in buffer
+        )
+
+
+class _Results(_Safe):
     def on_broken_pipe(self) -> None:
         # Rich would end the program here. `run_command` does, in its own way.
         self.quiet = True
         raise BrokenPipeError(EPIPE, os.strerror(EPIPE))
 
 
-class _Progress(Console):
+class _Progress(_Safe):
     """A command continues where the reader of its progress is gone."""
 
     def _check_buffer(self) -> None:

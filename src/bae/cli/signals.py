@@ -21,6 +21,7 @@ import typer
 
 from bae.cli import exits
 from bae.cli.loading import place_of
+from bae.cli.wording import without_controls
 from bae.exceptions import BaeError
 from bae.tasks import explained
 
@@ -94,7 +95,8 @@ class Signals:
             if os.isatty(2) and os.environ.get("TERM") != "dumb":
                 os.write(2, b"\x1b[?25h")
         with suppress(OSError):  # past the locks of the stream
-            os.write(2, f"\nended at once\n{self._last_words()}".rstrip().encode() + b"\n")
+            said = without_controls(f"\nended at once\n{self._last_words()}".rstrip())
+            os.write(2, said.encode() + b"\n")
         os._exit(self.code)
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from bae import given_files
 from bae.assignable import union_members
 from bae.cli.exits import Misuse
 from bae.cli.printing import err
@@ -32,6 +31,7 @@ from bae.cli.values import (
 from bae.cli.wording import cut, in_one_line
 from bae.draft import from_answer, validated
 from bae.exceptions import BaeError
+from bae.given_files import read_stdin
 from bae.node import Node
 from bae.plan import plan_of
 
@@ -144,9 +144,9 @@ def _text_of(given: str) -> tuple[str, str]:
     """The text that -i names, and where it is from."""
     try:
         if given == "-":
-            return sys.stdin.read(), " on stdin"
+            return read_stdin(), " on stdin"
         if given.startswith("@"):
-            return Path(given[1:]).read_text(encoding="utf-8-sig"), f" in {given[1:]}"
+            return given_files.read_text(given[1:], "utf-8-sig"), f" in {given[1:]}"
     except (OSError, UnicodeDecodeError) as error:
         raise _unfit(
             None,

@@ -7,7 +7,6 @@ import asyncio
 import inspect
 import os
 import shlex
-import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,11 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from bae import given_files
 from bae.cli.exits import refused
 from bae.cli.options import examples
 from bae.cli.printing import err, note
 from bae.cli.wording import in_lines
 from bae.exceptions import BaeError
+from bae.given_files import read_stdin
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -241,7 +242,7 @@ def read_text(given: str) -> str:
 def read_file(path: str) -> str:
     """The text of a file that a person names; `-` is stdin."""
     try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        return read_stdin() if path == "-" else given_files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise refused(f"{path} cannot be read", "give a text file", error) from error
 

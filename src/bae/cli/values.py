@@ -199,7 +199,11 @@ def _sample(cls: type[Node], name: str) -> str:
         made: Any = sample({**schema["properties"][name], "$defs": schema.get("$defs", {})})
     except Exception:  # no JSON schema, or nothing that is known to fit it
         return _TEXT
-    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
+    text = made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_EXAMPLE else _TEXT
+
+
+_LONGEST_EXAMPLE: Final = 400
 
 
 # --- a node as it is printed ---------------------------------------------------------------------

@@ -40,6 +40,13 @@ def in_lines(text: str, below: int = 0) -> str:
     return f"\n{' ' * below}".join(map(in_one_line, lines))
 
 
+def without_controls(text: str) -> str:
+    """The text as it is, with what a terminal would obey spelled out; the ends of lines stay."""
+    if text.isprintable():
+        return text
+    return "".join(each if each == "\n" or _is_safe(each) else _spelled(each) for each in text)
+
+
 def in_json(value: Any, *, ascii_only: bool = False) -> str:
     """JSON with the characters as they are, but for those that a terminal would obey or that are
     halves: JSON has a way to spell these."""

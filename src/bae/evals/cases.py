@@ -13,6 +13,7 @@ from pydantic import ConfigDict, SkipValidation, ValidationError
 from pydantic.dataclasses import dataclass
 
 from bae.exceptions import BaeError, faults
+from bae.given_files import open_file, read_lines
 from bae.node import Node
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ _KEYS: Final = tuple(f.name for f in fields(Case) if f.name not in ("inputs", "m
 
 
 def _lines(file: Path, types: CaseTypes) -> Iterator[Checked]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+    with open_file(file) as opened:
+        for number, line in enumerate(read_lines(opened), 1):
             if line.strip(b" \t\r\n\xef\xbb\xbf"):
                 yield (f"line {number}", *_read(number, line, types))
 

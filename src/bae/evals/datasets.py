@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,6 +18,7 @@ from bae.evals.cases import Case, invalid_cases
 from bae.evals.metrics import Score, call_scorer, read_score
 from bae.evals.scoring import Scoring, measure
 from bae.exceptions import BaeError, faults
+from bae.given_files import read_text
 from bae.lm.extras import need
 from bae.lm.prompts import asked_fields
 from bae.node import Node
@@ -61,11 +63,10 @@ def load_dataset(
     found = need("pydantic_evals", extra="evals", by=f"reading {Path(path).name}")
     of_any = found.Dataset[Any, Any, Any]
     try:
+        content = _read_content(Path(path))
         if own_metric:
-            content = _without_evaluators(Path(path))
-            dataset = of_any.from_dict(content, default_name=Path(path).stem)
-        else:
-            dataset = of_any.from_file(path, custom_evaluator_types=evaluators)
+            _drop_evaluators(content)
+        dataset = of_any.from_dict(content, evaluators, default_name=Path(path).stem)
     except OSError as error:
         raise invalid_cases(
             f"the dataset {path} cannot be read", cause=error, fix="check its path"
@@ -287,18 +288,58 @@ def _unusable_evaluators(dataset: Any) -> Iterator[str]:
             yield f"{where}{type(each).__name__}: {why}"
 
 
-def _without_evaluators(path: Path) -> dict[str, Any]:
-    """The file of a dataset, without its evaluators."""
-    text = path.read_text(encoding="utf-8")
-    content: dict[str, Any]
+def _read_content(path: Path) -> dict[str, Any]:
+    """What the file of a dataset holds."""
+    text = read_text(path)
     if path.suffix.lower() == ".json":
-        content = json.loads(text)
-    else:
-        content = need("yaml", extra="evals", by=f"reading {path.name}").safe_load(text)
+        return json.loads(text)
+    return _read_yaml(text, need("yaml", extra="evals", by=f"reading {path.name}"))
+
+
+_MOST_REPEATED: Final = 1_000_000
+"""Values and characters that the aliases of a YAML file may add to it."""
+_ENDLESS: Final = 1 << 60
+
+
+def _read_yaml(text: str, yaml: Any) -> Any:
+    """What a YAML file holds. A few lines of aliases that name each other can stand for more values
+    than fit into memory, so that they are counted before the values are made."""
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is not None and _repeated(root) > _MOST_REPEATED:
+            raise ValueError(
+                f"its aliases (*name) repeat more than {_MOST_REPEATED:,} values and characters: "
+                "write fewer of them, or use a .jsonl file"
+            )
+        return None if root is None else loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _repeated(root: Any) -> int:
+    """How many values and characters of a YAML document are there because of aliases."""
+    sizes: dict[int, int] = {}  # with what is inside
+    written = 0
+
+    def size(node: Any) -> int:
+        nonlocal written
+        if id(node) not in sizes:
+            sizes[id(node)] = _ENDLESS  # of a node inside itself
+            kind, value = node.id, node.value  # a text, a list, or a list of keys and values
+            own = 1 + (len(value) if kind == "scalar" else 0)
+            written += own
+            parts = {"sequence": value, "mapping": chain.from_iterable(value)}.get(kind, ())
+            sizes[id(node)] = min(_ENDLESS, own + sum(map(size, parts)))
+        return sizes[id(node)]
+
+    return size(root) - written
+
+
+def _drop_evaluators(content: dict[str, Any]) -> None:
     for part in (content, *content["cases"]):
         for key in _EVALUATORS:
             part.pop(key, None)
-    return content
 
 
 def _by_name(value: Any) -> Any:

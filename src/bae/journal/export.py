@@ -17,7 +17,8 @@ from typing import IO, Any, Final, Literal, NoReturn, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
-from bae.exceptions import JournalError, describe, faults
+from bae.exceptions import JournalError, faults
+from bae.given_files import open_file, read_lines
 from bae.journal.consistency import RunCheck
 from bae.journal.store import (
     FORMAT,
@@ -83,17 +84,12 @@ async def load(
     if unfinished not in ("cancel", "keep"):
         raise ValueError(f'load(unfinished={unfinished!r}): give "cancel" or "keep"')
     if hasattr(source, "read"):
-        file = cast(IO[Any], source)
-        name = getattr(source, "name", None)
-        name = name if isinstance(name, str) else "the file"
-        if file.seekable():
-            return await _load_runs(journal, file, name, existing, unfinished)
-        with TemporaryFile() as copy:  # it is read twice
-            await in_thread_to_the_end(_copy_lines, file, copy)
-            return await _load_runs(journal, copy, name, existing, unfinished)
+        file, name = cast(IO[Any], source), getattr(source, "name", None)
+        named = name if isinstance(name, str) else "the file"
+        return await _load_file(journal, file, named, existing, unfinished)
     path = Path(cast(StrPath, source))
     with opened(path) as file:
-        return await _load_runs(journal, file, str(path), existing, unfinished)
+        return await _load_file(journal, file, str(path), existing, unfinished)
 
 
 def write_run(run: StoredRun) -> Iterator[bytes]:
@@ -179,7 +175,7 @@ class RecordedRuns(Journal):
     def of(cls, path: StrPath) -> RecordedRuns:
         """Read all runs of a file that `Journal.export` wrote."""
         with opened(Path(path)) as file:
-            return cls(read_runs(file, str(path)), str(path))
+            return cls(_runs_of(file, str(path)), str(path))
 
     @property
     def infos(self) -> list[RunInfo]:
@@ -240,6 +236,10 @@ def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[
     """An open file. What the file system refuses is raised as a `JournalError`, about the file
     `name` where it is another."""
     try:
+        if mode == "rb":
+            with open_file(path) as file:
+                yield file
+            return
         file = open(path, mode, opener=private)  # noqa: SIM115
         try:
             yield file
@@ -247,13 +247,16 @@ def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[
             with suppress(OSError):  # a full disk refuses again what is still in the buffer
                 file.close()
     except OSError as error:
-        done = "read" if mode == "rb" else "written"
-        raise JournalError(
-            f"{name or path} could not be {done}: {error.strerror or describe(error)}",
-            code="bae-journal-failed",
-            cause=error,
-            fix="check the path, its permissions and the free space",
-        ) from error
+        raise _failed(name or path, "read" if mode == "rb" else "written", error) from error
+
+
+def _failed(name: object, done: str, error: OSError) -> JournalError:
+    return JournalError(
+        f"{name} could not be {done}: {error.strerror or error}",
+        code="bae-journal-failed",
+        cause=error,
+        fix="check the path, its permissions and the free space",
+    )
 
 
 class _Header(BaseModel):
@@ -314,12 +317,20 @@ class _Entry(BaseModel):
 
 def _rows(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[tuple[str, bytes]]:
     """The lines of a file that are not empty, each with where it is."""
-    for number, text in enumerate(lines, 1):
-        row = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        if number == 1:
-            row = row.removeprefix(BOM_UTF8)
-        if row.strip():
-            yield f"{name}, line {number}", row
+    number = 0
+    try:
+        for number, text in enumerate(lines, 1):
+            row = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+            if number == 1:
+                row = row.removeprefix(BOM_UTF8)
+            if row.strip():
+                yield f"{name}, line {number}", row
+    except OSError as error:
+        raise _failed(f"{name}, line {number + 1}", "read", error) from error
+
+
+_LONGEST_LINE: Final = 1 << 30
+"""Bytes of a line; SQLite stores no longer texts than a thousand million bytes."""
 
 
 def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) -> M:
@@ -409,14 +420,24 @@ async def _write_runs(
     return count
 
 
+async def _load_file(
+    journal: Journal, file: IO[Any], name: str, existing: Existing, unfinished: Unfinished
+) -> list[str]:
+    if file.seekable():
+        return await _load_runs(journal, file, name, existing, unfinished)
+    with TemporaryFile() as copy:  # it is read twice
+        await in_thread_to_the_end(_copy_lines, file, copy)
+        return await _load_runs(journal, copy, name, existing, unfinished)
+
+
 async def _load_runs(
     journal: Journal, file: IO[Any], name: str, existing: Existing, unfinished: Unfinished
 ) -> list[str]:
     start = file.tell()
     # All of it, before anything is stored.
-    await in_thread_to_the_end(lambda: deque(read_runs(file, name), maxlen=0))
+    await in_thread_to_the_end(lambda: deque(_runs_of(file, name), maxlen=0))
     file.seek(start)
-    runs = read_runs(file, name)
+    runs = _runs_of(file, name)
     loaded: list[str] = []
     try:
         while (run := await in_thread_to_the_end(lambda: next(runs, None))) is not None:
@@ -436,8 +457,12 @@ async def _load_runs(
     return loaded
 
 
-def _copy_lines(source: Iterable[bytes] | Iterable[str], target: IO[bytes]) -> None:
-    for text in source:
+def _runs_of(file: IO[Any], name: str) -> Iterator[StoredRun]:
+    return read_runs(read_lines(file, _LONGEST_LINE), name)
+
+
+def _copy_lines(source: IO[Any], target: IO[bytes]) -> None:
+    for text in read_lines(source, _LONGEST_LINE):
         target.write(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
     target.seek(0)
 

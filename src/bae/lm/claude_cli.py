@@ -21,7 +21,7 @@ from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
 from bae.lm.subprocesses import Ended, run
-from bae.usage import Usage, read_count
+from bae.usage import Usage, read_amount, read_count
 
 
 class ClaudeCLIBackend(Backend):
@@ -314,7 +314,7 @@ def _usage(result: Message, model: str) -> Usage:
         input_tokens=fresh + written + read,
         output_tokens=out,
         cached_tokens=read,
-        cost=result.get("total_cost_usd"),
+        cost=read_amount(result.get("total_cost_usd")),
         models=tuple(models) or (model,),
     )
 

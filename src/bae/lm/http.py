@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import repeat
-from math import isfinite
 from operator import is_
 from typing import Any, Final, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
 from bae.exceptions import BaeLMError, BaeParseError, text_of
+from bae.usage import read_number
 
 C = TypeVar("C")
 
@@ -112,7 +112,8 @@ def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
             headers: dict[str, str] = dict(getattr(answer, "headers", None) or {})
             wait = getattr(error, "retry_after", None)
             if wait is not None:
-                headers.setdefault("retry-after", str(wait))
+                said_wait = f"{wait:f}" if isinstance(wait, float) else str(wait)
+                headers.setdefault("retry-after", said_wait)
             if not isinstance(said, str) or not said:
                 said = getattr(error, "message", None)
             said = said if isinstance(said, str) and said else text_of(error)
@@ -216,17 +217,21 @@ def malformed_error(who: str, cause: BaseException | None) -> BaeParseError:
     )
 
 
+_DATE: Final = re.compile(r"[A-Za-z0-9 ,:+-]{1,100}")
+"""The characters of a date in a header."""
+
+
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """The seconds a provider asks to wait: a number, a number of milliseconds, or a date."""
-    milliseconds = _number(headers.get("retry-after-ms"))
+    milliseconds = read_number(headers.get("retry-after-ms", "").strip(" \t"))
     if milliseconds is not None:
         return milliseconds / 1000
-    given = headers.get("retry-after")
-    if given is None:
-        return None
-    seconds = _number(given)
+    given = headers.get("retry-after", "").strip(" \t")
+    seconds = read_number(given)
     if seconds is not None:
         return seconds
+    if not _DATE.fullmatch(given):
+        return None
     from email.utils import parsedate_to_datetime
 
     try:
@@ -288,14 +293,6 @@ _IN_STREAM: Final = {
 
 _NOT_CONNECTED: Final = frozenset({"ClientConnectorError", "ConnectError", "ConnectTimeout"})
 """What HTTP clients raise where no connection was made, by name: none of them need be installed."""
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return max(0.0, number) if isfinite(number) else None
 
 
 def _short(text: str, longest: int = 500) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bae.exceptions import BaeLMError
+from bae.given_files import open_file
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import is_there
 from bae.lm.local_engine import ENGINE, INSTALL, Call, Loading, cores
@@ -245,7 +246,7 @@ def _checked(path: str | os.PathLike[str]) -> Path:
     """The path of a file that is there and begins as GGUF files do."""
     found = Path(path).expanduser().absolute()
     try:
-        with found.open("rb") as file:
+        with open_file(found) as file:
             magic = file.read(4)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)

@@ -31,6 +31,10 @@ DEEPEST: Final = 3
 LONGEST_KEY: Final = 40
 """Characters of a key of a dict."""
 
+MOST_REQUIRED: Final = 1_000_000
+"""The characters, items or keys that a schema may require: no model inside a process has room for
+more, and it would write until its context is full."""
+
 LARGEST: Final = 10**15 - 1
 """The largest number that is asked for; a float still tells whole numbers apart there."""
 
@@ -62,7 +66,7 @@ def bounded(
             code="bae-lm-schema-unbounded",
             sent=False,
             fix="let a recursive type end, with a None or an empty list, and check that every "
-            "least size or value is below its greatest",
+            f"least size or value is below its greatest, and a size below {MOST_REQUIRED:,}",
         )
     return {**found, "$defs": made.named} if made.named else found
 
@@ -155,7 +159,7 @@ class _Pass:
 
     def text(self, schema: Schema) -> Schema | None:
         least, most = int(schema.get("minLength", 0)), schema.get("maxLength", math.inf)
-        if least > most:
+        if least > min(most, MOST_REQUIRED):
             return None
         if "pattern" not in schema and schema.get("format") in FORMS:
             return {"type": "string", "pattern": FORMS[schema["format"]]}
@@ -175,7 +179,7 @@ class _Pass:
         rest = self.one(schema.get("items", {}), inside)
         most = len(first) if rest is None else max(at.items, least, len(first))
         most = int(min(schema.get("maxItems", math.inf), most))
-        if least > most or None in first[:most]:
+        if least > min(most, MOST_REQUIRED) or None in first[:most]:
             return None
         made: Schema = {"type": "array", "minItems": least, "maxItems": most}
         if most == 0:
@@ -199,11 +203,13 @@ class _Pass:
     def dictionary(self, schema: Schema, at: _Nesting) -> Schema | None:
         least = int(schema.get("minProperties", 0))
         most = int(min(schema.get("maxProperties", math.inf), max(at.items, least)))
-        if least > most:
+        if least > min(most, MOST_REQUIRED):
             return None
         keys = as_schema(schema.get("propertyNames"))
         if "$ref" in keys:
             keys = self.definitions.get(name_in(keys["$ref"]), {})
+        if least and keys.get("minLength", 0) > MOST_REQUIRED:
+            return None
         values = schema.get("additionalProperties", {})
         for pattern, each in as_schema(schema.get("patternProperties")).items():
             keys, values = {"pattern": pattern}, each

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, cast
 
 from bae.exceptions import BaeLMError
+from bae.given_files import open_file
 from bae.lm.extras import install_line, is_there
 from bae.lm.policies.policy import Policy, as_backend
 
@@ -418,6 +419,8 @@ def load_module(place: str) -> ModuleType:
             sys.path.insert(0, str(Path.cwd()))
         return import_module(place)
     path = Path(place).resolve()
+    with open_file(path):  # Python would wait for a pipe
+        pass
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

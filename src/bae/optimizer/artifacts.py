@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pydantic_core import to_jsonable_python
 
 from bae.draft import validated
 from bae.exceptions import ArtifactError, describe, faults
+from bae.given_files import read_file
 from bae.lm.answers import Wrong, build
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample
 from bae.lm.prompts import asked_fields, names_of
@@ -244,7 +244,11 @@ def _found_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node]
 def _read(file: Path, cls: type[Node]) -> Artifact:
     try:
         found = Artifact.model_validate_json(
-            _content(file), strict=True, by_alias=True, by_name=False
+            # The file may come from another person's repository, and lead elsewhere.
+            read_file(file, _LARGEST, follow=False),
+            strict=True,
+            by_alias=True,
+            by_name=False,
         )
         if "format" not in found.model_fields_set:
             raise OSError("it has no format")
@@ -258,19 +262,6 @@ def _read(file: Path, cls: type[Node]) -> Artifact:
             cause=error,
             fix="restore the file as it was written, or delete it and optimize again",
         ) from error
-
-
-def _content(file: Path) -> bytes:
-    """The bytes of a file that may come from another person's repository: it could lead elsewhere,
-    be a pipe without a writer, or fill the memory."""
-    kind = os.lstat(file).st_mode
-    if not stat.S_ISREG(kind):
-        raise OSError(f"it is {'a symbolic link' if stat.S_ISLNK(kind) else 'not a plain file'}")
-    with open(file, "rb") as stream:
-        found = stream.read(_LARGEST + 1)
-    if len(found) > _LARGEST:
-        raise OSError(f"it has more than {_LARGEST} bytes")
-    return found
 
 
 def _text(artifact: Artifact, file: Path, cls: type[Node]) -> str:

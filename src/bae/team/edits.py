@@ -17,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
+from bae.given_files import open_file
 from bae.tasks import finish_despite_cancel
 from bae.team.edit_format import (
     UNCHANGED,
@@ -170,12 +171,12 @@ def _check_path(root: Path, path: str) -> str:
 
 def _read(path: Path, name: str) -> bytes | None:
     try:
-        with open(path, "rb") as file:
+        with open_file(path, follow=False) as file:
             content = file.read(LARGEST_FILE + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _Refused(f"{name} cannot be read: {error.strerror}") from error
+        raise _Refused(f"{name} cannot be read: {error.strerror or error}") from error
     if len(content) > LARGEST_FILE:
         raise _Refused(f"{name} has more than {LARGEST_FILE} bytes and cannot be edited")
     return content

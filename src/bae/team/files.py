@@ -17,6 +17,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
+from bae.given_files import open_file
+
 INCLUDE: Final = ".worktreeinclude"
 """Names what a new worktree needs and git does not have; written like a `.gitignore`."""
 
@@ -25,9 +27,8 @@ def read_file(path: Path, most: int) -> bytes | None:
     """The content of a file that untrusted code may have put there, at most one byte more than
     `most`; None where there is no plain file. Links are not followed, and a pipe does not block."""
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(opened, "rb") as file:
-            return file.read(most + 1) if stat.S_ISREG(os.fstat(opened).st_mode) else None
+        with open_file(path, follow=False) as file:
+            return file.read(most + 1)
     except OSError:
         return None
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from bae.given_files import read_text
 from bae.team.models import Project
 from bae.team.test_runs import AND, find_test_program, split_commands
 
@@ -213,7 +214,7 @@ def _words(script: str) -> list[str]:
 
 def _read_table(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
-        return as_table(parse(path.read_text("utf-8")))
+        return as_table(parse(read_text(path)))
     except (OSError, ValueError):
         return {}
 

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bae.given_files import read_file
 from bae.team.files import is_secret
 from bae.team.git import Checkout, GitError, Repository, split_paths
 from bae.team.models import bounded
@@ -192,7 +193,7 @@ def _read_all(root: Path, names: Sequence[str]) -> Code:
                 continue
             kept.append(name)
             if status.st_size <= min(LARGEST_FILE, left):
-                content = path.read_bytes()
+                content = read_file(path, LARGEST_FILE, follow=False)
                 if b"\0" not in content:
                     texts[name] = content.decode().removeprefix("\ufeff").replace("\r\n", "\n")
                     left -= len(content)

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, TypedDict
 
 from bae.lm import subprocesses
 from bae.tasks import finish_despite_cancel
-from bae.team.files import TemporaryFolder
+from bae.team.files import TemporaryFolder, read_file
 from bae.team.models import TeamError
 
 
@@ -408,12 +408,13 @@ def _refusal(kind: Protection, reason: str) -> SandboxError:
     return SandboxError(f"{kind} does not work here: {reason}")
 
 
+_LARGEST_POINTER: Final = 100_000
+
+
 def _git_pointer(cwd: str) -> bytes | None:
     """The file that leads from a worktree to its repository: git would run what another one names.
     Without namespaces it cannot be kept from the command, so it is restored."""
-    with contextlib.suppress(OSError):
-        return Path(cwd, ".git").read_bytes()
-    return None
+    return read_file(Path(cwd, ".git"), _LARGEST_POINTER)
 
 
 def _restore(cwd: str, pointer: bytes | None) -> None:

@@ -232,14 +232,27 @@ def _sample_json(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]
     if not has_schema(field_schema(cls, field.name), "validation"):
         return {}
     schema = fill_schema(cls, (field.name,))
-    for title, part in (cls.__name__, schema), *schema.get("$defs", {}).items():
-        if "properties" in part:
-            own = part.get("title", title)
-            part["properties"] = {n: _name_text(own, n, r) for n, r in part["properties"].items()}
-    try:
-        return sample(schema, seed)
-    except ScriptError:  # a pattern that no text was found for
-        return {}
+    for made in (schema, _without_minimums(schema)):
+        for title, part in (cls.__name__, made), *made.get("$defs", {}).items():
+            if "properties" in part:
+                own, rules = part.get("title", title), part["properties"]
+                part["properties"] = {n: _name_text(own, n, r) for n, r in rules.items()}
+        with suppress(ScriptError):  # a pattern that no text was found for, or a huge value
+            return sample(made, seed)
+    return {}
+
+
+def _without_minimums(schema: Any) -> Any:
+    """A schema that short values fit too: what a prompt shows of a huge value is its beginning."""
+    if isinstance(schema, list):
+        return [_without_minimums(each) for each in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    rules = cast("dict[str, Any]", schema).items()
+    return {n: _without_minimums(r) for n, r in rules if n not in _MINIMUMS or isinstance(r, dict)}
+
+
+_MINIMUMS: Final = ("minLength", "minItems", "minProperties")
 
 
 def _name_text(owner: str, name: str, rule: Any) -> Any:

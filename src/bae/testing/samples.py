@@ -23,8 +23,8 @@ def sample(schema: Schema | bool, seed: int = 0) -> Any:
 
     Meant for the schemas pydantic makes: references and recursion (followed once), unions, enums,
     bounds, common formats, simple patterns. What a schema does not say a sample cannot know: a
-    validator of your own, a date in the past. Raises `ScriptError` where nothing fits, or nothing
-    was found that matches a pattern.
+    validator of your own, a date in the past. Raises `ScriptError` where nothing fits, nothing was
+    found that matches a pattern, or what fits has more than 5,000 values or 100,000 characters.
     """
     return _Sampler(schema, seed).value(schema)
 
@@ -49,6 +49,8 @@ _UNEXPECTED: Final = {"unexpected": [None]}
 """An object that nothing makes a value of; true would do as a number, and so as an address."""
 _MOST_VALUES: Final = 5_000
 """How many values are tried for one schema."""
+_MOST_CHARACTERS: Final = 100_000
+"""How many characters are written for one schema, with those of texts that do not fit."""
 
 
 class _Sampler:
@@ -56,15 +58,18 @@ class _Sampler:
         self._root = root
         self._random = Random(seed)
         self._left = _MOST_VALUES
+        self._characters = _MOST_CHARACTERS
 
     def value(self, schema: Schema | bool, inside: tuple[str, ...] = ()) -> Any:
         """A value, the smallest one where `inside` has a reference twice."""
         self._left -= 1
+        if self._left < 0:
+            raise impossible(schema, f"it takes more than {_MOST_VALUES:,} values")
         if isinstance(schema, bool):
             if not schema:
                 raise impossible(schema, "it allows no value")
             return _word(self._random)
-        if inside.count(inside[-1] if inside else "") > 3 or self._left < 0:
+        if inside.count(inside[-1] if inside else "") > 3:
             raise impossible(schema, "its values hold another one, without end")
         if "$ref" in schema:
             return self.value(self.resolved(schema), (*inside, schema["$ref"]))
@@ -146,6 +151,7 @@ class _Sampler:
         required = cast(list[str], schema.get("required", []))
         others, names = schema.get("additionalProperties", True), schema.get("propertyNames")
         least = wanted = schema.get("minProperties", 0)
+        self._refuse_more_than_left(schema, least)
         found: dict[str, Any] = {}
         for name in dict.fromkeys([*properties, *required]):
             if name in required:
@@ -175,6 +181,7 @@ class _Sampler:
         rest = schema.get("items", True)
         least, most = schema.get("minItems", 0), schema.get("maxItems", inf)
         most = min(most, len(first)) if rest is False else most
+        self._refuse_more_than_left(schema, least)
         wanted = max(least, min(len(first), most))
         if "items" in schema and not _is_small(inside):
             wanted = max(wanted, min(most, self._random.randint(1, 2)))
@@ -195,8 +202,18 @@ class _Sampler:
             raise impossible(schema, f"{len(found)} items were found that fit")
         return found
 
+    def _refuse_more_than_left(self, schema: Schema, least: int) -> None:
+        if least > self._left:
+            raise impossible(schema, f"it takes more than {_MOST_VALUES:,} values")
+
     def _number(self, schema: Schema, *, whole: bool) -> int | float:
         """A whole number wherever one fits: it is valid as a float, and as a decimal."""
+        try:
+            return self._find_number(schema, whole)
+        except OverflowError:
+            raise impossible(schema, "its bounds are too large, or too close") from None
+
+    def _find_number(self, schema: Schema, whole: bool) -> int | float:
         above, below = schema.get("exclusiveMinimum", -inf), schema.get("exclusiveMaximum", inf)
         low, high = max(schema.get("minimum", -inf), above), min(schema.get("maximum", inf), below)
         step = schema.get("multipleOf", 1)
@@ -214,9 +231,12 @@ class _Sampler:
     def _text(self, schema: Schema) -> str:
         shortest, longest = schema.get("minLength", 0), schema.get("maxLength", inf)
         pattern, make = schema.get("pattern"), _FORMATS.get(schema.get("format", ""))
-        for attempt in range(200):
+        for attempt in range(200 if shortest <= longest else 0):
+            if shortest > self._characters or self._characters <= 0:
+                raise impossible(schema, f"it takes more than {_MOST_CHARACTERS:,} characters")
             if pattern is not None:
-                text = _make_text(pattern, self._random, attempt)
+                text, written = _make_text(pattern, self._random, attempt, self._characters)
+                self._characters -= written
             elif make is not None:
                 text = make(self._random)
             else:
@@ -227,6 +247,7 @@ class _Sampler:
                 # A space at the end would be lost to a field that strips its text.
                 text = f"{text[:-1]}x" if text.endswith(" ") else text
             if text is not None and shortest <= len(text) <= longest:
+                self._characters -= len(text) if pattern is None else 0
                 return text
         raise impossible(schema, "no text that fits was found")
 
@@ -304,27 +325,41 @@ _FORMATS: Final[dict[str, Callable[[Random], str]]] = {
 }
 
 
-def _make_text(pattern: str, random: Random, spread: int) -> str | None:
+def _make_text(pattern: str, random: Random, spread: int, most: int) -> tuple[str | None, int]:
     """A text to try for a pattern, repeating its parts up to `spread` times more than they must
-    be; None where the text does not match, or the pattern is of another dialect."""
+    be; None where the text does not match, has more than `most` characters, or the pattern is of
+    another dialect. And how many characters were written for it."""
     # How `re` reads a pattern is stable, though it is not documented.
     parser, compiler = import_module("re._parser"), import_module("re._compiler")
     try:
         parsed: Any = parser.parse(pattern)
-    except re.error:
-        return None
+    except (re.error, OverflowError, RecursionError):
+        return None, 0
+    written = 0
+    choices: dict[int, list[str]] = {}
+
+    def count(more: int) -> None:
+        nonlocal written
+        written += more
+        if written > most:
+            raise OverflowError
 
     def write(parts: Iterable[tuple[Any, Any]]) -> str:
-        return "".join(write_part(str(kind), (kind, argument)) for kind, argument in parts)
+        return "".join(write_part(str(part[0]), part) for part in parts)
 
     def write_part(kind: str, part: tuple[Any, Any]) -> str:
         argument: Any = part[1]
         match kind:
             case "LITERAL":
+                count(1)
                 return chr(argument)
             case "ANY" | "IN" | "NOT_LITERAL":
-                one = compiler.compile(parser.SubPattern(parsed.state, [part]))
-                return random.choice([*filter(one.fullmatch, string.printable[:95])] or [""])
+                count(1)
+                if id(part) not in choices:
+                    one = compiler.compile(parser.SubPattern(parsed.state, [part]))
+                    fits = [*filter(one.fullmatch, string.printable[:95])]
+                    choices[id(part)] = fits or [""]
+                return random.choice(choices[id(part)])
             case "BRANCH":
                 return write(random.choice(argument[1]))
             case "SUBPATTERN":
@@ -332,9 +367,13 @@ def _make_text(pattern: str, random: Random, spread: int) -> str | None:
             case "MAX_REPEAT" | "MIN_REPEAT":
                 least, most, inner = argument
                 times = random.randint(least, min(int(most), least + min(spread, 40)))
+                count(times)  # of nothing, perhaps
                 return "".join(write(inner) for _ in range(times))
             case _:  # an anchor, or what is checked at the end
                 return ""
 
-    text = write(parsed)
-    return text if re.search(pattern, text) else None
+    try:
+        text = write(parsed)
+    except OverflowError:
+        return None, most
+    return (text if re.search(pattern, text) else None), written

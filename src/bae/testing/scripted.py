@@ -15,6 +15,7 @@ from pydantic_core import to_json
 
 from bae.draft import from_text
 from bae.exceptions import BaeLMError, FillError, faults
+from bae.given_files import read_file
 from bae.language_model import RoutingLM, in_scene, scene
 from bae.node import Node
 from bae.plan import plan_of
@@ -115,7 +116,7 @@ class ScriptedLM(RoutingLM):
         or a text where the field has `Text()`, null ends the run), or an object
         `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`."""
         try:
-            script = _FILE.validate_json(Path(path).read_bytes())
+            script = _FILE.validate_json(read_file(path))
         except (OSError, ValidationError) as error:
             raise ScriptError(
                 f"the script {path} cannot be read",

@@ -4,6 +4,7 @@ process that owns a run is still alive."""
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -180,17 +181,20 @@ def process_name() -> str:
     return f"{_host()}:{os.getpid()}:{token_hex(4)}"
 
 
+_PID = re.compile(r"[0-9]{1,19}")
+
+
 def has_died(name: str) -> bool:
     """Whether the process of that name is known to be gone: it ran on this host, and there is no
     such process any more. False where that cannot be seen."""
     host, pid, *_ = [*name.split(":"), ""]
-    if "/" not in host or host != _host() or not pid.isdecimal():
+    if "/" not in host or host != _host() or not _PID.fullmatch(pid):
         return False
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except OSError:
+    except (OSError, OverflowError):
         pass  # there is one, of another user
     return False
 

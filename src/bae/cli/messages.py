@@ -1,0 +1,81 @@
+"""What Python itself prints while a command runs: log messages of programs that set up no logging,
+warnings, and errors that nothing catches. File names and values in them are escaped too."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from traceback import format_exception
+from typing import Any
+
+
+@contextmanager
+def messages_escaped() -> Generator[None]:
+    """Have the messages in the block escaped; see the module."""
+    before = logging.lastResort, warnings.showwarning, threading.excepthook, sys.unraisablehook
+    if logging.lastResort is not None:
+        logging.lastResort = _LastResort(logging.WARNING)
+    if warnings.showwarning.__module__ in ("warnings", "_py_warnings"):  # and no program's own
+        warnings.showwarning = _show_warning
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = _report_thread
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _report_unraisable
+    try:
+        yield
+    finally:
+        logging.lastResort, warnings.showwarning = before[:2]
+        threading.excepthook, sys.unraisablehook = before[2:]
+
+
+def print_escaped(text: str, end: str = "\n") -> None:
+    """Print a text on stderr; lines after the first are indented."""
+    from bae.cli.wording import in_lines
+
+    with suppress(AttributeError, OSError, ValueError):  # a stderr that is closed
+        sys.stderr.write(f"{in_lines(text.rstrip(), 4)}{end}" if text else "")
+        sys.stderr.flush()
+
+
+class _LastResort(logging.Handler):
+    """Prints messages where no handler is set up, as Python does it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one message."""
+        try:
+            print_escaped(self.format(record))
+        except Exception:  # what every handler of `logging` does with its own failures
+            self.handleError(record)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    said = warnings.formatwarning(message, category, filename, lineno, line)
+    if file is None:
+        print_escaped(said)
+    else:
+        file.write(said)
+
+
+def _report_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_type is SystemExit:
+        return
+    name = args.thread.name if args.thread is not None else threading.get_ident()
+    trace = format_exception(args.exc_type, args.exc_value, args.exc_traceback)
+    print_escaped(f"Exception in thread {name}:\n{''.join(trace)}")
+
+
+def _report_unraisable(unraisable: Any) -> None:
+    what = unraisable.err_msg or "Exception ignored in"
+    trace = format_exception(unraisable.exc_type, unraisable.exc_value, unraisable.exc_traceback)
+    print_escaped(f"{what}: {unraisable.object!r}\n{''.join(trace)}")

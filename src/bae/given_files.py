@@ -1,0 +1,76 @@
+"""Reading files that a user or another program names. Only regular files are read, and only so many
+bytes: a device has no end, and a named pipe may have no writer."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from io import BytesIO, TextIOWrapper
+from typing import IO, Any, Final
+
+LARGEST: Final = 64 * 1024 * 1024
+"""Bytes of a file that is read as a whole."""
+_INHERITED: Final = re.compile(r"/dev/stdin|(?:/dev|/proc/self)/fd/[0-9]+")
+"""What the caller has opened for this process, as a shell does for `<(command)`."""
+
+
+@contextmanager
+def open_file(path: str | os.PathLike[str], *, follow: bool = True) -> Generator[IO[bytes]]:
+    """Open a regular file to read it. A pipe is taken only where the caller has opened it already:
+    `/dev/stdin`, or `/dev/fd/63`, which shells give for `<(command)`. Raises `OSError`, which does
+    not name the file, for everything else, and for a symbolic link unless `follow`."""
+
+    def opener(name: str, flags: int) -> int:
+        flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+        return os.open(name, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+
+    if not follow and os.path.islink(path):  # O_NOFOLLOW speaks of too many levels of them
+        raise OSError("it is a symbolic link")
+    with open(path, "rb", opener=opener) as file:
+        kind = os.fstat(file.fileno()).st_mode
+        if stat.S_ISFIFO(kind) and _INHERITED.fullmatch(os.fspath(path)):
+            os.set_blocking(file.fileno(), True)
+        elif not stat.S_ISREG(kind):
+            what = "a named pipe" if stat.S_ISFIFO(kind) else "a device"
+            raise OSError(f"it is {what}, and only regular files are read")
+        yield file
+
+
+def read_file(path: str | os.PathLike[str], most: int = LARGEST, *, follow: bool = True) -> bytes:
+    """The content of a file; `OSError` if it is no regular file, or has more than `most` bytes."""
+    with open_file(path, follow=follow) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise _too_large("it", most)
+    return content
+
+
+def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
+    """The text of a file, with the bounds of `read_file`. `-` is no file: see `read_stdin`."""
+    return TextIOWrapper(BytesIO(read_file(path)), encoding=encoding).read()
+
+
+def read_stdin(most: int = LARGEST) -> str:
+    """The text on stdin; `OSError` if it is closed, or has more than `most` characters."""
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  with <&-
+        raise OSError("stdin is closed")
+    text = sys.stdin.read(most + 1)
+    if len(text) > most:
+        raise _too_large("stdin", most)
+    return text
+
+
+def read_lines(file: IO[Any], most: int = LARGEST) -> Iterator[Any]:
+    """The lines of an open file, of bytes or of text; `OSError` if one is longer than `most`."""
+    while line := file.readline(most + 1):
+        if len(line) > most:
+            raise _too_large("a line", most)
+        yield line
+
+
+def _too_large(name: str, most: int) -> OSError:
+    return OSError(f"{name} has more than {most:,} bytes, the most that are read")
