@@ -264,6 +264,21 @@ ROUTES = [
         """,
         ("lm=3 is no LM", 'pass a name such as lm="local"'),
     ),
+    Mistake(
+        "shown field that is none",
+        "bae-show-unknown",
+        """
+        class Ask(Node):  # here
+            node_config = NodeConfig(show=("quesion",))
+            question: str
+
+            async def __call__(self) -> Answer: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("NodeConfig(show=…) names quesion", "name its fields: question"),
+    ),
 ]
 FIELDS = [
     Mistake(

@@ -188,9 +188,13 @@ class Reserved(Policy):
     def _estimate_usage(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
         """What a request has used, with an estimate in place of tokens that were not reported."""
         used = Usage.total([*reported, answer.usage])
-        if used.calls and not used.tokens:
-            used += Usage(0, estimated_tokens(prompt), len(answer.text.encode()) // BYTES_PER_TOKEN)
-        return used if used.cost is not None else replace(used, cost=self.least_cost(used))
+        missing = used.calls and not used.input_tokens
+        if missing:
+            written = used.output_tokens or len(answer.text.encode()) // BYTES_PER_TOKEN
+            used = replace(used, input_tokens=estimated_tokens(prompt), output_tokens=written)
+        if used.cost is None or (missing and not used.cost):
+            return replace(used, cost=self.least_cost(used))
+        return used
 
 
 def _find_excess(budget: Budget, name: str, spent: Spent, needed: Spent) -> BudgetError | None:
