@@ -77,6 +77,8 @@ def sound(used: Usage) -> Usage:
 
 def read_count(said: object) -> int:
     """A number of tokens or calls, as another program reports it; 0 where it is none."""
+    if type(said) is int:  # nearly always
+        return min(said, MOST) if said > 0 else 0
     if isinstance(said, int | float) and not isinstance(said, bool) and said > 0:
         return int(min(said, MOST))
     return 0
@@ -85,6 +87,8 @@ def read_count(said: object) -> int:
 def read_amount(said: Any) -> float | None:
     """Dollars or seconds, as another program reports them; None where they are no number. A text
     is none, whatever Python's `float` makes of it."""
+    if type(said) is float:  # nearly always
+        return said if 0 <= said <= MOST else None
     if not isinstance(said, int | float | Decimal) or isinstance(said, bool):
         return None
     try:
