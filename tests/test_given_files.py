@@ -204,6 +204,15 @@ def test_aliases_of_yaml_that_stand_for_too_much_are_refused(tmp_path: Path):
             assert file.name in raised.value.message
 
 
+@pytest.mark.parametrize("number", ["59:" * 2000 + "59", "59:" * 2000 + "5.5", "0b" + "1" * 9000])
+def test_a_number_of_yaml_that_takes_long_to_read_is_refused(number: str, tmp_path: Path):
+    pytest.importorskip("pydantic_evals")
+    file = tmp_path / "cases.yaml"
+    file.write_text(f"cases:\n- inputs: {{text: {number}}}\n")
+    with pytest.raises(BaeError, match="a number with more than 4,300 characters"):
+        load_cases(file, graph)
+
+
 def test_a_dataset_of_yaml_may_use_aliases_and_merge_keys(tmp_path: Path):
     pytest.importorskip("pydantic_evals")
     file = tmp_path / "cases.yaml"

@@ -103,7 +103,7 @@ def read_number(text: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
-_NUMBER: Final = re.compile(r"[0-9]{1,300}(?:\.[0-9]{1,300})?")
+_NUMBER: Final = re.compile(r"[0-9]{1,300}(?:\.[0-9]{1,300})?|\.[0-9]{1,300}")
 """300 digits are less than infinity."""
 
 

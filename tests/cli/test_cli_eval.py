@@ -399,10 +399,14 @@ def test_cases_that_do_not_fit_are_refused_with_their_lines_before_anything_runs
         ("-o report.txt", 2, ".md, .json, .csv"),
         ("-o fine/a.json -o cases.jsonl/a.md", 1, "-o cases.jsonl/a.md cannot be written: "),
         ("-o fine/a.json -o folder.md", 1, "-o folder.md cannot be written: "),
+        ("-o pipe.md", 1, "-o pipe.md cannot be written: "),
+        ("--fail-under .x", 2, "not a number"),
+        ("--fail-under .5 -o report.txt", 2, ".md, .json, .csv"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_write(evaluate, arguments, code, says):
     Path("folder.md").mkdir()
+    os.mkfifo("pipe.md")
     done = evaluate(*shlex.split(arguments))
     assert done.code == code
     assert says in " ".join(done.err.replace("│", " ").split())

@@ -182,7 +182,7 @@ def test_no_text_acts_on_the_terminal_or_passes_for_a_line_of_ours(
 
 
 NOISY = f"""
-import hostile, logging, threading, warnings
+import atexit, hostile, logging, threading, warnings
 
 EVIL = {EVIL!r}
 logging.getLogger("bae.optimizer").warning("found %s", EVIL)
@@ -203,10 +203,19 @@ def fail():
     raise ValueError(EVIL)
 
 
+def end():
+    logging.getLogger("end").error(EVIL)
+    warnings.warn(EVIL)
+    fail()
+
+
 Dropped()
 thread = threading.Thread(target=fail, name=EVIL)
 thread.start()
 thread.join()
+atexit.register(end)
+logging.getLogger("wrong").error("%d", EVIL)
+logging.error(EVIL)  # this sets up a handler
 graph = hostile.graph
 """
 

@@ -497,7 +497,14 @@ def test_a_budget_that_makes_no_sense_is_wrong_usage(bae: Any, said: str) -> Non
     assert "--budget" in done.err
 
 
-@pytest.mark.parametrize("said", ["1_0", "\u0661", " 1", "nan", "9" * 50])
+@pytest.mark.parametrize("said", ["cost=0.5", "cost=.5", "cost=$.50,calls=20", "seconds=9.5"])
+def test_a_budget_takes_numbers_as_people_write_them(bae: Any, said: str) -> None:
+    assert (
+        bae("run", "app.py", "-i", "wet", *LM, "--budget", said).code == 3
+    )  # it waits for a person
+
+
+@pytest.mark.parametrize("said", ["1_0", "\u0661", " 1", "nan", "9" * 50, "."])
 @pytest.mark.parametrize(
     "command",
     [

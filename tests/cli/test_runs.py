@@ -316,6 +316,20 @@ def test_a_run_is_shown_in_ascii_where_there_is_no_more(journal, columns, monkey
 # --- out and in ----------------------------------------------------------------------------------
 
 
+def test_runs_are_loaded_from_a_command_of_the_shell(journal, capsys):
+    noted(capsys, "export", "all.jsonl", *DB)
+    reading, writing = os.pipe()  # as for `bae runs load <(command)`
+    os.write(writing, Path("all.jsonl").read_bytes())
+    os.close(writing)
+    try:
+        _, err = runs(capsys, "load", f"/dev/fd/{reading}", "-j", "new.db")
+    finally:
+        os.close(reading)
+    assert err == "new.db: 3 runs loaded\n"
+    os.mkfifo("pipe.jsonl")
+    assert "it is a named pipe" in refused(capsys, "load", "pipe.jsonl", "-j", "new.db")
+
+
 def test_runs_are_exported_and_loaded(journal, capsys):
     assert noted(capsys, "export", "all.jsonl", *DB) == "all.jsonl: 3 runs\n"
     assert noted(capsys, "export", "one.jsonl", "abc", *DB) == "one.jsonl: 1 run\n"

@@ -25,7 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     from bae.cli.app import run_command
+    from bae.cli.messages import escape_messages
 
+    if arguments is None:
+        escape_messages()  # those of threads and of `atexit` come after the command
     code = run_command(sys.argv[1:] if arguments is None else list(arguments))
     if arguments is None:
         _leave_threads(code)

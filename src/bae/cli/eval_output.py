@@ -172,7 +172,8 @@ def check_files(named: Sequence[str]) -> None:
             )
         try:
             if path.exists():
-                path.open("ab").close()
+                # A named pipe that no program reads is refused, and not waited for.
+                os.close(os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)))
             _check_folder(path.parent)
         except OSError as error:
             raise refused(

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from traceback import format_exception
+from traceback import format_exc, format_exception
 from typing import Any
 
 
@@ -17,19 +17,27 @@ from typing import Any
 def messages_escaped() -> Generator[None]:
     """Have the messages in the block escaped; see the module."""
     before = logging.lastResort, warnings.showwarning, threading.excepthook, sys.unraisablehook
+    configure = logging.basicConfig
+    escape_messages()
+    try:
+        yield
+    finally:
+        logging.basicConfig = configure
+        logging.lastResort, warnings.showwarning = before[:2]
+        threading.excepthook, sys.unraisablehook = before[2:]
+
+
+def escape_messages() -> None:
+    """Have all messages from now on escaped, to the end of the process; see the module."""
     if logging.lastResort is not None:
-        logging.lastResort = _LastResort(logging.WARNING)
+        logging.lastResort = _Stderr(logging.WARNING)
+    logging.basicConfig = _set_up_logging
     if warnings.showwarning.__module__ in ("warnings", "_py_warnings"):  # and no program's own
         warnings.showwarning = _show_warning
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _report_thread
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = _report_unraisable
-    try:
-        yield
-    finally:
-        logging.lastResort, warnings.showwarning = before[:2]
-        threading.excepthook, sys.unraisablehook = before[2:]
 
 
 def print_escaped(text: str, end: str = "\n") -> None:
@@ -41,15 +49,26 @@ def print_escaped(text: str, end: str = "\n") -> None:
         sys.stderr.flush()
 
 
-class _LastResort(logging.Handler):
-    """Prints messages where no handler is set up, as Python does it."""
+class _Stderr(logging.Handler):
+    """Prints messages where the program sets up no handler, as Python does it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one message."""
+        """Print one message, or why it cannot be formatted."""
         try:
             print_escaped(self.format(record))
-        except Exception:  # what every handler of `logging` does with its own failures
-            self.handleError(record)
+        except Exception:
+            if logging.raiseExceptions:
+                where = f"{record.pathname}, line {record.lineno}"
+                print_escaped(f"--- Logging error --- {where}\n{format_exc()}")
+
+
+_configure = logging.basicConfig
+
+
+def _set_up_logging(**options: Any) -> None:
+    """`logging.basicConfig`. Without options, as `logging.warning` calls it, it sets up a handler
+    that nobody has asked for."""
+    _configure(**options or {"handlers": [_Stderr()]})
 
 
 def _show_warning(

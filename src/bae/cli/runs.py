@@ -275,7 +275,7 @@ def load_runs(
     unfinished run is cancelled here, so that it is not continued by accident; `bae runs resume`
     continues it.
     """
-    if source != "-" and not Path(source).is_file():
+    if source != "-" and not Path(source).exists():
         raise refused(f"there is no file {source}", fix="give what `bae runs export` has written")
 
     async def loaded(runs: Journal) -> list[str]:

@@ -299,6 +299,10 @@ def _read_content(path: Path) -> dict[str, Any]:
 _MOST_REPEATED: Final = 1_000_000
 """Values and characters that the aliases of a YAML file may add to it."""
 _ENDLESS: Final = 1 << 60
+_LONGEST_NUMBER: Final = 4300
+"""Characters, as many as Python takes itself: those of a number like 1:59:59 take time that grows
+with the square of it."""
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def _read_yaml(text: str, yaml: Any) -> Any:
@@ -328,6 +332,8 @@ def _repeated(root: Any) -> int:
             sizes[id(node)] = _ENDLESS  # of a node inside itself
             kind, value = node.id, node.value  # a text, a list, or a list of keys and values
             own = 1 + (len(value) if kind == "scalar" else 0)
+            if own > _LONGEST_NUMBER and node.tag in _NUMBERS:
+                raise ValueError(f"it has a number with more than {_LONGEST_NUMBER:,} characters")
             written += own
             parts = {"sequence": value, "mapping": chain.from_iterable(value)}.get(kind, ())
             sizes[id(node)] = min(_ENDLESS, own + sum(map(size, parts)))
