@@ -201,7 +201,7 @@ class Secrets:
         self._holders = {
             cls
             for cls, plan in self._plans.items()
-            if self._hidden(cls) or any(map(self._recalls, plan.sourced))
+            if self._hidden(cls) or any(map(self.recalls, plan.sourced))
         }
         self.any = bool(self._holders) or any(
             secret_call(call)
@@ -263,7 +263,7 @@ class Secrets:
         return self._hidden(cls).union(
             field.name
             for field in self._plans[cls].sourced
-            if self._recalls(field) or self._is_secret(field.call)
+            if self.recalls(field) or self._is_secret(field.call)
         )
 
     def _hidden(self, cls: type[Node]) -> frozenset[str]:
@@ -283,7 +283,7 @@ class Secrets:
                         continue
                     bound = dict(siblings_of(field))
                     names = [name for name, sibling in bound.items() if sibling in hidden]
-                    names += [name for name, each in recalls_of(field) if self._recalls(each)]
+                    names += [name for name, each in recalls_of(field) if self.recalls(each)]
                     if isinstance(field.marker, Map) and (over := field.marker.over) in hidden:
                         start = graph.start
                         is_node = any(
@@ -333,7 +333,7 @@ class Secrets:
         name = complaint.partition(":")[0].partition(".")[0]
         return name if any(name in plan.fields for plan in self._plans.values()) else "withheld"
 
-    def _recalls(self, field: FieldPlan) -> bool:
+    def recalls(self, field: FieldPlan) -> bool:
         """Whether a field may find its value in one that is a secret, though it is none itself."""
         return field.kind == "recall" and any(
             not names.isdisjoint(name for name, _ in holders_for(field, cls))
