@@ -437,6 +437,31 @@ async def test_a_secret_that_only_a_class_outside_the_graph_holds_is_no_recorded
     assert SECRET not in "".join(line.data for line in (await journal.read("one")).lines)
 
 
+async def log_in(password: Annotated[SecretStr, Dep(get_password)]) -> str:
+    raise Trouble(f"no entry with {password.get_secret_value()}")
+
+
+class Entered(EndNode):
+    """Of no graph, with no secret, but one behind its field."""
+
+    session: Annotated[str, Dep(log_in)]
+    text: str
+
+
+async def test_an_error_of_a_function_with_a_secret_parameter_is_stored_without_its_words():
+    class Start(Node):
+        async def __call__(self, lm: LM) -> Done:
+            return Done(text=(await lm.make(self, Entered)).text)
+
+    journal, graph = MemoryJournal(), Graph(start=Start, end=Done)
+    with pytest.raises(Exception, match="no entry"):
+        await graph.arun(Start(), ScriptedLM([FILLED]), journal=journal, run_id="one")
+    stored = await journal.read("one")
+
+    assert SECRET not in stored.info.error
+    assert SECRET not in "".join(line.data for line in stored.lines)
+
+
 async def get_pin() -> str:
     return "1234"
 
