@@ -213,6 +213,26 @@ async def test_a_decorated_function_is_not_taken_for_the_one_whose_name_it_has()
         assert (plain[:4], loud[:4]) == ("key-", "KEY-"), cut
 
 
+async def test_a_value_that_the_caller_gave_counts_for_the_rest_of_the_run():
+    class Start(Node):
+        async def __call__(self, lm: LM) -> Second:
+            return Second(used=(await lm.make(self, Sketch)).view)
+
+    class Second(Node):
+        used: str
+
+        async def __call__(self, lm: LM) -> Posted:
+            return Posted(used=self.used, last=(await lm.make(self, Sketch)).view)
+
+    graph, journal = Graph(start=Start, end=Posted), MemoryJournal()
+    lm, given = ToyBackend(lambda _: FILLED), {look_around: "given"}
+    await graph.arun(Start(), lm, journal=journal, run_id="one", dep_cache=given)
+    for cut in range(1, len((await journal.read("one")).lines)):
+        stored = await killed(journal, cut)
+        result = await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
+        assert result.result.used == result.result.last, cut
+
+
 class Cat(BaseModel):
     name: str
 

@@ -79,6 +79,8 @@ class OutsideRecorder(Recorder):
     The log in memory has everything; the journal has a `CallEnded` for each value that is called
     for once, and an `LMUsed` for what LM calls used."""
 
+    stores_calls = True
+
     __slots__ = ("_asker", "_graph", "_owner", "_path", "_step")
 
     def __init__(
@@ -121,6 +123,12 @@ class OutsideRecorder(Recorder):
         """Record what has been done."""
         for record in records:
             self.write(record)
+
+    def write_value(self, ended: SourceEnded) -> None:
+        """Have a value stored that the caller gave."""
+        call = self._call(ended, None)
+        if call is not None:
+            self._owner.note_unlogged(call)
 
     async def store_value(self, ended: SourceEnded, asked: Arguments | None) -> None:
         """Record a value, and store it if it counts for the whole run."""
