@@ -533,12 +533,16 @@ class Dataflow:
     def _record_given(
         self, key: Hashable, wanted: Input, run: Run, node_type: type[Node], place: Place
     ) -> None:
-        if not run.recorder.stores or (wanted.marker.cache and key in self._recorded_given):
+        recorder = run.recorder
+        if not (recorder.stores or (recorder.stores_calls and key in self._given)):
             return
         if wanted.marker.cache:
-            self._recorded_given.add(key)
+            recorded = key, recorder.stores
+            if recorded in self._recorded_given:
+                return
+            self._recorded_given.add(recorded)
         given = PendingValue(run, node_type, place, wanted.call.name)
-        run.recorder.write(given.ended(self.cache[key]))
+        recorder.write_value(given.ended(self.cache[key]))
 
     def _start(self, pending: PendingValue) -> None:
         if type(pending) is LookUp and pending.asked is None and not self._settle(pending):

@@ -22,7 +22,7 @@ from bae.recall import recall_ahead
 from bae.records import ClassMet, LMAnswered
 from bae.resolver import resolve
 from bae.rooms import QuestionText, choice_question, fill_question
-from bae.secrets import may_show, shown_values
+from bae.secrets import is_near_secret, shown_values
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
@@ -205,7 +205,8 @@ class GivenLM:
         return within
 
     def _meet(self, classes: Iterable[type[Node] | type[None]]) -> None:
-        """Record the classes of a question that are none of the graph's and hold a secret."""
+        """Record the classes of a question that are none of the graph's and hold a secret,
+        or have one behind a field."""
         run, outermost = self._run, self._run.outermost
         for cls in classes:
             if cls is NoneType or cls in (run.plans or ()):
@@ -214,7 +215,7 @@ class GivenLM:
                 outermost.met = set()
             if cls not in outermost.met:
                 outermost.met.add(cls)
-                if not may_show((cls,)):
+                if is_near_secret(cls):
                     met = ClassMet(time(), run.path, self._step, cls)
                     run.recorder.write(met)
 

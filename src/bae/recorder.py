@@ -51,6 +51,8 @@ class Recorder:
     """Whether all that an LM answers is recorded, so that none is asked."""
     stores = False
     """Whether what a body returns is to be stored before the run continues."""
+    stores_calls = False
+    """Whether only values that count for the whole run are stored: those of a class outside."""
     is_in_doubt = False
     """Whether another process may have taken over the run: `confirm` before an effect begins."""
     graph_paths: Mapping[Hashable, str] = MappingProxyType({})
@@ -97,6 +99,10 @@ class Recorder:
         """Record the value of a source, and wait until it is stored. `asked` are the arguments of
         the function that come from the run."""
         await self.store(ended)
+
+    def write_value(self, ended: SourceEnded) -> None:
+        """Record a value that the caller gave in place of a function's."""
+        self.write(ended)
 
     def outside(self, path: str, step: int, asker: Asker) -> Recorder:
         """The recorder of what is resolved for a class outside the graph, which the asker has an LM

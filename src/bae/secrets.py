@@ -7,7 +7,7 @@ A secret is a `SecretStr`, `SecretBytes` or `Secret[…]`, however deep inside a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -169,6 +169,25 @@ def secret_behind(cls: type[Node], field: str) -> bool:
     return any(map(secret_call, every_call(plan_of(cls).fields[field].call)))
 
 
+def is_near_secret(cls: type[Node]) -> bool:
+    """Whether a node of this class holds a secret, or one is behind its fields: in a parameter of
+    a function, or in a graph."""
+    return not may_show((cls,)) or any(
+        not may_show((each,)) or any(secret_behind(each, f.name) for f in plan_of(each).sourced)
+        for each in _with_graphs(cls)
+    )
+
+
+def _with_graphs(cls: type[Node]) -> Iterator[type[Node]]:
+    """A class, and those of the graphs behind its fields."""
+    yield cls
+    for field in plan_of(cls, strict=True).sourced:
+        for call in every_call(field.call):
+            if call.graph is not None:
+                for graph in call.graph.graphs:
+                    yield from graph.plans
+
+
 def may_show(classes: Iterable[type], *, following: bool = False) -> bool:
     """Whether no node of these classes holds a secret; with `following`, nor one that their bodies
     may return next."""
@@ -201,7 +220,7 @@ class Secrets:
         self._holders = {
             cls
             for cls, plan in self._plans.items()
-            if self._hidden(cls) or any(map(self._recalls, plan.sourced))
+            if self._hidden(cls) or any(map(self.recalls, plan.sourced))
         }
         self.any = bool(self._holders) or any(
             secret_call(call)
@@ -237,7 +256,7 @@ class Secrets:
             return self
         found = self._wider.get(cls)
         if found is None:
-            found = self._wider[cls] = Secrets((*self._plans, cls))
+            found = self._wider[cls] = Secrets(dict.fromkeys((*self._plans, *_with_graphs(cls))))
             found._asks = self._asks
         return found
 
@@ -263,7 +282,7 @@ class Secrets:
         return self._hidden(cls).union(
             field.name
             for field in self._plans[cls].sourced
-            if self._recalls(field) or self._is_secret(field.call)
+            if self.recalls(field) or self._is_secret(field.call)
         )
 
     def _hidden(self, cls: type[Node]) -> frozenset[str]:
@@ -283,7 +302,7 @@ class Secrets:
                         continue
                     bound = dict(siblings_of(field))
                     names = [name for name, sibling in bound.items() if sibling in hidden]
-                    names += [name for name, each in recalls_of(field) if self._recalls(each)]
+                    names += [name for name, each in recalls_of(field) if self.recalls(each)]
                     if isinstance(field.marker, Map) and (over := field.marker.over) in hidden:
                         start = graph.start
                         is_node = any(
@@ -333,7 +352,7 @@ class Secrets:
         name = complaint.partition(":")[0].partition(".")[0]
         return name if any(name in plan.fields for plan in self._plans.values()) else "withheld"
 
-    def _recalls(self, field: FieldPlan) -> bool:
+    def recalls(self, field: FieldPlan) -> bool:
         """Whether a field may find its value in one that is a secret, though it is none itself."""
         return field.kind == "recall" and any(
             not names.isdisjoint(name for name, _ in holders_for(field, cls))

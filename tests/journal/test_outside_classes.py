@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import io
 import json
+from functools import wraps
 from typing import Annotated, Any
 
 import pytest
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
 from bae import LM, Dep, Graph, Map, Node, Recall, Usage
 from bae.exceptions import JournalError, ReplayError
@@ -181,6 +182,113 @@ async def test_a_function_that_no_name_leads_to_is_called_again_and_the_run_stil
         await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
 
 
+def shout_after(fn: Any) -> Any:
+    @wraps(fn)
+    async def shouted() -> str:
+        return (await fn()).upper()
+
+    return shouted
+
+
+async def test_a_decorated_function_is_not_taken_for_the_one_whose_name_it_has():
+    class Both(EndNode):
+        plain: Annotated[str, Dep(make_key)]
+        loud: Annotated[str, Dep(shout_after(make_key))]
+        text: str
+
+    class Start(Node):
+        async def __call__(self, lm: LM) -> Told:
+            made = await lm.make(self, Both)
+            return Told(text=f"{made.plain} {made.loud}")
+
+    class Told(EndNode):
+        text: str
+
+    graph, journal = Graph(start=Start, end=Told), MemoryJournal()
+    await graph.arun(Start(), ToyBackend(lambda _: FILLED), journal=journal, run_id="one")
+    for cut in range(1, len((await journal.read("one")).lines)):
+        stored = await killed(journal, cut)
+        result = await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
+        plain, loud = result.result.text.split()
+        assert (plain[:4], loud[:4]) == ("key-", "KEY-"), cut
+
+
+async def test_a_value_that_the_caller_gave_counts_for_the_rest_of_the_run():
+    class Start(Node):
+        async def __call__(self, lm: LM) -> Second:
+            return Second(used=(await lm.make(self, Sketch)).view)
+
+    class Second(Node):
+        used: str
+
+        async def __call__(self, lm: LM) -> Posted:
+            return Posted(used=self.used, last=(await lm.make(self, Sketch)).view)
+
+    graph, journal = Graph(start=Start, end=Posted), MemoryJournal()
+    lm, given = ToyBackend(lambda _: FILLED), {look_around: "given"}
+    await graph.arun(Start(), lm, journal=journal, run_id="one", dep_cache=given)
+    for cut in range(1, len((await journal.read("one")).lines)):
+        stored = await killed(journal, cut)
+        result = await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
+        assert result.result.used == result.result.last, cut
+
+
+class Cat(BaseModel):
+    name: str
+
+
+class Dog(BaseModel):
+    name: str
+
+
+NOW: list[Any] = []
+
+
+async def get_now() -> Any:
+    return NOW[0]
+
+
+async def describe(what: Any) -> str:
+    WORLD.done["describe"] += 1
+    return what.get_secret_value() if isinstance(what, SecretStr) else repr(what)
+
+
+class Described(EndNode):
+    what: Annotated[Any, Dep(get_now, cache=False)]
+    words: Annotated[str, Dep(describe, what="what")]
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([Cat(name="x")], [Dog(name="x")]),
+        (SecretStr("one"), SecretStr("other")),
+        ({"a": 1}, {"a": True}),
+        ("1", 1),
+        ({"x", "y", "z"}, {"x", "y"}),
+    ],
+    ids=["class", "secret", "bool", "text", "set"],
+)
+async def test_arguments_that_differ_are_told_apart_after_a_resume(one, other):
+    class Start(Node):
+        async def __call__(self, lm: LM) -> Told:
+            words: list[str] = []
+            for NOW[:] in ([one], [other]):
+                words.append((await lm.make(self, Described)).words)
+            return Told(same=words[0] == words[1])
+
+    class Told(EndNode):
+        same: bool
+
+    graph, journal = Graph(start=Start, end=Told), MemoryJournal()
+    await graph.arun(Start(), ToyBackend(lambda _: FILLED), journal=journal, run_id="one")
+    for cut in range(1, len((await journal.read("one")).lines)):
+        stored = await killed(journal, cut)
+        result = await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
+        assert not result.result.same, cut
+
+
 async def test_a_replay_calls_nothing_for_a_class_outside_the_graph():
     class Client: ...
 
@@ -347,6 +455,52 @@ async def test_a_secret_that_only_a_class_outside_the_graph_holds_is_no_recorded
     await graph.arun(Start(), ScriptedLM([FILLED]), journal=journal, run_id="one")
 
     assert SECRET not in "".join(line.data for line in (await journal.read("one")).lines)
+
+
+async def log_in(password: Annotated[SecretStr, Dep(get_password)]) -> str:
+    raise Trouble(f"no entry with {password.get_secret_value()}")
+
+
+class Entered(EndNode):
+    """Of no graph, with no secret, but one behind its field."""
+
+    session: Annotated[str, Dep(log_in)]
+    text: str
+
+
+async def test_an_error_of_a_function_with_a_secret_parameter_is_stored_without_its_words():
+    class Start(Node):
+        async def __call__(self, lm: LM) -> Done:
+            return Done(text=(await lm.make(self, Entered)).text)
+
+    journal, graph = MemoryJournal(), Graph(start=Start, end=Done)
+    with pytest.raises(Exception, match="no entry"):
+        await graph.arun(Start(), ScriptedLM([FILLED]), journal=journal, run_id="one")
+    stored = await journal.read("one")
+
+    assert SECRET not in stored.info.error
+    assert SECRET not in "".join(line.data for line in stored.lines)
+
+
+async def get_pin() -> str:
+    return "1234"
+
+
+class Checked(EndNode):
+    pin: Annotated[str, Dep(get_pin)] = Field(repr=False)
+    words: Annotated[str, Dep(describe, what="pin")]
+    text: str
+
+
+async def test_no_hash_of_a_secret_argument_is_stored():
+    class Start(Node):
+        async def __call__(self, lm: LM) -> Done:
+            return Done(text=(await lm.make(self, Checked)).text)
+
+    journal, graph = MemoryJournal(), Graph(start=Start, end=Done)
+    await graph.arun(Start(), ScriptedLM([FILLED]), journal=journal, run_id="one")
+
+    assert "arguments" not in "".join(line.data for line in (await journal.read("one")).lines)
 
 
 # A run that was taken over

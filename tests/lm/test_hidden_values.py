@@ -463,3 +463,29 @@ def test_a_learned_prompt_keeps_the_mask():
     lm = WithPrompts(ToyBackend(), {Out: NodePrompts(fill=LearnedPrompt("Write.", (example,)))})
     (prompt,) = Graph(start=Start).prompts(Start(word=TOKEN), lm=lm)
     assert TOKEN not in str(prompt)
+
+
+class Defaulted(BaseModel):
+    name: str = "x"
+    key: str = Field(default=TOKEN, repr=False)
+
+
+class Keyed(EndNode):
+    made: Defaulted = Defaulted()
+    renamed: str = Field(default=TOKEN, repr=False, alias="other")
+    pin: str = Field(default=TOKEN, repr=False)
+    text: str
+
+
+@pytest.mark.parametrize("offers", [Keyed, Keyed | Out], ids=["fill", "choice"])
+async def test_no_schema_has_the_default_of_a_hidden_field(offers):
+    class Start(Node):
+        async def __call__(self, lm: LM) -> offers: ...
+
+    filled = {"text": "x"} if offers is Keyed else route("Keyed", text="x")
+    lm = ToyBackend(filled)
+    result = await Graph(start=Start).arun(Start(), lm)
+
+    assert TOKEN not in json.dumps([prompt.schema for prompt in lm.prompts])
+    assert TOKEN not in sent(lm.prompts)
+    assert (result.result.pin, result.result.made.key) == (TOKEN, TOKEN)

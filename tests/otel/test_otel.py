@@ -460,6 +460,22 @@ async def test_whatever_an_exception_says_its_spans_are_there_and_bounded(
     assert len(traced.text().encode()) < 300_000
 
 
+async def test_no_span_has_the_words_of_a_function_that_takes_a_secret(traced: Traced):
+    async def get_password() -> SecretStr:
+        return SecretStr("hunter2")
+
+    async def log_in(password: Annotated[SecretStr, Dep(get_password)]) -> str:
+        raise ValueError(f"no entry with {password.get_secret_value()}")
+
+    class Entered(EndNode):
+        session: Annotated[str, Dep(log_in)]
+
+    with tracing(traced.provider, content=True), pytest.raises(DepError, match="hunter2"):
+        await Graph(start=Entered).arun(Entered())
+    assert outcome(traced.one("invoke_agent Entered")) == ("failed", "ERROR")
+    assert "hunter2" not in traced.text()
+
+
 async def test_a_run_that_waits_for_a_person_has_not_failed(traced: Traced):
     class Inner(EndNode):
         ok: Annotated[bool, Gate("really?")]

@@ -4,20 +4,28 @@ functions that the run calls once, and what LM calls used."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import sys
+from collections.abc import Hashable, Iterable
+from datetime import date, datetime, timedelta
+from datetime import time as time_of_day
+from decimal import Decimal
+from enum import Enum
 from hashlib import sha256
+from pathlib import PurePath
 from time import time
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from bae.calls import asked_at, call_at, is_by_value, recalled_behind, routes
+from bae.arguments import freeze
+from bae.calls import asked_at, call_at, is_by_value, recalled_behind, routes, siblings_of
 from bae.markers import Dep
 from bae.place import Place
 from bae.plan import plan_of
 from bae.recorder import Log, Recorder
 from bae.records import NOTHING, CallEnded, ClassMet, LMUsed, Record, SourceEnded
-from bae.sources import text_to_sort_by
+from bae.secrets import Secrets
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -71,6 +79,8 @@ class OutsideRecorder(Recorder):
     The log in memory has everything; the journal has a `CallEnded` for each value that is called
     for once, and an `LMUsed` for what LM calls used."""
 
+    stores_calls = True
+
     __slots__ = ("_asker", "_graph", "_owner", "_path", "_step")
 
     def __init__(
@@ -114,6 +124,12 @@ class OutsideRecorder(Recorder):
         for record in records:
             self.write(record)
 
+    def write_value(self, ended: SourceEnded) -> None:
+        """Have a value stored that the caller gave."""
+        call = self._call(ended, None)
+        if call is not None:
+            self._owner.note_unlogged(call)
+
     async def store_value(self, ended: SourceEnded, asked: Arguments | None) -> None:
         """Record a value, and store it if it counts for the whole run."""
         self.write(ended)
@@ -135,19 +151,32 @@ class OutsideRecorder(Recorder):
     def _call(self, ended: SourceEnded, asked: Arguments | None) -> CallEnded | None:
         """The record of a value that counts for the whole run."""
         wanted = asked_at(plan_of(ended.node_type).fields[ended.field], ended.parameter)
-        name = None if wanted is None else call_name(self._graph, wanted, asked)
+        if wanted is None or self._hashes_secret(ended.node_type, wanted):
+            return None
+        name = call_name(self._graph, wanted, asked)
         if name is None:
             return None
         where = time(), self._path, self._step, ended.node_type, ended.field
         what = ended.by, ended.seconds, ended.value, ended.parameter
         return CallEnded(*where, *what, *name)
 
+    def _hashes_secret(self, cls: type[Node], asked: FieldPlan | Input) -> bool:
+        """Whether an argument is a secret, which a hash in the journal would give away."""
+        if not is_by_value(asked):
+            return False
+        secrets = Secrets.of(self._graph).including(cls)
+        names = {field for _, field in siblings_of(asked)}
+        return not names.isdisjoint(secrets.fields(cls)) or any(
+            secrets.recalls(field) for _, _, field in recalled_behind(asked)
+        )
+
 
 def call_name(
     graph: Graph[Any, Any], asked: FieldPlan | Input, arguments: Arguments | None
 ) -> CallName | None:
-    """What names a call in every process. None where nothing does, for a function that is defined
-    inside another one and that no graph of the run uses; and where it is called each time."""
+    """What names a call in every process. None where nothing does: for a function that no graph of
+    the run uses and that is not found under its own name, for arguments without a hash, and where
+    the function is called each time."""
     call, is_once = asked.call, isinstance(asked.marker, Dep) and asked.marker.cache
     if call is None or not is_once or is_by_value(asked) is not (arguments is not None):
         return None
@@ -157,13 +186,33 @@ def call_name(
     found, fn = places.get(call.key), call.fn
     if found is not None:
         name = CallName(*found)
-    elif isinstance(fn, FunctionType) and "<" not in fn.__qualname__:
-        name = CallName(function=f"{fn.__module__}:{fn.__qualname__}")
+    elif isinstance(fn, FunctionType) and _leads_to(fn):
+        name = CallName(function=_full_name(fn))
     else:
         return None
     if arguments is None:
         return name
-    return name._replace(arguments=_hash_of(asked, arguments))
+    values = _hash_of(asked, arguments)
+    return None if values is None else name._replace(arguments=values)
+
+
+def _leads_to(fn: FunctionType) -> bool:
+    """Whether the name of a function leads to it: a decorated one may have the name of another."""
+    found: Any = sys.modules.get(fn.__module__)
+    for name in fn.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is fn
+
+
+def _full_name(named: FunctionType | type) -> str:
+    """The module and name of a function or class. A program that is run as a script has the name
+    that it is imported by elsewhere."""
+    module = named.__module__
+    if module == "__main__":
+        main = sys.modules[module]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else PurePath(file).stem if file else module
+    return f"{module}:{named.__qualname__}"
 
 
 def _places(graph: Graph[Any, Any]) -> dict[Hashable, tuple[str, str]]:
@@ -196,12 +245,32 @@ def named_call(graph: Graph[Any, Any], name: CallName) -> FieldPlan | Input | No
     return None
 
 
-def _hash_of(asked: FieldPlan | Input, arguments: Arguments) -> str:
+def _hash_of(asked: FieldPlan | Input, arguments: Arguments) -> str | None:
     """A hash of what a function is called with that comes from the run, the same in every
-    process for values that are equal as JSON."""
+    process for equal values. None where a value is not known to have one."""
     values = dict(arguments.own)
     for way, key, _ in recalled_behind(asked):
         if key in arguments.below:
             values[way] = arguments.below[key]
-    texts = [f"{name}={text_to_sort_by(value)}" for name, value in sorted(values.items())]
-    return sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    text = _text_of(freeze(values))
+    return text and sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _text_of(frozen: Hashable) -> str | None:
+    """A text of a frozen value that no other value has, in every process; None where there is no
+    such text: for a secret, and for an object of a class that bae does not know."""
+    if isinstance(frozen, type):
+        return _full_name(frozen)
+    if isinstance(frozen, tuple | frozenset):
+        texts = [_text_of(each) for each in cast("Iterable[Hashable]", frozen)]
+        known = [text for text in texts if text is not None]
+        if len(known) < len(texts):
+            return None
+        return f"({','.join(known if isinstance(frozen, tuple) else sorted(known))})"
+    if isinstance(frozen, Enum):
+        return frozen.name
+    return repr(frozen) if frozen is None or type(frozen) in _WRITTEN else None
+
+
+_WRITTEN = (str, int, float, bool, bytes, Decimal, UUID, date, time_of_day, datetime, timedelta)
+"""The classes of values whose `repr` is the same in every process."""

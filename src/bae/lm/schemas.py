@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import PydanticOmit
 
 from bae.core_schemas import fields_schema
+from bae.secrets import MASK, hidden_fields, without_hidden_parts
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -25,7 +26,7 @@ Schema = dict[str, Any]
 
 def fill_schema(cls: type[Node], names: tuple[str, ...]) -> Schema:
     """The schema of an answer that fills these fields of a node."""
-    schema = _Asked().generate(fields_schema(cls, names), "validation")
+    schema = _without_hidden_defaults(_Asked().generate(fields_schema(cls, names)), cls)
     return {**schema, "title": cls.__name__, "additionalProperties": False}
 
 
@@ -43,6 +44,7 @@ def choice_schema(options: Mapping[str, tuple[type[Node], tuple[str, ...]] | Non
         branch: Schema = {"choice": {"type": "string", "const": name}}
         if name in filled:
             fields = made[cast(Any, (name, "validation"))]
+            fields = _without_hidden_defaults(fields, filled[name][0])
             branch["fields"] = {**fields, "title": name, "additionalProperties": False}
         branches.append(_object(branch))
     schema = {**_object({"answer": {"anyOf": branches}}), "title": "Choice"}
@@ -65,6 +67,22 @@ def _object(properties: Schema) -> Schema:
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+def _without_hidden_defaults(schema: Schema, cls: type) -> Schema:
+    """The schema of a class without the defaults of fields with `repr=False`."""
+    hidden = hidden_fields(cls)
+    if not hidden or "properties" not in schema:
+        return schema
+    declared = getattr(cls, "__pydantic_fields__", {})
+    aliases = {getattr(declared.get(name), "validation_alias", None) for name in hidden}
+    properties: Schema = {
+        name: {key: each for key, each in part.items() if key != "default"}
+        if name in hidden or name in aliases
+        else part
+        for name, part in schema["properties"].items()
+    }
+    return {**schema, "properties": properties}
 
 
 class _Asked(GenerateJsonSchema):
@@ -112,7 +130,10 @@ class _Asked(GenerateJsonSchema):
     def _noted(self, schema: Schema, cls: type | None) -> Schema:
         if cls is not None and cls.__doc__:
             self._documented.add(inspect.cleandoc(cls.__doc__))
-        return schema
+        return schema if cls is None else _without_hidden_defaults(schema, cls)
+
+    def encode_default(self, dft: Any) -> Any:
+        return super().encode_default(without_hidden_parts(dft, MASK))
 
     def undocumented(self, schema: Any) -> Any:
         """The schema without the docstrings that pydantic took for descriptions of classes.

@@ -28,7 +28,7 @@ from bae.markers import Map
 from bae.plan import plan_of
 from bae.records import Record, RecordedError
 from bae.run_tree import Change
-from bae.secrets import may_show, secret_behind
+from bae.secrets import is_near_secret, may_show, secret_behind
 from bae.unicode import readable
 from bae.work import NOTHING_USED, BodyCall, GraphRun, Item, Question, Source, Step, Work
 
@@ -236,7 +236,7 @@ class RunSpans:
         about = {"bae.outcome": outcome, "bae.chosen": None if chosen is None else _name_of(chosen)}
         opened.span.set_attributes(_known({**about, **_about_usage(opened.usage)}))
         if work.error is not None:
-            _fail(opened.span, ended, work.error, self._may_quote(work))
+            _fail(opened.span, ended, work.error, self._may_quote_error(work))
         opened.span.end(ended)
 
     def _count(self, question: Question) -> None:
@@ -280,6 +280,11 @@ class RunSpans:
             if not is_known or secret_behind(work.node_type, work.place.field):
                 return False
         return may_show(self._history.met, following=True)
+
+    def _may_quote_error(self, work: Work) -> bool:
+        """Whether the message of an error may be shown: a function that takes a secret may quote
+        it, and the message passes on to the step and the graphs around."""
+        return self._may_quote(work) and not any(map(is_near_secret, self._history.met))
 
     def _may_show(self, question: Question) -> bool:
         """Whether what was asked and answered may be shown."""
