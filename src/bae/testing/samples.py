@@ -49,6 +49,8 @@ _UNEXPECTED: Final = {"unexpected": [None]}
 """An object that nothing makes a value of; true would do as a number, and so as an address."""
 _MOST_VALUES: Final = 5_000
 """How many values are tried for one schema."""
+_DEEPEST: Final = 20
+"""How many arrays inside each other are looked at before any item is made."""
 _MOST_CHARACTERS: Final = 100_000
 """How many characters are written for one schema, with those of texts that do not fit."""
 
@@ -181,7 +183,7 @@ class _Sampler:
         rest = schema.get("items", True)
         least, most = schema.get("minItems", 0), schema.get("maxItems", inf)
         most = min(most, len(first)) if rest is False else most
-        self._refuse_more_than_left(schema, least)
+        self._refuse_more_than_left(schema, self._least_items(schema))
         wanted = max(least, min(len(first), most))
         if "items" in schema and not _is_small(inside):
             wanted = max(wanted, min(most, self._random.randint(1, 2)))
@@ -201,6 +203,17 @@ class _Sampler:
         if not least <= len(found) <= most:
             raise impossible(schema, f"{len(found)} items were found that fit")
         return found
+
+    def _least_items(self, schema: Schema) -> int:
+        """How many items an array has at least, with those of arrays inside it."""
+        count = 1
+        for _ in range(_DEEPEST):
+            least: int = schema.get("minItems", 0)
+            if not least or schema.get("prefixItems"):
+                return max(count, least)
+            count *= least
+            schema = self.resolved(schema.get("items", True))
+        return count
 
     def _refuse_more_than_left(self, schema: Schema, least: int) -> None:
         if least > self._left:
