@@ -100,7 +100,8 @@ class Workbench:
             return await run_tests(project, workspace.path, **bound)
 
         workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
-        integration = Integration(workspaces, test)
+        follows = project.update_checkout
+        integration = Integration(workspaces, test, update_checkout=follows)
         await integration.open()
         await asyncio.to_thread(_prepare_runs)
         # As durable as the store: it survives the end of the process at any moment.
