@@ -20,6 +20,7 @@ from bae.team import sandbox
 from bae.team.edit_format import EditFormat
 from bae.team.events import Broadcaster, Event
 from bae.team.git import Repository
+from bae.team.guarded_files import Guarded, find_guarded
 from bae.team.integration import Integrated, Integration, Outcome
 from bae.team.models import Project, Task, TestReport
 from bae.team.repository import CodeReader
@@ -158,13 +159,26 @@ class Workbench:
                 **self.limits,
             )
 
-    async def integrate(self, task: Task) -> Outcome:
-        """Merge the work of a task into the team's branch, if it passes its tests there."""
+    async def integrate(self, task: Task) -> Outcome | Guarded:
+        """Merge the work of a task into the team's branch, if it passes its tests there. Guarded
+        files need a person's yes to their content first."""
+        if not await self.integration.merged_as(task.branch):
+            about = task.branch, self.integration.branch, self.project.allow
+            guarded = await find_guarded(self.repository, *about)
+            if guarded is not None and not await self.has_yes(task, guarded.digest):
+                return guarded
         with self.busy(task.id):
             outcome = await self.integration.integrate(task.branch, task.title, tests=task.tests)
         if isinstance(outcome, Integrated) and outcome.everything is not None:
             self._remember(outcome.commit, outcome.everything)
         return outcome
+
+    async def has_yes(self, task: Task, digest: str) -> bool:
+        """Whether a person has said yes to exactly this content of a task."""
+        asked = await self.store.blockers(task.project_id)
+        return any(
+            each.task_id == task.id and each.digest == digest and each.is_yes for each in asked
+        )
 
     async def base_report(self, commit: str) -> TestReport:
         """What the tests of a commit show, run once for all tasks that start from it."""
