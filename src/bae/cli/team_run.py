@@ -193,7 +193,8 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
         )
     if waiting:
         note(f"not approved, and so not run: {count(waiting, 'task')}")
-    protection = await sandbox.protection(require=require_sandbox)
+    unsandboxed = team.project.allow_unsandboxed
+    protection = await sandbox.protection(require=require_sandbox, unsandboxed=unsandboxed)
     if protection != sandbox.Protection.BUBBLEWRAP:
         note(f"tests run with less than a sandbox: {protection}; --require-sandbox refuses that")
     return tasks

@@ -91,7 +91,8 @@ class Workbench:
         """Open the repository of a project, the team's branch in it, which is made if there is
         none, and the journal beside the store. Events that are stored are sent to `ws_manager`.
         The store stays open afterwards."""
-        bound = limits if limits is not None else sandbox.Limits()
+        bound = sandbox.Limits(unsandboxed=project.allow_unsandboxed)
+        bound.update(limits or {})
         repository = await Repository.open(Path(project.root))
 
         async def set_up(command: tuple[str, ...], path: Path) -> sandbox.Ran:
