@@ -288,9 +288,10 @@ async def test_a_limit_that_root_is_not_bound_by_is_reported_and_a_sandbox_with_
 @pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="needs a Python of the system")
 async def test_other_users_are_bound_by_a_limit_of_the_kernel(tmp_path: Path) -> None:
     program = inspect.getsource(confine)
-    spec = {"memory": 1 << 31, "processes": 50, "file_size": MIB, "cwd": "/tmp", "landlock": None}
+    spec: dict[str, Any] = {"memory": 1 << 31, "processes": 50, "file_size": MIB, "landlock": None}
     forks = FORKS.replace('os.open("made", os.O_WRONLY | os.O_CREAT)', "1")
-    spec["command"] = ["/usr/bin/python3", "-c", forks]
+    spec |= {"command": ["/usr/bin/python3", "-c", forks], "cwd": "/tmp"}
+    spec |= {"disk": MIB, "written": []}
     child = await asyncio.create_subprocess_exec(
         *("/usr/bin/python3", "-I", "-S", "-c", program, json.dumps(spec)),
         stdin=PIPE,

@@ -60,10 +60,15 @@ class Guarded:
 
 
 async def find_guarded(
-    repository: Repository, branch: str, team: str, allow: Sequence[str] = ()
+    repository: Repository,
+    branch: str,
+    team: str,
+    allow: Sequence[str] = (),
+    setup: Sequence[str] = (),
 ) -> Guarded | None:
     """What a person is asked before a task's branch is merged into the team's; None where it
-    changes no guarded file, or only those that the patterns `allow`."""
+    changes no guarded file, or only those that the patterns `allow`. Files that the command `setup`
+    names are guarded too."""
     tip = await repository.commit_id(BRANCHES + branch)
     base = await repository.merge_base(BRANCHES + team, tip)
     if base is None:
@@ -77,7 +82,9 @@ async def find_guarded(
     changes = dict(zip(parts[1::2], parts[::2], strict=True))
     files: list[str] = []
     for path in changes:
-        if not is_guarded(path) or any(matches(path, glob) for glob in allow):
+        if any(matches(path, glob) for glob in allow):
+            continue
+        if not is_guarded(path) and not _is_named(path, setup):
             continue
         if _is_table(path):
             before, after = [await _read(repository, at, path) for at in (base, tip)]
@@ -134,14 +141,17 @@ def read_essence(path: str, content: bytes) -> bytes:
         return content
 
 
-async def read_manifests(repository: Repository, commit: str) -> str:
-    """A digest of what the manifests and build scripts of a commit decide."""
+async def read_manifests(repository: Repository, commit: str, setup: Sequence[str] = ()) -> str:
+    """A digest of what the manifests and build scripts of a commit decide, and of the files that
+    the command `setup` names."""
     args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit)
     code, output, problem = await repository.run_git(*args)
     if code:
         raise GitError(f"the files of {commit[:12]} cannot be listed: {problem}")
     digest = sha256()
-    for path in sorted(filter(is_manifest, split_paths(output))):
+    for path in sorted(split_paths(output)):
+        if not is_manifest(path) and not _is_named(path, setup):
+            continue
         content = await _read(repository, commit, path) or b""
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0")
         digest.update(sha256(read_essence(path, content)).digest())
@@ -151,6 +161,10 @@ async def read_manifests(repository: Repository, commit: str) -> str:
 async def _read(repository: Repository, commit: str, path: str) -> bytes | None:
     code, content, _ = await repository.run_git("cat-file", "blob", f"{commit}:{path}")
     return None if code else content
+
+
+def _is_named(path: str, command: Sequence[str]) -> bool:
+    return any(path == word.removeprefix("./") for word in command)
 
 
 def _is_table(path: str) -> bool:

@@ -33,6 +33,8 @@ RUNS: Final = "runs.db"
 """The journal of the agents' runs, beside the state of the team."""
 _BEAT: Final = 1.0
 _KEPT_REPORTS: Final = 32
+_SETUP_LIMITS: Final = sandbox.Limits(file_size=4096 * sandbox.MIB, disk=16384 * sandbox.MIB)
+"""Packages are large."""
 
 
 def _prepare_runs() -> None:
@@ -95,8 +97,9 @@ class Workbench:
         bound.update(limits or {})
         repository = await Repository.open(Path(project.root))
 
-        async def set_up(command: tuple[str, ...], path: Path) -> sandbox.Ran:
-            return await sandbox.run(command, path, network=True, **bound)
+        async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
+            own: sandbox.Limits = {**_SETUP_LIMITS, **bound} if network else bound
+            return await sandbox.run(command, path, network=network, **own)
 
         async def test(workspace: Workspace) -> TestReport:
             return await run_tests(project, workspace.path, **bound)
@@ -148,6 +151,7 @@ class Workbench:
     async def verify(self, task: Task, workspace: Workspace) -> Verdict:
         """Run the tests of a task's worktree, and judge its work."""
         with self.busy(task.id):
+            await self.workspaces.refresh(workspace)
             before = await self.base_report(workspace.base)
             return await verify(
                 self.project,
@@ -164,8 +168,10 @@ class Workbench:
         """Merge the work of a task into the team's branch, if it passes its tests there. Guarded
         files need a person's yes to their content first."""
         if not await self.integration.merged_as(task.branch):
-            about = task.branch, self.integration.branch, self.project.allow
-            guarded = await find_guarded(self.repository, *about)
+            project, team = self.project, self.integration.branch
+            guarded = await find_guarded(
+                self.repository, task.branch, team, project.allow, project.setup
+            )
             if guarded is not None and not await self.has_yes(task, guarded.digest):
                 return guarded
         with self.busy(task.id):

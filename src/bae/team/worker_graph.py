@@ -25,6 +25,7 @@ from bae.team.integration import Integrated
 from bae.team.models import LONGEST_REASON, Attempt, Task, TaskResult, as_planned, bounded
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
+from bae.team.workspaces import SetupError
 
 if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
@@ -242,7 +243,10 @@ class Checks(Node):
 
     async def __call__(self) -> Merge | Draft | Blocked | Stopped:
         desk, attempt = self.desk, self.attempt
-        verdict = await desk.worker.run_tests(desk.task)
+        try:
+            verdict = await desk.worker.run_tests(desk.task)
+        except SetupError as error:
+            return Blocked(question=error.question, digest=error.digest)
         if verdict.accepted:
             await desk.keep(attempt, "passed", verdict)
             return Merge(attempt=attempt)
@@ -259,7 +263,10 @@ class Merge(Node):
 
     async def __call__(self) -> Delivered | Draft | Blocked | Stopped:
         desk = self.desk
-        outcome = await desk.worker.merge(desk.task)
+        try:
+            outcome = await desk.worker.merge(desk.task)
+        except SetupError as error:
+            return Blocked(question=error.question, digest=error.digest)
         if isinstance(outcome, Integrated):
             return Delivered(commit=outcome.commit)
         if isinstance(outcome, Guarded):
