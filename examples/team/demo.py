@@ -35,6 +35,7 @@ def main(folder: Path) -> int:
             print(f"this ended with {code}, and not with {expected}", file=sys.stderr)
             return 1
     (folder.parent / "text.txt").write_text(TEXT, encoding="utf-8")
+    show("git", "merge", "--quiet", "bae/team", at=folder)
     show("git", "log", "--oneline", at=folder)
     show("python", "-m", "textfacts", "../text.txt", at=folder)
     print(f"\nThe program is in {folder}.")

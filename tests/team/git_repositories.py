@@ -82,8 +82,9 @@ async def open_team(root: Path, **options: Any) -> tuple[Workspaces, Integration
     """A team's worktrees and branch."""
     repository = await Repository.open(root)
     tests = options.pop("run_tests", passing)
+    follows = options.pop("update_checkout", False)
     workspaces = Workspaces(repository, TEAM, **options)
-    integration = Integration(workspaces, tests)
+    integration = Integration(workspaces, tests, update_checkout=follows)
     await integration.open()
     return workspaces, integration
 

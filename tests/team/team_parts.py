@@ -79,11 +79,13 @@ async def a_project(
     *tasks: PlannedTask,
     files: Mapping[str, str] = SHELL,
     command: tuple[str, ...] = RUN_SHELL,
+    **settings: Any,
 ) -> AsyncGenerator[tuple[Store, Project, list[Task]]]:
-    """A repository, and the state of its team with tasks."""
+    """A repository, and the state of its team with tasks and settings of the project."""
     root = make_repository(tmp_path / "project", files)
     async with await Store.open(tmp_path / "state" / "team.db") as store:
-        project = Project(id=0, name="calc", root=str(root), branch=TEAM, test_command=command)
+        about: dict[str, Any] = {"name": "calc", "root": str(root), "branch": TEAM}
+        project = Project(id=0, **about, test_command=command, **settings)
         project = await store.save_project(project)
         yield store, project, await store.add_tasks(project.id, tasks or (SUB_TASK,))
 
@@ -93,7 +95,8 @@ async def a_bench(
     tmp_path: Path, *tasks: PlannedTask, **options: Any
 ) -> AsyncGenerator[tuple[Workbench, list[Task]]]:
     """The bench of a team for such a project; `options` are its own, and what watches it."""
-    made = {name: options.pop(name) for name in ("files", "command") if name in options}
+    own = {"files", "command", *Project.model_fields}
+    made = {name: options.pop(name) for name in own if name in options}
     hooks = {name: options.pop(name) for name in HOOKS if name in options}
     async with (
         a_project(tmp_path, *tasks, **made) as (store, project, added),

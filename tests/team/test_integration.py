@@ -266,10 +266,15 @@ async def test_what_the_user_commits_against_the_team_is_a_conflict(root: Path):
 
 
 async def test_the_teams_branch_can_be_looked_at_but_not_edited_while_it_moves(root: Path):
-    workspaces, integration = await open_team(root)
+    workspaces, integration = await open_team(root, update_checkout=True)
     git(root, "switch", "--quiet", TEAM)
     one = await work(workspaces, "bae/task-1-x", {"b.txt": "b\n"})
 
+    integration.update_checkout = False
+    with pytest.raises(GitError, match="switch to another branch"):
+        await integration.integrate("bae/task-1-x", "One")
+    assert not (root / "b.txt").exists()
+    integration.update_checkout = True
     assert isinstance(await integration.integrate("bae/task-1-x", "One"), Integrated)
     assert (root / "b.txt").exists()
     assert git(root, "status", "--porcelain") == ""

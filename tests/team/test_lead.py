@@ -103,8 +103,8 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
         assert last.counts == {str(status): n for status, n in summary.counts.items()}
     root = Path(bench.project.root)
     assert left_over(root) == []
-    assert summary.checkout is not None
-    assert summary.checkout.commit == summary.head == git(root, "rev-parse", "HEAD")
+    assert summary.checkout is None
+    assert summary.head == git(root, "rev-parse", "bae/team") != git(root, "rev-parse", "HEAD")
     assert (summary.spent.calls, summary.spent.tokens) == (4, 800)
 
 
@@ -370,7 +370,8 @@ async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):
 
 
 async def test_what_the_user_commits_meanwhile_is_merged_by_the_next_run(tmp_path: Path):
-    async with a_bench(tmp_path, a_task("a"), a_task("b", "a")) as (bench, _):
+    tasks = a_task("a"), a_task("b", "a")
+    async with a_bench(tmp_path, *tasks, update_checkout=True) as (bench, _):
         root = Path(bench.project.root)
         commit_files(root, {"mine.txt": "mine\n"}, "by the user")
         summary = await LeadAgent(bench, TeamLM()).run()

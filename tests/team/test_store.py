@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import sys
 from asyncio.subprocess import PIPE
@@ -287,6 +288,28 @@ async def test_a_file_of_another_program_or_format_is_refused_and_not_changed(tm
         assert caught.value.code == "bae-team-store"
         assert str(path) in caught.value.message
         assert path.read_bytes() == before
+
+
+async def test_a_file_of_the_first_format_is_read_and_upgraded(tmp_path: Path):
+    path = tmp_path / "old.db"
+    async with await Store.open(path) as store:
+        project = await a_project(store, a_task("a"))
+        await store.add_blocker(1, "Which tax?")
+    with sqlite3.connect(path) as connection:  # as it was
+        connection.execute("alter table blockers drop column digest")
+        data = {"name": "x", "branch": "b", "test_command": ["pytest"]}
+        connection.execute("update projects set data = ?", [json.dumps(data)])
+        connection.execute("pragma user_version = 1")
+    connection.close()
+    for _ in range(2):
+        async with await Store.open(path) as store:
+            assert (await store.project(project.id)).update_checkout is False
+            assert [each.digest for each in await store.blockers(project.id)] == [None]
+    async with await Store.open(path) as store:
+        assert (await store.add_blocker(1, "May it?", digest="d")).digest == "d"
+        [_, asked] = await store.blockers(project.id)
+        assert (asked.digest, asked.is_yes) == ("d", False)
+        assert (await store.answer_blocker(asked.id, " Yes. ")).is_yes
 
 
 def test_the_state_is_beside_the_repository():

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,8 @@ AGENTS = 4
 
 async def set_up(tmp_path: Path) -> tuple[Path, list[str]]:
     """The goal, and the command that works on it."""
-    async with a_project(tmp_path, *PLAN, files=FILES, command=NODE) as (store, project, _):
+    about: dict[str, Any] = {"files": FILES, "command": NODE, "update_checkout": True}
+    async with a_project(tmp_path, *PLAN, **about) as (store, project, _):
         log = tmp_path / "asked"
         log.touch()
         command = [sys.executable, str(PROCESS), str(project.id), str(store.path), str(log)]

@@ -40,9 +40,14 @@ def root(tmp_path: Path) -> Path:
 class Ran:
     exit_code: int | None
     output: str
+    problem: str = ""
 
 
-async def run(command: tuple[str, ...], cwd: Path) -> Ran:
+networked: list[Path] = []
+
+
+async def run(command: tuple[str, ...], cwd: Path, network: bool) -> Ran:
+    networked.extend([cwd] if network else [])
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=cwd, stdout=pipe, stderr=-2)
     output, _ = await process.communicate()
@@ -120,7 +125,7 @@ async def test_files_that_git_does_not_have_are_copied_but_never_secrets(root: P
     assert await workspaces.remove(workspace) is None
 
 
-async def test_the_setup_command_is_run_once_in_every_worktree(root: Path):
+async def test_the_setup_command_is_run_once_and_every_worktree_has_a_copy(root: Path):
     setup = ("sh", "-c", "mkdir -p ignored && echo ran >> ignored/log")
     workspaces, _ = await open_team(root, setup=setup, run=run)
 
@@ -144,7 +149,7 @@ async def test_a_setup_command_that_fails_is_reported_with_its_output_and_run_ag
     with pytest.raises(WorkspaceError, match="failed with 1"):
         async with workspaces.scratch("main"):
             pass
-    (workspaces.directory / "there").touch()
+    (workspaces.directory / "setup" / "there").touch()
     workspace = await workspaces.start(TASK)
 
     await workspaces.remove(workspace)

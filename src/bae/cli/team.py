@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,7 +22,10 @@ from bae.cli.team_output import (
     print_tasks,
 )
 from bae.cli.team_project import (
+    Allow,
+    AllowUnsandboxed,
     Team,
+    UpdateCheckout,
     Workers,
     answer_at_terminal,
     ask,
@@ -34,6 +37,7 @@ from bae.cli.team_project import (
     run_async,
     split_command,
     team_command,
+    with_settings,
 )
 from bae.cli.wording import count, in_lines
 
@@ -98,6 +102,9 @@ def init(
     branch: Annotated[
         str | None, typer.Option(metavar="NAME", help="The team's branch: bae/team.")
     ] = None,
+    update_checkout: UpdateCheckout = None,
+    allow: Allow = None,
+    allow_unsandboxed: AllowUnsandboxed = None,
     no_ask: NoAsk = False,
 ) -> None:
     """Set up a team for a project.
@@ -105,11 +112,21 @@ def init(
     Languages and the test command are read off the files; what cannot be known is asked. The state
     is kept beside the repository, in `.NAME.team`. Run it again to change the settings.
     """
-    run_async(lambda: _init(directory, test, setup, branch, not no_ask))
+    settings: dict[str, Any] = {
+        "update_checkout": update_checkout,
+        "allow": allow,
+        "allow_unsandboxed": allow_unsandboxed,
+    }
+    run_async(lambda: _init(directory, test, setup, branch, not no_ask, settings))
 
 
 async def _init(
-    directory: str, test: str | None, setup: str | None, branch: str | None, asks: bool
+    directory: str,
+    test: str | None,
+    setup: str | None,
+    branch: str | None,
+    asks: bool,
+    settings: dict[str, Any],
 ) -> None:
     from bae.team.git import Repository
     from bae.team.project import detect, find_command_problems
@@ -142,9 +159,11 @@ async def _init(
         requirements=before.requirements if before else "",
     )
     if before is not None:
-        project = project.model_copy(update={"id": before.id})
+        same = {"id", "update_checkout", "allow", "allow_unsandboxed"}
+        project = project.model_copy(update={name: getattr(before, name) for name in same})
         if before.root != project.root:
             note(f"moved here from {before.root}, with its tasks")
+    project = with_settings(project, **settings)
     async with await Store.open(state) as store:
         await print_project(await store.save_project(project), state)
     dirty = (await repository.git("status", "--porcelain")).splitlines()

@@ -61,6 +61,8 @@ async def print_project(project: Project, state: Path) -> None:
             "tests": write_command(project.test_command),
             "setup": shlex.join(project.setup),
             "branch": project.branch,
+            "checkout": "follows the team's branch" if project.update_checkout else "",
+            "allowed": ", ".join(project.allow),
             "sandbox": await sandbox.protection(),
             "state": str(state),
         }

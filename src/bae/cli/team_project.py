@@ -41,6 +41,30 @@ Workers = Annotated[
         help="A file outside the repository, or a module, that registers workers of your own.",
     ),
 ]
+UpdateCheckout = Annotated[
+    bool | None,
+    typer.Option(
+        "--update-checkout/--no-update-checkout",
+        help="Whether your checkout is fast-forwarded to what is merged, where it is clean. Left "
+        "out: as set by `init`, which is not at all.",
+    ),
+]
+AllowUnsandboxed = Annotated[
+    bool | None,
+    typer.Option(
+        "--allow-unsandboxed/--no-allow-unsandboxed",
+        help="Whether commands may run without a sandbox, with limits on time and memory alone, "
+        "where none works. Left out: as set by `init`, which is not at all.",
+    ),
+]
+Allow = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GLOBS",
+        help="Files that run on your machine or instruct later workers, and that tasks may change "
+        "without asking you, as `package.json,.github/**`. An empty text: none.",
+    ),
+]
 OneTask = Annotated[str, typer.Argument(metavar="TASK", help="A task: its key, or its number.")]
 
 
@@ -144,6 +168,26 @@ async def open_team() -> AsyncGenerator[Team]:
                 yield Team(store, project, repository)
                 return
         raise refused(f"{path} has no project for {repository.root}", fix)
+
+
+def with_settings(
+    project: Project,
+    *,
+    update_checkout: bool | None = None,
+    allow_unsandboxed: bool | None = None,
+    allow: str | None = None,
+) -> Project:
+    """The project with the settings that a person names; the others are as they were."""
+    globs = (
+        None if allow is None else tuple(each for each in map(str.strip, allow.split(",")) if each)
+    )
+    named: dict[str, Any] = {
+        "update_checkout": update_checkout,
+        "allow_unsandboxed": allow_unsandboxed,
+        "allow": globs,
+    }
+    changed = {name: value for name, value in named.items() if value is not None}
+    return project.model_copy(update=changed)
 
 
 def find_work_tree(path: Path) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -21,12 +22,15 @@ from bae.cli.team_output import (
     print_tasks,
 )
 from bae.cli.team_project import (
+    AllowUnsandboxed,
     Team,
+    UpdateCheckout,
     Workers,
     can_ask,
     find_lm,
     load_workers,
     team_command,
+    with_settings,
 )
 from bae.cli.wording import count, in_one_line
 
@@ -97,6 +101,8 @@ async def run(
         bool,
         typer.Option("--require-sandbox", help="Refuse to run tests with less than a sandbox."),
     ] = False,
+    update_checkout: UpdateCheckout = None,
+    allow_unsandboxed: AllowUnsandboxed = None,
     edit_format: Annotated[
         Literal["auto", "whole", "blocks"],
         typer.Option(
@@ -121,8 +127,8 @@ async def run(
 
     It works until all are merged, or need you. Each task is started the moment the tasks it depends
     on are merged. Its worker writes code and tests in a worktree of its own, runs the tests in a
-    sandbox, corrects itself, and is merged into the team's branch. Your own checkout moves along
-    where it is clean.
+    sandbox, corrects itself, and is merged into the team's branch. Your own branch and files stay
+    as they are, unless you ask with --update-checkout.
 
     The exit code is 0 where all tasks are completed or skipped, 3 where one waits for an answer, 4
     where another run is in progress, and 1 else.
@@ -136,6 +142,10 @@ async def run(
         "retries": retries,
         "wait": can_ask() if wait is None else wait,
     }
+    project = with_settings(
+        team.project, update_checkout=update_checkout, allow_unsandboxed=allow_unsandboxed
+    )
+    team = replace(team, project=project)
     tasks = await _check(team, require_sandbox=require_sandbox)
     if dry_run:
         await _print_dry_run(team, tasks, max_agents, retries)
@@ -175,9 +185,16 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
     waiting = sum(not task.approved for task in tasks)
     if waiting == len(tasks):
         raise refused("no task is approved yet", fix="bae team tasks approve")
+    branch = team.project.branch
+    if await team.repository.current_branch() == branch and not team.project.update_checkout:
+        raise refused(
+            f"your checkout is on {branch}, which the team moves",
+            fix="switch to another branch, or have your files moved too with --update-checkout",
+        )
     if waiting:
         note(f"not approved, and so not run: {count(waiting, 'task')}")
-    protection = await sandbox.protection(require=require_sandbox)
+    unsandboxed = team.project.allow_unsandboxed
+    protection = await sandbox.protection(require=require_sandbox, unsandboxed=unsandboxed)
     if protection != sandbox.Protection.BUBBLEWRAP:
         note(f"tests run with less than a sandbox: {protection}; --require-sandbox refuses that")
     return tasks
@@ -195,15 +212,19 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
             print_tasks(summary.tasks)
             print_blockers(blockers, summary.tasks)
         branch = team.project.branch
-        left = summary.checkout.reason if summary.checkout else ""
+        here = await team.repository.current_branch() or "HEAD"
+        moved = summary.checkout
+        left = f"left where it was, since {moved.reason}\n" if moved and moved.reason else ""
+        look = f"`git diff {here}...{branch}` shows the work\n`git merge --no-ff {branch}` takes it"
+        if await team.repository.contains("HEAD", summary.head):
+            left = look = ""
         print_fields(
             {
                 "run": f"{_ENDS[summary.ended]} after {summary.seconds:.0f} s",
                 "tasks": counts_text(summary.counts),
                 "spent": spent_text(summary.spent),
                 "merged": f"{branch} is at {summary.head[:12]}",
-                "checkout": left
-                and f"left where it was, since {left}; `git merge {branch}` takes the work",
+                "checkout": left + look,
                 "notes": "\n".join(summary.notes),
             }
         )

@@ -17,6 +17,7 @@ import select
 import signal
 import struct
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
@@ -50,6 +51,7 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _watch(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str]:
+    disk = _Disk(spec["written"], spec["disk"])
     while True:
         ready = select.select([0, wake], [], [], INTERVAL)[0]
         if 0 in ready and not os.read(0, 1):
@@ -58,6 +60,8 @@ def _watch(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str
             os.read(wake, 4096)
         for pid, status in _reap_children():
             if pid == child:
+                if disk.is_exceeded([], at_end=True):
+                    return None, "disk"
                 code = os.waitstatus_to_exitcode(status)
                 return (code if code >= 0 else 128 - code), "exit"
         pids = _find_processes()
@@ -67,6 +71,97 @@ def _watch(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str
         # What processes share is counted once only in the slower look.
         if memory > spec["memory"] and sum(map(_measure_memory, pids)) > spec["memory"]:
             return None, "memory"
+        if disk.is_exceeded(pids):
+            return None, "disk"
+
+
+class _Disk:
+    """What the command's files take on disk: those that it wrote since it began. The free space is
+    looked at each time, which costs nothing; the files only where that fell by more than the
+    command may use, and now and then."""
+
+    def __init__(self, paths: list[str], most: int) -> None:
+        self.paths = paths
+        self.most = most
+        self.began = time.time()
+        self.free = self._find_free()
+        self.next_look = time.monotonic() + _LOOK
+
+    def is_exceeded(self, pids: list[int], *, at_end: bool = False) -> bool:
+        free = self._find_free()
+        fell = any(before - now > self.most for before, now in zip(self.free, free, strict=True))
+        if not fell and (at_end or time.monotonic() < self.next_look):
+            return False
+        since = time.monotonic()
+        used = self._measure(pids)
+        took = time.monotonic() - since
+        self.next_look = since + took + max(_LOOK, 20 * took)
+        self.free = [now + used for now in free]  # others write too
+        return used > self.most
+
+    def _find_free(self) -> list[int]:
+        found: list[int] = []
+        for path in self.paths:
+            with contextlib.suppress(OSError):
+                state = os.statvfs(path)
+                found.append(state.f_bavail * state.f_frsize)
+                continue
+            found.append(0)
+        return found
+
+    def _measure(self, pids: list[int]) -> int:
+        seen: set[tuple[int, int]] = set()
+        used = 0
+        for state in self._list_files(pids):
+            known = state.st_dev, state.st_ino
+            if state.st_ctime >= self.began and known not in seen:
+                seen.add(known)
+                used += max(state.st_blocks * 512, _SMALLEST)
+                if used > self.most:
+                    break
+        return used
+
+    def _list_files(self, pids: list[int]) -> Iterable[os.stat_result]:
+        left = list(self.paths)
+        while left:
+            path = left.pop()
+            try:
+                entries = _list_folder(path)
+            except OSError:
+                continue
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    state = entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+                    yield state
+        devices = set[int]()
+        for path in self.paths:
+            with contextlib.suppress(OSError):
+                devices.add(os.stat(path).st_dev)
+        for pid in pids:  # files that are open and have no name any more
+            with contextlib.suppress(OSError):
+                for number in os.listdir(f"/proc/{pid}/fd"):
+                    with contextlib.suppress(OSError):
+                        state = os.stat(f"/proc/{pid}/fd/{number}")
+                        if state.st_nlink == 0 and state.st_dev in devices:
+                            yield state
+
+
+def _list_folder(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as found:
+            return list(found)
+    except PermissionError:  # the command may hide a folder so
+        os.chmod(path, 0o700)
+        with os.scandir(path) as found:
+            return list(found)
+
+
+_LOOK: Final = 5.0
+"""Seconds between two looks at the files, where the free space says nothing."""
+_SMALLEST: Final = 4096
+"""What an empty file counts, so that their number is bounded too."""
 
 
 def _reap_children() -> Iterable[tuple[int, int]]:

@@ -79,6 +79,72 @@ def copy_files(root: Path, to: Path, names: Sequence[str]) -> list[str]:
     return left_out
 
 
+def copy_new(source: Path, to: Path, known: frozenset[str]) -> list[str]:
+    """Copy what is in a folder, but for the files `known` by their paths in it, to another folder:
+    copies that share nothing with the originals but, where the file system can, blocks that are
+    copied on write. What is there already stays, and nothing is written through a link. Paths of
+    the folder in links, and in files that an installation finds itself by, become those of the
+    copy. Returns what was not there, files and whole folders."""
+    source, to = Path(os.path.realpath(source)), Path(os.path.realpath(to))
+    moved = os.fsencode(source), os.fsencode(to)
+    return _copy_folder(source, to, "", known, moved)
+
+
+def _copy_folder(
+    source: Path, to: Path, inside: str, known: frozenset[str], moved: tuple[bytes, bytes]
+) -> list[str]:
+    made: list[str] = []
+    with os.scandir(source / inside) as found:
+        entries = list(found)
+    for entry in entries:
+        name = os.path.join(inside, entry.name)
+        target = to / name
+        if name in known or name == ".git":
+            continue
+        is_new = not os.path.lexists(target)
+        made += [name] if is_new else []
+        if entry.is_symlink():
+            if is_new:
+                target.symlink_to(os.fsdecode(_move_path(os.fsencode(os.readlink(entry)), moved)))
+        elif entry.is_dir():
+            if is_new:
+                target.mkdir()
+            if target.is_dir() and not target.is_symlink():
+                inner = _copy_folder(source, to, name, known, moved)
+                made += [] if is_new else inner
+        elif entry.is_file() and is_new:
+            _copy_file(Path(entry.path), target, moved)
+    return made
+
+
+def _copy_file(source: Path, target: Path, moved: tuple[bytes, bytes]) -> None:
+    text = source.read_bytes() if _finds_itself(source) else b""
+    if moved[0] in text:
+        target.write_bytes(text.replace(*moved))
+        shutil.copymode(source, target)  # not its time, by which compiled code would pass for it
+    else:
+        with source.open("rb") as read, target.open("xb") as written:
+            try:
+                fcntl.ioctl(written, _CLONE, read.fileno())
+            except OSError:  # this file system has no copies on write
+                shutil.copyfileobj(read, written, 2**20)
+        shutil.copystat(source, target)
+
+
+def _finds_itself(path: Path) -> bool:
+    """Whether a file may name the folder that it is in, as those of virtual environments do."""
+    if path.parent.name not in ("bin", ".bin") and not any(
+        fnmatch(path.name, pattern) for pattern in _SELF_NAMED
+    ):
+        return False
+    return path.stat().st_size <= _LARGEST_SCRIPT
+
+
+def _move_path(path: bytes, moved: tuple[bytes, bytes]) -> bytes:
+    before, after = moved
+    return after + path[len(before) :] if path == before or path.startswith(before + b"/") else path
+
+
 def delete_folder(directory: Path) -> None:
     """Delete a folder with all that is in it."""
     if directory.is_dir() and not directory.is_symlink():
@@ -179,6 +245,11 @@ def remove_abandoned() -> None:
 
 
 _PREFIX: Final = "bae_team_"
+_CLONE: Final = 0x40049409  # FICLONE
+_LARGEST_SCRIPT: Final = 2**20
+_SELF_NAMED: Final = (
+    *("*.pth", "*.egg-link", "__editable__*.py", "direct_url.json", "pyvenv.cfg", "RECORD"),
+)
 _SEARCHED: Final = 2**16
 _SECRET_NAMES: Final = (
     *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass"),

@@ -1,6 +1,6 @@
 """The team's own branch: tasks are merged into it one at a time, tested as merged, and only then is
-it moved, with one commit a task. The user's checkout follows by fast-forward only, when it is
-clean. What a killed run left halfway is completed or cleaned by the next."""
+it moved, with one commit a task. The user's checkout follows only where a person wants that, by
+fast-forward, when it is clean. The next run completes or cleans what a killed one left halfway."""
 
 from __future__ import annotations
 
@@ -67,13 +67,17 @@ RunTests = Callable[[Workspace], Awaitable[TestReport]]
 
 
 class Integration:
-    """Merges tasks into the team's branch, in turn."""
+    """Merges tasks into the team's branch, in turn. Where the user has that branch itself checked
+    out, it moves only with `update_checkout`."""
 
-    def __init__(self, workspaces: Workspaces, run_tests: RunTests) -> None:
+    def __init__(
+        self, workspaces: Workspaces, run_tests: RunTests, *, update_checkout: bool = False
+    ) -> None:
         self.repository: Repository = workspaces.repository
         self.workspaces = workspaces
         self.branch = workspaces.team
         self.run_tests = run_tests
+        self.update_checkout = update_checkout
         self._ref = BRANCHES + self.branch
         self._turn = asyncio.Lock()
         self._head_report: tuple[str, TestReport] | None = None
@@ -202,7 +206,7 @@ class Integration:
         if not path:
             return await self.repository.move(self._ref, to, before)
         moved = Moved(before, f"switch to another branch in {path}")
-        if path == str(self.repository.root):
+        if path == str(self.repository.root) and self.update_checkout:
             moved = await fast_forward(self.repository, to, branch=self.branch)
         if moved.reason:
             raise GitError(

@@ -46,7 +46,9 @@ class TeamSummary(BaseModel):
     counts: dict[TaskStatus, int] = Field(description="each task is in exactly one")
     tasks: tuple[Task, ...]
     head: str = Field(description="the commit that the team's branch is at")
-    checkout: Moved | None = Field(default=None, description="what became of the user's checkout")
+    checkout: Moved | None = Field(
+        default=None, description="what became of the user's checkout, if it was to be moved"
+    )
     spent: Spent = Field(default=Spent(), description="in the whole run, also before a restart")
     seconds: float = 0.0
     notes: tuple[str, ...] = Field(default=(), description="what a person should know")
@@ -317,7 +319,7 @@ class LeadAgent:
             await run.end_early(work)
         elif result.status == "blocked":
             question = result.question or ""
-            await self.bench.store.add_blocker(task.id, question)
+            await self.bench.store.add_blocker(task.id, question, digest=result.digest)
             await run.end_work(task, _S.BLOCKED, question)
         elif run.ending:
             await run.end_early(work)

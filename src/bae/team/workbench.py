@@ -20,6 +20,7 @@ from bae.team import sandbox
 from bae.team.edit_format import EditFormat
 from bae.team.events import Broadcaster, Event
 from bae.team.git import Repository
+from bae.team.guarded_files import Guarded, find_guarded
 from bae.team.integration import Integrated, Integration, Outcome
 from bae.team.models import Project, Task, TestReport
 from bae.team.repository import CodeReader
@@ -32,6 +33,8 @@ RUNS: Final = "runs.db"
 """The journal of the agents' runs, beside the state of the team."""
 _BEAT: Final = 1.0
 _KEPT_REPORTS: Final = 32
+_SETUP_LIMITS: Final = sandbox.Limits(file_size=4096 * sandbox.MIB, disk=16384 * sandbox.MIB)
+"""Packages are large."""
 
 
 def _prepare_runs() -> None:
@@ -90,17 +93,20 @@ class Workbench:
         """Open the repository of a project, the team's branch in it, which is made if there is
         none, and the journal beside the store. Events that are stored are sent to `ws_manager`.
         The store stays open afterwards."""
-        bound = limits if limits is not None else sandbox.Limits()
+        bound = sandbox.Limits(unsandboxed=project.allow_unsandboxed)
+        bound.update(limits or {})
         repository = await Repository.open(Path(project.root))
 
-        async def set_up(command: tuple[str, ...], path: Path) -> sandbox.Ran:
-            return await sandbox.run(command, path, network=True, **bound)
+        async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
+            own: sandbox.Limits = {**_SETUP_LIMITS, **bound} if network else bound
+            return await sandbox.run(command, path, network=network, **own)
 
         async def test(workspace: Workspace) -> TestReport:
             return await run_tests(project, workspace.path, **bound)
 
         workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
-        integration = Integration(workspaces, test)
+        follows = project.update_checkout
+        integration = Integration(workspaces, test, update_checkout=follows)
         await integration.open()
         await asyncio.to_thread(_prepare_runs)
         # As durable as the store: it survives the end of the process at any moment.
@@ -145,6 +151,7 @@ class Workbench:
     async def verify(self, task: Task, workspace: Workspace) -> Verdict:
         """Run the tests of a task's worktree, and judge its work."""
         with self.busy(task.id):
+            await self.workspaces.refresh(workspace)
             before = await self.base_report(workspace.base)
             return await verify(
                 self.project,
@@ -157,13 +164,28 @@ class Workbench:
                 **self.limits,
             )
 
-    async def integrate(self, task: Task) -> Outcome:
-        """Merge the work of a task into the team's branch, if it passes its tests there."""
+    async def integrate(self, task: Task) -> Outcome | Guarded:
+        """Merge the work of a task into the team's branch, if it passes its tests there. Guarded
+        files need a person's yes to their content first."""
+        if not await self.integration.merged_as(task.branch):
+            project, team = self.project, self.integration.branch
+            guarded = await find_guarded(
+                self.repository, task.branch, team, project.allow, project.setup
+            )
+            if guarded is not None and not await self.has_yes(task, guarded.digest):
+                return guarded
         with self.busy(task.id):
             outcome = await self.integration.integrate(task.branch, task.title, tests=task.tests)
         if isinstance(outcome, Integrated) and outcome.everything is not None:
             self._remember(outcome.commit, outcome.everything)
         return outcome
+
+    async def has_yes(self, task: Task, digest: str) -> bool:
+        """Whether a person has said yes to exactly this content of a task."""
+        asked = await self.store.blockers(task.project_id)
+        return any(
+            each.task_id == task.id and each.digest == digest and each.is_yes for each in asked
+        )
 
     async def base_report(self, commit: str) -> TestReport:
         """What the tests of a commit show, run once for all tasks that start from it."""

@@ -17,6 +17,7 @@ from bae.tasks import finish_despite_cancel
 from bae.team.edits import apply_answer
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
 from bae.team.git import BRANCHES
+from bae.team.guarded_files import Guarded
 from bae.team.integration import Integrated, Outcome
 from bae.team.models import Task, TaskResult, TeamError, TestReport, bounded
 from bae.team.store import Store
@@ -170,8 +171,10 @@ class WorkerAgent:
         )
         return verdict
 
-    async def merge(self, task: Task) -> Outcome:
-        """Merge the task's branch into the team's, if the tests pass there too."""
+    async def merge(self, task: Task) -> Outcome | Guarded:
+        """Merge the task's branch into the team's, if the tests pass there too. Where it changes
+        files that run on the user's machine or instruct later workers, the question to a person
+        comes back, until its content has a yes."""
         bench = await self.open()
         await self.say(task, "merges")
         outcome = await bench.integrate(task)

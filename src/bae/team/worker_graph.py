@@ -20,10 +20,12 @@ from bae.observers import observing
 from bae.tasks import finish_despite_cancel
 from bae.team.edit_format import UNCHANGED, EditError, format_instructions, parse_answer
 from bae.team.events import CorrectionAttempt
+from bae.team.guarded_files import Guarded
 from bae.team.integration import Integrated
 from bae.team.models import LONGEST_REASON, Attempt, Task, TaskResult, as_planned, bounded
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
+from bae.team.workspaces import SetupError
 
 if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
@@ -94,6 +96,15 @@ class Desk:
         workspace = await self.worker.workspace(self.task)
         return bool(await workspace.changed())
 
+    async def is_to_be_merged(self) -> bool:
+        """Whether a person has said yes to the content of the work, the last time that one was
+        asked: then the LLM has nothing to write."""
+        asked = await self.bench.store.blockers(self.task.project_id)
+        last = [each for each in asked if each.task_id == self.task.id][-1:]
+        if not last or last[0].digest is None or not last[0].is_yes:
+            return False
+        return bool(await (await self.worker.workspace(self.task)).changed())
+
     async def try_again(self, attempt: Try, failure: str) -> Draft | Blocked | Stopped:
         """The next attempt, with what was wrong with this one, unless there were enough of them."""
         done = attempt.number - attempt.first
@@ -162,7 +173,7 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | Delivered:
+    async def __call__(self) -> Draft | Checks | Delivered:
         desk = self.desk
         done = await desk.bench.integration.merged_as(desk.task.branch)
         if done:
@@ -173,7 +184,10 @@ class Assignment(Node):
         number = max((each.number for each in tried), default=0) + 1
         failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
         first = number - 1 if self.failure else number
-        return Draft(attempt=Try(first=first, number=number, failure=failure))
+        attempt = Try(first=first, number=number, failure=failure)
+        if not failure and await desk.is_to_be_merged():
+            return Checks(attempt=attempt)
+        return Draft(attempt=attempt)
 
 
 class Draft(Node):
@@ -229,7 +243,10 @@ class Checks(Node):
 
     async def __call__(self) -> Merge | Draft | Blocked | Stopped:
         desk, attempt = self.desk, self.attempt
-        verdict = await desk.worker.run_tests(desk.task)
+        try:
+            verdict = await desk.worker.run_tests(desk.task)
+        except SetupError as error:
+            return Blocked(question=error.question, digest=error.digest)
         if verdict.accepted:
             await desk.keep(attempt, "passed", verdict)
             return Merge(attempt=attempt)
@@ -246,9 +263,14 @@ class Merge(Node):
 
     async def __call__(self) -> Delivered | Draft | Blocked | Stopped:
         desk = self.desk
-        outcome = await desk.worker.merge(desk.task)
+        try:
+            outcome = await desk.worker.merge(desk.task)
+        except SetupError as error:
+            return Blocked(question=error.question, digest=error.digest)
         if isinstance(outcome, Integrated):
             return Delivered(commit=outcome.commit)
+        if isinstance(outcome, Guarded):
+            return Blocked(question=outcome.question, digest=outcome.digest)
         text = outcome.text
         # Only now: where a run was killed after the merge, there is nothing left to work on.
         workspace = await desk.worker.workspace(desk.task)
@@ -268,9 +290,10 @@ class Delivered(Node):
 
 
 class Blocked(Node):
-    """The end: a person is asked."""
+    """The end: a person is asked; `digest` stands for the content that a yes lets in."""
 
     question: str
+    digest: str | None = None
 
     async def __call__(self) -> None: ...
 
@@ -372,8 +395,8 @@ async def _result(
         case Delivered(commit=commit):
             text = f"{task.title}: merged as {commit[:12]}"
             return TaskResult(status="completed", commit=commit, summary=text, **about)
-        case Blocked(question=question):
-            return TaskResult(status="blocked", question=question, **about)
+        case Blocked(question=question, digest=digest):
+            return TaskResult(status="blocked", question=question, digest=digest, **about)
         case Stopped(number=number):
             return TaskResult(status="failed", error=f"stopped after attempt {number}", **about)
         case BaeError():

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +18,9 @@ from bae import BaeError
 from bae.tasks import finish_despite_cancel
 from bae.team.files import (
     INCLUDE,
+    FileLock,
     copy_files,
+    copy_new,
     delete_folder,
     drop_special_files,
     make_accessible,
@@ -33,6 +37,7 @@ from bae.team.git import (
     remove_stale,
     split_paths,
 )
+from bae.team.guarded_files import read_manifests
 from bae.team.models import TeamError, bounded
 from bae.team.sandbox import Ran
 
@@ -41,6 +46,11 @@ _PREFIX: Final = "bae."
 _CHECK: Final = _PREFIX + "check-"
 _TRASH: Final = "removed."
 _READY: Final = "bae-ready.txt"
+_MADE: Final = "bae-made.txt"
+"""What setup has made in a worktree, written like a `.gitignore`."""
+_SETUP: Final = "setup"
+_SETUP_SECONDS: Final = 3600.0
+_MOST_COMMITS: Final = 10_000
 _MOST_COPIED: Final = 50_000
 _BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
 
@@ -51,8 +61,22 @@ class WorkspaceError(TeamError):
     code: str = "bae-team-workspace"
 
 
-Run = Callable[[tuple[str, ...], Path], Awaitable[Ran]]
-"""Runs a command of the project in a directory."""
+class SetupError(WorkspaceError):
+    """The setup command fails without the network, for manifests that no person has committed: a
+    person is asked. `digest` stands for these manifests."""
+
+    def __init__(self, message: str, *, digest: str, fix: str) -> None:
+        super().__init__(message, fix=fix)
+        self.digest = digest
+
+    @property
+    def question(self) -> str:
+        """What the person is asked."""
+        return f"{self.message}\n\n{self.fix}"
+
+
+Run = Callable[[tuple[str, ...], Path, bool], Awaitable[Ran]]
+"""Runs a command of the project in a directory, with the network or without."""
 
 
 @dataclass
@@ -95,6 +119,9 @@ class Workspace:
         """The files that are changed, new or removed since the last commit, without those that git
         ignores or `.worktreeinclude` names."""
         ignored = [f"--exclude={pattern}" for pattern in _BYPRODUCTS]
+        made = self.checkout.git_dir / _MADE
+        if await asyncio.to_thread(made.is_file):
+            ignored.append(f"--exclude-from={made}")
         include = self.repository.root / INCLUDE
         if await asyncio.to_thread(include.is_file):
             ignored.append(f"--exclude-from={include}")
@@ -200,8 +227,12 @@ class Recovered:
 
 
 class Workspaces:
-    """The worktrees of a team, in one directory, by default beside the repository. `setup` is run
-    in each new one by `run`, the sandbox's."""
+    """The worktrees of a team, in one directory, by default beside the repository.
+
+    `setup` is run by `run`, the sandbox's. With the network it runs only in a folder that has the
+    newest commit of a person in the user's history, once for each; worktrees get a copy of what it
+    made there. In a worktree whose manifests are others it runs again, without the network.
+    """
 
     def __init__(
         self,
@@ -219,6 +250,7 @@ class Workspaces:
         self.setup = tuple(setup)
         self._run = run
         self._open: set[Path] = set()
+        self._setting_up = asyncio.Lock()
         if self.setup and run is None:
             raise ValueError("a setup command needs `run`")
 
@@ -254,7 +286,9 @@ class Workspaces:
         try:
             async with self.repository.administration():
                 await self._add(path, "--detach", commit)
-            yield await self._prepare(path, None, base or commit)
+            workspace = await self._prepare(path, None, base or commit)
+            await self.refresh(workspace)
+            yield workspace
         finally:
             await finish_despite_cancel(self._drop(path))
 
@@ -323,20 +357,81 @@ class Workspaces:
         admin = (await asyncio.to_thread(self._entries))[path]
         workspace = Workspace(self.repository, Checkout(path, admin), self.team, branch, base)
         ready = admin / _READY
-        if await asyncio.to_thread(ready.exists):
-            return workspace
-        workspace.left_out = await self._copy_included(path)
-        if self.setup and self._run is not None:
-            ran = await self._run(self.setup, path)
-            if ran.exit_code != 0:
-                command = " ".join(self.setup)
-                said = bounded(ran.output.strip(), 4000)
-                raise WorkspaceError(
-                    f"the setup command failed with {ran.exit_code} in {path}: {command}\n{said}",
-                    fix="run it in a fresh clone, and correct it",
-                )
-        await asyncio.to_thread(ready.touch)
+        if not await asyncio.to_thread(ready.exists):
+            workspace.left_out = await self._copy_included(path)
+            installed = await self._copy_setup(workspace.checkout) if self.setup else ""
+            await asyncio.to_thread(ready.write_text, installed)
         return workspace
+
+    async def refresh(self, workspace: Workspace) -> None:
+        """Have what the setup command makes for the manifests that a worktree has now: it runs
+        again, without the network, where they were changed. Raises SetupError where that fails."""
+        if not self.setup or self._run is None:
+            return
+        ready = workspace.checkout.git_dir / _READY
+        head = await workspace.head()
+        manifests = await read_manifests(self.repository, head, self.setup)
+        if await asyncio.to_thread(ready.read_text) == manifests:
+            return
+        ran = await self._run(self.setup, workspace.path, False)
+        if ran.exit_code != 0:
+            raise SetupError(
+                f"{_describe_setup(self.setup, ran)}\n\nIt ran without the network, since the "
+                f"manifests differ from those of your newest commit",
+                digest=manifests,
+                fix=f"Look at the manifests, take them into a commit of yours (as with `git merge "
+                f"--no-ff {self.team}`, or by hand), so that setup runs for it with the network, "
+                "and answer `yes` to go on; any other answer is guidance for the next attempt.",
+            )
+        await asyncio.to_thread(ready.write_text, manifests)
+
+    async def _copy_setup(self, to: Checkout) -> str:
+        """Copy what the setup command made for the newest commit of a person into a worktree. The
+        digest of that commit's manifests; empty where there is no such commit."""
+        commit = await self._find_commit_of_person()
+        if commit is None:
+            return ""
+        place = self.directory / _SETUP
+        await asyncio.to_thread(place.mkdir, parents=True, exist_ok=True)
+        key = sha256("\0".join((commit, *self.setup)).encode()).hexdigest()[:12]
+        done, lock = place / f"{key}.ready", FileLock(place / "lock")
+        async with self._setting_up, lock.held(exclusive=True, timeout=_SETUP_SECONDS):
+            args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit)
+            known = split_paths((await self.repository.run_git(*args))[1])
+            if not await asyncio.to_thread(done.exists):
+                await self._set_up(commit, place / key)
+                await asyncio.to_thread(_remove_others, place, key)
+                await asyncio.to_thread(done.touch)
+            made = await asyncio.to_thread(copy_new, place / key, to.path, frozenset(known))
+        lines = b"".join(b"/%b\n" % _escape(os.fsencode(name)) for name in made)
+        await asyncio.to_thread((to.git_dir / _MADE).write_bytes, lines)
+        return await read_manifests(self.repository, commit, self.setup)
+
+    async def _set_up(self, commit: str, path: Path) -> None:
+        """Run the setup command, with the network, in a folder with the files of a commit."""
+        assert self._run is not None
+        await asyncio.to_thread(delete_folder, path)
+        index = path.with_name(f"{path.name}.index")
+        try:
+            await self.repository.git("read-tree", commit, index=index)
+            await self.repository.git("checkout-index", "-a", f"--prefix={path}/", index=index)
+        finally:
+            await asyncio.to_thread(index.unlink, missing_ok=True)
+        await asyncio.to_thread(path.mkdir, exist_ok=True)  # the commit may have no files
+        await self._copy_included(path)
+        ran = await self._run(self.setup, path, True)
+        if ran.exit_code != 0:
+            raise WorkspaceError(
+                _describe_setup(self.setup, ran), fix="run it in a fresh clone, and correct it"
+            )
+
+    async def _find_commit_of_person(self) -> str | None:
+        """The newest commit in the user's history that the team has not made."""
+        args = ("log", "--topo-order", f"--max-count={_MOST_COMMITS}", "--format=%H %ce", "HEAD")
+        lines = (await self.repository.git(*args)).splitlines()
+        own = self.repository.author[1]
+        found = (line.partition(" ") for line in lines)
+        return next((commit for commit, _, by in found if by != own), None)
 
     async def _copy_included(self, to: Path) -> tuple[str, ...]:
         """Copy the files that git does not have and `.worktreeinclude` names into a new worktree.
@@ -390,6 +485,26 @@ class Workspaces:
         remove_stale((common / "refs" / "bae").rglob("*.lock"))
         remove_stale((common / "refs" / "heads" / "bae").rglob("*.lock"))
         remove_stale([common / "refs" / "heads" / f"{self.team}.lock"])
+
+
+def _describe_setup(command: Sequence[str], ran: Ran) -> str:
+    said = bounded(ran.output.strip(), 4000)
+    why = ran.problem or f"failed with {ran.exit_code}"
+    return f"the setup command {' '.join(command)}: {why}\n{said}"
+
+
+def _escape(name: bytes) -> bytes:
+    """A name for a `.gitignore`. Those with line breaks cannot be written there."""
+    return re.sub(rb"([\\*?\[ ])", rb"\\\1", name).replace(b"\n", b"?")
+
+
+def _remove_others(place: Path, key: str) -> None:
+    """Remove what setup has made for earlier commits: worktrees have copies."""
+    for path in place.iterdir():
+        if path.suffix == ".ready" and path.stem != key:
+            path.unlink(missing_ok=True)
+        elif path.is_dir() and path.name != key:
+            delete_folder(path)
 
 
 def trailer(branch: str, tip: str) -> str:

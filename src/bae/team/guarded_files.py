@@ -1,0 +1,221 @@
+"""Files that run on the user's machine, pull packages or instruct later workers: what a model wrote
+there is merged only after a person said yes to exactly that content."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import Any, Final, cast
+
+from bae.team.git import BRANCHES, GitError, Repository, split_paths
+from bae.team.models import bounded
+
+INSTRUCTIONS: Final = (
+    *("AGENTS.md", "AGENT.md", "CLAUDE.md", "CLAUDE.local.md", "GEMINI.md", "CONTRIBUTING.md"),
+    *(".claude/", ".cursor/", ".cursorrules", ".windsurf/", ".windsurfrules", ".clinerules*"),
+    *(".aider*", ".mcp.json", "copilot-instructions.md"),
+)
+"""What later workers, and other agents, are told. A name with `/` is a folder, at any depth."""
+AUTOMATION: Final = (
+    *(".github/", ".gitlab/", ".gitlab-ci.yml", ".circleci/", ".travis.yml", "Jenkinsfile"),
+    *("azure-pipelines.yml", "bitbucket-pipelines.yml", ".drone.yml", ".woodpecker*"),
+    *(".husky/", ".githooks/", "lefthook.*", ".lefthook.*", ".pre-commit-config.yaml"),
+    *(".lintstagedrc*", "lint-staged.config.*", ".envrc", ".env", ".env.*", ".vscode/", ".idea/"),
+    *(".devcontainer/", ".devcontainer.json", ".tool-versions", "mise.toml", ".mise.toml"),
+    *("Dockerfile*", "*.Dockerfile", "docker-compose*", "compose.yml", "compose.yaml"),
+    *("sitecustomize.py", "usercustomize.py", "*.pth"),
+)
+"""What editors, shells, hooks and servers run without being asked."""
+BUILD_SCRIPTS: Final = (
+    *("setup.py", "setup.cfg", "hatch_build.py", "noxfile.py", "tox.ini", "Makefile", "makefile"),
+    *("GNUmakefile", "*.mk", "justfile", ".justfile", "Taskfile.y*ml", "CMakeLists.txt"),
+    *("meson.build", "binding.gyp", "build.rs", "gulpfile.*", "Gruntfile.*", "Rakefile"),
+    *("build.gradle*", "settings.gradle*", "gradlew*", "pom.xml"),
+)
+MANIFESTS: Final = (
+    *("pyproject.toml", "requirements*.txt", "requirements*.in", "constraints*.txt", "Pipfile"),
+    *("environment.y*ml", "package.json", ".npmrc", ".yarnrc*", ".pnpmfile.*", "go.mod", "go.work"),
+    *("pnpm-workspace.yaml", "Cargo.toml", "Gemfile", "composer.json", "requirements/"),
+    *("uv.lock", "poetry.lock", "pdm.lock", "pylock*.toml", "Pipfile.lock", "package-lock.json"),
+    *("npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock", "bun.lockb", "go.sum"),
+    *("go.work.sum", "Cargo.lock", "Gemfile.lock", "composer.lock", ".yarn/"),
+)
+"""What says which packages are installed, lock files included."""
+GUARDED: Final = (*INSTRUCTIONS, *AUTOMATION, *BUILD_SCRIPTS, *MANIFESTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """Work that waits for a person: `question` has the diff of the guarded files, and `digest`
+    stands for their content."""
+
+    files: tuple[str, ...]
+    question: str
+    digest: str
+
+
+async def find_guarded(
+    repository: Repository,
+    branch: str,
+    team: str,
+    allow: Sequence[str] = (),
+    setup: Sequence[str] = (),
+) -> Guarded | None:
+    """What a person is asked before a task's branch is merged into the team's; None where it
+    changes no guarded file, or only those that the patterns `allow`. Files that the command `setup`
+    names are guarded too."""
+    tip = await repository.commit_id(BRANCHES + branch)
+    base = await repository.merge_base(BRANCHES + team, tip)
+    if base is None:
+        raise GitError(f"{branch} and {team} have no commit in common")
+    # Modes and contents, before and after, of every changed file.
+    raw = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", base, tip)
+    code, output, problem = await repository.run_git(*raw)
+    if code:
+        raise GitError(f"{branch} cannot be compared with {team}: {problem}")
+    parts = split_paths(output)
+    changes = dict(zip(parts[1::2], parts[::2], strict=True))
+    files: list[str] = []
+    for path in changes:
+        if any(matches(path, glob) for glob in allow):
+            continue
+        if not is_guarded(path) and not _is_named(path, setup):
+            continue
+        if _is_table(path):
+            before, after = [await _read(repository, at, path) for at in (base, tip)]
+            if (
+                before is not None
+                and after is not None
+                and read_essence(path, before) == read_essence(path, after)
+            ):
+                continue
+        files.append(path)
+    if not files:
+        return None
+    text = "\0".join(f"{path}\0{changes[path]}" for path in files)
+    digest = sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    args = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", base, tip)
+    diff = bounded(await repository.git(*args, "--", *files), _SHOWN)
+    return Guarded(tuple(files), _QUESTION.format(", ".join(files[:20]), diff), digest)
+
+
+def is_guarded(path: str) -> bool:
+    """Whether a file runs on the user's machine, pulls packages, or instructs later workers."""
+    return any(matches(path, pattern) for pattern in GUARDED)
+
+
+def is_manifest(path: str) -> bool:
+    """Whether a file says which packages are installed, or how the project is."""
+    return any(matches(path, pattern) for pattern in (*MANIFESTS, *BUILD_SCRIPTS))
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a path fits a pattern, without regard to case, as some file systems have it. One with
+    `/` at its end is a folder, one without any `/` a name, both at any depth; `*` fits `/` too."""
+    path, pattern = path.casefold(), pattern.casefold()
+    *folders, name = PurePosixPath(path).parts or ("",)
+    if pattern.endswith("/") and "/" not in pattern[:-1]:
+        return any(fnmatchcase(folder, pattern[:-1]) for folder in folders)
+    if "/" not in pattern:
+        return fnmatchcase(name, pattern)
+    return fnmatchcase(path, pattern.removeprefix("/"))
+
+
+def read_essence(path: str, content: bytes) -> bytes:
+    """What of a file decides about packages and what runs by itself: all of it, but for
+    `package.json` and `pyproject.toml` without their version, description and the like."""
+    name = PurePosixPath(path).name.casefold()
+    reader = _TABLES.get(name)
+    if reader is None:
+        return content
+    parse, reduce = reader
+    try:
+        found = parse(content.decode())
+        return json.dumps(reduce(found), sort_keys=True, default=str).encode()
+    except (ValueError, RecursionError, AttributeError, TypeError):
+        return content
+
+
+async def read_manifests(repository: Repository, commit: str, setup: Sequence[str] = ()) -> str:
+    """A digest of what the manifests and build scripts of a commit decide, and of the files that
+    the command `setup` names."""
+    args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit)
+    code, output, problem = await repository.run_git(*args)
+    if code:
+        raise GitError(f"the files of {commit[:12]} cannot be listed: {problem}")
+    digest = sha256()
+    for path in sorted(split_paths(output)):
+        if not is_manifest(path) and not _is_named(path, setup):
+            continue
+        content = await _read(repository, commit, path) or b""
+        digest.update(path.encode("utf-8", "surrogateescape") + b"\0")
+        digest.update(sha256(read_essence(path, content)).digest())
+    return digest.hexdigest()
+
+
+async def _read(repository: Repository, commit: str, path: str) -> bytes | None:
+    code, content, _ = await repository.run_git("cat-file", "blob", f"{commit}:{path}")
+    return None if code else content
+
+
+def _is_named(path: str, command: Sequence[str]) -> bool:
+    return any(path == word.removeprefix("./") for word in command)
+
+
+def _is_table(path: str) -> bool:
+    return PurePosixPath(path).name.casefold() in _TABLES
+
+
+def _without(table: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    left_out = set(names)
+    return {key: value for key, value in table.items() if key not in left_out}
+
+
+def _reduce_package(package: dict[str, Any]) -> dict[str, Any]:
+    scripts = cast("dict[str, Any]", package.get("scripts") or {})
+    own = {
+        key: value
+        for key, value in scripts.items()
+        if key in _LIFECYCLE or key.startswith(("pre", "post"))
+    }
+    return _without(package, (*_ABOUT, "scripts")) | {"scripts": own}
+
+
+def _reduce_pyproject(table: dict[str, Any]) -> dict[str, Any]:
+    project = cast("dict[str, Any]", table.get("project") or {})
+    tools = cast("dict[str, Any]", table.get("tool") or {})
+    kept = {"project": _without(project, _ABOUT), "tool": _without(tools, _CHECKERS)}
+    return _without(table, ("project", "tool")) | kept
+
+
+_LIFECYCLE: Final = frozenset(
+    ("install", "prepare", "dependencies", "publish", "pack", "uninstall", "restart", "version")
+)
+"""Scripts that npm runs by itself; also those that begin with `pre` and `post`."""
+_ABOUT: Final = (
+    *("name", "version", "description", "keywords", "author", "authors", "contributors"),
+    *("maintainers", "license", "license-files", "homepage", "bugs", "repository", "funding"),
+    *("readme", "classifiers", "urls", "private", "main", "module", "types", "typings", "exports"),
+    *("imports", "type", "sideEffects", "browser", "files", "bin", "engines", "scripts"),
+    *("gui-scripts", "eslintConfig", "prettier", "browserslist"),
+)
+_CHECKERS: Final = (
+    *("ruff", "black", "isort", "mypy", "pyright", "basedpyright", "pylint", "flake8", "coverage"),
+    *("pytest", "bandit", "codespell", "towncrier", "ty"),
+)
+_Table = dict[str, Any]
+_TABLES: Final[Mapping[str, tuple[Callable[[str], Any], Callable[[_Table], _Table]]]] = {
+    "package.json": (json.loads, _reduce_package),
+    "pyproject.toml": (tomllib.loads, _reduce_pyproject),
+}
+_SHOWN: Final = 8_000
+_QUESTION: Final = (
+    "May this be merged? It changes files that run on your machine, pull packages or instruct "
+    "later workers: {}. The answer `yes` lets exactly this content in; any other answer is "
+    "guidance for the next attempt.\n\n{}"
+)
