@@ -222,6 +222,8 @@ class AgentInfo(_Model):
     kind: str
     status: Literal["idle", "working", "retired"] = "idle"
     task_id: int | None = None
+    completed: int = Field(default=0, description="how many tasks it has completed")
+    failed: int = Field(default=0, description="how many tasks it has failed at")
 
 
 class TaskResult(_Model):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from asyncio import CancelledError
 from hashlib import sha256
 from os import urandom
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -317,8 +318,15 @@ async def run_task(
         if error.code == "bae-run-changed":  # it is of another version of bae: begin again
             await bench.journal.delete([run])
             return await run_task(worker, bench, task, failure)
-        _log.info("task %s failed", task.key, exc_info=True)
+        _log.error("task %s failed: %s", task.key, error.message.partition("\n")[0])
+        _log.debug("task %s failed", task.key, exc_info=True)
         last, used = error, error.journal.usage() if error.journal else Usage()
+    except CancelledError:
+        _log.info("the work on task %s was cancelled", task.key)
+        raise
+    except Exception:  # a worker of the user's may raise anything
+        _log.error("task %s failed", task.key, exc_info=True)
+        raise
     finally:
         await finish_despite_cancel(worker.leave(task.id, why))
     return await _result(bench, task, last, used)
