@@ -27,6 +27,7 @@ from bae.cli.team_project import (
     answer_at_terminal,
     ask,
     can_ask,
+    find_folder,
     find_lm,
     find_work_tree,
     load_workers,
@@ -67,6 +68,9 @@ _QUESTIONS: Final = "questions.md"
         "bae team init",
         "bae team init shop --test 'python -m pytest -q'",
         "bae team init web --test 'node --test' --setup 'npm ci'",
+        "bae team init --test 'npx mocha --reporter mocha-junit-reporter' "
+        "--report junit:test-results.xml",
+        "bae team init --folder packages/api",
     )
 )
 def init(
@@ -84,7 +88,23 @@ def init(
         typer.Option(
             metavar="COMMAND",
             help="The command that runs the tests: pytest, `node --test`, vitest, jest or `go "
-            "test`. Left out: what the files of the project show.",
+            "test`, or any program with --report. Left out: what the files of the project show.",
+        ),
+    ] = None,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            metavar="junit:PATH",
+            help="The JUnit file that the test command writes, where it is none of these programs; "
+            "a pattern such as `junit:reports/*.xml` for several.",
+        ),
+    ] = None,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="The folder of the repository that tests and setup run in, as `packages/api`. An "
+            "empty text: its root.",
         ),
     ] = None,
     setup: Annotated[
@@ -105,11 +125,17 @@ def init(
     Languages and the test command are read off the files; what cannot be known is asked. The state
     is kept beside the repository, in `.NAME.team`. Run it again to change the settings.
     """
-    run_async(lambda: _init(directory, test, setup, branch, not no_ask))
+    run_async(lambda: _init(directory, test, report, folder, setup, branch, not no_ask))
 
 
 async def _init(
-    directory: str, test: str | None, setup: str | None, branch: str | None, asks: bool
+    directory: str,
+    test: str | None,
+    report: str | None,
+    folder: str | None,
+    setup: str | None,
+    branch: str | None,
+    asks: bool,
 ) -> None:
     from bae.team.git import Repository
     from bae.team.project import detect, find_command_problems
@@ -118,18 +144,26 @@ async def _init(
     path = Path(directory)
     tree = find_work_tree(path)
     repository = await Repository.open(path) if tree is not None else None
+    if repository is None and await asyncio.to_thread(path.is_dir):
+        await Repository.refuse_bare(path)
     if repository is not None:
         await repository.commit_id("HEAD")  # raises where there is nothing that work can start from
     root = repository.root if repository is not None else path
-    detected = await asyncio.to_thread(detect, root)
-    state = store_path(detected.root)
+    root = await asyncio.to_thread(root.resolve)
+    state = store_path(root)
     before = None
     if state.exists():
         async with await Store.open(state) as store:
-            before = await _find_project(store, detected.root)
-    command = split_command(test) or (before.test_command if before else ())
+            before = await _find_project(store, root)
+    within = find_folder(root, folder) if folder is not None else before.folder if before else ""
+    detected = await asyncio.to_thread(detect, root, within)
+    command = split_command(test)
+    if before is not None and before.folder == within:
+        command = command or before.test_command
+    if report is None:
+        report = before.report if before else ""
     command = command or await _ask_test_command(detected, asks)
-    problems = await asyncio.to_thread(find_command_problems, command, detected.root)
+    problems = await asyncio.to_thread(find_command_problems, command, root / within, report)
     if problems:
         raise refused("\n".join(problems), fix="name a test command with --test")
     if repository is None:
@@ -140,6 +174,7 @@ async def _init(
         test_command=command,
         setup=split_command(setup) if setup is not None else (before and before.setup) or None,
         requirements=before.requirements if before else "",
+        report=report,
     )
     if before is not None:
         project = project.model_copy(update={"id": before.id})
@@ -172,9 +207,10 @@ async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
         except EOFError:
             pass
     if detected.test_command:
+        note(detected.questions[0])
         return detected.test_command
     raise refused(
-        "the test command of this project is not known",
+        f"the test command of this project is not known. {detected.questions[0]}",
         fix="name it: bae team init --test 'python -m pytest', or 'node --test'",
     )
 

@@ -56,9 +56,10 @@ async def print_project(project: Project, state: Path) -> None:
     print_fields(
         {
             "project": project.name,
-            "folder": project.root,
+            "folder": str(Path(project.root) / project.folder),
             "languages": ", ".join(project.languages),
             "tests": write_command(project.test_command),
+            "report": project.report,
             "setup": shlex.join(project.setup),
             "branch": project.branch,
             "sandbox": await sandbox.protection(),

@@ -133,6 +133,7 @@ async def open_team() -> AsyncGenerator[Team]:
     here = Path.cwd()
     fix = "bae team init"
     if find_work_tree(here) is None:
+        await Repository.refuse_bare(here)
         raise refused(f"{here} is not in a git work tree", fix)
     repository = await Repository.open(here)
     path = store_path(repository.root)
@@ -150,6 +151,17 @@ def find_work_tree(path: Path) -> Path | None:
     """The nearest directory at or above a path that git knows."""
     path = path.resolve()
     return next((each for each in (path, *path.parents) if (each / ".git").exists()), None)
+
+
+def find_folder(root: Path, named: str) -> str:
+    """The folder of a repository that a person names, by its path from the root."""
+    path = (root / named).resolve()
+    if not path.is_relative_to(root) or not path.is_dir():
+        raise refused(
+            f"there is no folder {named} in {root}",
+            fix="name a folder by its path from the root of the repository",
+        )
+    return "" if path == root else path.relative_to(root).as_posix()
 
 
 def find_lm(named: str | None) -> LM:

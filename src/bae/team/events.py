@@ -235,8 +235,9 @@ class Sender:
         that hangs gets no more messages: each would hold up the team."""
         if self._ws_manager is None:
             return
+        bound = asyncio.timeout(LONGEST_SEND)
         try:
-            async with asyncio.timeout(LONGEST_SEND) as bound:
+            async with bound:
                 await self._ws_manager.broadcast(message)
         except Exception:  # whatever a socket or the caller's own manager raises
             if bound.expired():

@@ -3,6 +3,7 @@ a Pydantic model that the store keeps, events carry and the command line prints.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
@@ -75,6 +76,11 @@ class Project(_Model):
     branch: str = Field(description="the team's own branch, which tasks are merged into")
     test_command: tuple[str, ...] = Field(description="its words; `&&` is between several commands")
     setup: tuple[str, ...] = Field(default=(), description="run once in every new worktree")
+    report: str = Field(
+        default="",
+        description="what a test program that bae does not know writes, as junit:PATH",
+    )
+    folder: str = Field(default="", description="where tests and setup run, below the root")
     languages: tuple[str, ...] = ()
     requirements: str = ""
 
@@ -270,6 +276,20 @@ def bounded(output: str, longest: int = LONGEST_OUTPUT) -> str:
         return output
     half = longest // 2
     return f"{output[:half]}\n… {len(output) - 2 * half} characters left out …\n{output[-half:]}"
+
+
+def strip_escapes(text: str) -> str:
+    """Text of a program without what only a terminal understands: colors, cursor moves, titles,
+    and other control characters."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+_ESCAPES: Final = re.compile(
+    # pytest writes the first character as `#x1B` where XML does not allow it.
+    r"(?:\x1b|#x1[Bb])\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]"
+)
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 
 
 def summary(statuses: Iterable[TaskStatus]) -> dict[TaskStatus, int]:

@@ -94,7 +94,7 @@ class Workbench:
         repository = await Repository.open(Path(project.root))
 
         async def set_up(command: tuple[str, ...], path: Path) -> sandbox.Ran:
-            return await sandbox.run(command, path, network=True, **bound)
+            return await sandbox.run(command, path, within=project.folder, network=True, **bound)
 
         async def test(workspace: Workspace) -> TestReport:
             return await run_tests(project, workspace.path, **bound)

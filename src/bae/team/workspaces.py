@@ -33,7 +33,7 @@ from bae.team.git import (
     remove_stale,
     split_paths,
 )
-from bae.team.models import TeamError, bounded
+from bae.team.models import TeamError, bounded, strip_escapes
 from bae.team.sandbox import Ran
 
 TRAILER: Final = "Bae-Task:"
@@ -330,7 +330,7 @@ class Workspaces:
             ran = await self._run(self.setup, path)
             if ran.exit_code != 0:
                 command = " ".join(self.setup)
-                said = bounded(ran.output.strip(), 4000)
+                said = bounded(strip_escapes(ran.output).strip(), 4000)
                 raise WorkspaceError(
                     f"the setup command failed with {ran.exit_code} in {path}: {command}\n{said}",
                     fix="run it in a fresh clone, and correct it",
