@@ -384,6 +384,11 @@ def named_path(path: str) -> str:
     return "/".join(parts)
 
 
+def shown_path(path: str) -> str:
+    """A path as text can have it: a name that is not UTF-8 has marks in the place of its bytes."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def split_paths(output: bytes) -> tuple[str, ...]:
     """The paths that a command has printed with `-z`."""
     return tuple(os.fsdecode(part) for part in output.split(b"\0") if part)

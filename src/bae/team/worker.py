@@ -15,9 +15,9 @@ from bae import LM, BaeError
 from bae.exceptions import describe
 from bae.lm.registry import name_error
 from bae.tasks import finish_despite_cancel
-from bae.team.edits import apply_answer
+from bae.team.edits import apply_answer, find_unused
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
-from bae.team.git import BRANCHES
+from bae.team.git import BRANCHES, shown_path
 from bae.team.integration import Integrated, Outcome
 from bae.team.models import (
     LONGEST_REASON,
@@ -30,7 +30,7 @@ from bae.team.models import (
 )
 from bae.team.store import Store
 from bae.team.task_context import Context, gather_context
-from bae.team.verdict import Verdict
+from bae.team.verdict import Verdict, is_test_file
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import Answer, Turn, compose_brief, run_task
 from bae.team.workspaces import Workspace
@@ -184,7 +184,7 @@ class WorkerAgent:
             return await bench.repository.changed_files(f"{done}^", done)
         await self.say(task, "applies edits")
         await workspace.restore("left before new edits")
-        changes = await apply_answer(workspace.path, answer)
+        changes = await apply_answer(workspace.path, answer, workspace.submodules)
         files = tuple(change.path for change in changes)
         title = " ".join(task.title.split()).replace(ATTEMPT, "")
         commit = await workspace.commit(files, f"{title}\n\n{trailer}")
@@ -202,6 +202,28 @@ class WorkerAgent:
             TestResult.of(task.project_id, task.id, verdict.report, bounded(verdict.text, 500))
         )
         return verdict
+
+    async def leave_out_debris(self, task: Task, answer: str, verdict: Verdict) -> Verdict:
+        """Remove what only earlier attempts meant from work that was accepted: files that they
+        created, that are no tests, that neither the task nor the last answer names, that no other
+        file of the work uses, and without which the work is accepted too. Returns the verdict of
+        what is left."""
+        workspace = await self.workspace(task)
+        named = "\n".join((answer, task.title, task.description, *task.criteria, *task.files))
+        created = [path for path in await workspace.created() if path not in named]
+        doubtful = [path for path in created if not is_test_file(path, verdict.report)]
+        changed = await workspace.changed() if doubtful else ()
+        debris = await asyncio.to_thread(find_unused, workspace.path, changed, doubtful)
+        if not debris:
+            return verdict
+        await workspace.leave_out(debris)
+        rest = await self.run_tests(task)
+        if not rest.accepted:
+            await workspace.put_back()
+            return verdict
+        names = bounded(", ".join(map(shown_path, debris)), 500)
+        await self.say(task, f"leaves out what only earlier attempts wrote: {names}")
+        return rest
 
     async def merge(self, task: Task) -> Outcome:
         """Merge the task's branch into the team's, if the tests pass there too."""
@@ -244,8 +266,8 @@ class WorkerAgent:
                     started = await bench.workspaces.start(task.branch)
                     self._workspaces[task.id] = started
                 if started.left_out:
-                    names = bounded(", ".join(started.left_out), 500)
-                    text = f"not copied into the worktree: {names}"
+                    names = bounded(", ".join(map(shown_path, started.left_out)), 500)
+                    text = f"not in the worktree: {names}"
                     await bench.emit(ActivityUpdate(task.project_id, text, task.id, self.agent_id))
             return self._workspaces[task.id]
 

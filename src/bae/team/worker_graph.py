@@ -21,6 +21,7 @@ from bae.observers import observing
 from bae.tasks import finish_despite_cancel
 from bae.team.edit_format import UNCHANGED, EditError, format_instructions, parse_answer
 from bae.team.events import CorrectionAttempt
+from bae.team.git import shown_path
 from bae.team.integration import Integrated
 from bae.team.models import LONGEST_REASON, Attempt, Task, TaskResult, as_planned, bounded
 from bae.team.task_context import Context
@@ -76,12 +77,13 @@ class Desk:
         """Store what became of an attempt."""
         workspace = await self.worker.workspace(self.task)
         head = await workspace.head()
+        changed = await self.bench.repository.changed_files(workspace.base, head)
         kept = Attempt(
             task_id=self.task.id,
             number=attempt.number,
             outcome=outcome,
             failure=bounded(failure),
-            files=await self.bench.repository.changed_files(workspace.base, head),
+            files=tuple(map(shown_path, changed)),
             report=verdict.report if verdict else None,
             usage=attempt.usage,
         )
@@ -230,7 +232,11 @@ class Checks(Node):
 
     async def __call__(self) -> Merge | Draft | Blocked | Stopped:
         desk, attempt = self.desk, self.attempt
+        if attempt.number > 1:  # a run may have been killed here
+            await (await desk.worker.workspace(desk.task)).put_back()
         verdict = await desk.worker.run_tests(desk.task)
+        if verdict.accepted and attempt.number > 1:
+            verdict = await desk.worker.leave_out_debris(desk.task, attempt.answer, verdict)
         if verdict.accepted:
             await desk.keep(attempt, "passed", verdict)
             return Merge(attempt=attempt)
@@ -392,7 +398,8 @@ def compose_brief(role: str, context: Context, failure: str, diff: str, form: Ed
     """All that the LLM is told for an attempt, in plain text."""
     parts = [role, str(context)]
     if diff:
-        parts.append(f"# What was changed for this task so far\n{diff}")
+        stays = _STAYS if failure else ""
+        parts.append(f"# What was changed for this task so far\n{diff}{stays}")
     if failure:
         parts.append(f"# What is wrong with it, to be corrected now\n{failure}")
     parts.append(f"# How to answer\n{format_instructions(form)}\n\n{_ASK}")
@@ -422,6 +429,10 @@ def _question(task: Task, attempts: int, failure: str, again: bool) -> str:
 
 _SHOWN_ANSWER: Final = 40_000
 _SHOWN_FAILURE: Final = 4_000
+_STAYS: Final = (
+    "\n\nYour answer continues from there. Files that were created for this task are removed if "
+    "your answer does not name them and nothing uses them: name each that is to stay."
+)
 _ASK: Final = (
     "If, and only if, the task cannot be done before a person has decided something, write no "
     "edits but one question, as `QUESTION: …`."
