@@ -14,6 +14,7 @@ from bae.cli.exits import Misuse, refused
 from bae.cli.options import AsJSON, LMName, NoAsk, examples
 from bae.cli.printing import note, out, print_json
 from bae.cli.team_output import (
+    INTERRUPTED,
     as_data,
     print_blockers,
     print_fields,
@@ -367,7 +368,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     tasks = await team.tasks()
     spent = await read_spent(team.store, project_id=team.project.id)
     paused = await read_paused(team.store, team.project.id)
-    running = await team.is_running()
+    running, interrupted = await team.is_running(), await team.is_interrupted()
     blockers = await team.store.blockers(team.project.id, open_only=True)
     counts = summary(task.status for task in tasks)
     waiting = sum(not task.approved for task in tasks)
@@ -376,6 +377,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
             {
                 "project": team.project.model_dump(mode="json"),
                 "running": running,
+                "interrupted": interrupted,
                 "counts": counts,
                 "not_approved": waiting,
                 "paused": [task.key for task in tasks if {task.id, None} & paused],
@@ -388,15 +390,19 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     held = [task.key for task in tasks if task.id in paused]
     print_fields(
         {
-            "run": "in progress" if running else "",
-            "tasks": counts_text(counts),
+            "run": "in progress"
+            if running
+            else f"{INTERRUPTED}: `bae team run` continues it"
+            if interrupted
+            else "",
+            "tasks": counts_text(counts, INTERRUPTED if interrupted else ""),
             "not approved": str(waiting or ""),
             "paused": "the run" if None in paused else ", ".join(held),
             "spent": spent_text(spent),
             "questions": str(len(blockers) or ""),
         }
     )
-    print_tasks(tasks)
+    print_tasks(tasks, blockers, interrupted=interrupted)
     print_blockers(blockers, tasks)
 
 

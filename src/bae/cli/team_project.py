@@ -74,6 +74,11 @@ class Team:
 
         return await is_running(self.repository)
 
+    async def is_interrupted(self) -> bool:
+        """Whether tasks are in progress that no process works on, since their run was killed."""
+        stored = any(task.status == "in_progress" for task in await self.tasks())
+        return stored and not (await self.is_running() or await self.repository.is_in_use())
+
 
 def team_command(
     group: typer.Typer,
@@ -169,6 +174,10 @@ def find_lm(named: str | None) -> LM:
     from bae.lm.registry import VARIABLE, cached_lm, default_lm, default_name
 
     found = default_name().name
+    if named is None:
+        from bae.team.workbench import refuse_local
+
+        refuse_local(found)
     if named is not None or found:
         if named is None and not os.environ.get(VARIABLE, "").strip():
             note(f"using {found}: --lm names another")

@@ -192,7 +192,7 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
         print_json(summary.model_dump(mode="json") | {"blockers": as_data(blockers)})
     else:
         if not shown:
-            print_tasks(summary.tasks)
+            print_tasks(summary.tasks, blockers)
             print_blockers(blockers, summary.tasks)
         branch = team.project.branch
         left = summary.checkout.reason if summary.checkout else ""
@@ -238,6 +238,7 @@ _NEXT: Final = {
 
 
 async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries: int) -> None:
+    from bae.team.models import headline
     from bae.team.schedule import plan_dry_run
     from bae.team.team_run import read_held, read_paused
 
@@ -251,7 +252,7 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
     path = " -> ".join(task.key for task in plan.critical_path)
     out().print(f"The longest chain: {path or 'none'}", soft_wrap=True)
     for task in plan.left:
-        why = in_one_line(task.reason or task.status)
+        why = in_one_line(headline(task.reason) or task.status)
         out().print(f"not started: {task.key}, {why}", soft_wrap=True, markup=False)
 
 

@@ -222,6 +222,14 @@ class Repository:
             else:
                 self.alive.release()
 
+    async def is_in_use(self) -> bool:
+        """Whether another process is at work."""
+        try:
+            async with self.alone(0):
+                return False
+        except TimeoutError:
+            return True
+
     # --- commits and refs ---
 
     async def resolve(self, name: str) -> str | None:

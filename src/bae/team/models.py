@@ -207,6 +207,16 @@ class Blocker(_Model):
     question: str
     answer: str | None = None
 
+    @property
+    def summary(self) -> str:
+        """The question without the output below it."""
+        return headline(self.question, 1000)
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether `summary` leaves something out."""
+        return self.summary != " ".join(self.question.split())
+
 
 Action = Literal["stop", "kill", "pause", "resume", "retry", "skip"]
 
@@ -276,6 +286,18 @@ def bounded(output: str, longest: int = LONGEST_OUTPUT) -> str:
         return output
     half = longest // 2
     return f"{output[:half]}\n… {len(output) - 2 * half} characters left out …\n{output[-half:]}"
+
+
+def headline(text: str, longest: int = 300) -> str:
+    """What a long text begins with, in one line: its first paragraph, up to lines that are indented
+    as output is."""
+    lines: list[str] = []
+    for line in text.strip().splitlines():
+        if not line.strip() or line[0].isspace():
+            break
+        lines.append(line.strip())
+    said = " ".join(lines)
+    return said if len(said) <= longest else f"{said[: longest - 1]}…"
 
 
 def strip_escapes(text: str) -> str:

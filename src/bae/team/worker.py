@@ -27,6 +27,7 @@ from bae.team.models import (
     TeamError,
     TestReport,
     bounded,
+    headline,
 )
 from bae.team.store import Store
 from bae.team.task_context import Context, gather_context
@@ -199,7 +200,7 @@ class WorkerAgent:
         await self.say(task, "runs the tests")
         verdict = await bench.verify(task, workspace)
         await bench.emit(
-            TestResult.of(task.project_id, task.id, verdict.report, bounded(verdict.text, 500))
+            TestResult.of(task.project_id, task.id, verdict.report, headline(verdict.text))
         )
         return verdict
 

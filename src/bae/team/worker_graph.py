@@ -23,7 +23,15 @@ from bae.team.edit_format import UNCHANGED, EditError, format_instructions, pars
 from bae.team.events import CorrectionAttempt
 from bae.team.git import shown_path
 from bae.team.integration import Integrated
-from bae.team.models import LONGEST_REASON, Attempt, Task, TaskResult, as_planned, bounded
+from bae.team.models import (
+    LONGEST_REASON,
+    Attempt,
+    Task,
+    TaskResult,
+    as_planned,
+    bounded,
+    headline,
+)
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
 
@@ -421,9 +429,10 @@ def is_same_failure(one: str, other: str) -> bool:
 def _question(task: Task, attempts: int, failure: str, again: bool) -> str:
     times = "One attempt" if attempts == 1 else f"{attempts} attempts"
     same = ", the last two in the same way" if again else ""
+    why = headline(failure, 200).rstrip(".:")
     return (
-        f"{times} at {task.title!r} failed{same}. What should be done differently? The last "
-        f"failure:\n{bounded(failure, _SHOWN_FAILURE)}"
+        f"{times} at {task.title!r} failed{same}: {why}. What should be done differently?\n\n"
+        f"The last failure:\n{bounded(failure, _SHOWN_FAILURE)}"
     )
 
 
