@@ -134,13 +134,14 @@ def _line(task: Task, others: Sequence[str], shows_reason: bool, interrupted: bo
 
 def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Blocker]) -> None:
     """All that is known of one task."""
+    is_asked = headline(task.reason, 1000) in [each.summary for each in blockers]
     print_fields(
         {
             "task": f"{task.key} (number {task.id})",
             "title": task.title,
             "kind": task.kind,
             "status": task.status.label + ("" if task.approved else ", not approved"),
-            "reason": headline(task.reason) if blockers else task.reason,
+            "reason": "" if is_asked else task.reason,
             "after": ", ".join(task.depends_on),
             "priority": str(task.priority or ""),
             "tests": "may change or remove tests that exist" if task.edits_tests else "",

@@ -284,9 +284,12 @@ class Board:
             yield self._text(("questions", "bold yellow"))
         for each in self.blockers[:MOST_QUESTIONS]:
             key = f"  {self._key(each.task_id)}  "
-            first, *more = wrap(key + in_one_line(each.summary), width - 1) or [key]
+            first, *more = wrap(key + in_one_line(each.summary), width - 5) or [key]
             yield self._text((key, "bold"), (first[len(key) :], ""))
             yield from (self._text((f"    {line}", "")) for line in more[: MOST_LINES - 1])
+            if each.is_folded:
+                shown = f"    bae team tasks show {self._key(each.task_id)}"
+                yield self._text((shown, "cyan"), (" shows the output", "dim"))
             yield self._text((f'    bae team answer {each.id} "..."', "cyan"))
         if len(self.blockers) > MOST_QUESTIONS:
             more = len(self.blockers) - MOST_QUESTIONS
