@@ -212,7 +212,7 @@ async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
         return detected.test_command
     raise refused(
         f"the test command of this project is not known. {detected.questions[0]}",
-        fix="name it: bae team init --test 'python -m pytest', or 'node --test'",
+        fix="name it: bae team init --test 'python -m pytest', or any with --report junit:PATH",
     )
 
 

@@ -246,7 +246,7 @@ def _find_unknown_script(root: Path) -> str:
     if other := _find_other_program(words):
         return other
     if script:
-        known = {"vitest", "jest", "--test"} & {os.path.basename(word) for word in words}
+        known = "--test" in words or any(find_test_program([word]) for word in words)
         return "" if known else f"`{script}`"
     named = sorted(needed & set(_OTHER_PROGRAMS))
     return "" if needed & {"vitest", "jest"} else ", ".join(named[:1])
