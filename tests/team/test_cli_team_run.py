@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are L
 
 SCRIPT = '''
 import asyncio
+from bae import BaeLMError
 from bae.testing import ScriptedLM
 
 CODE = """
@@ -49,6 +50,11 @@ def write(asked):
 
 def make():
     return ScriptedLM({"Answer": write})
+
+def nothing():
+    def fail(asked):
+        raise BaeLMError("there is no answer here")
+    return ScriptedLM({"Answer": fail})
 
 class Endless(ScriptedLM):
     async def fill(self, *args, **kwargs):
@@ -325,6 +331,12 @@ def test_a_blocker_is_a_sentence_and_its_output_is_shown_on_request(bae: Bae, tm
         assert "\x1b" not in text
         assert "\\x1b" not in text
         assert "[31m" not in text
+
+
+def test_a_failure_is_shown_once_as_an_event(bae: Bae):
+    bae("tasks", "add", "prices")
+    said = bae("run", "--retries", "0", "--lm", "python:../lm.py:nothing", code=1).err
+    assert said.count("there is no answer here") == 1
 
 
 def test_the_local_model_is_refused_unless_it_is_named(bae: Bae, monkeypatch: pytest.MonkeyPatch):

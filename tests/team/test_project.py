@@ -166,5 +166,7 @@ def test_a_folder_of_a_repository_is_looked_at_by_itself(tmp_path: Path) -> None
 
 def test_any_program_is_a_test_program_with_a_report(tmp_path: Path) -> None:
     assert find_command_problems(["sh", "run.sh"], tmp_path, "junit:out/*.xml") == ()
+    [problem] = find_command_problems(["sh", "-c", "pytest"], tmp_path, "junit:out.xml")
+    assert "reports its tests by itself" in problem
     for wrong in ("out.xml", "tap:out.tap", "junit:", "junit:../out.xml", "junit:/out.xml"):
         assert len(find_command_problems(["sh", "run.sh"], tmp_path, wrong)) == 1

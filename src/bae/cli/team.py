@@ -161,8 +161,8 @@ async def _init(
     command = split_command(test)
     if before is not None and before.folder == within:
         command = command or before.test_command
-    if report is None:
-        report = before.report if before else ""
+    if report is None:  # that of before is for the command of before
+        report = before.report if before and command == before.test_command else ""
     command = command or await _ask_test_command(detected, asks)
     problems = await asyncio.to_thread(find_command_problems, command, root / within, report)
     if problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -149,6 +150,10 @@ async def run(
     asked = find_lm(lm)
     here = team.store, team.project.id
     async with AsyncExitStack() as stack:
+        # Events and the summary show what failed: nothing is printed for the log beside them.
+        log, silent = logging.getLogger("bae.team.worker_graph"), logging.NullHandler()
+        log.addHandler(silent)
+        stack.callback(log.removeHandler, silent)
         opening = Workbench.open(team.project, team.store, edit_format=edit_format)
         bench = await stack.enter_async_context(opening)
         if serve:

@@ -120,6 +120,11 @@ def find_command_problems(
             read_report_option(report)
         except ValueError as error:
             problems.append(str(error))
+        if all(map(find_test_program, split_commands(test_command))):
+            problems.append(
+                f"{shlex.join(test_command)} reports its tests by itself: leave --report out, or "
+                "give it an empty text"
+            )
     for command in split_commands(test_command):
         if find_test_program(command) is None and not report:
             other = _find_other_program(command)
