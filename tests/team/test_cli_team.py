@@ -100,6 +100,35 @@ def test_a_directory_without_a_repository_gets_one(bae: Bae, tmp_path: Path):
     assert git(tmp_path / "new", "rev-parse", "--abbrev-ref", "HEAD") == "main"
 
 
+@pytest.mark.parametrize("inside", ["bare.git", "bare.git/hooks", "shop/.git"])
+def test_a_bare_repository_is_refused_and_left_as_it_is(bae: Bae, tmp_path: Path, inside: str):
+    git(tmp_path, "clone", "--quiet", "--bare", "shop", "bare.git")
+    (tmp_path / "bare.git/hooks").mkdir(exist_ok=True)
+    failed = bae("init", str(tmp_path / inside), "--test", "python -m pytest -q", code=1)
+    assert "is in a bare repository" in failed.err
+    assert "git worktree add" in failed.err
+    assert not (tmp_path / inside / ".git").exists()
+
+
+def test_a_project_can_be_a_folder_of_its_repository_and_report_by_junit(bae: Bae, tmp_path: Path):
+    git(tmp_path / "shop", "commit", "--quiet", "--allow-empty", "-m", "empty")
+    (tmp_path / "shop/packages/a").mkdir(parents=True)
+    (tmp_path / "shop/packages/a/package.json").write_text('{"scripts": {"test": "mocha"}}')
+    refused = bae("init", "--folder", "packages/a", code=1).err
+    assert "runs its tests with mocha" in refused
+    assert "--report" in refused
+    assert "there is no folder nowhere" in bae("init", "--folder", "nowhere", code=1).err
+    said = bae(
+        *("init", "--folder", "packages/a", "--test", "sh -c 'npx mocha'"),
+        *("--report", "junit:out/*.xml"),
+    ).out
+    assert f"folder       {tmp_path / 'shop/packages/a'}" in said
+    assert "report       junit:out/*.xml" in said
+    assert "junit:out/*.xml" in bae("init").out  # kept
+    assert "python -m pytest" in bae("init", "--folder", "", "--report", "").out
+    assert "writes" not in bae("init", "--report", "xml:a", code=1).out
+
+
 def test_a_repository_without_a_commit_is_refused_before_anything_is_spent(
     bae: Bae, tmp_path: Path
 ):

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are L
 
 SCRIPT = '''
 import asyncio
+from bae import BaeLMError
 from bae.testing import ScriptedLM
 
 CODE = """
@@ -49,6 +50,11 @@ def write(asked):
 
 def make():
     return ScriptedLM({"Answer": write})
+
+def nothing():
+    def fail(asked):
+        raise BaeLMError("there is no answer here")
+    return ScriptedLM({"Answer": fail})
 
 class Endless(ScriptedLM):
     async def fill(self, *args, **kwargs):
@@ -292,6 +298,91 @@ def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
     assert json.loads(bae("status", "--json").out)["running"] is False
     assert "no run is in progress" in bae("stop").err
     assert "the next run takes it" in bae("skip", "prices").err
+
+
+def test_a_run_that_was_killed_is_shown_as_interrupted(bae: Bae):
+    add(bae, "prices")
+    with started("run", "--lm", "python:../lm.py:endless") as process:
+        read_until(process, "asked")
+        assert json.loads(bae("status", "--json").out)["interrupted"] is False
+        process.kill()
+        process.wait()
+    said = bae("status").out
+    assert "run          interrupted: `bae team run` continues it" in said
+    assert "tasks        1 interrupted" in said
+    assert "in progress" not in said
+    assert "in progress" not in bae("tasks").out
+    data = json.loads(bae("status", "--json").out)
+    assert (data["running"], data["interrupted"]) == (False, True)
+    bae("run", *LM)
+    assert json.loads(bae("status", "--json").out)["interrupted"] is False
+
+
+FAILS = """
+from bae.testing import ScriptedLM
+
+def write(asked):
+    wrong = "x" * (asked.source.attempt + 1)
+    return f'''
+<<<<<<< FILE prices.sh
+name() {{ echo {wrong}; }}
+>>>>>>> FILE
+<<<<<<< FILE prices.test.sh
+. ./prices.sh
+[ "$(name)" = prices ] || {{
+    printf %s '\\\\u001b[31m' "it is $(name)" '\\\\u001b[0m and {"y" * 600}'
+    exit 1
+}}
+>>>>>>> FILE
+'''
+
+def make():
+    return ScriptedLM({"Answer": write})
+"""
+
+
+def test_a_blocker_is_a_sentence_and_its_output_is_shown_on_request(bae: Bae, tmp_path: Path):
+    (tmp_path / "fails.py").write_text(FAILS)
+    add(bae, "prices")
+    said = bae("run", "--no-wait", "--lm", "python:../fails.py:make", code=3)
+    everything = said.out + said.err
+    assert "yyyyyyyy" not in everything
+    assert "correction 1: 1 of 1 tests failed: prices.test.sh" in said.err
+    assert said.out.count("attempts at 'prices' failed") == 1
+    sentence = bae("blockers").out
+    assert "4 attempts at 'prices' failed" in sentence
+    assert "the output: bae team tasks show prices" in sentence
+    assert "yyyyyyyy" not in sentence + bae("status").out + bae("tasks").out
+    full = bae("blockers", "--full").out
+    assert "it is xxx" in full
+    assert "yyyyyyyy" in full
+    shown = bae("tasks", "show", "prices").out
+    assert shown.count("it is xxxxx\n") + shown.count("it is xxxxx and") == 1
+    for text in (everything, sentence, full, shown):
+        assert "\x1b" not in text
+        assert "\\x1b" not in text
+        assert "[31m" not in text
+
+
+def test_a_failure_is_shown_once_as_an_event(bae: Bae):
+    bae("tasks", "add", "prices")
+    said = bae("run", "--retries", "0", "--lm", "python:../lm.py:nothing", code=1).err
+    assert said.count("there is no answer here") == 1
+
+
+def test_the_local_model_is_refused_unless_it_is_named(bae: Bae, monkeypatch: pytest.MonkeyPatch):
+    from bae.lm import registry
+
+    add(bae, "prices")
+    for option in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(option, raising=False)
+    found = registry.DefaultName("local", "it is here")
+    monkeypatch.setattr(registry, "default_name", lambda: found)
+    said = bae("run", "--no-wait", code=1).err
+    assert "only the local model is here" in said
+    assert "export ANTHROPIC_API_KEY" in said
+    assert "--lm local" in said
+    assert statuses(bae) == {"prices": "pending"}
 
 
 def test_the_work_that_a_checkout_does_not_get_is_pointed_out(bae: Bae):

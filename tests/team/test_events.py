@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from bae.team import events
-from bae.team.models import TaskStatus, TestCase, TestReport, summary
+from bae.team.models import Project, TaskStatus, TestCase, TestReport, summary
+from bae.team.store import Store
 from bounded import BOUND
 from team_parts import Messages
 
@@ -63,6 +65,39 @@ async def test_a_broadcast_that_hangs_is_given_up(
     assert "task_unblocked was not sent" in caplog.text
 
 
+async def test_a_ws_manager_that_hangs_is_waited_for_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[dict[str, Any]] = []
+
+    class Hanging:
+        async def broadcast(self, message: dict[str, Any], /) -> None:
+            asked.append(message)
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(events, "LONGEST_SEND", 0.01)
+    async with await Store.open(tmp_path / "team.db") as store:
+        project = Project(id=1, name="p", root="/p", branch="b", test_command=("t",))
+        number = (await store.save_project(project)).id
+        sending = store.sending_to(Hanging())
+        for text in ("one", "two", "three"):
+            await sending.add_events([events.ActivityUpdate(number, text)])
+        assert len(await store.events(number)) == 3
+    assert [each["text"] for each in asked] == ["one"]
+    assert caplog.text.count("gets no more events") == 1
+
+
+async def test_messages_carry_the_number_and_the_time_of_their_event(tmp_path: Path):
+    heard = Messages()
+    async with await Store.open(tmp_path / "team.db") as store:
+        project = Project(id=1, name="p", root="/p", branch="b", test_command=("t",))
+        number = (await store.save_project(project)).id
+        await store.sending_to(heard).add_events([events.ActivityUpdate(number, "one")])
+        [stored] = await store.events(number)
+    assert heard.messages == [stored.to_message()]
+    assert (heard.messages[0]["number"], heard.messages[0]["time"]) == (stored.number, stored.at)
+
+
 async def test_a_cancelled_broadcast_is_cancelled():
     with pytest.raises(asyncio.CancelledError):
         await events.broadcast_task_unblocked(Messages(asyncio.CancelledError()), 1, 2)
@@ -71,5 +106,5 @@ async def test_a_cancelled_broadcast_is_cancelled():
 def test_a_message_has_the_number_of_its_event_whatever_the_event_has():
     event = events.CorrectionAttempt(project_id=1, task_id=2, attempt=3, failure="boom")
     message = events.StoredEvent(number=70, at=1.5, event=event).to_message()
-    assert (message["number"], message["attempt"]) == (70, 3)
-    assert all({"number", "at"}.isdisjoint(kind.__pydantic_fields__) for kind in ALL)
+    assert (message["number"], message["time"], message["attempt"]) == (70, 1.5, 3)
+    assert all({"number", "time"}.isdisjoint(kind.__pydantic_fields__) for kind in ALL)

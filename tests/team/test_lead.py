@@ -95,10 +95,11 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
         assert order.index(("end", READY)) > order.index(("right", COMPLETED))
         assert await bench.store.agents(1) != []
         assert {each.status for each in await bench.store.agents(1)} == {"retired"}
-        events = [each.event for each in await bench.store.events(bench.project.id)]
+        stored = await bench.store.events(bench.project.id)
+        events = [each.event for each in stored]
         assert len({e.agent_id for e in events if e.type == "agent_created"}) == 2  # used again
         sent = sorted(map(str, told.messages))
-        assert sent == sorted(str(event.to_message()) for event in events)  # each one once
+        assert sent == sorted(str(each.to_message()) for each in stored)  # each one once
         last = [e for e in events if e.type == "progress_update"][-1]
         assert last.counts == {str(status): n for status, n in summary.counts.items()}
     root = Path(bench.project.root)

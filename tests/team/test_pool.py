@@ -10,11 +10,13 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
+from bae import BaeLMError
 from bae.team.models import AgentInfo, PlannedTask, TeamError
 from bae.team.pool import AgentPoolManager
 from bae.team.worker import BackendWorkerAgent, TestWorkerAgent
+from bae.team.worker_graph import Answer
 from bae.testing import ScriptedLM
-from team_parts import Messages, a_bench
+from team_parts import Messages, a_bench, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 
@@ -39,7 +41,7 @@ async def test_agents_are_made_when_they_are_needed_and_used_again(tmp_path: Pat
             }
         stored = await bench.store.agents(bench.project.id)
         assert [each.status for each in stored] == ["retired", "retired"]
-        events = [each.event.to_message() for each in await bench.store.events(1)]
+        events = [each.to_message() for each in await bench.store.events(1)]
     assert told.messages == events  # sent as they were stored
     created = [each["agent_id"] for each in events if each["type"] == "agent_created"]
     assert created == ["backend-1", "test-2"]
@@ -81,3 +83,16 @@ async def test_agents_that_a_killed_process_has_left_are_retired(tmp_path: Path)
             [known] = await bench.store.agents(bench.project.id)
             assert (known.status, known.task_id) == ("retired", None)
             assert (await pool.take("backend", task.id)).agent_id == "backend-8"
+
+
+async def test_agents_count_their_tasks(tmp_path: Path):
+    good, bad = some_tasks(2)
+    lm = ScriptedLM({Answer: [edits({"t0.sh": "x=1\n"}), BaeLMError("down")]})
+    async with a_bench(tmp_path, good, bad) as (bench, tasks):
+        async with AgentPoolManager(bench, lm) as pool:
+            for task in tasks:
+                worker = await pool.take("backend", task.id)
+                await worker.execute_task(task)
+                await pool.give_back(worker)
+        [stored] = await bench.store.agents(bench.project.id)
+    assert (stored.completed, stored.failed) == (1, 1)

@@ -54,7 +54,7 @@ def test_python_is_named_as_it_is_installed(
         ),
         ({"scripts": {"test": "jest --watch"}}, "node_modules/.bin/jest", ""),
         ({"devDependencies": {"jest": "^30"}}, "node_modules/.bin/jest", "npm install"),
-        ({"scripts": {"test": "lint && jest"}}, "node --test", ""),
+        ({"scripts": {"test": "lint && jest"}}, "node_modules/.bin/jest", ""),
         ({"scripts": ["odd"], "dependencies": 3}, "node --test", ""),
     ],
 )
@@ -127,3 +127,46 @@ async def test_the_command_that_was_found_runs_the_tests(tmp_path: Path) -> None
     write(tmp_path, {"sum.test.js": 'require("node:test")("adds", () => {});\n'})
     report = await run_tests(detect(tmp_path).project(), tmp_path, timeout=BOUND)
     assert report.passed, report.problem
+
+
+@pytest.mark.parametrize("program", ["mocha", "ava", "tape", "tap", "jasmine", "uvu"])
+@pytest.mark.parametrize(
+    "script", ["{} test/", "xo && c8 {}", "NODE_ENV=test node_modules/.bin/{}"]
+)
+def test_other_test_programs_are_named_and_not_taken_for_node(
+    program: str, script: str, tmp_path: Path
+) -> None:
+    package = json.dumps({"scripts": {"test": script.format(program)}})
+    write(tmp_path, {"package.json": package, "test/a.test.js": ""})
+    found = detect(tmp_path)
+    assert found.test_command == ()
+    assert f"runs its tests with {program}," in found.questions[0]
+    assert "--report junit:PATH" in found.questions[0]
+    assert "node --test" in found.questions[0]
+    [problem] = find_command_problems([program], tmp_path)
+    assert f"{program} is not node --test" in problem
+    assert "--report junit:PATH" in problem
+
+
+def test_a_test_script_that_is_not_understood_is_not_replaced(tmp_path: Path) -> None:
+    package = json.dumps({"scripts": {"test": "node test/index.js"}})
+    write(tmp_path, {"package.json": package, "test/index.js": ""})
+    found = detect(tmp_path)
+    assert found.test_command == ()
+    assert "`node test/index.js`" in found.questions[0]
+
+
+def test_a_folder_of_a_repository_is_looked_at_by_itself(tmp_path: Path) -> None:
+    write(tmp_path, {"a.test.js": "", "packages/a/test_a.py": ""})
+    found = detect(tmp_path, "packages/a")
+    assert (found.languages, found.test_command) == (("python",), ("python", "-m", "pytest"))
+    project = found.project()
+    assert (project.root, project.folder) == (str(tmp_path), "packages/a")
+
+
+def test_any_program_is_a_test_program_with_a_report(tmp_path: Path) -> None:
+    assert find_command_problems(["sh", "run.sh"], tmp_path, "junit:out/*.xml") == ()
+    [problem] = find_command_problems(["sh", "-c", "pytest"], tmp_path, "junit:out.xml")
+    assert "reports its tests by itself" in problem
+    for wrong in ("out.xml", "tap:out.tap", "junit:", "junit:../out.xml", "junit:/out.xml"):
+        assert len(find_command_problems(["sh", "run.sh"], tmp_path, wrong)) == 1

@@ -32,8 +32,23 @@ def write(root: Path, **files: str) -> Path:
     return root
 
 
-async def run_in(root: Path, command: tuple[str, ...] = PYTEST, **limits: Any) -> TestReport:
-    project = Project(id=1, name="x", root=str(root), branch="team", test_command=command)
+async def run_in(
+    root: Path,
+    command: tuple[str, ...] = PYTEST,
+    *,
+    report: str = "",
+    folder: str = "",
+    **limits: Any,
+) -> TestReport:
+    project = Project(
+        id=1,
+        name="x",
+        root=str(root),
+        branch="team",
+        test_command=command,
+        report=report,
+        folder=folder,
+    )
     return await run_tests(project, root, **{"timeout": BOUND, **limits})
 
 
@@ -383,3 +398,78 @@ async def test_a_test_program_that_is_not_installed_is_reported(tmp_path: Path) 
     report = await run_in(tmp_path, ("node_modules/.bin/vitest", "run"))
     assert "did not start" in report.problem
     assert "cannot start" in report.output
+
+
+JUNIT = """
+mkdir -p out
+echo '<testsuite><testcase name="a" file="a.t"/></testsuite>' > out/a.xml
+failed='<testcase name="b" file="b.t"><failure>no</failure></testcase>'
+echo "<testsuite>$failed</testsuite>" > out/b.xml
+exit 1
+"""
+
+
+async def test_any_program_can_report_by_junit_files(tmp_path: Path) -> None:
+    write(tmp_path, run__sh=JUNIT)
+    report = await run_in(tmp_path, ("sh", "run.sh"), report="junit:out/*.xml")
+    assert outcomes(report) == {"a.t::a": "passed", "b.t::b": "failed"}
+    assert (report.exit_code, report.problem) == (1, "")
+    assert os.listdir(tmp_path / "out") == []  # so that nothing is taken for work
+
+
+async def test_a_junit_file_of_before_is_not_believed(tmp_path: Path) -> None:
+    old = '<testsuite><testcase name="a"/></testsuite>'
+    write(tmp_path, run__sh="exit 0\n", out___a__xml=old)
+    report = await run_in(tmp_path, ("sh", "run.sh"), report="junit:out/a.xml")
+    assert not report.passed
+    assert "it wrote no JUnit file at out/a.xml" in report.problem
+
+
+async def test_junit_files_behind_links_are_neither_read_nor_removed(tmp_path: Path) -> None:
+    write(tmp_path, elsewhere___a__xml='<testsuite><testcase name="a"/></testsuite>')
+    write(tmp_path / "project", run__sh="exit 0\n")
+    (tmp_path / "project/out").symlink_to(tmp_path / "elsewhere")
+    report = await run_in(tmp_path / "project", ("sh", "run.sh"), report="junit:out/*.xml")
+    assert "it wrote no JUnit file" in report.problem
+    assert (tmp_path / "elsewhere/a.xml").exists()
+
+
+async def test_tests_run_in_the_folder_of_the_project_and_are_named_from_the_root(
+    tmp_path: Path,
+) -> None:
+    test = """
+    from pathlib import Path
+    def test_here(): assert Path("here.txt").exists() and Path("../b/b.txt").exists()
+    """
+    write(tmp_path, packages___a___test_a__py=test, packages___a___here__txt="")
+    write(tmp_path, packages___b___b__txt="", packages___b___test_b__py="def test_b(): assert 0\n")
+    report = await run_in(tmp_path, folder="packages/a")
+    assert outcomes(report) == {"packages/a/test_a.py::test_here": "passed"}
+    # Where settings at the root have pytest name files from there, they stay as they are.
+    write(tmp_path, pytest__ini="[pytest]\n")
+    report = await run_in(tmp_path, folder="packages/a")
+    assert outcomes(report) == {"packages/a/test_a.py::test_here": "passed"}
+
+
+@needs_node
+async def test_node_runs_in_the_folder_too(tmp_path: Path) -> None:
+    test = "require('node:test')('adds', () => {});\n"
+    write(tmp_path, packages___a___a__test__js=test, b__test__js="throw 1;\n")
+    report = await run_in(tmp_path, NODE, folder="packages/a")
+    assert outcomes(report) == {"packages/a/a.test.js::adds": "passed"}
+
+
+async def test_captured_output_has_no_escape_codes(tmp_path: Path) -> None:
+    test = """
+    def test_fails():
+        print("\\x1b[32mgreen\\x1b[0m")
+        assert [1, 2] == [1, 3], "\\x1b[31mred"
+    """
+    write(tmp_path, test_a__py=test, pytest__ini="[pytest]\naddopts = --color=yes\n")
+    report = await run_in(tmp_path)
+    [case] = report.cases
+    assert "red" in case.message
+    for text in (case.message, report.output):
+        assert "\x1b" not in text
+        assert "x1B" not in text
+        assert "[31m" not in text.replace("x1b[31mred", "")  # which is the source

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -18,7 +20,7 @@ from bae.team.models import TaskResult
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import Answer, is_same_failure
 from bae.testing import ScriptedLM
-from git_repositories import git, left_over, write
+from git_repositories import commit_files, git, left_over, make_repository, write
 from team_parts import (
     CALC,
     FAILING,
@@ -67,7 +69,7 @@ async def test_a_task_becomes_one_merged_and_tested_commit(tmp_path: Path) -> No
         [attempt] = await bench.store.attempts(task.id)
         assert (attempt.outcome, attempt.files) == ("passed", result.files)
         assert len(await bench.store.merge_reports(task.id)) == 1
-        stored = [each.event.to_message() for each in await bench.store.events(bench.project.id)]
+        stored = [each.to_message() for each in await bench.store.events(bench.project.id)]
     root = Path(bench.project.root)
     assert git(root, "log", "--format=%s", "bae/team") == "Subtract\nfirst"
     assert heard.messages == stored
@@ -319,6 +321,99 @@ async def test_what_tests_leave_in_a_worktree_is_not_taken_for_work(tmp_path: Pa
         assert "dirt.txt" not in git(Path(bench.project.root), "ls-tree", "--name-only", "bae/team")
 
 
+def add_submodule_of(root: Path, path: str, other: Path) -> None:
+    """Have a repository as a submodule of another, with its own submodules."""
+    allow = ("-c", "protocol.file.allow=always")
+    git(root, *allow, "submodule", "--quiet", "add", "--name", f"the {path}", str(other), path)
+    git(root, *allow, "submodule", "--quiet", "update", "--init", "--recursive")
+    git(root, "commit", "--quiet", "--all", "-m", f"add {path}")
+
+
+async def test_submodules_are_in_the_worktrees_without_a_network(tmp_path: Path) -> None:
+    needs = '[ "$(cat libs/one/one.txt libs/one/two/two.txt | tr -d "\\n")" = 12 ]\n'
+    async with a_bench(tmp_path, files={**SHELL, "needs.test.sh": needs}) as (bench, [task]):
+        root = Path(bench.project.root)
+        inner = make_repository(tmp_path / "one", {"one.txt": "1\n"})
+        two = make_repository(tmp_path / "two", {"two.txt": "2\n"})
+        add_submodule_of(inner, "two", two)
+        add_submodule_of(root, "libs/one", inner)
+        await bench.integration.catch_up()
+        shutil.rmtree(two)
+        shutil.rmtree(inner)  # as where there is no network
+        inside = edits({"libs/one/one.txt": "3\n"})
+        lm = ScriptedLM({Answer: [inside, edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB})]})
+        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+        result = await worker.execute_task(task)
+        assert (result.status, result.error) == ("completed", None)
+        assert result.files == ("calc.sh", "sub.test.sh")
+        assert left_over(root) == []
+    assert "libs/one/one.txt is in the submodule libs/one" in lm.prompts[1].text
+
+
+async def test_a_submodule_that_is_not_on_this_machine_is_named(tmp_path: Path) -> None:
+    heard = Messages()
+    async with a_bench(tmp_path, ws_manager=heard) as (bench, [task]):
+        root = Path(bench.project.root)
+        other = make_repository(tmp_path / "one", {"one.txt": "1\n"})
+        add_submodule_of(root, "one", other)
+        await bench.integration.catch_up()
+        commit = commit_files(other, {"one.txt": "2\n"})
+        git(root, "update-index", "--cacheinfo", f"160000,{commit},one")
+        git(root, "commit", "--quiet", "-m", "newer one")
+        await bench.integration.catch_up()
+        result = await work(bench, task)
+        assert result.error is not None
+        assert "the submodule one has no commit" in result.error
+        assert "git submodule update --init" in result.error
+        shutil.rmtree(root / ".git/modules")
+        async with BackendWorkerAgent(project_id=bench.project.id, bench=bench) as worker:
+            assert (await worker.workspace(task)).left_out == ("one",)
+    assert "not in the worktree: one" in [each.get("text") for each in heard.messages]
+
+
+JUNK = {"junk.sh": "x=1\n", "helper.sh": "minus=-\n", "notes.md": "About sub.\n"}
+HELPED = ". ./helper.sh\n" + SUB.replace("$1 - $2", "$1 $minus $2")
+
+
+async def test_what_only_a_failed_attempt_wrote_is_not_merged_with_the_next(
+    tmp_path: Path,
+) -> None:
+    async with a_bench(tmp_path) as (bench, [task]):
+        first = edits({**JUNK, "sub.test.sh": TEST_SUB, "calc.sh": WRONG})
+        lm = ScriptedLM({Answer: [first, "notes.md stays.\n" + edits({"calc.sh": HELPED})]})
+        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+        result = await worker.execute_task(task)
+        assert (result.status, result.attempts) == ("completed", 2)
+        merged = git(Path(bench.project.root), "ls-tree", "--name-only", "bae/team").split()
+    assert "junk.sh" not in merged
+    # A test, what the tests need, and what the answer names are no debris.
+    assert {"sub.test.sh", "helper.sh", "notes.md", "calc.sh"} <= set(merged)
+    assert "name each that is to stay" in lm.prompts[1].text
+    assert "name each that is to stay" not in lm.prompts[0].text
+
+
+async def test_what_the_first_attempt_writes_is_all_merged(tmp_path: Path) -> None:
+    async with a_bench(tmp_path) as (bench, [task]):
+        result = await work(bench, task, edits({**JUNK, "sub.test.sh": TEST_SUB, "calc.sh": SUB}))
+        assert result.files == ("calc.sh", "helper.sh", "junk.sh", "notes.md", "sub.test.sh")
+
+
+async def test_file_names_that_are_not_utf_8_are_no_obstacle(tmp_path: Path) -> None:
+    dirt = 'echo x > "$(printf "d\\351.test.sh")"\n'
+    files = {**SHELL, "dirt.test.sh": dirt, ".worktreeinclude": "*.odd\n", ".gitignore": "*.odd\n"}
+    heard = Messages()
+    async with a_bench(tmp_path, files=files, ws_manager=heard) as (bench, [task]):
+        names = map(os.fsdecode, (b"caf\xe9.sh", b"\xe9.odd", b"\xe9-secret.odd"))
+        write(Path(bench.project.root), dict.fromkeys(names, "x\n"))
+        git(Path(bench.project.root), "add", "--all")
+        git(Path(bench.project.root), "commit", "--quiet", "-m", "odd names")
+        await bench.integration.catch_up()
+        result = await work(bench, task, edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB}))
+        assert (result.status, result.error) == ("completed", None)
+    told = [each["text"] for each in heard.messages if each["type"] == "activity_update"]
+    assert any("\ufffd-secret.odd" in each for each in told)
+
+
 async def test_what_a_worktree_does_not_get_is_reported(tmp_path: Path) -> None:
     heard = Messages(ConnectionError("nobody listens"))
     files = {**SHELL, ".worktreeinclude": ".env\n", ".gitignore": ".env\n"}
@@ -327,7 +422,7 @@ async def test_what_a_worktree_does_not_get_is_reported(tmp_path: Path) -> None:
         async with BackendWorkerAgent(project_id=bench.project.id, bench=bench) as worker:
             workspace = await worker.workspace(task)
             assert not (workspace.path / ".env").exists()
-    assert "not copied into the worktree: .env" in [each["text"] for each in heard.messages]
+    assert "not in the worktree: .env" in [each["text"] for each in heard.messages]
 
 
 def test_failures_are_the_same_whatever_their_times_and_addresses_are() -> None:

@@ -20,6 +20,7 @@ from bae.team import (
     PlannedTask,
     Store,
     Task,
+    TaskStatus,
     TeamError,
     TestWorkerAgent,
     WorkerAgent,
@@ -28,7 +29,9 @@ from bae.team import (
     worker_kinds,
 )
 from bae.team.files import TemporaryFolder, remove_abandoned
+from bae.team.git import Repository
 from bae.team.task_context import Context
+from bae.team.team_run import lead_lock
 from bae.team.verdict import Verdict
 from bae.team.worker_graph import Answer, Turn, name_run
 from bae.testing import Provider, ScriptedLM
@@ -58,6 +61,68 @@ async def test_a_worker_alone_takes_and_returns_plain_dicts(tmp_path: Path) -> N
     root = Path(project.root)
     assert git(root, "log", "-1", "--format=%s", result["commit"]) == "Subtract numbers"
     assert left_over(root) == []
+    async with await Store.open(path) as store:
+        stored = await store.task(task.id)
+    assert (stored.status, stored.commit) == (TaskStatus.COMPLETED, result["commit"])
+    assert (worker.completed, worker.failed) == (1, 0)
+
+
+async def test_a_worker_alone_stores_its_question_and_the_status_that_it_returns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    down = BaeLMError("the provider is down")
+    lm = ScriptedLM({Answer: ["QUESTION: Decimals too?", down, RIGHT]})
+    async with a_project(tmp_path) as (store, project, [task]):
+        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
+        asked = await worker.execute_task(task)
+        assert asked.status == "blocked"
+        stored = await store.task(task.id)
+        assert (stored.status, stored.reason) == (TaskStatus.BLOCKED, "Decimals too?")
+        [blocker] = await store.blockers(project.id, open_only=True)
+        assert blocker.question == "Decimals too?"
+        await store.answer_blocker(blocker.id, "No.")
+
+        assert (await worker.execute_task(task)).status == "failed"
+        stored = await store.task(task.id)
+        assert stored.status is TaskStatus.FAILED
+        assert "the provider is down" in stored.reason
+        assert [(each.levelname, each.name) for each in caplog.records] == [
+            ("ERROR", "bae.team.worker_graph")
+        ]
+        assert (await worker.execute_task(task)).status == "completed"
+        assert (await store.task(task.id)).status is TaskStatus.COMPLETED
+        assert (worker.completed, worker.failed) == (1, 1)
+
+
+async def test_cancelled_work_of_a_worker_alone_can_be_taken_again_and_is_logged_at_info(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_project(tmp_path) as (store, project, [task]):
+        lm = Waiting()
+        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
+        with caplog.at_level("INFO", "bae.team"):
+            job = asyncio.create_task(worker.execute_task(task))
+            await lm.is_asked.wait()
+            assert (await store.task(task.id)).status is TaskStatus.IN_PROGRESS
+            job.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await job
+        assert (await store.task(task.id)).status is TaskStatus.READY
+        assert (worker.completed, worker.failed) == (0, 0)
+    assert {each.levelname for each in caplog.records} == {"INFO"}
+    assert "the work on task sub was cancelled" in caplog.text
+
+
+async def test_a_worker_alone_leaves_the_tasks_of_a_running_team_to_its_lead(
+    tmp_path: Path,
+) -> None:
+    async with a_project(tmp_path) as (store, project, [task]):
+        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=ScriptedLM())
+        repository = await Repository.open(Path(project.root))
+        async with lead_lock(repository).held(exclusive=True, timeout=BOUND):
+            with pytest.raises(TeamError, match="a team is working on"):
+                await worker.execute_task(task)
+        assert (await store.task(task.id)).status is TaskStatus.PENDING
 
 
 async def test_the_steps_of_a_worker_can_be_used_one_by_one(tmp_path: Path) -> None:

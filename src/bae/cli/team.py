@@ -14,6 +14,7 @@ from bae.cli.exits import Misuse, refused
 from bae.cli.options import AsJSON, LMName, NoAsk, examples
 from bae.cli.printing import note, out, print_json
 from bae.cli.team_output import (
+    INTERRUPTED,
     as_data,
     print_blockers,
     print_fields,
@@ -30,6 +31,7 @@ from bae.cli.team_project import (
     answer_at_terminal,
     ask,
     can_ask,
+    find_folder,
     find_lm,
     find_work_tree,
     load_workers,
@@ -71,6 +73,9 @@ _QUESTIONS: Final = "questions.md"
         "bae team init",
         "bae team init shop --test 'python -m pytest -q'",
         "bae team init web --test 'node --test' --setup 'npm ci'",
+        "bae team init --test 'npx mocha --reporter mocha-junit-reporter' "
+        "--report junit:test-results.xml",
+        "bae team init --folder packages/api",
     )
 )
 def init(
@@ -88,7 +93,23 @@ def init(
         typer.Option(
             metavar="COMMAND",
             help="The command that runs the tests: pytest, `node --test`, vitest, jest or `go "
-            "test`. Left out: what the files of the project show.",
+            "test`, or any program with --report. Left out: what the files of the project show.",
+        ),
+    ] = None,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            metavar="junit:PATH",
+            help="The JUnit file that the test command writes, where it is none of these programs; "
+            "a pattern such as `junit:reports/*.xml` for several.",
+        ),
+    ] = None,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="The folder of the repository that tests and setup run in, as `packages/api`. An "
+            "empty text: its root.",
         ),
     ] = None,
     setup: Annotated[
@@ -117,12 +138,14 @@ def init(
         "allow": allow,
         "allow_unsandboxed": allow_unsandboxed,
     }
-    run_async(lambda: _init(directory, test, setup, branch, not no_ask, settings))
+    run_async(lambda: _init(directory, test, report, folder, setup, branch, not no_ask, settings))
 
 
 async def _init(
     directory: str,
     test: str | None,
+    report: str | None,
+    folder: str | None,
     setup: str | None,
     branch: str | None,
     asks: bool,
@@ -135,18 +158,26 @@ async def _init(
     path = Path(directory)
     tree = find_work_tree(path)
     repository = await Repository.open(path) if tree is not None else None
+    if repository is None and await asyncio.to_thread(path.is_dir):
+        await Repository.refuse_bare(path)
     if repository is not None:
         await repository.commit_id("HEAD")  # raises where there is nothing that work can start from
     root = repository.root if repository is not None else path
-    detected = await asyncio.to_thread(detect, root)
-    state = store_path(detected.root)
+    root = await asyncio.to_thread(root.resolve)
+    state = store_path(root)
     before = None
     if state.exists():
         async with await Store.open(state) as store:
-            before = await _find_project(store, detected.root)
-    command = split_command(test) or (before.test_command if before else ())
+            before = await _find_project(store, root)
+    within = find_folder(root, folder) if folder is not None else before.folder if before else ""
+    detected = await asyncio.to_thread(detect, root, within)
+    command = split_command(test)
+    if before is not None and before.folder == within:
+        command = command or before.test_command
+    if report is None:  # that of before is for the command of before
+        report = before.report if before and command == before.test_command else ""
     command = command or await _ask_test_command(detected, asks)
-    problems = await asyncio.to_thread(find_command_problems, command, detected.root)
+    problems = await asyncio.to_thread(find_command_problems, command, root / within, report)
     if problems:
         raise refused("\n".join(problems), fix="name a test command with --test")
     if repository is None:
@@ -157,6 +188,7 @@ async def _init(
         test_command=command,
         setup=split_command(setup) if setup is not None else (before and before.setup) or None,
         requirements=before.requirements if before else "",
+        report=report,
     )
     if before is not None:
         same = {"id", "update_checkout", "allow", "allow_unsandboxed"}
@@ -191,10 +223,11 @@ async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
         except EOFError:
             pass
     if detected.test_command:
+        note(detected.questions[0])
         return detected.test_command
     raise refused(
-        "the test command of this project is not known",
-        fix="name it: bae team init --test 'python -m pytest', or 'node --test'",
+        f"the test command of this project is not known. {detected.questions[0]}",
+        fix="name it: bae team init --test 'python -m pytest', or any with --report junit:PATH",
     )
 
 
@@ -350,7 +383,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     tasks = await team.tasks()
     spent = await read_spent(team.store, project_id=team.project.id)
     paused = await read_paused(team.store, team.project.id)
-    running = await team.is_running()
+    running, interrupted = await team.is_running(), await team.is_interrupted()
     blockers = await team.store.blockers(team.project.id, open_only=True)
     counts = summary(task.status for task in tasks)
     waiting = sum(not task.approved for task in tasks)
@@ -359,6 +392,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
             {
                 "project": team.project.model_dump(mode="json"),
                 "running": running,
+                "interrupted": interrupted,
                 "counts": counts,
                 "not_approved": waiting,
                 "paused": [task.key for task in tasks if {task.id, None} & paused],
@@ -371,15 +405,19 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     held = [task.key for task in tasks if task.id in paused]
     print_fields(
         {
-            "run": "in progress" if running else "",
-            "tasks": counts_text(counts),
+            "run": "in progress"
+            if running
+            else f"{INTERRUPTED}: `bae team run` continues it"
+            if interrupted
+            else "",
+            "tasks": counts_text(counts, INTERRUPTED if interrupted else ""),
             "not approved": str(waiting or ""),
             "paused": "the run" if None in paused else ", ".join(held),
             "spent": spent_text(spent),
             "questions": str(len(blockers) or ""),
         }
     )
-    print_tasks(tasks)
+    print_tasks(tasks, blockers, interrupted=interrupted)
     print_blockers(blockers, tasks)
 
 

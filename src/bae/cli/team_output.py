@@ -12,6 +12,7 @@ from rich.text import Text
 
 from bae.cli.printing import err, out, print_hanging
 from bae.cli.wording import cut, in_lines, in_one_line
+from bae.team.models import headline
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -28,6 +29,8 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "cancelled": ("⊘", "magenta"),
     "skipped": ("-", "dim"),
 }
+INTERRUPTED: Final = "interrupted"
+"""What a task in progress is where its run was killed."""
 _LABEL: Final = 13
 _WIDE: Final = 1_000
 """Columns where there is no terminal: a line stays a line."""
@@ -56,9 +59,10 @@ async def print_project(project: Project, state: Path) -> None:
     print_fields(
         {
             "project": project.name,
-            "folder": project.root,
+            "folder": str(Path(project.root) / project.folder),
             "languages": ", ".join(project.languages),
             "tests": write_command(project.test_command),
+            "report": project.report,
             "setup": shlex.join(project.setup),
             "branch": project.branch,
             "checkout": "follows the team's branch" if project.update_checkout else "",
@@ -69,18 +73,24 @@ async def print_project(project: Project, state: Path) -> None:
     )
 
 
-def print_tasks(tasks: Sequence[Task]) -> None:
-    """The tasks as a graph: each below the one of its dependencies that is finished last."""
+def print_tasks(
+    tasks: Sequence[Task], asked: Sequence[Blocker] = (), *, interrupted: bool = False
+) -> None:
+    """The tasks as a graph: each below the one of its dependencies that is finished last. Reasons
+    that are in the questions `asked` are left out. `interrupted`: nobody works on the tasks that
+    are in progress."""
     if not tasks:
         out().print("There are no tasks yet.")
         return
     console = out()
     if not console.is_terminal:
         console.width = _WIDE
-    console.print(draw_tasks(tasks))
+    console.print(draw_tasks(tasks, asked, interrupted=interrupted))
 
 
-def draw_tasks(tasks: Sequence[Task]) -> Tree:
+def draw_tasks(
+    tasks: Sequence[Task], asked: Sequence[Blocker] = (), *, interrupted: bool = False
+) -> Tree:
     """The graph of the tasks as a tree. A task with several dependencies names the others."""
     from rich.tree import Tree
 
@@ -88,6 +98,7 @@ def draw_tasks(tasks: Sequence[Task]) -> Tree:
     by_key = {task.key: task for task in tasks}
     branches: dict[str, Tree] = {}
     depths: dict[str, int] = {}
+    in_questions = {each.task_id for each in asked}
 
     def place(task: Task) -> None:
         if task.key in branches:
@@ -98,37 +109,41 @@ def draw_tasks(tasks: Sequence[Task]) -> Tree:
         depths[task.key] = depths[above] + 1 if above is not None else 0
         others = [key for key in task.depends_on if key != above]
         parent = branches[above] if above is not None else whole
-        branches[task.key] = parent.add(_line(task, others))
+        shows_reason = task.id not in in_questions
+        branches[task.key] = parent.add(_line(task, others, shows_reason, interrupted))
 
     for task in tasks:
         place(task)
     return whole
 
 
-def _line(task: Task, others: Sequence[str]) -> Text:
-    mark, style = MARKS[task.status]
+def _line(task: Task, others: Sequence[str], shows_reason: bool, interrupted: bool) -> Text:
+    stopped = interrupted and task.status == "in_progress"
+    mark, style = MARKS["ready" if stopped else task.status]
     said = Text(f"{mark} ", style=style).append(task.key, style="bold")
     said.append(f"  {in_one_line(task.title)}")
     facts = [task.kind]
-    facts += [task.status.label] if task.approved else ["not approved"]
+    label = INTERRUPTED if stopped else task.status.label
+    facts += [label] if task.approved else ["not approved"]
     facts += [f"priority {task.priority}"] if task.priority else []
     facts += ["may change tests"] if task.edits_tests else []
     facts += [f"also after {', '.join(others)}"] if others else []
     said.append(f"  {', '.join(facts)}", style="dim")
-    if task.reason and task.status in ("blocked", "failed", "cancelled"):
-        said.append(f"\n  {cut(in_one_line(task.reason), 160)}", style=style)
+    if task.reason and shows_reason and task.status in ("blocked", "failed", "cancelled"):
+        said.append(f"\n  {in_one_line(headline(task.reason))}", style=style)
     return said
 
 
 def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Blocker]) -> None:
     """All that is known of one task."""
+    is_asked = headline(task.reason, 1000) in [each.summary for each in blockers]
     print_fields(
         {
             "task": f"{task.key} (number {task.id})",
             "title": task.title,
             "kind": task.kind,
             "status": task.status.label + ("" if task.approved else ", not approved"),
-            "reason": task.reason,
+            "reason": "" if is_asked else task.reason,
             "after": ", ".join(task.depends_on),
             "priority": str(task.priority or ""),
             "tests": "may change or remove tests that exist" if task.edits_tests else "",
@@ -143,7 +158,10 @@ def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Block
     )
     for blocker in blockers:
         answer = "open" if blocker.answer is None else blocker.answer
-        print_fields({f"question {blocker.id}": f"{blocker.question}\n-> {answer}"})
+        # The output below a question is mostly that of an attempt, which is printed next.
+        repeats = any(each.failure and each.failure in blocker.question for each in attempts)
+        question = blocker.summary if repeats else blocker.question
+        print_fields({f"question {blocker.id}": f"{question}\n-> {answer}"})
     for attempt in attempts:
         facts = [attempt.outcome, ", ".join(attempt.files)]
         if attempt.report is not None:
@@ -153,13 +171,19 @@ def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Block
         print_fields({f"attempt {attempt.number}": shown})
 
 
-def print_blockers(blockers: Sequence[Blocker], tasks: Sequence[Task]) -> None:
-    """Questions with their tasks."""
+def print_blockers(
+    blockers: Sequence[Blocker], tasks: Sequence[Task], *, full: bool = False
+) -> None:
+    """Questions with their tasks, without the output below them, unless they are wanted in full."""
     by_id = {task.id: task for task in tasks}
     for blocker in blockers:
         said = Text(f"{blocker.id:>3} ", style="bold yellow")
         said.append(by_id[blocker.task_id].key, style="bold")
-        said.append(f"  {in_lines(blocker.question, 4)}")
+        question = blocker.question if full else blocker.summary
+        said.append(f"  {in_lines(question, 4)}")
+        if blocker.is_folded and not full:
+            key = by_id[blocker.task_id].key
+            said.append(f"\n    the output: bae team tasks show {key}", style="dim")
         if blocker.answer is not None:
             said.append(f"\n    -> {in_lines(blocker.answer, 7)}", style="green")
         print_hanging(out(), said, 4)

@@ -98,6 +98,11 @@ class Team:
 
         return await is_running(self.repository)
 
+    async def is_interrupted(self) -> bool:
+        """Whether tasks are in progress that no process works on, since their run was killed."""
+        stored = any(task.status == "in_progress" for task in await self.tasks())
+        return stored and not (await self.is_running() or await self.repository.is_in_use())
+
 
 def team_command(
     group: typer.Typer,
@@ -157,6 +162,7 @@ async def open_team() -> AsyncGenerator[Team]:
     here = Path.cwd()
     fix = "bae team init"
     if find_work_tree(here) is None:
+        await Repository.refuse_bare(here)
         raise refused(f"{here} is not in a git work tree", fix)
     repository = await Repository.open(here)
     path = store_path(repository.root)
@@ -196,11 +202,26 @@ def find_work_tree(path: Path) -> Path | None:
     return next((each for each in (path, *path.parents) if (each / ".git").exists()), None)
 
 
+def find_folder(root: Path, named: str) -> str:
+    """The folder of a repository that a person names, by its path from the root."""
+    path = (root / named).resolve()
+    if not path.is_relative_to(root) or not path.is_dir():
+        raise refused(
+            f"there is no folder {named} in {root}",
+            fix="name a folder by its path from the root of the repository",
+        )
+    return "" if path == root else path.relative_to(root).as_posix()
+
+
 def find_lm(named: str | None) -> LM:
     """The LM that is named, or else the one that this machine offers, which is reported."""
     from bae.lm.registry import VARIABLE, cached_lm, default_lm, default_name
 
     found = default_name().name
+    if named is None:
+        from bae.team.workbench import refuse_local
+
+        refuse_local(found)
     if named is not None or found:
         if named is None and not os.environ.get(VARIABLE, "").strip():
             note(f"using {found}: --lm names another")

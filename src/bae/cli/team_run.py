@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -159,6 +160,10 @@ async def run(
     asked = find_lm(lm)
     here = team.store, team.project.id
     async with AsyncExitStack() as stack:
+        # Events and the summary show what failed: nothing is printed for the log beside them.
+        log, silent = logging.getLogger("bae.team.worker_graph"), logging.NullHandler()
+        log.addHandler(silent)
+        stack.callback(log.removeHandler, silent)
         opening = Workbench.open(team.project, team.store, edit_format=edit_format)
         bench = await stack.enter_async_context(opening)
         if serve:
@@ -209,7 +214,7 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
         print_json(summary.model_dump(mode="json") | {"blockers": as_data(blockers)})
     else:
         if not shown:
-            print_tasks(summary.tasks)
+            print_tasks(summary.tasks, blockers)
             print_blockers(blockers, summary.tasks)
         branch = team.project.branch
         here = await team.repository.current_branch() or "HEAD"
@@ -259,6 +264,7 @@ _NEXT: Final = {
 
 
 async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries: int) -> None:
+    from bae.team.models import headline
     from bae.team.schedule import plan_dry_run
     from bae.team.team_run import read_held, read_paused
 
@@ -272,7 +278,7 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
     path = " -> ".join(task.key for task in plan.critical_path)
     out().print(f"The longest chain: {path or 'none'}", soft_wrap=True)
     for task in plan.left:
-        why = in_one_line(task.reason or task.status)
+        why = in_one_line(headline(task.reason) or task.status)
         out().print(f"not started: {task.key}, {why}", soft_wrap=True, markup=False)
 
 

@@ -81,10 +81,11 @@ async def serve(
         await asyncio.Event().wait()
 
 
-@team_command(group, "bae team blockers", "bae team blockers --all")
+@team_command(group, "bae team blockers", "bae team blockers --all", "bae team blockers --full")
 async def blockers(
     team: Team,
     every: Annotated[bool, typer.Option("--all", help="Those with an answer, too.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="With the output below them.")] = False,
     as_json: AsJSON = False,
 ) -> None:
     """List the questions that tasks wait for."""
@@ -92,7 +93,7 @@ async def blockers(
     if as_json:
         print_json(as_data(found))
     elif found:
-        print_blockers(found, await team.tasks())
+        print_blockers(found, await team.tasks(), full=full)
     else:
         out().print("No task waits for an answer.")
 
@@ -135,7 +136,7 @@ async def answer(
     for each in found[: 1 if text is not None else None]:
         given = read_text(text) if text is not None else None
         try:
-            given = given or await ask(f"{keys[each.task_id]}: {each.question}")
+            given = given or await ask(f"{keys[each.task_id]}: {each.summary}")
         except EOFError:
             break
         await team.store.answer_blocker(each.id, given)

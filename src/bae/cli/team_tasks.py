@@ -90,7 +90,10 @@ def tasks(context: typer.Context) -> None:
 async def list_(team: Team, as_json: AsJSON = False) -> None:
     """Draw the tasks as a graph: each below the task that it waits for."""
     found = await team.tasks()
-    print_json(as_data(found)) if as_json else print_tasks(found)
+    if as_json:
+        print_json(as_data(found))
+    else:
+        print_tasks(found, interrupted=await team.is_interrupted())
 
 
 @team_command(group, "bae team tasks show add-login")

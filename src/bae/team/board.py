@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from textwrap import wrap
 from time import localtime, strftime, time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -33,7 +34,15 @@ from bae.team.events import (
     TaskStatusChanged,
     TestResult,
 )
-from bae.team.models import AgentInfo, Blocker, Project, Task, TaskStatus, TeamError
+from bae.team.models import (
+    AgentInfo,
+    Blocker,
+    Project,
+    Task,
+    TaskStatus,
+    TeamError,
+    headline,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +53,8 @@ PAST: Final = 2_000
 """How many stored events a board begins with: what was last heard of each task."""
 RECENT: Final = 5
 """How many events the board lists."""
+MOST_LINES: Final = 4
+"""How many lines of a question the board shows."""
 MOST_QUESTIONS: Final = 5
 """How many open questions the board lists."""
 _LONGEST: Final = 500
@@ -173,13 +184,13 @@ class Board:
     def take(self, events: Sequence[StoredEvent]) -> None:
         """Take in what events tell."""
         for each in events:
-            if text := _describe(each.event):
+            if text := self._describe(each.event):
                 self.recent.append(each)
                 self._hear(each, text)
 
     def line(self, stored: StoredEvent) -> Text | None:
         """An event in a line. None where it tells nothing that another one does not."""
-        words = _describe(stored.event)
+        words = self._describe(stored.event)
         if not words:
             return None
         event = stored.event
@@ -190,9 +201,16 @@ class Board:
             (words, _STYLES[event.status] if isinstance(event, TaskStatusChanged) else ""),
         )
 
+    def _describe(self, event: Event) -> str:
+        if isinstance(event, TaskStatusChanged) and event.status is _S.BLOCKED:
+            asked = [each.summary for each in self.blockers if each.task_id == event.task_id]
+            if headline(event.reason, 1000) in asked:
+                return event.status.label  # the question itself is an event of its own
+        return _describe(event)
+
     def draw(self, width: int, height: int, now: float) -> RenderableType:
         """The board for a terminal of this size."""
-        below = [*self._agents(), *self._questions()]
+        below = [*self._agents(), *self._questions(width)]
         room = height - len(below) - 3
         more = room - len(self.tasks) - 1  # tasks are worth more
         if self.recent and more > 0:
@@ -244,7 +262,7 @@ class Board:
         else:
             done = {each.key for each in self.tasks if each.status in (_S.COMPLETED, _S.SKIPPED)}
             waits = [key for key in task.depends_on if key not in done]
-            yield task.reason or (f"after {', '.join(waits)}" if waits else ""), style
+            yield headline(task.reason) or (f"after {', '.join(waits)}" if waits else ""), style
 
     def _agents(self) -> Iterable[Text]:
         if self.agents or self.spent.calls:
@@ -260,12 +278,18 @@ class Board:
         if self.spent.calls:
             yield self._text(("spent   ", "bold"), (spent_text(self.spent), ""))
 
-    def _questions(self) -> Iterable[Text]:
+    def _questions(self, width: int) -> Iterable[Text]:
         if self.blockers:
             yield Text()
             yield self._text(("questions", "bold yellow"))
         for each in self.blockers[:MOST_QUESTIONS]:
-            yield self._text((f"  {self._key(each.task_id)}  ", "bold"), (each.question, ""))
+            key = f"  {self._key(each.task_id)}  "
+            first, *more = wrap(key + in_one_line(each.summary), width - 5) or [key]
+            yield self._text((key, "bold"), (first[len(key) :], ""))
+            yield from (self._text((f"    {line}", "")) for line in more[: MOST_LINES - 1])
+            if each.is_folded:
+                shown = f"    bae team tasks show {self._key(each.task_id)}"
+                yield self._text((shown, "cyan"), (" shows the output", "dim"))
             yield self._text((f'    bae team answer {each.id} "..."', "cyan"))
         if len(self.blockers) > MOST_QUESTIONS:
             more = len(self.blockers) - MOST_QUESTIONS
@@ -298,9 +322,13 @@ class Board:
             heard.tests = _describe_tests(stored.event)
 
 
-def counts_text(counts: Mapping[TaskStatus, int]) -> str:
-    """How many tasks are in each status that any is in, what matters most first."""
-    shown = [f"{counts[each]} {each.label}" for each in _ORDER if counts.get(each)]
+def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
+    """How many tasks are in each status that any is in, what matters most first. `in_progress` is
+    another word for that."""
+    labels = {_S.IN_PROGRESS: in_progress or _S.IN_PROGRESS.label}
+    shown = [
+        f"{counts[each]} {labels.get(each, each.label)}" for each in _ORDER if counts.get(each)
+    ]
     return ", ".join(shown) or "no tasks yet"
 
 
@@ -314,15 +342,15 @@ def _describe(event: Event) -> str:
     """What an event tells a person, in one line; nothing where others tell the same."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
-            said = f"{status.label}: {reason}" if reason else status.label
+            said = f"{status.label}: {headline(reason)}" if reason else status.label
         case TestResult():
             said = f"tests {'passed' if event.passed else 'failed'}: {_describe_tests(event)}"
         case CorrectionAttempt(attempt=attempt, failure=failure):
-            said = f"correction {attempt}: {failure}"
+            said = f"correction {attempt}: {headline(failure)}"
         case CommitCreated(commit=commit, files=files):
             said = f"commit {commit[:10]} {', '.join(files)}"
         case BlockerCreated(question=question, blocker_id=number):
-            said = f'asks: {question} (bae team answer {number} "...")'
+            said = f'asks: {headline(question)} (bae team answer {number} "...")'
         case BlockerResolved(answer=answer):
             said = f"was answered: {answer}"
         case ActivityUpdate(text=text):
@@ -333,5 +361,8 @@ def _describe(event: Event) -> str:
 
 
 def _describe_tests(event: TestResult) -> str:
+    """How many tests have each outcome; what else is wrong where none failed: what failed is shown
+    with the correction."""
     counts = ", ".join(f"{n} {in_one_line(name)}" for name, n in event.counts.items() if n)
-    return "; ".join(filter(None, (counts, in_one_line(event.problem[:_LONGEST])))) or "none found"
+    problem = "" if event.counts.get("failed") else in_one_line(headline(event.problem))
+    return "; ".join(filter(None, (counts, problem))) or "none found"

@@ -28,7 +28,7 @@ from bae.team.edit_format import (
     parse_answer,
     refusal,
 )
-from bae.team.files import INCLUDE
+from bae.team.files import INCLUDE, read_file
 from bae.team.git import GitError, named_path
 
 LARGEST_FILE: Final = 1_000_000
@@ -44,19 +44,24 @@ class FileChange:
     after: bytes | None
 
 
-async def apply_answer(root: Path, answer: str) -> tuple[FileChange, ...]:
+async def apply_answer(
+    root: Path, answer: str, submodules: Sequence[str] = ()
+) -> tuple[FileChange, ...]:
     """Apply the edits of an answer to the files below `root`, all or none. Raises EditError with
-    all reasons. A cancellation waits until the files are as before, or all are written."""
+    all reasons; files in `submodules` are refused. A cancellation waits until the files are as
+    before, or all are written."""
 
     def apply() -> tuple[FileChange, ...]:
-        changes = plan_changes(root, parse_answer(answer))
+        changes = plan_changes(root, parse_answer(answer), submodules)
         write_changes(root, changes)
         return changes
 
     return await finish_despite_cancel(asyncio.to_thread(apply))
 
 
-def plan_changes(root: Path, edits: Sequence[Edit]) -> tuple[FileChange, ...]:
+def plan_changes(
+    root: Path, edits: Sequence[Edit], submodules: Sequence[str] = ()
+) -> tuple[FileChange, ...]:
     """What edits would do to the files below `root`, one after the other. Nothing is written."""
     files: dict[str, _File] = {}
     problems: list[str] = []
@@ -67,6 +72,9 @@ def plan_changes(root: Path, edits: Sequence[Edit]) -> tuple[FileChange, ...]:
             continue
         try:
             path = _check_path(root, edit.path)
+            for each in submodules:
+                if f"{path}/".startswith(f"{each}/"):
+                    raise _Refused(f"{path} is in the submodule {each}, another repository")
             if path not in files:
                 files[path] = _File(path, _read(root / path, path))
             files[path].apply(edit)
@@ -109,6 +117,25 @@ def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
             with suppress(OSError):
                 folder.rmdir()
         raise refusal([f"{at} cannot be written: {error}"]) from error
+
+
+def find_unused(root: Path, changed: Sequence[str], doubtful: Sequence[str]) -> tuple[str, ...]:
+    """Those of the `doubtful` among changed files that no other changed file names, by the name of
+    the file or of its package. What only unused files name is unused too."""
+    used = [path for path in changed if path not in doubtful]
+    left = list(doubtful)
+    for path in used:  # grows
+        text = (read_file(root / path, LARGEST_FILE) or b"").decode("utf-8", "replace")
+        words = {*re.findall(r"[\w-]+", text), *Path(path).parts[:-1]}
+        found = [each for each in left if _module_name(each) in words]
+        used += found
+        left = [each for each in left if each not in found]
+    return tuple(left)
+
+
+def _module_name(path: str) -> str:
+    name = Path(path).name.split(".")[0] or Path(path).name
+    return Path(path).parent.name if name in ("__init__", "index", "mod") else name
 
 
 _ELIDED: Final = re.compile(

@@ -201,8 +201,8 @@ class StoredEvent(BaseModel):
     event: Event
 
     def to_message(self) -> dict[str, Any]:
-        """What a client gets: the event's own fields with the number and the time."""
-        return {"number": self.number, "at": self.at, **self.event.to_message()}
+        """What a client gets: the event's own fields with its `number` and its `time`."""
+        return {"number": self.number, "time": self.at, **self.event.to_message()}
 
 
 _ANY: TypeAdapter[Event] = TypeAdapter(Event)
@@ -221,14 +221,32 @@ class Broadcaster(Protocol):
 
 async def broadcast(ws_manager: Broadcaster | None, event: Event) -> None:
     """Send an event. One that cannot be sent, or not in time, is logged and fails nothing."""
-    if ws_manager is None:
-        return
-    try:
-        # A socket that hangs would hold up the team, and keep a cancelled one from ending.
-        async with asyncio.timeout(LONGEST_SEND):
-            await ws_manager.broadcast(event.to_message())
-    except Exception:  # whatever a socket or the caller's own manager raises
-        _log.warning("%s was not sent", event.type, exc_info=True)
+    await Sender(ws_manager).send(event.type, event.to_message())
+
+
+class Sender:
+    """Sends messages to a `ws_manager` until one of them is not taken in time."""
+
+    def __init__(self, ws_manager: Broadcaster | None) -> None:
+        self._ws_manager = ws_manager
+
+    async def send(self, name: str, message: dict[str, Any]) -> None:
+        """Send a message. A message that cannot be sent is logged and fails nothing. A `ws_manager`
+        that hangs gets no more messages: each would hold up the team."""
+        if self._ws_manager is None:
+            return
+        bound = asyncio.timeout(LONGEST_SEND)
+        try:
+            async with bound:
+                await self._ws_manager.broadcast(message)
+        except Exception:  # whatever a socket or the caller's own manager raises
+            if bound.expired():
+                self._ws_manager = None
+                _log.warning(
+                    "%s was not sent in %g s: ws_manager gets no more events", name, LONGEST_SEND
+                )
+            else:
+                _log.warning("%s was not sent", name, exc_info=True)
 
 
 def _broadcast_of(

@@ -95,10 +95,24 @@ class Repository:
         args = ("rev-parse", "--path-format=absolute", *asked)
         code, output, problem = await self._run(args, path, _environment())
         if code:
+            await cls.refuse_bare(path)
             fix = "run `git init` there, or name a directory inside a git work tree"
             raise GitError(f"{path} is not in a git work tree: {problem}", fix=fix)
         root, own, common = map(Path, os.fsdecode(output).removesuffix("\n").split("\n"))
         return cls(Checkout(root, own), common, timeout=timeout)
+
+    @classmethod
+    async def refuse_bare(cls, path: Path) -> None:
+        """Raise GitError where a directory is in a bare repository, or in the `.git` of another."""
+        self = cls(Checkout(path, path), path)
+        args = ("rev-parse", "--is-bare-repository", "--is-inside-git-dir")
+        code, output, _ = await self._run(args, path, _environment())
+        if code == 0 and b"true" in output:
+            raise GitError(
+                f"{path} is in a bare repository, or in a .git folder: there are no files to work "
+                "on",
+                fix="clone it, or run `git worktree add ../work` there, and use that directory",
+            )
 
     @classmethod
     async def create(cls, path: Path, *, timeout: float = 120.0) -> Self:
@@ -207,6 +221,14 @@ class Repository:
                 await self.alive.acquire(exclusive=False, timeout=self.timeout)
             else:
                 self.alive.release()
+
+    async def is_in_use(self) -> bool:
+        """Whether another process is at work."""
+        try:
+            async with self.alone(0):
+                return False
+        except TimeoutError:
+            return True
 
     # --- commits and refs ---
 
@@ -368,6 +390,11 @@ def named_path(path: str) -> str:
     if any(part.casefold().rstrip(". ") == ".git" for part in parts):
         raise GitError(f"{path!r} belongs to git itself")
     return "/".join(parts)
+
+
+def shown_path(path: str) -> str:
+    """A path as text can have it: a name that is not UTF-8 has marks in the place of its bytes."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def split_paths(output: bytes) -> tuple[str, ...]:

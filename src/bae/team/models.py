@@ -3,6 +3,7 @@ a Pydantic model that the store keeps, events carry and the command line prints.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
@@ -77,6 +78,11 @@ class Project(_Model):
     setup: tuple[str, ...] = Field(
         default=(), description="run with the network for commits of people; worktrees get a copy"
     )
+    report: str = Field(
+        default="",
+        description="what a test program that bae does not know writes, as junit:PATH",
+    )
+    folder: str = Field(default="", description="where tests and setup run, below the root")
     languages: tuple[str, ...] = ()
     requirements: str = ""
     update_checkout: bool = Field(
@@ -220,6 +226,16 @@ class Blocker(_Model):
         """Whether a person has said yes, and nothing else."""
         return (self.answer or "").strip().rstrip(".!").casefold() in ("yes", "y")
 
+    @property
+    def summary(self) -> str:
+        """The question without the output below it."""
+        return headline(self.question, 1000)
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether `summary` leaves something out."""
+        return self.summary != " ".join(self.question.split())
+
 
 Action = Literal["stop", "kill", "pause", "resume", "retry", "skip"]
 
@@ -241,6 +257,8 @@ class AgentInfo(_Model):
     kind: str
     status: Literal["idle", "working", "retired"] = "idle"
     task_id: int | None = None
+    completed: int = Field(default=0, description="how many tasks it has completed")
+    failed: int = Field(default=0, description="how many tasks it has failed at")
 
 
 class TaskResult(_Model):
@@ -288,6 +306,32 @@ def bounded(output: str, longest: int = LONGEST_OUTPUT) -> str:
         return output
     half = longest // 2
     return f"{output[:half]}\n… {len(output) - 2 * half} characters left out …\n{output[-half:]}"
+
+
+def headline(text: str, longest: int = 300) -> str:
+    """What a long text begins with, in one line: its first paragraph, up to lines that are indented
+    as output is."""
+    lines: list[str] = []
+    for line in text.strip().splitlines():
+        if not line.strip() or line[0].isspace():
+            break
+        lines.append(line.strip())
+    said = " ".join(lines)
+    return said if len(said) <= longest else f"{said[: longest - 1]}…"
+
+
+def strip_escapes(text: str) -> str:
+    """Text of a program without what only a terminal understands: colors, cursor moves, titles,
+    and other control characters."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+_ESCAPES: Final = re.compile(
+    # pytest writes the first character as `#x1B` where XML does not allow it.
+    r"(?:\x1b|#x1[Bb])\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]"
+)
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 
 
 def summary(statuses: Iterable[TaskStatus]) -> dict[TaskStatus, int]:

@@ -48,7 +48,8 @@ class AgentPoolManager:
             idle = [info for info in self.agents if info.status == "idle"]
             known = next((info for info in idle if info.kind == kind), None)
             worker = self._agents[known.id][0] if known else await self._make(kind, idle)
-            working = AgentInfo(id=worker.agent_id, kind=kind, status="working", task_id=task_id)
+            before = known or AgentInfo(id=worker.agent_id, kind=kind)
+            working = before.model_copy(update={"status": "working", "task_id": task_id})
             try:
                 await self._set(worker, working)
             except BaseException:  # cancelled, after it was stored
@@ -59,7 +60,9 @@ class AgentPoolManager:
     async def give_back(self, worker: WorkerAgent) -> None:
         """Have a worker idle, for the next task."""
         _, info = self._agents[worker.agent_id]
-        await self._set(worker, info.model_copy(update={"status": "idle", "task_id": None}))
+        idle = {"status": "idle", "task_id": None}
+        counts = {"completed": worker.completed, "failed": worker.failed}
+        await self._set(worker, info.model_copy(update=idle | counts))
 
     async def retire(self, agent_id: str) -> None:
         """End a worker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -16,7 +17,13 @@ from typing import Any, Final, cast
 
 from bae.given_files import read_text
 from bae.team.models import Project
-from bae.team.test_runs import AND, find_test_program, split_commands
+from bae.team.test_runs import (
+    AND,
+    KNOWN_PROGRAMS,
+    find_test_program,
+    read_report_option,
+    split_commands,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,7 @@ class Detected:
     test_command: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
+    folder: str = ""
 
     def project(
         self,
@@ -39,6 +47,7 @@ class Detected:
         test_command: Sequence[str] = (),
         setup: Sequence[str] | None = None,
         requirements: str = "",
+        report: str = "",
     ) -> Project:
         """The project, with what a person has said in place of what was found."""
         return Project(
@@ -50,29 +59,39 @@ class Detected:
             setup=self.setup if setup is None else tuple(setup),
             languages=self.languages,
             requirements=requirements,
+            report=report,
+            folder=self.folder,
         )
 
 
-def detect(root: str | os.PathLike[str]) -> Detected:
-    """Look at a directory: its files, pyproject.toml, package.json and go.mod. It reads files and
-    runs nothing; call it in a thread."""
-    place = Path(root).resolve()
+def detect(root: str | os.PathLike[str], folder: str = "") -> Detected:
+    """Look at a repository, or at a folder of it: its files, pyproject.toml, package.json and
+    go.mod. It reads files and runs nothing; call it in a thread."""
+    top = Path(root).resolve()
+    place = top / folder
     files = _files(place)
     languages = _languages(files)
     candidates = [each for each in (_python(place, files), _node(place, files), _go(place)) if each]
     # The language with more files first.
     candidates.sort(key=lambda each: languages.index(each[0]) if each[0] in languages else 99)
     questions: list[str] = []
-    if not candidates:
+    other = _find_unknown_script(place)
+    if other:
         questions.append(
-            "Which command runs the tests? pytest, node --test, vitest run, jest and go test are "
-            "understood."
+            f"package.json runs its tests with {other}, whose results bae cannot read by itself. "
+            "Which command runs the tests and writes a JUnit file? Name the file with --report "
+            f"junit:PATH. Without that option: {KNOWN_PROGRAMS}."
+        )
+    elif not candidates:
+        questions.append(
+            f"Which command runs the tests? {KNOWN_PROGRAMS} are understood, and any other program "
+            "that writes a JUnit file, with --report junit:PATH."
         )
     command: tuple[str, ...] = ()
     for _, each, _ in candidates:
         command += (AND, *each) if command else each
     setup = next((each for _, _, each in candidates if each), ())
-    return Detected(place, languages, command, setup, tuple(questions))
+    return Detected(top, languages, command, setup, tuple(questions), folder)
 
 
 def find_problems(project: Project) -> tuple[str, ...]:
@@ -84,19 +103,36 @@ def find_problems(project: Project) -> tuple[str, ...]:
         return (f"{root} is not a directory",)
     if not (root / ".git").exists():
         problems.append(f"{root} is no git work tree: run git init there, and commit")
-    return (*problems, *find_command_problems(project.test_command, root))
+    place = root / project.folder
+    return (*problems, *find_command_problems(project.test_command, place, project.report))
 
 
-def find_command_problems(test_command: Sequence[str], root: Path) -> tuple[str, ...]:
-    """Why a test command cannot be used in a directory, which need not exist yet."""
+def find_command_problems(
+    test_command: Sequence[str], root: Path, report: str = ""
+) -> tuple[str, ...]:
+    """Why a test command cannot be used in a directory, which need not exist yet. `report` is what
+    a program writes that bae does not know."""
     if not test_command:
         return ("there is no test command: name one, as pytest or node --test",)
     problems: list[str] = []
-    for command in split_commands(test_command):
-        if find_test_program(command) is None:
+    if report:
+        try:
+            read_report_option(report)
+        except ValueError as error:
+            problems.append(str(error))
+        if all(map(find_test_program, split_commands(test_command))):
             problems.append(
-                f"{shlex.join(command)} reports no tests: name pytest, node --test, vitest run, "
-                "jest or go test itself, not a script that runs it"
+                f"{shlex.join(test_command)} reports its tests by itself: leave --report out, or "
+                "give it an empty text"
+            )
+    for command in split_commands(test_command):
+        if find_test_program(command) is None and not report:
+            other = _find_other_program(command)
+            what = f"{other} is not node --test, and bae" if other else "bae"
+            problems.append(
+                f"{shlex.join(command)} reports no tests: {what} cannot read its results; name "
+                f"{KNOWN_PROGRAMS} itself, not a script that runs it, or have the program write a "
+                f"JUnit file and name that with --report junit:PATH{_REPORTERS.get(other, '')}"
             )
         elif not _is_found(command[0], root):
             problems.append(f"{command[0]} was not found: install it, or name another test command")
@@ -162,14 +198,14 @@ def _python(root: Path, files: Sequence[str]) -> Candidate | None:
 
 
 def _node(root: Path, files: Sequence[str]) -> Candidate | None:
-    package = _read_table(root / "package.json", json.loads)
+    needed, script = _read_package(root)
     language = "typescript" if (root / "tsconfig.json").exists() else "javascript"
-    needed = {*as_table(package.get("dependencies")), *as_table(package.get("devDependencies"))}
-    words = _words(str(as_table(package.get("scripts")).get("test", "")))
-    program = find_test_program(words)
+    words = _find_known_script(script)
     command: tuple[str, ...] | None = None
-    if program is not None and program.name in ("node", "vitest", "jest"):
+    if words:
         command = tuple(words)
+    elif _find_unknown_script(root):
+        return None
     elif "vitest" in needed:
         command = ("vitest",)
     elif "jest" in needed:
@@ -186,6 +222,54 @@ def _node(root: Path, files: Sequence[str]) -> Candidate | None:
     if needed:
         setup = ("npm", "ci" if (root / "package-lock.json").exists() else "install")
     return language, command, setup
+
+
+def _read_package(root: Path) -> tuple[set[str], str]:
+    """The packages that package.json names, and its test script."""
+    package = _read_table(root / "package.json", json.loads)
+    needed = {*as_table(package.get("dependencies")), *as_table(package.get("devDependencies"))}
+    script = str(as_table(package.get("scripts")).get("test", "")).strip()
+    return needed, "" if "no test specified" in script else script  # which npm writes
+
+
+def _find_known_script(script: str) -> list[str]:
+    """The command of a test script, or of a part between `&&`, that runs a known program."""
+    for part in script.split(AND):
+        words = _words(part)
+        program = find_test_program(words)
+        if program is not None and program.name in ("node", "vitest", "jest"):
+            return words
+    return []
+
+
+def _find_unknown_script(root: Path) -> str:
+    """What a project in JavaScript runs its tests with, where bae does not know it."""
+    needed, script = _read_package(root)
+    if _find_known_script(script):
+        return ""
+    words = re.split(r"[\s;&|]+", script)
+    if other := _find_other_program(words):
+        return other
+    if script:
+        known = "--test" in words or any(find_test_program([word]) for word in words)
+        return "" if known else f"`{script}`"
+    named = sorted(needed & set(_OTHER_PROGRAMS))
+    return "" if needed & {"vitest", "jest"} else ", ".join(named[:1])
+
+
+def _find_other_program(words: Sequence[str]) -> str:
+    """The test program among words that is none of the known ones."""
+    names = (os.path.basename(word).split(".")[0] for word in words)
+    return next((name for name in names if name in _OTHER_PROGRAMS), "")
+
+
+_OTHER_PROGRAMS: Final = (
+    *("mocha", "ava", "tape", "tap", "jasmine", "uvu", "karma", "cypress", "playwright"),
+    *("qunit", "lab", "zora", "taiko"),
+)
+_REPORTERS: Final = {
+    "mocha": ", as with `mocha --reporter mocha-junit-reporter` and --report junit:test-results.xml"
+}
 
 
 def _go(root: Path) -> Candidate | None:

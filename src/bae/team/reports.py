@@ -1,4 +1,5 @@
-"""Reading the reports of test programs: JUnit of pytest and Vitest, JSON of Node, Jest and Go."""
+"""Reading the reports of test programs: JUnit of pytest, Vitest and others, JSON of Node, Jest and
+Go."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 from xml.etree import ElementTree
 
-from bae.team.models import TestCase, bounded
+from bae.team.models import TestCase, bounded, strip_escapes
 
 NOT_LOADED: Final = "not loaded: "
 """How the message of a case begins that stands for a whole file, because none of its tests ran."""
@@ -24,13 +25,63 @@ class ReportError(ValueError):
 
 def read_junit(text: str, root: str) -> tuple[TestCase, ...]:
     """The tests of a JUnit file, as pytest and Vitest write it."""
+    return _merge_cases(_junit_case(each) for each in _parse_junit(text).iter("testcase"))
+
+
+def _parse_junit(text: str) -> ElementTree.Element:
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise ReportError("it has a document type, which no test program writes")
     try:
-        tree = ElementTree.fromstring(text)
+        return ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError, RecursionError) as error:
         raise ReportError(f"it is no JUnit XML: {error}") from error
-    return _merge_cases(_junit_case(each) for each in tree.iter("testcase"))
+
+
+def read_any_junit(texts: Iterable[str], root: str) -> tuple[TestCase, ...]:
+    """The tests of the JUnit files of any program, such as Mocha, CTest, gotestsum or PHPUnit. The
+    id of a test has its file, its class and its name, as far as the program writes them."""
+    cases: list[TestCase] = []
+    for text in texts:
+        stack: list[tuple[ElementTree.Element, str]] = [(_parse_junit(text), "")]
+        while stack:
+            element, file = stack.pop()
+            file = element.get("file") or element.get("filepath") or file
+            if element.tag == "testcase":
+                cases.append(_any_junit_case(element, file, root))
+            else:
+                stack += ((each, file) for each in reversed(element))
+    return number_cases(cases)
+
+
+def _any_junit_case(case: ElementTree.Element, file: str, root: str) -> TestCase:
+    if os.path.isabs(file):
+        file = os.path.relpath(file, root)
+    owner, name = case.get("classname", ""), case.get("name", "")
+    module = os.path.splitext(file)[0].replace(os.sep, ".")
+    if module and (owner == module or owner.startswith(f"{module}.")):
+        owner = owner[len(module) :].strip(".")
+    if owner == file or name.endswith(owner):  # Mocha's name has the groups, and its class repeats
+        owner = ""
+    outcome, message = _JUNIT_STATUS.get(case.get("status", "").lower(), "passed"), ""
+    printed: list[str] = []
+    for child in case:
+        if child.tag in ("failure", "error"):
+            outcome = "failed"
+            message = (child.text or "").strip() or child.get("message", "")
+        elif child.tag in ("skipped", "disabled") and outcome != "failed":
+            outcome, message = "skipped", child.get("message", "")
+        elif child.tag in ("system-out", "system-err"):
+            printed.append((child.text or "").strip())
+    if outcome == "failed" and not message:
+        message = "\n".join(filter(None, printed))
+    id = "::".join(filter(None, (file, owner, name))) or "a test without a name"
+    return _case(id, outcome, message)
+
+
+_JUNIT_STATUS: Final[Mapping[str, Outcome]] = {
+    **dict.fromkeys(("fail", "failed", "error"), "failed"),
+    **dict.fromkeys(("notrun", "disabled", "skipped", "pending"), "skipped"),
+}
 
 
 def _junit_case(case: ElementTree.Element) -> TestCase:
@@ -169,7 +220,8 @@ def _go_events(text: str) -> Iterable[dict[str, Any]]:
 
 
 def _case(id: str, outcome: Outcome, message: str) -> TestCase:
-    return TestCase(id=id, outcome=outcome, message=bounded(message, LONGEST_MESSAGE))
+    message = bounded(strip_escapes(message), LONGEST_MESSAGE)
+    return TestCase(id=strip_escapes(id), outcome=outcome, message=message)
 
 
 _ORDER: Final = ("failed", "passed", "skipped")

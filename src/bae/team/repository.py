@@ -186,6 +186,7 @@ def _read_all(root: Path, names: Sequence[str]) -> Code:
     for name in names[:MOST_FILES]:
         path = root / name
         try:
+            name.encode()  # an LLM cannot name a file whose name is not UTF-8
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode) or os.path.realpath(path) != str(path):
                 continue
@@ -197,7 +198,7 @@ def _read_all(root: Path, names: Sequence[str]) -> Code:
                 if b"\0" not in content:
                     texts[name] = content.decode().removeprefix("\ufeff").replace("\r\n", "\n")
                     left -= len(content)
-        except (OSError, UnicodeDecodeError):
+        except (OSError, UnicodeError):
             continue
     return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES))
 

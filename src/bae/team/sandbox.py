@@ -95,6 +95,7 @@ async def run(
     command: Sequence[str],
     cwd: str | os.PathLike[str],
     *,
+    within: str = "",
     timeout: float = 300.0,
     memory: int = 2048 * MIB,
     processes: int = 1024,
@@ -108,7 +109,8 @@ async def run(
     kind: Protection | None = None,
     unsandboxed: bool = False,
 ) -> Ran:
-    """Run a command in a directory, which it may write to, except `.git`, and nowhere else.
+    """Run a command in a directory, which it may write to, except `.git`, and nowhere else. It
+    starts in the folder `within`, if one is named.
 
     It gets an environment of a few names and those of `env`, none of this process's. It ends when
     it exits, after `timeout` seconds, when all its processes together use more than `memory` bytes
@@ -126,7 +128,7 @@ async def run(
         kind = (await _best())[0]
     shown = [os.fspath(path) for path in readable]
     opened = [os.fspath(path) for path in writable]
-    program = _Program(command, os.fspath(cwd), network, kind, shown, opened)
+    program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within)
     spec = {"memory": memory, "processes": processes, "file_size": file_size, "disk": disk}
     began = time.monotonic()
     try:
@@ -244,6 +246,7 @@ class _Program:
     kind: Protection
     readable: Sequence[str]
     writable: Sequence[str]
+    within: str = ""
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
     folder: TemporaryFolder | None = None
@@ -258,7 +261,7 @@ class _Program:
         self.cwd = os.path.realpath(self.cwd)
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
-        self.programs = _find_installations(self.command, self.cwd)
+        self.programs = _find_installations(self.command, os.path.join(self.cwd, self.within))
         if self.kind is Protection.SANDBOX_EXEC and sys.platform != "darwin":
             raise OSError("it is a program of macOS")
         if self.kind is not Protection.BUBBLEWRAP:
@@ -303,7 +306,8 @@ class _Program:
             landlock = {"read": read, "write": write, "network": self.network}
         own = () if self.kind is Protection.BUBBLEWRAP else (self.scratch,)
         written = [path for path in (self.cwd, *own, *self.writable) if path != "/"]
-        spec = {**spec, "command": self.command, "cwd": self.cwd, "landlock": landlock}
+        start = os.path.join(self.cwd, self.within)
+        spec = {**spec, "command": self.command, "cwd": start, "landlock": landlock}
         spec["written"] = written
         watched = [os.path.realpath(sys.executable), "-I", "-S", _CONFINE, json.dumps(spec)]
         if self.kind is Protection.SANDBOX_EXEC:

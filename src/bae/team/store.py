@@ -23,12 +23,12 @@ from bae.team.events import (
     BlockerResolved,
     Broadcaster,
     Event,
+    Sender,
     StoredEvent,
     TaskAssigned,
     TaskBlocked,
     TaskStatusChanged,
     TaskUnblocked,
-    broadcast,
     read_event,
 )
 from bae.team.models import (
@@ -73,7 +73,7 @@ class Store:
         self._engine = engine
         self._thread = thread
         self._listeners: list[Callable[[], None]] = []
-        self._ws_manager: Broadcaster | None = None
+        self._sender = Sender(None)
 
     @classmethod
     async def open(cls, path: Path | str) -> Self:
@@ -113,9 +113,9 @@ class Store:
 
     def sending_to(self, ws_manager: Broadcaster | None) -> Self:
         """The same store, which also sends the events that are stored through it, each after it is
-        stored."""
+        stored, with its `number` and its `time`."""
         same = copy(self)
-        same._ws_manager = ws_manager
+        same._sender = Sender(ws_manager)
         return same
 
     def on_event(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -444,7 +444,7 @@ class Store:
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Have a function write in one transaction, in the store's thread: all of it or nothing.
         The events that it has stored are sent then."""
-        stored: list[Event] = []
+        stored: list[StoredEvent] = []
 
         def write(db: sa.Connection) -> T:
             db.info[_STORED] = stored
@@ -456,7 +456,7 @@ class Store:
             for listener in tuple(self._listeners):
                 listener()
         for event in stored:
-            await broadcast(self._ws_manager, event)
+            await self._sender.send(event.event.type, event.to_message())
         return result
 
     async def _do(self, work: Callable[[sa.Connection], T], *, write: bool) -> T:
@@ -580,8 +580,9 @@ def _add_report(
 def _add_event(db: sa.Connection, event: Event) -> StoredEvent:
     at = time()
     number = _insert(db, tables.events, project_id=event.project_id, at=at, data=event.to_message())
-    db.info[_STORED].append(event)
-    return StoredEvent(number=number, at=at, event=event)
+    stored = StoredEvent(number=number, at=at, event=event)
+    db.info[_STORED].append(stored)
+    return stored
 
 
 def _make_storable(text: str) -> str:

@@ -13,13 +13,13 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Unpack
 
 from bae.tasks import finish_despite_cancel
 from bae.team import reports, sandbox
 from bae.team.files import TemporaryFolder, read_file
-from bae.team.models import Project, TestCase, TestReport, bounded
+from bae.team.models import Project, TestCase, TestReport, bounded, strip_escapes
 
 LARGEST_REPORT: Final = 32 * 1024 * 1024
 GUARDS: Final = Path(__file__).with_name("guards")
@@ -34,13 +34,15 @@ async def run_tests(
     """Run the tests of a project in one of its worktrees.
 
     pytest, `node --test`, Vitest, Jest and `go test` are asked for a report beside what they print.
-    A run that was ended, that wrote no report or found no tests has a `problem`, and has not
-    passed. Several commands, with `&&` between them, are all run, and their reports are one. The
-    limits are those of `sandbox.run`, for each command.
+    Any other program writes JUnit files itself, where `project.report` says. A run that was ended,
+    that wrote no report or found no tests has a `problem`, and has not passed. Several commands,
+    with `&&` between them, are all run, and their reports are one. They run in `project.folder`;
+    the ids of tests begin with the paths of their files in the repository. The limits are those of
+    `sandbox.run`, for each command.
     """
     commands = split_commands(project.test_command)
-    root, place = Path(project.root), Path(worktree)
-    found = [await _run_command(command, root, place, limits) for command in commands]
+    place = Path(worktree)
+    found = [await _run_command(command, project, place, limits) for command in commands]
     return found[0] if len(found) == 1 else _merge_reports(project.test_command, found)
 
 
@@ -64,11 +66,14 @@ AND: Final = "&&"
 
 
 async def _run_command(
-    command: tuple[str, ...], root: Path, worktree: Path, limits: sandbox.Limits
+    command: tuple[str, ...], project: Project, worktree: Path, limits: sandbox.Limits
 ) -> TestReport:
     program = find_test_program(command)
+    if program is None and project.report:
+        return await _run_with_junit(command, project, worktree, limits)
     if program is None:
         return TestReport(command=command, exit_code=None, problem=_describe_unknown(command))
+    root, start = Path(project.root), worktree / project.folder
     made: list[TemporaryFolder] = []
     try:
         making = asyncio.to_thread(TemporaryFolder)
@@ -81,6 +86,7 @@ async def _run_command(
         ran = await sandbox.run(
             words if witness is None else witness.command,
             worktree,
+            within=project.folder,
             env=_ENVIRONMENT | ({} if witness is None else witness.environment),
             readable=[GUARDS],
             writable=[report.parent],
@@ -99,15 +105,92 @@ async def _run_command(
     cases: tuple[TestCase, ...] = ()
     if not missing:
         try:
-            place = str(await asyncio.to_thread(worktree.resolve))
+            place = str(await asyncio.to_thread(start.resolve))
             cases = await asyncio.to_thread(program.read, text, place)
         except reports.ReportError as error:
             missing = f"its report cannot be read: {error}"
+    cases = await asyncio.to_thread(_name_in_repository, cases, worktree, project.folder)
+    return _make_report(command, ran, output, cases, missing)
+
+
+async def _run_with_junit(
+    command: tuple[str, ...], project: Project, worktree: Path, limits: sandbox.Limits
+) -> TestReport:
+    """Run a test program that bae does not know, and read the JUnit files that it writes. Files of
+    an earlier run are removed first."""
+    pattern, start = read_report_option(project.report), worktree / project.folder
+    await asyncio.to_thread(_take_reports, start, pattern)
+    ran = await sandbox.run(command, worktree, within=project.folder, env=_ENVIRONMENT, **limits)
+    contents = await asyncio.to_thread(_take_reports, start, pattern)
+    cases: tuple[TestCase, ...] = ()
+    missing = "" if contents else f"it wrote no JUnit file at {pattern}"
+    if sum(map(len, contents)) > LARGEST_REPORT:
+        contents, missing = [], f"its report is longer than {LARGEST_REPORT} bytes"
+    try:
+        place = str(await asyncio.to_thread(start.resolve))
+        texts = [each.decode("utf-8", "replace") for each in contents]
+        cases = await asyncio.to_thread(reports.read_any_junit, texts, place)
+    except reports.ReportError as error:
+        missing = f"its report cannot be read: {error}"
+    cases = await asyncio.to_thread(_name_in_repository, cases, worktree, project.folder)
+    return _make_report(command, ran, ran.output, cases, missing)
+
+
+def read_report_option(option: str) -> str:
+    """The path, or the pattern of paths, that a project's `report` names below its folder. Raises
+    ValueError, with words for a person."""
+    kind, _, pattern = option.partition(":")
+    parts = PurePosixPath(pattern).parts
+    if kind != "junit" or not parts:
+        raise ValueError(f"{option!r} names no report: write junit:PATH, as junit:reports/*.xml")
+    if pattern.startswith("/") or ".." in parts:
+        raise ValueError(f"{pattern} is not inside the project: name a path relative to its folder")
+    return pattern
+
+
+def _take_reports(folder: Path, pattern: str) -> list[bytes]:
+    """The contents of the plain files that a pattern names, which are removed. What is behind links
+    is left alone: tests may have made them."""
+    root, contents = folder.resolve(), list[bytes]()
+    for path in sorted(folder.glob(pattern)):
+        if path.is_symlink() or path.parent.resolve() != root / path.parent.relative_to(folder):
+            continue
+        if (content := read_file(path, LARGEST_REPORT)) is not None:
+            contents.append(content)
+            path.unlink()
+    return contents
+
+
+def _name_in_repository(
+    cases: tuple[TestCase, ...], worktree: Path, folder: str
+) -> tuple[TestCase, ...]:
+    """Cases whose ids begin with paths in the repository, where the program named those in the
+    folder that it ran in."""
+    if not folder:
+        return cases
+    named: dict[str, str] = {}
+    for file in {case.id.partition("::")[0] for case in cases}:
+        path = os.path.normpath(os.path.join(folder, file))
+        named[file] = path if not path.startswith("..") and (worktree / path).exists() else file
+    return tuple(
+        case.model_copy(update={"id": "::".join((named[file], *rest))})
+        for case in cases
+        for file, *rest in [case.id.split("::")]
+    )
+
+
+def _make_report(
+    command: tuple[str, ...],
+    ran: sandbox.Ran,
+    output: str,
+    cases: tuple[TestCase, ...],
+    missing: str,
+) -> TestReport:
     return TestReport(
         command=command,
         exit_code=ran.exit_code,
         cases=cases,
-        output=bounded(output),
+        output=bounded(strip_escapes(output)),
         seconds=ran.seconds,
         protection=ran.protection,
         problem=ran.problem or _find_problem(ran.exit_code, cases, missing),
@@ -170,8 +253,10 @@ def find_test_program(command: Sequence[str]) -> TestProgram | None:
     return None
 
 
+KNOWN_PROGRAMS: Final = "pytest, node --test, vitest run, jest or go test"
 _NONE: Final = "no tests were found"
-_ENVIRONMENT: Final = {"CI": "1", "NO_COLOR": "1"}  # which also keeps Vitest and Jest from waiting
+# `CI` also keeps Vitest and Jest from waiting. No `FORCE_COLOR=0`: Rich takes it for a terminal.
+_ENVIRONMENT: Final = {"CI": "1", "NO_COLOR": "1", "TERM": "dumb"}
 _PROGRAMS: Final = {
     each.name: each
     for each in (
@@ -180,7 +265,7 @@ _PROGRAMS: Final = {
             # The older of the two families has the file of each test.
             (
                 *("--junit-xml=REPORT", "-o", "junit_family=xunit1"),
-                *("-o", "junit_logging=no", "-o", "cache_dir=FOLDER/cache"),
+                *("-o", "junit_logging=no", "-o", "cache_dir=FOLDER/cache", "--color=no"),
                 "--continue-on-collection-errors",
             ),
             reports.read_junit,
@@ -281,5 +366,6 @@ def _find_problem(exit_code: int | None, cases: Sequence[TestCase], missing: str
 def _describe_unknown(command: Sequence[str]) -> str:
     return (
         f"{' '.join(command) or 'an empty command'} is no test command that reports its tests: use "
-        "pytest, node --test, vitest, jest or go test by themselves, not a script that runs them"
+        f"{KNOWN_PROGRAMS} by themselves, or a program that writes a JUnit file, with --report "
+        "junit:PATH"
     )

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from bae import LM
+from bae import LM, BaeLMError
 from bae.journal import Journal, SQLiteJournal
 from bae.lm import resolve
-from bae.lm.registry import default_lm
+from bae.lm.registry import candidates, default_lm, default_name
 from bae.team import sandbox
 from bae.team.edit_format import EditFormat
 from bae.team.events import Broadcaster, Event
@@ -46,6 +46,22 @@ def _prepare_runs() -> None:
     for name in ("bae.runner", "bae.given_lm", "bae.journal.resume"):
         import_module(name)
     worker_graph.validate(journal=True)
+
+
+def refuse_local(found: str) -> None:
+    """Raise BaeLMError where nobody has named an LM, and the one that was `found` is the model
+    inside bae: it cannot write code."""
+    if found.partition(":")[0] != "local":
+        return
+    lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
+    for kind in candidates():
+        needed = "; ".join(each.get for each in kind.missing)
+        lines += [f"  - {kind.example}: {needed}"] if needed else []
+    raise BaeLMError(
+        "there is no LM for a team: only the local model is here, which is too small to write code",
+        code="bae-lm-missing",
+        fix="\n".join((*lines, "  - to try the local model all the same: --lm local")),
+    )
 
 
 @dataclass
@@ -99,7 +115,8 @@ class Workbench:
 
         async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
             own: sandbox.Limits = {**_SETUP_LIMITS, **bound} if network else bound
-            return await sandbox.run(command, path, network=network, **own)
+            within = project.folder
+            return await sandbox.run(command, path, within=within, network=network, **own)
 
         async def test(workspace: Workspace) -> TestReport:
             return await run_tests(project, workspace.path, **bound)
@@ -144,6 +161,8 @@ class Workbench:
         async with self._naming:
             if name not in self._lms:
                 why = "the agents of a team need one"
+                if not name:
+                    refuse_local((await asyncio.to_thread(default_name)).name)
                 make = partial(resolve, name) if name else partial(default_lm, why)
                 self._lms[name] = await asyncio.to_thread(make)
             return self._lms[name]

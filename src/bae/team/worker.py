@@ -12,17 +12,27 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self, cast, overload
 
 from bae import LM, BaeError
+from bae.exceptions import describe
 from bae.lm.registry import name_error
 from bae.tasks import finish_despite_cancel
-from bae.team.edits import apply_answer
+from bae.team.edits import apply_answer, find_unused
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
-from bae.team.git import BRANCHES
+from bae.team.git import BRANCHES, shown_path
 from bae.team.guarded_files import Guarded
 from bae.team.integration import Integrated, Outcome
-from bae.team.models import Task, TaskResult, TeamError, TestReport, bounded
+from bae.team.models import (
+    LONGEST_REASON,
+    Task,
+    TaskResult,
+    TaskStatus,
+    TeamError,
+    TestReport,
+    bounded,
+    headline,
+)
 from bae.team.store import Store
 from bae.team.task_context import Context, gather_context
-from bae.team.verdict import Verdict
+from bae.team.verdict import Verdict, is_test_file
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import Answer, Turn, compose_brief, run_task
 from bae.team.workspaces import Workspace
@@ -38,8 +48,9 @@ class WorkerAgent:
     In a team it works at the `bench` of the team. Alone it opens one from `db`, a store or its
     file, for the project `project_id`, whose repository is at `root` if it was moved. It asks `lm`,
     an LM or the name of one; with an `api_key`, Anthropic's API. It stores attempts and test
-    reports, and sends events to the store and to `ws_manager`; the status of a task it leaves to
-    the scheduler. Use `async with`, or `close`, after steps that were used by themselves.
+    reports, and sends events to the store and to `ws_manager`. Alone, it stores the status of the
+    task and its question too; in a team the scheduler does. Use `async with`, or `close`, after
+    steps that were used by themselves.
     """
 
     kind: ClassVar[str] = "worker"
@@ -70,6 +81,10 @@ class WorkerAgent:
         self._bench = bench
         self.alone = bench is None
         """Whether it works without a team."""
+        self.completed = 0
+        """How many tasks it has completed."""
+        self.failed = 0
+        """How many tasks it has failed at."""
         self._opened: AsyncExitStack | None = None
         self._workspaces: dict[int, Workspace] = {}
         self._turn = asyncio.Lock()
@@ -96,10 +111,9 @@ class WorkerAgent:
             try:
                 bench = await self.open()
                 if isinstance(task, Task):
-                    return await run_task(self, bench, task)
-                return (
-                    await run_task(self, bench, await _find_stored(bench.store, task))
-                ).to_dict()
+                    return await self._carry_out(bench, task)
+                stored = await _find_stored(bench.store, task)
+                return (await self._carry_out(bench, stored)).to_dict()
             finally:
                 if mine:
                     await finish_despite_cancel(self.close())
@@ -108,7 +122,27 @@ class WorkerAgent:
         """Have the LLM correct what an attempt has left, with the text of its failure, at most as
         often as the bench allows; then merge it, as `execute_task` does."""
         async with self._turn:
-            return await run_task(self, await self.open(), task, failure)
+            return await self._carry_out(await self.open(), task, failure)
+
+    async def _carry_out(self, bench: Workbench, task: Task, failure: str = "") -> TaskResult:
+        """Carry out a task, count it, and store its status where there is no scheduler."""
+        if self.alone:
+            await _begin_alone(bench, task.id)
+        try:
+            result = await run_task(self, bench, task, failure)
+        except BaseException as error:
+            is_failure = isinstance(error, Exception)
+            self.failed += is_failure
+            if self.alone:
+                reason = describe(error) if is_failure else "the work was cancelled"
+                after = TaskStatus.FAILED if is_failure else TaskStatus.READY
+                await finish_despite_cancel(_end_alone(bench, task.id, after, reason))
+            raise
+        self.completed += result.commit is not None
+        self.failed += result.status == "failed"
+        if self.alone:
+            await finish_despite_cancel(_store_alone(bench, result))
+        return result
 
     # --- steps ---
 
@@ -152,7 +186,7 @@ class WorkerAgent:
             return await bench.repository.changed_files(f"{done}^", done)
         await self.say(task, "applies edits")
         await workspace.restore("left before new edits")
-        changes = await apply_answer(workspace.path, answer)
+        changes = await apply_answer(workspace.path, answer, workspace.submodules)
         files = tuple(change.path for change in changes)
         title = " ".join(task.title.split()).replace(ATTEMPT, "")
         commit = await workspace.commit(files, f"{title}\n\n{trailer}")
@@ -167,9 +201,31 @@ class WorkerAgent:
         await self.say(task, "runs the tests")
         verdict = await bench.verify(task, workspace)
         await bench.emit(
-            TestResult.of(task.project_id, task.id, verdict.report, bounded(verdict.text, 500))
+            TestResult.of(task.project_id, task.id, verdict.report, headline(verdict.text))
         )
         return verdict
+
+    async def leave_out_debris(self, task: Task, answer: str, verdict: Verdict) -> Verdict:
+        """Remove what only earlier attempts meant from work that was accepted: files that they
+        created, that are no tests, that neither the task nor the last answer names, that no other
+        file of the work uses, and without which the work is accepted too. Returns the verdict of
+        what is left."""
+        workspace = await self.workspace(task)
+        named = "\n".join((answer, task.title, task.description, *task.criteria, *task.files))
+        created = [path for path in await workspace.created() if path not in named]
+        doubtful = [path for path in created if not is_test_file(path, verdict.report)]
+        changed = await workspace.changed() if doubtful else ()
+        debris = await asyncio.to_thread(find_unused, workspace.path, changed, doubtful)
+        if not debris:
+            return verdict
+        await workspace.leave_out(debris)
+        rest = await self.run_tests(task)
+        if not rest.accepted:
+            await workspace.put_back()
+            return verdict
+        names = bounded(", ".join(map(shown_path, debris)), 500)
+        await self.say(task, f"leaves out what only earlier attempts wrote: {names}")
+        return rest
 
     async def merge(self, task: Task) -> Outcome | Guarded:
         """Merge the task's branch into the team's, if the tests pass there too. Where it changes
@@ -214,8 +270,8 @@ class WorkerAgent:
                     started = await bench.workspaces.start(task.branch)
                     self._workspaces[task.id] = started
                 if started.left_out:
-                    names = bounded(", ".join(started.left_out), 500)
-                    text = f"not copied into the worktree: {names}"
+                    names = bounded(", ".join(map(shown_path, started.left_out)), 500)
+                    text = f"not in the worktree: {names}"
                     await bench.emit(ActivityUpdate(task.project_id, text, task.id, self.agent_id))
             return self._workspaces[task.id]
 
@@ -341,6 +397,48 @@ def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
     if lm is not None and lm.partition(":")[0] != "anthropic":
         raise ValueError(f"api_key=… is for Anthropic's API, and not for {lm!r}")
     return api_key
+
+
+async def _begin_alone(bench: Workbench, task_id: int) -> None:
+    """Store that a task is in progress. Its open questions are closed, since it is tried again."""
+    from bae.team.team_run import is_running  # which imports this module
+
+    if await is_running(bench.repository):
+        raise TeamError(
+            f"a team is working on {bench.project.root}, and its lead gives out the tasks",
+            code="bae-team-busy",
+            fix="wait until it is done, or end it with bae team stop",
+        )
+    store = bench.store
+    task = await store.task(task_id)
+    for blocker in await store.blockers(task.project_id, open_only=True):
+        if blocker.task_id == task_id:
+            await store.answer_blocker(blocker.id, "No answer: it is tried again.")
+    if task.status not in (TaskStatus.READY, TaskStatus.IN_PROGRESS, *_MERGED):
+        await store.move(task_id, task.status, TaskStatus.READY)
+    if task.status not in (TaskStatus.IN_PROGRESS, *_MERGED):
+        base = await bench.integration.head()
+        await store.move(task_id, TaskStatus.READY, TaskStatus.IN_PROGRESS, base=base)
+
+
+async def _end_alone(
+    bench: Workbench, task_id: int, after: TaskStatus, reason: str, commit: str | None = None
+) -> None:
+    """Store where the work on a task has led. A task that was merged before stays as it is."""
+    reason = bounded(reason, LONGEST_REASON)
+    await bench.store.move(task_id, TaskStatus.IN_PROGRESS, after, reason=reason, commit=commit)
+
+
+async def _store_alone(bench: Workbench, result: TaskResult) -> None:
+    """Store what a worker has to say about a task: its status, and its question."""
+    if result.question is not None:
+        await bench.store.add_blocker(result.task_id, result.question)
+    reason = result.error or result.question or ""
+    after = TaskStatus(result.status)
+    await _end_alone(bench, result.task_id, after, reason, result.commit)
+
+
+_MERGED: Final = (TaskStatus.COMPLETED,)
 
 
 async def _find_stored(store: Store, said: Mapping[str, Any]) -> Task:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from asyncio import CancelledError
 from hashlib import sha256
 from os import urandom
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -20,9 +21,18 @@ from bae.observers import observing
 from bae.tasks import finish_despite_cancel
 from bae.team.edit_format import UNCHANGED, EditError, format_instructions, parse_answer
 from bae.team.events import CorrectionAttempt
+from bae.team.git import shown_path
 from bae.team.guarded_files import Guarded
 from bae.team.integration import Integrated
-from bae.team.models import LONGEST_REASON, Attempt, Task, TaskResult, as_planned, bounded
+from bae.team.models import (
+    LONGEST_REASON,
+    Attempt,
+    Task,
+    TaskResult,
+    as_planned,
+    bounded,
+    headline,
+)
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
 from bae.team.workspaces import SetupError
@@ -77,12 +87,13 @@ class Desk:
         """Store what became of an attempt."""
         workspace = await self.worker.workspace(self.task)
         head = await workspace.head()
+        changed = await self.bench.repository.changed_files(workspace.base, head)
         kept = Attempt(
             task_id=self.task.id,
             number=attempt.number,
             outcome=outcome,
             failure=bounded(failure),
-            files=await self.bench.repository.changed_files(workspace.base, head),
+            files=tuple(map(shown_path, changed)),
             report=verdict.report if verdict else None,
             usage=attempt.usage,
         )
@@ -243,8 +254,12 @@ class Checks(Node):
 
     async def __call__(self) -> Merge | Draft | Blocked | Stopped:
         desk, attempt = self.desk, self.attempt
+        if attempt.number > 1:  # a run may have been killed here
+            await (await desk.worker.workspace(desk.task)).put_back()
         try:
             verdict = await desk.worker.run_tests(desk.task)
+            if verdict.accepted and attempt.number > 1:
+                verdict = await desk.worker.leave_out_debris(desk.task, attempt.answer, verdict)
         except SetupError as error:
             return Blocked(question=error.question, digest=error.digest)
         if verdict.accepted:
@@ -340,8 +355,15 @@ async def run_task(
         if error.code == "bae-run-changed":  # it is of another version of bae: begin again
             await bench.journal.delete([run])
             return await run_task(worker, bench, task, failure)
-        _log.info("task %s failed", task.key, exc_info=True)
+        _log.error("task %s failed: %s", task.key, error.message.partition("\n")[0])
+        _log.debug("task %s failed", task.key, exc_info=True)
         last, used = error, error.journal.usage() if error.journal else Usage()
+    except CancelledError:
+        _log.info("the work on task %s was cancelled", task.key)
+        raise
+    except Exception:  # a worker of the user's may raise anything
+        _log.error("task %s failed", task.key, exc_info=True)
+        raise
     finally:
         await finish_despite_cancel(worker.leave(task.id, why))
     return await _result(bench, task, last, used)
@@ -407,7 +429,8 @@ def compose_brief(role: str, context: Context, failure: str, diff: str, form: Ed
     """All that the LLM is told for an attempt, in plain text."""
     parts = [role, str(context)]
     if diff:
-        parts.append(f"# What was changed for this task so far\n{diff}")
+        stays = _STAYS if failure else ""
+        parts.append(f"# What was changed for this task so far\n{diff}{stays}")
     if failure:
         parts.append(f"# What is wrong with it, to be corrected now\n{failure}")
     parts.append(f"# How to answer\n{format_instructions(form)}\n\n{_ASK}")
@@ -429,14 +452,19 @@ def is_same_failure(one: str, other: str) -> bool:
 def _question(task: Task, attempts: int, failure: str, again: bool) -> str:
     times = "One attempt" if attempts == 1 else f"{attempts} attempts"
     same = ", the last two in the same way" if again else ""
+    why = headline(failure, 200).rstrip(".:")
     return (
-        f"{times} at {task.title!r} failed{same}. What should be done differently? The last "
-        f"failure:\n{bounded(failure, _SHOWN_FAILURE)}"
+        f"{times} at {task.title!r} failed{same}: {why}. What should be done differently?\n\n"
+        f"The last failure:\n{bounded(failure, _SHOWN_FAILURE)}"
     )
 
 
 _SHOWN_ANSWER: Final = 40_000
 _SHOWN_FAILURE: Final = 4_000
+_STAYS: Final = (
+    "\n\nYour answer continues from there. Files that were created for this task are removed if "
+    "your answer does not name them and nothing uses them: name each that is to stay."
+)
 _ASK: Final = (
     "If, and only if, the task cannot be done before a person has decided something, write no "
     "edits but one question, as `QUESTION: …`."

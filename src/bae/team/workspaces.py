@@ -38,10 +38,11 @@ from bae.team.git import (
     split_paths,
 )
 from bae.team.guarded_files import read_manifests
-from bae.team.models import TeamError, bounded
+from bae.team.models import TeamError, bounded, strip_escapes
 from bae.team.sandbox import Ran
 
 TRAILER: Final = "Bae-Task:"
+LEFT_OUT: Final = "Leave out what only failed attempts wrote"
 _PREFIX: Final = "bae."
 _CHECK: Final = _PREFIX + "check-"
 _TRASH: Final = "removed."
@@ -51,6 +52,7 @@ _MADE: Final = "bae-made.txt"
 _SETUP: Final = "setup"
 _SETUP_SECONDS: Final = 3600.0
 _MOST_COMMITS: Final = 10_000
+_MODULES: Final = ".gitmodules"
 _MOST_COPIED: Final = 50_000
 _BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
 
@@ -91,7 +93,9 @@ class Workspace:
     base: str
     """The commit that the work starts from."""
     left_out: tuple[str, ...] = ()
-    """What `.worktreeinclude` names and was not copied."""
+    """What `.worktreeinclude` names and was not copied, and submodules that are not there."""
+    submodules: tuple[str, ...] = ()
+    """The folders of other repositories, which a task cannot change."""
 
     @property
     def path(self) -> Path:
@@ -114,6 +118,23 @@ class Workspace:
         if INCLUDE in (named_path(path).casefold() for path in paths):
             raise WorkspaceError(f"{INCLUDE} says what a worktree gets: only the user changes it")
         return await self.repository.commit(self.checkout, paths, message)
+
+    async def created(self) -> tuple[str, ...]:
+        """The files that the committed work has, and its base does not have."""
+        args = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
+        _, output, _ = await self.repository.run_git(*args, self.base, await self.head())
+        return split_paths(output)
+
+    async def leave_out(self, paths: Sequence[str]) -> None:
+        """Commit that files are removed, to be seen whether they are needed."""
+        await asyncio.to_thread(_unlink, self.path, paths)
+        await self.commit(paths, LEFT_OUT)
+
+    async def put_back(self) -> None:
+        """Undo `leave_out`, if that was the last commit."""
+        message = await self.repository.git("log", "-1", "--format=%B", at=self.checkout)
+        if message.strip() == LEFT_OUT:
+            await self.repository.git("reset", "--hard", "--quiet", "HEAD^", at=self.checkout)
 
     async def uncommitted(self) -> tuple[str, ...]:
         """The files that are changed, new or removed since the last commit, without those that git
@@ -356,9 +377,18 @@ class Workspaces:
         await self._open_path(path)
         admin = (await asyncio.to_thread(self._entries))[path]
         workspace = Workspace(self.repository, Checkout(path, admin), self.team, branch, base)
+        links: dict[str, str] = {}
+        if await asyncio.to_thread((path / _MODULES).is_file):
+            links = await self._find_submodules(self.repository.checkout, await workspace.head())
+        workspace.submodules = tuple(links)
         ready = admin / _READY
         if not await asyncio.to_thread(ready.exists):
-            workspace.left_out = await self._copy_included(path)
+            missing = [
+                name
+                for name in links
+                if not await self._check_out_submodule(workspace.checkout, name, links[name])
+            ]
+            workspace.left_out = (*await self._copy_included(path), *missing)
             installed = await self._copy_setup(workspace.checkout) if self.setup else ""
             await asyncio.to_thread(ready.write_text, installed)
         return workspace
@@ -433,6 +463,60 @@ class Workspaces:
         found = (line.partition(" ") for line in lines)
         return next((commit for commit, _, by in found if by != own), None)
 
+    async def _find_submodules(self, at: Checkout, commit: str) -> dict[str, str]:
+        """The submodules of a commit: their commits by their paths."""
+        _, output, _ = await self.repository.run_git("ls-tree", "-r", "-z", commit, at=at)
+        entries = (entry.split(b"\t", 1) for entry in output.split(b"\0") if b"\t" in entry)
+        return {
+            os.fsdecode(path): about.split()[2].decode()
+            for about, path in entries
+            if about.startswith(b"160000 ")
+        }
+
+    async def _check_out_submodule(self, at: Checkout, path: str, commit: str) -> bool:
+        """Write the files of a submodule into a new worktree, and those of its own submodules, from
+        the repositories that the user's checkout has: nothing is fetched. Returns whether there is
+        one; its files are plain files, of no repository."""
+        return await self._write_submodule(
+            at.path / path, self.repository.checkout, self.repository.common, path, commit
+        )
+
+    async def _write_submodule(
+        self, to: Path, parent: Checkout, store: Path, path: str, commit: str
+    ) -> bool:
+        own = Checkout(parent.path / path, await self._find_module(parent, store, path))
+        if not await asyncio.to_thread((own.git_dir / "HEAD").is_file):
+            return False
+        index = own.git_dir / f"bae-{os.urandom(4).hex()}.tmp"
+        written = Checkout(to, own.git_dir)
+        try:
+            await self.repository.git("read-tree", commit, at=written, index=index)
+            await self.repository.git("checkout-index", "--all", "--force", at=written, index=index)
+        except GitError as error:
+            raise WorkspaceError(
+                f"the submodule {path} has no commit {commit[:12]} on this machine",
+                error,
+                fix=f"run `git submodule update --init --recursive` in {self.repository.root}",
+            ) from error
+        finally:
+            await asyncio.to_thread(index.unlink, missing_ok=True)
+        for name, inner in (await self._find_submodules(written, commit)).items():
+            await self._write_submodule(to / name, own, own.git_dir, name, inner)
+        return True
+
+    async def _find_module(self, parent: Checkout, store: Path, path: str) -> Path:
+        """The repository of a submodule: where git keeps it, or in the folder itself."""
+        args = ("config", "--file", str(parent.path / _MODULES), "-z", "--get-regexp")
+        _, output, _ = await self.repository.run_git(*args, r"^submodule\..*\.path$", at=parent)
+        for entry in output.split(b"\0"):
+            key, _, value = os.fsdecode(entry).partition("\n")
+            name = key.removeprefix("submodule.").removesuffix(".path")
+            if value == path and ".." not in Path(name).parts:
+                known = store / "modules" / name
+                if await asyncio.to_thread((known / "HEAD").is_file):
+                    return known
+        return parent.path / path / ".git"
+
     async def _copy_included(self, to: Path) -> tuple[str, ...]:
         """Copy the files that git does not have and `.worktreeinclude` names into a new worktree.
         What is left out is returned: secrets, links out of the repository, more than 50,000."""
@@ -488,7 +572,7 @@ class Workspaces:
 
 
 def _describe_setup(command: Sequence[str], ran: Ran) -> str:
-    said = bounded(ran.output.strip(), 4000)
+    said = bounded(strip_escapes(ran.output).strip(), 4000)
     why = ran.problem or f"failed with {ran.exit_code}"
     return f"the setup command {' '.join(command)}: {why}\n{said}"
 
