@@ -23,7 +23,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +54,22 @@ class Outcome:
     calls: int = 0
     wrong: str = ""
     seconds: float = 0.0
-    printed: list[str] = field(default_factory=list)
+    output: str = ""
 
     @property
     def is_completed(self) -> bool:
         return self.status == "completed" and not self.wrong
+
+    @property
+    def is_first_try(self) -> bool:
+        return self.is_completed and self.calls == 1
 
     def __str__(self) -> str:
         calls = f"{self.calls} LLM call{'' if self.calls == 1 else 's'}"
         if self.wrong:
             return f"wrong: {self.wrong}"
         if self.is_completed:
-            return "completed at the first try" if self.calls == 1 else f"completed after {calls}"
+            return "completed at the first try" if self.is_first_try else f"completed after {calls}"
         return f"stopped at {calls}: {self.status}"
 
 
@@ -79,7 +83,7 @@ def try_project(name: str, folder: Path, *, change: str = "change", plain: bool 
     up as the project's developers do it, and `init` gets no options."""
     project = read_projects()[name]
     repository = folder / name
-    environment = _make_environment(folder, name)
+    environment = _make_environment(folder, project)
     _put_under_git(_fetch(name, project, folder), repository, project["git"])
     if plain and "setup" in project:
         _run(["sh", "-c", project["setup"]], repository, environment, check=True)
@@ -112,8 +116,7 @@ def _run_team(
     start = _git(repository, "rev-parse", "HEAD")
     for words in commands:
         done = _run([BAE, "team", *words], repository, environment)
-        shown = f"$ bae team {shlex.join(words)}\n{done.stdout}"
-        outcome.printed.append(shown)
+        outcome.output += f"$ bae team {shlex.join(words)}\n{done.stdout}\n"
         if done.returncode != 0:
             outcome.status = f"{words[0]} ended with {done.returncode}"
             break
@@ -133,7 +136,7 @@ def _run_team(
 def _fetch(name: str, project: Mapping[str, Any], folder: Path) -> Path:
     """The archive of a project, from its registry."""
     downloads = folder / "downloads" / name
-    package = f"{project.get('package', name)}"
+    package = project.get("package", name)
     downloads.mkdir(parents=True, exist_ok=True)
     if not any(downloads.iterdir()):
         if project["registry"] == "npm":
@@ -166,10 +169,11 @@ def _put_under_git(archive: Path, repository: Path, how: Mapping[str, Any]) -> N
         _git(repository, "tag", how["tag"])
 
 
-def _make_environment(folder: Path, name: str) -> dict[str, str]:
+def _make_environment(folder: Path, project: Mapping[str, Any]) -> dict[str, str]:
     """The environment of a person who has bae's virtual environment active, and uv."""
     tools = folder / "tools"
-    if name == "typing-inspection" and shutil.which("uv") is None and not tools.exists():
+    needs_uv = project.get("setup", "").startswith("uv ") and shutil.which("uv") is None
+    if needs_uv and not tools.exists():
         _run([sys.executable, "-m", "venv", str(tools)], folder, os.environ, check=True)
         _run([str(tools / "bin" / "pip"), "install", "uv"], folder, os.environ, check=True)
     places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
@@ -225,7 +229,7 @@ def main() -> int:
             outcome = try_project(name, folder, change=given.change, plain=given.plain)
             print(f"{name:18} {outcome} ({outcome.seconds:.0f} s)", flush=True)
             if given.verbose or not outcome.is_completed:
-                print("\n".join(outcome.printed), flush=True)
+                print(outcome.output, flush=True)
             failed += not outcome.is_completed
     return 1 if failed else 0
 
