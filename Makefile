@@ -83,7 +83,11 @@ $(OTHER_MINORS:%=pytest-%): pytest-%:
 
 .PHONY: slow
 slow: .venv/.dev .claude-cli/.made ## Run the slow tests, which `make test` leaves out
-	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -m slow
+	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -m "slow and not registries"
+
+.PHONY: real-projects
+real-projects: .venv/.dev ## Let a team change published projects, which are fetched
+	.venv/bin/python -m pytest -m registries
 
 .PHONY: e2e
 e2e: .venv/.dev ## Run the outfit graph on every real model configured here

@@ -1,0 +1,38 @@
+"""Published projects that a team changes, fetched from their registries: `make real-projects`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("typer")
+
+from real_projects import read_projects, try_project
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's"),
+    pytest.mark.slow,
+    pytest.mark.registries,
+]
+PROJECTS = read_projects()
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_team_changes_a_published_project_at_the_first_try(name: str, tmp_path: Path):
+    outcome = try_project(name, tmp_path)
+    assert outcome.is_first_try, f"{outcome}\n{outcome.output}"
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_init_without_options_leads_to_a_merge_or_asks_no_llm(name: str, tmp_path: Path):
+    outcome = try_project(name, tmp_path, plain=True)
+    assert outcome.calls == outcome.is_completed, f"{outcome}\n{outcome.output}"
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_change_of_another_kind_is_accepted(name: str, tmp_path: Path):
+    outcome = try_project(name, tmp_path, change="second")
+    assert outcome.is_first_try, f"{outcome}\n{outcome.output}"
