@@ -127,17 +127,6 @@ async def test_a_worker_needs_a_store_or_a_bench() -> None:
         BackendWorkerAgent(project_id=1, db="x", lm="openai:gpt-5-mini", api_key="k")
 
 
-async def test_what_keeps_a_task_from_starting_is_its_error(tmp_path: Path) -> None:
-    async with a_project(tmp_path) as (store, project, [task]):
-        await store.save_project(project.model_copy(update={"setup": ("false",)}))
-        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=ScriptedLM())
-        result = await worker.execute_task(task)
-        assert result.status == "failed"
-        assert result.error is not None
-        assert "the setup command failed with 1" in result.error
-        assert left_over(Path(project.root)) == []
-
-
 def test_there_is_a_registry_of_workers() -> None:
     assert worker_class("backend") is BackendWorkerAgent
     assert worker_class("frontend") is FrontendWorkerAgent

@@ -41,7 +41,7 @@ async def run_tests(
     commands = split_commands(project.test_command)
     root, place = Path(project.root), Path(worktree)
     found = [await _run_command(command, root, place, limits) for command in commands]
-    return found[0] if len(found) == 1 else _merge_reports(project.test_command, found)
+    return found[0] if len(found) == 1 else merge_reports(project.test_command, found)
 
 
 def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -68,7 +68,8 @@ async def _run_command(
 ) -> TestReport:
     program = find_test_program(command)
     if program is None:
-        return TestReport(command=command, exit_code=None, problem=_describe_unknown(command))
+        unknown = _describe_unknown(command)
+        return TestReport(command=command, exit_code=None, reported=False, problem=unknown)
     made: list[TemporaryFolder] = []
     try:
         making = asyncio.to_thread(TemporaryFolder)
@@ -111,10 +112,12 @@ async def _run_command(
         seconds=ran.seconds,
         protection=ran.protection,
         problem=ran.problem or _find_problem(ran.exit_code, cases, missing),
+        reported=not missing,
+        ended_by=ran.ended_by,
     )
 
 
-def _merge_reports(command: tuple[str, ...], found: Sequence[TestReport]) -> TestReport:
+def merge_reports(command: tuple[str, ...], found: Sequence[TestReport]) -> TestReport:
     """The report of several commands: each has to end well, and one of them to find tests."""
     # A part of the project may have no tests yet: those that it had are missed by the verdict.
     told = [each for each in found if not each.problem.startswith(_NONE)] or found[:1]
@@ -129,6 +132,8 @@ def _merge_reports(command: tuple[str, ...], found: Sequence[TestReport]) -> Tes
         problem="; ".join(
             f"{' '.join(each.command)}: {each.problem}" for each in told if each.problem
         ),
+        reported=all(each.reported for each in told),
+        ended_by=next((each.ended_by for each in told if each.ended_by != "exit"), "exit"),
     )
 
 

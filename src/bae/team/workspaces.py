@@ -14,6 +14,7 @@ from typing import Final
 
 from bae import BaeError
 from bae.tasks import finish_despite_cancel
+from bae.team.environment import SETUP, Cause, find_setup_cause
 from bae.team.files import (
     INCLUDE,
     copy_files,
@@ -49,6 +50,12 @@ class WorkspaceError(TeamError):
     """A worktree could not be made ready, or what a killed run left could not be cleaned."""
 
     code: str = "bae-team-workspace"
+
+
+class SetupError(WorkspaceError):
+    """The setup command failed in a new worktree; `reason` is why, as far as it is known."""
+
+    reason: Cause = SETUP
 
 
 Run = Callable[[tuple[str, ...], Path], Awaitable[Ran]]
@@ -331,9 +338,10 @@ class Workspaces:
             if ran.exit_code != 0:
                 command = " ".join(self.setup)
                 said = bounded(ran.output.strip(), 4000)
-                raise WorkspaceError(
+                raise SetupError(
                     f"the setup command failed with {ran.exit_code} in {path}: {command}\n{said}",
                     fix="run it in a fresh clone, and correct it",
+                    reason=find_setup_cause(ran),
                 )
         await asyncio.to_thread(ready.touch)
         return workspace
