@@ -24,6 +24,7 @@ from bae.team import (
     TestWorkerAgent,
     WorkerAgent,
     register_worker,
+    sandbox,
     worker_class,
     worker_kinds,
 )
@@ -192,23 +193,25 @@ sleep 600
 """
 
 
-async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(tmp_path: Path) -> None:
-    pipe = tmp_path / ".project.team" / "bae.task-1-sub" / "started"
-    seen = asyncio.Event()
+async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: asyncio.Future[Path] = asyncio.get_running_loop().create_future()
+    run = sandbox.run
 
-    class Manager:
-        async def broadcast(self, message: dict[str, Any]) -> None:
-            if message.get("text") == "runs the tests":
-                os.mkfifo(pipe)
-                seen.set()
+    async def run_seen(command: Any, cwd: Path, **options: Any) -> sandbox.Ran:
+        if (cwd / "calc.sh").read_text() == SUB and not seen.done():
+            os.mkfifo(cwd / "started")
+            seen.set_result(cwd / "started")
+        return await run(command, cwd, **options)
 
+    monkeypatch.setattr(sandbox, "run", run_seen)
     slow = {**FAILING, "slow.test.sh": SLOW_TEST}
-    async with a_bench(tmp_path, files=slow, ws_manager=Manager()) as (bench, [task]):
+    async with a_bench(tmp_path, files=slow) as (bench, [task]):
         lm = ScriptedLM({Answer: [RIGHT]})
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
         running = asyncio.create_task(worker.execute_task(task))
-        await seen.wait()
-        assert await asyncio.to_thread(pipe.read_text) == "a test runs"
+        assert await asyncio.to_thread((await seen).read_text) == "a test runs"
         assert commands() != []
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
