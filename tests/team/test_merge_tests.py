@@ -70,6 +70,7 @@ async def test_where_the_branch_has_moved_changed_tests_come_first_and_all_are_r
     tmp_path: Path, runs: list[list[str]]
 ) -> None:
     async with a_bench(tmp_path, *TASKS, files=PYTHON, command=PYTEST) as (bench, [one, two]):
+        bench.integration.split_after = 0.0
         await judge(bench, two, module("two"))
         assert (await work_on(bench, one, module("one"))).status == "completed"
         runs.clear()
@@ -89,6 +90,7 @@ async def test_where_a_changed_test_fails_after_the_merge_the_others_are_not_run
 ) -> None:
     async with a_bench(tmp_path, *TASKS, files=PYTHON, command=PYTEST) as (bench, [one, two]):
         test = "from calc import add\n\n\ndef test_two():\n    assert add(2, 2) == 4\n"
+        bench.integration.split_after = 0.0
         await judge(bench, two, edits({"two.py": "import calc\n", "tests/test_two.py": test}))
         other = "def add(a, b):\n    return 2\n"
         assert (await work_on(bench, one, calc(other))).status == "completed"

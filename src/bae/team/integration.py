@@ -88,6 +88,9 @@ class Integration:
         self.run_tests = run_tests
         self.reports = reports
         self.run_first = run_first
+        self.split_after = 10.0
+        """Seconds that tests take at least where those of a task are run first: the test program
+        starts twice then."""
         self._ref = BRANCHES + self.branch
         self._turn = asyncio.Lock()
         self._head_report: tuple[str, TestReport] | None = None
@@ -195,6 +198,9 @@ class Integration:
             async with self.workspaces.scratch(merged, before) as workspace:
                 return await self.run_tests(workspace)
         known = await self._report_of(before)
+        if known.seconds < self.split_after:
+            async with self.workspaces.scratch(merged, before) as workspace:
+                return await self.run_tests(workspace)
 
         def is_accepted(report: TestReport) -> bool:
             return report.passed or report.for_task(tests, known).passed
