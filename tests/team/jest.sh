@@ -8,7 +8,10 @@ printf '{"testResults":['
 for file in *.test.sh; do
     [ -e "$file" ] || continue
     status=passed
-    said=$(. "./$file" 2>&1) || { status=failed code=1; }
+    said=$(. "./$file" 2>&1) || {
+        status=failed code=1
+        said=$(printf %s "$said" | tr '\n"\\' '   ')
+    }
     printf '%s{"name":"%s","assertionResults":[{"ancestorTitles":[],"title":"%s",' \
         "$comma" "$PWD/$file" "${file%.test.sh}"
     printf '"status":"%s","failureMessages":["%s"]}]}' "$status" "$said"

@@ -54,6 +54,9 @@ SUB_TASK = PlannedTask(
     files=("calc.sh",),
 )
 
+# The same, where its test exists and fails.
+FIX_TASK = SUB_TASK.model_copy(update={"tests": ("sub.test.sh",)})
+
 
 def edits(files: Mapping[str, str]) -> str:
     """The answer of an LLM that writes files."""
@@ -87,7 +90,8 @@ async def a_project(
         about: dict[str, Any] = {"name": "calc", "root": str(root), "branch": TEAM}
         project = Project(id=0, **about, test_command=command, **settings)
         project = await store.save_project(project)
-        yield store, project, await store.add_tasks(project.id, tasks or (SUB_TASK,))
+        usual = FIX_TASK if "sub.test.sh" in files else SUB_TASK
+        yield store, project, await store.add_tasks(project.id, tasks or (usual,))
 
 
 @asynccontextmanager

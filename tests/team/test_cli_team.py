@@ -14,7 +14,7 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("typer")
 
 from bae.cli import main
-from git_repositories import git, make_repository
+from git_repositories import commit_files, git, make_repository
 
 SCRIPT = """
 from bae.testing import ScriptedLM
@@ -40,6 +40,7 @@ def ask():
         "Plan": {"tasks": [{"key": "prices", "title": "Prices"}]},
     })
 """
+IMPORTS = "import shop\n\n\ndef test_open():\n    assert shop\n"
 LM = ("--lm", "python:../lm.py:make")
 ASKS = ("--lm", "python:../lm.py:ask")
 Bae = Callable[..., Any]
@@ -150,9 +151,30 @@ def test_work_that_is_not_committed_is_pointed_out(bae: Bae):
 
 def test_a_setup_command_that_was_found_can_be_left_out(bae: Bae):
     Path("package.json").write_text('{"devDependencies": {"vitest": "1"}}')
-    assert "npm install" in bae("init").out
-    assert "npm install" in bae("init").out
-    assert "npm install" not in bae("init", "--setup", "").out
+    assert "npm install" in bae("init", "--no-check").out
+    assert "npm install" in bae("init", "--no-check").out
+    assert "npm install" not in bae("init", "--no-check", "--setup", "").out
+
+
+def test_tests_that_cannot_be_run_are_reported_before_anything_is_planned(bae: Bae):
+    said = bae("init")
+    assert "running the tests once" in said.err
+    assert "base         1 tests" in said.out
+    commit_files(Path(), {"test_shop.py": IMPORTS, "src/shop/__init__.py": ""})
+    failed = bae("init", code=1)
+    assert "shop, a package of this project, is not installed" in failed.err
+    assert "pip install -e ." in failed.err
+    assert "bae team plan" not in failed.err
+    shown = bae("status").out
+    assert "the tests cannot be run: shop, a package" in shown
+    assert json.loads(bae("status", "--json").out)["base"]["fix"].startswith("install it")
+    assert "running the tests" not in bae("init", "--no-check").err
+    bae("plan", "A shop", *LM)
+    bae("tasks", "approve")
+    failed = bae("run", *LM, code=1)
+    assert "is not installed where its tests run" in failed.err
+    assert "bae-team-base" in failed.err
+    bae("init", "--test", "env PYTHONPATH=src python -m pytest")
 
 
 def test_a_repository_that_was_moved_keeps_its_tasks(

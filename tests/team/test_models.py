@@ -118,7 +118,17 @@ def test_a_task_that_names_its_tests_answers_for_these_and_for_all_that_passed(
 ):
     before = report(1, a__1="failed", b__1="failed", c="passed")
     assert after.for_task(["a"], before).passed is accepted
-    assert after.for_task([], before) is after
+
+
+def test_a_task_that_names_no_tests_does_not_answer_for_those_that_failed_before():
+    before = report(1, a__1="failed", b="failed", c="passed")
+    assert report(1, a__1="failed", b="failed", c="passed").for_task([], before).passed
+    assert report(1, b="failed", c="passed", d="passed").for_task([], before).passed
+    # A file that could not be loaded counts as all of its tests.
+    assert report(1, b__1="failed", c="passed").for_task([], before).passed
+    assert not report(1, a__1="failed", c="failed").for_task([], before).passed
+    assert not report(1, a__1="failed", c="passed", d="failed").for_task([], before).passed
+    assert not report(1, a="failed", c="passed").for_task([], before).passed
 
 
 def test_long_output_keeps_its_beginning_and_its_end():

@@ -18,7 +18,7 @@ pytest.importorskip("sqlalchemy")
 from bae.team import sandbox
 from bae.team.models import PlannedTask, TaskStatus
 from bae.team.workbench import Workbench
-from bae.team.workspaces import SetupError
+from bae.team.workspaces import ManifestError
 from git_repositories import commit_files, git
 from team_parts import SHELL, a_bench, a_project, edits
 from team_scripts import TeamScript, run_team
@@ -164,7 +164,7 @@ async def test_a_version_in_a_manifest_needs_no_setup(tmp_path: Path):
             (workspace.path / "pyproject.toml").write_text(f"[project]\nname='x'\n{text}\n")
             await workspace.commit(["pyproject.toml"], "changed")
             if raises:
-                with pytest.raises(SetupError):
+                with pytest.raises(ManifestError):
                     await bench.workspaces.refresh(workspace)
             else:
                 await bench.workspaces.refresh(workspace)

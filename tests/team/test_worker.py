@@ -133,17 +133,20 @@ async def test_the_same_failure_twice_ends_in_a_question(tmp_path: Path) -> None
         assert "once more" in asked
 
 
-async def test_the_question_tells_of_the_failed_tests_where_the_llm_repeats_its_answer(
+async def test_an_answer_that_repeats_word_for_word_ends_the_attempts_at_once(
     tmp_path: Path,
 ) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
-        lm = ScriptedLM({Answer: [edits({"calc.sh": WRONG})] * 7})
-        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
-        result = await worker.execute_task(task)
-        assert (result.status, result.attempts) == ("blocked", 3)
+        wrong = edits({"calc.sh": WRONG})
+        result = await work(bench, task, wrong, f"\n{wrong}\n\n")
+        assert (result.status, result.attempts, result.usage.calls) == ("blocked", 2, 2)
         assert result.question is not None
-        assert "the edits change nothing" in result.question
+        assert "word for word" in result.question
         assert "sub is 8" in result.question
+        # What a person says begins new attempts, which may repeat what earlier runs wrote.
+        await bench.store.add_note(task.id, "Look at the sign.")
+        result = await work(bench, await bench.store.task(task.id), RIGHT)
+        assert (result.status, result.attempts) == ("completed", 3)
 
 
 async def test_there_are_at_most_three_corrections(tmp_path: Path) -> None:
@@ -160,7 +163,7 @@ async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_whole_
 ) -> None:
     missed = render_answer([Replacement("calc.sh", ("add() { echo $1; }",), (CALC.strip(),))])
     async with a_bench(tmp_path) as (bench, [task]):
-        lm = ScriptedLM({Answer: [missed, missed, RIGHT]})
+        lm = ScriptedLM({Answer: [missed, f"Once more:\n{missed}", RIGHT]})
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 1)
@@ -175,9 +178,12 @@ async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_whole_
 async def test_an_answer_that_can_never_be_applied_ends_in_a_question(tmp_path: Path) -> None:
     outside = edits({"../outside.sh": "x=1\n"})
     async with a_bench(tmp_path) as (bench, [task]):
-        result = await work(bench, task, *[outside] * 6)
+        result = await work(bench, task, *(f"{n}\n{outside}" for n in range(6)))
         assert result.status == "blocked"
         assert [each.outcome for each in await bench.store.attempts(task.id)] == ["refused"] * 2
+        await bench.store.add_note(task.id, "Write it inside.")
+        result = await work(bench, await bench.store.task(task.id), outside, outside)
+        assert (result.status, result.attempts) == ("blocked", 3)
     assert not (tmp_path / "outside.sh").exists()
 
 

@@ -25,6 +25,7 @@ from bae.team import (
     TestWorkerAgent,
     WorkerAgent,
     register_worker,
+    sandbox,
     worker_class,
     worker_kinds,
 )
@@ -192,17 +193,6 @@ async def test_a_worker_needs_a_store_or_a_bench() -> None:
         BackendWorkerAgent(project_id=1, db="x", lm="openai:gpt-5-mini", api_key="k")
 
 
-async def test_what_keeps_a_task_from_starting_is_its_error(tmp_path: Path) -> None:
-    async with a_project(tmp_path) as (store, project, [task]):
-        await store.save_project(project.model_copy(update={"setup": ("false",)}))
-        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=ScriptedLM())
-        result = await worker.execute_task(task)
-        assert result.status == "failed"
-        assert result.error is not None
-        assert "the setup command failed with 1" in result.error
-        assert left_over(Path(project.root)) == []
-
-
 def test_there_is_a_registry_of_workers() -> None:
     assert worker_class("backend") is BackendWorkerAgent
     assert worker_class("frontend") is FrontendWorkerAgent
@@ -268,23 +258,25 @@ sleep 600
 """
 
 
-async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(tmp_path: Path) -> None:
-    pipe = tmp_path / ".project.team" / "bae.task-1-sub" / "started"
-    seen = asyncio.Event()
+async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: asyncio.Future[Path] = asyncio.get_running_loop().create_future()
+    run = sandbox.run
 
-    class Manager:
-        async def broadcast(self, message: dict[str, Any]) -> None:
-            if message.get("text") == "runs the tests":
-                os.mkfifo(pipe)
-                seen.set()
+    async def run_seen(command: Any, cwd: Path, **options: Any) -> sandbox.Ran:
+        if (cwd / "calc.sh").read_text() == SUB and not seen.done():
+            os.mkfifo(cwd / "started")
+            seen.set_result(cwd / "started")
+        return await run(command, cwd, **options)
 
+    monkeypatch.setattr(sandbox, "run", run_seen)
     slow = {**FAILING, "slow.test.sh": SLOW_TEST}
-    async with a_bench(tmp_path, files=slow, ws_manager=Manager()) as (bench, [task]):
+    async with a_bench(tmp_path, files=slow) as (bench, [task]):
         lm = ScriptedLM({Answer: [RIGHT]})
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
         running = asyncio.create_task(worker.execute_task(task))
-        await seen.wait()
-        assert await asyncio.to_thread(pipe.read_text) == "a test runs"
+        assert await asyncio.to_thread((await seen).read_text) == "a test runs"
         assert commands() != []
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from bae.team.git import Conflict, GitError
+from bae.team.sandbox import Ran
 from bae.team.workspaces import WorkspaceError
 from git_repositories import (
     TEAM,
@@ -36,13 +36,6 @@ def root(tmp_path: Path) -> Path:
     )
 
 
-@dataclass
-class Ran:
-    exit_code: int | None
-    output: str
-    problem: str = ""
-
-
 networked: list[Path] = []
 
 
@@ -51,7 +44,7 @@ async def run(command: tuple[str, ...], cwd: Path, network: bool) -> Ran:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=cwd, stdout=pipe, stderr=-2)
     output, _ = await process.communicate()
-    return Ran(process.returncode, output.decode())
+    return Ran(process.returncode, output.decode(), 0.0, "exit", "none")
 
 
 async def test_ten_worktrees_at_once_without_an_error(root: Path):

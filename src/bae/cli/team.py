@@ -46,6 +46,7 @@ from bae.cli.wording import count, in_lines
 if TYPE_CHECKING:
     from bae.journal import Journal, Record
     from bae.run import Answer
+    from bae.team.git import Repository
     from bae.team.models import Project
     from bae.team.project import Detected
     from bae.team.store import Store
@@ -126,19 +127,26 @@ def init(
     update_checkout: UpdateCheckout = None,
     allow: Allow = None,
     allow_unsandboxed: AllowUnsandboxed = None,
+    no_check: Annotated[
+        bool,
+        typer.Option("--no-check", help="Do not run the tests now: `bae team run` does it first."),
+    ] = False,
     no_ask: NoAsk = False,
 ) -> None:
     """Set up a team for a project.
 
-    Languages and the test command are read off the files; what cannot be known is asked. The state
-    is kept beside the repository, in `.NAME.team`. Run it again to change the settings.
+    Languages and the test command are read off the files; what cannot be known is asked. The tests
+    are run once, as the team will run them: where they cannot be run, the likely cause is printed,
+    and the exit code is 1. The state is kept beside the repository, in `.NAME.team`. Run it again
+    to change the settings.
     """
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
         "allow": allow,
         "allow_unsandboxed": allow_unsandboxed,
     }
-    run_async(lambda: _init(directory, test, report, folder, setup, branch, not no_ask, settings))
+    said = directory, test, report, folder, setup, branch
+    run_async(lambda: _init(*said, not no_ask, settings, not no_check))
 
 
 async def _init(
@@ -150,6 +158,7 @@ async def _init(
     branch: str | None,
     asks: bool,
     settings: dict[str, Any],
+    checks: bool,
 ) -> None:
     from bae.team.git import Repository
     from bae.team.project import detect, find_command_problems
@@ -197,11 +206,31 @@ async def _init(
             note(f"moved here from {before.root}, with its tasks")
     project = with_settings(project, **settings)
     async with await Store.open(state) as store:
-        await print_project(await store.save_project(project), state)
-    dirty = (await repository.git("status", "--porcelain")).splitlines()
-    if dirty:
-        note(f"not committed, so the team does not see it: {count(len(dirty), 'file')}")
+        project = await store.save_project(project)
+        await print_project(project, state)
+        dirty = (await repository.git("status", "--porcelain")).splitlines()
+        if dirty:
+            note(f"not committed, so the team does not see it: {count(len(dirty), 'file')}")
+        if checks:
+            await _check_base(project, repository, store)
     print_next("bae team plan 'WHAT TO BUILD'")
+
+
+async def _check_base(project: Project, repository: Repository, store: Store) -> None:
+    """Run the tests once on the commit that work would start from. Raises BaseError."""
+    from bae.team.git import BRANCHES
+    from bae.team.workbench import open_reports
+
+    commit = await repository.commit_id("HEAD")
+    team = await repository.resolve(BRANCHES + project.branch)
+    if team is not None and not await repository.contains(commit, team):
+        commit = team
+    note("running the tests once …")
+    tasks = await store.tasks(project.id)
+    names = [name for task in tasks for name in task.tests]
+    check = await open_reports(project, repository, store, {}).check(commit, names)
+    check.raise_problem()
+    print_fields({"base": check.text})
 
 
 async def _find_project(store: Store, root: Path) -> Project | None:
@@ -375,6 +404,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     """Show the tasks, open questions and what was spent."""
     from dataclasses import asdict
 
+    from bae.team.base_check import read_check
     from bae.team.board import counts_text, spent_text
     from bae.team.budgets import read_spent
     from bae.team.models import summary
@@ -387,10 +417,12 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     blockers = await team.store.blockers(team.project.id, open_only=True)
     counts = summary(task.status for task in tasks)
     waiting = sum(not task.approved for task in tasks)
+    check = await asyncio.to_thread(read_check, team.store.path.parent)
     if as_json:
         print_json(
             {
                 "project": team.project.model_dump(mode="json"),
+                "base": check.model_dump(mode="json") if check else None,
                 "running": running,
                 "interrupted": interrupted,
                 "counts": counts,
@@ -405,6 +437,8 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     held = [task.key for task in tasks if task.id in paused]
     print_fields(
         {
+            "base": check.text if check else "",
+            "try": check.fix if check else "",
             "run": "in progress"
             if running
             else f"{INTERRUPTED}: `bae team run` continues it"

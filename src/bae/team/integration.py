@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from bae.tasks import finish_despite_cancel
+from bae.team.base_check import BaseReports
 from bae.team.files import read_file
 from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale
 from bae.team.models import TestReport, bounded
@@ -64,6 +65,8 @@ class Moved:
 Outcome: TypeAlias = Integrated | Conflict | Failed
 RunTests = Callable[[Workspace], Awaitable[TestReport]]
 """Runs the tests of a worktree. Its `base` is what the team's branch was at before the merge."""
+RunFirst = Callable[[Workspace, Sequence[str], Callable[[TestReport], bool]], Awaitable[TestReport]]
+"""Runs the tests of some files first, and the others only if the report of these is accepted."""
 
 
 class Integration:
@@ -71,13 +74,26 @@ class Integration:
     out, it moves only with `update_checkout`."""
 
     def __init__(
-        self, workspaces: Workspaces, run_tests: RunTests, *, update_checkout: bool = False
+        self,
+        workspaces: Workspaces,
+        run_tests: RunTests,
+        *,
+        update_checkout: bool = False,
+        reports: BaseReports | None = None,
+        run_first: RunFirst | None = None,
     ) -> None:
+        """A tree that `reports` knows is not tested again. `run_first` is used in place of
+        `run_tests` where files of tests are known that show soonest what is wrong."""
         self.repository: Repository = workspaces.repository
         self.workspaces = workspaces
         self.branch = workspaces.team
         self.run_tests = run_tests
         self.update_checkout = update_checkout
+        self.reports = reports
+        self.run_first = run_first
+        self.split_after = 10.0
+        """Seconds that tests take at least where those of a task are run first: the test program
+        starts twice then."""
         self._ref = BRANCHES + self.branch
         self._turn = asyncio.Lock()
         self._head_report: tuple[str, TestReport] | None = None
@@ -168,17 +184,49 @@ class Integration:
         conflict = await self._find_unresolved(merged, what)
         if conflict:
             return conflict
-        async with self.workspaces.scratch(merged, before) as workspace:
-            report = full = await self.run_tests(workspace)
-        if tests and not report.passed:
+        # The same tree as one that passed in a new worktree, where the branch has not moved since.
+        report = full = await self.reports.find(merged) if self.reports is not None else None
+        if full is None:
+            report = full = await self._test(what, merged, before, tests)
+        if not full.passed:
             report = full.for_task(tests, await self._report_of(before))
-        if not report.passed:
-            return Failed(report, merged)
+            if not report.passed:
+                return Failed(report, merged)
         self._head_report = merged, full
         return Integrated(merged, report, full)
 
+    async def _test(self, what: str, merged: str, before: str, tests: Sequence[str]) -> TestReport:
+        first = await self._find_first(what, merged, before, tests)
+        if not first or self.run_first is None:
+            async with self.workspaces.scratch(merged, before) as workspace:
+                return await self.run_tests(workspace)
+        known = await self._report_of(before)
+        if known.seconds < self.split_after:
+            async with self.workspaces.scratch(merged, before) as workspace:
+                return await self.run_tests(workspace)
+
+        def is_accepted(report: TestReport) -> bool:
+            return report.passed or report.for_task(tests, known).passed
+
+        async with self.workspaces.scratch(merged, before) as workspace:
+            return await self.run_first(workspace, first, is_accepted)
+
+    async def _find_first(
+        self, what: str, merged: str, before: str, tests: Sequence[str]
+    ) -> list[str]:
+        """The files of tests that a task changed, and of those that it has to make pass."""
+        tested = await self.reports.find(what) if self.reports is not None else None
+        if tested is None:
+            return []
+        files = {case.id.partition("::")[0] for case in tested.cases}
+        changed = await self.repository.changed_files(before, merged)
+        named = [each.partition("::")[0] for each in tests]
+        return [name for name in dict.fromkeys((*changed, *named)) if name in files]
+
     async def _report_of(self, head: str) -> TestReport:
         """What the tests of the team's branch show before a merge."""
+        if self.reports is not None:
+            return await self.reports.get(head)
         if self._head_report is None or self._head_report[0] != head:
             async with self.workspaces.scratch(head) as workspace:
                 self._head_report = head, await self.run_tests(workspace)

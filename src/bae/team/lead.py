@@ -15,8 +15,18 @@ from bae.exceptions import describe
 from bae.lm import Budget
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
+from bae.team.events import ActivityUpdate
 from bae.team.integration import Moved
-from bae.team.models import Request, Task, TaskResult, TaskStatus, TeamError, summary
+from bae.team.models import (
+    LONGEST_REASON,
+    Request,
+    Task,
+    TaskResult,
+    TaskStatus,
+    TeamError,
+    bounded,
+    summary,
+)
 from bae.team.pool import AgentPoolManager
 from bae.team.schedule import DONE, choose_next, find_changes
 from bae.team.team_run import (
@@ -171,6 +181,7 @@ class LeadAgent:
         try:
             async with run.bound:
                 await self._recover(run, old)
+                await self._check_base()
                 return await self._work(run)
         except TimeoutError:
             if not run.bound.expired():
@@ -245,6 +256,18 @@ class LeadAgent:
         text = getattr(caught_up, "text", "")
         if text:
             await run.say(f"your commits are not in {bench.integration.branch}: {text}")
+
+    async def _check_base(self) -> None:
+        """Raise BaseError where the tests cannot be run on the commit that tasks start from."""
+        bench, project_id = self.bench, self.bench.project.id
+        tasks = await bench.store.tasks(project_id)
+        if not any(task.approved and task.status in (_S.PENDING, _S.READY) for task in tasks):
+            return
+        await bench.emit(ActivityUpdate(project_id, "runs the tests once, before any work"))
+        check = await bench.check_base(await bench.integration.head())
+        if check.problem or check.failed or check.not_loaded:
+            await bench.emit(ActivityUpdate(project_id, bounded(check.text, LONGEST_REASON)))
+        check.raise_problem()
 
     async def _watch(self) -> None:
         """Wake the lead where something was stored: here, or by another process."""

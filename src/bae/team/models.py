@@ -161,6 +161,8 @@ class TestReport(_Model):
     seconds: float = 0.0
     protection: str = Field(default="", description="the sandbox that it ran in")
     problem: str = Field(default="", description="why there is no verdict, or a bad one")
+    reported: bool = Field(default=True, description="whether it wrote a report that can be read")
+    ended_by: str = Field(default="exit", description="exit, or the limit that ended it")
 
     @property
     def passed(self) -> bool:
@@ -170,20 +172,18 @@ class TestReport(_Model):
         return self.exit_code == 0 and ran and not failed and not self.problem
 
     def for_task(self, tests: Sequence[str], before: TestReport) -> TestReport:
-        """The report as far as a task answers for it that has to make `tests` pass: without other
-        tests that failed in `before` too, and with a `problem` where one of its own is not there.
-        The report as it is for a task that names no tests."""
-        if not tests:
-            return self
+        """The report as far as a task answers for it that has to make `tests` pass, if any: without
+        other tests that failed in `before` too, and with a `problem` where one of its own is not
+        there. A file that could not be loaded before counts as all of its tests."""
 
-        def is_named(case: TestCase, tests: Iterable[str] = tests) -> bool:
-            return any(case.id == each or case.id.startswith(f"{each}::") for each in tests)
+        def is_of(case: TestCase, names: Iterable[str]) -> bool:
+            return any(case.id == each or case.id.startswith(f"{each}::") for each in names)
 
-        known = {case.id for case in before.of("failed") if not is_named(case)}
-        cases = tuple(c for c in self.cases if c.outcome != "failed" or c.id not in known)
+        known = [case.id for case in before.of("failed") if not is_of(case, tests)]
+        cases = tuple(c for c in self.cases if c.outcome != "failed" or not is_of(c, known))
         explained = len(cases) < len(self.cases) and all(c.outcome != "failed" for c in cases)
         passed = self.of("passed")
-        missing = [each for each in tests if not any(is_named(case, [each]) for case in passed)]
+        missing = [each for each in tests if not any(is_of(case, [each]) for case in passed)]
         said = f"no test of {', '.join(missing)} has passed, and the task is to make it pass"
         return self.model_copy(
             update={

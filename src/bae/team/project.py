@@ -144,6 +144,11 @@ def as_table(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The table in a JSON file, empty where it is something else, or there is none."""
+    return _read_table(path, json.loads)
+
+
 _MOST_FILES: Final = 20_000
 _SKIPPED: Final = {"node_modules", "venv", "vendor", "dist", "build", "target", "__pycache__"}
 _SUFFIXES: Final = {

@@ -387,6 +387,20 @@ def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[st
     return [str(path) for path in found if path.is_dir()]
 
 
+def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
+    """The programs and Python packages that a command finds, as text that changes when one of them
+    is installed, updated or removed."""
+    paths = [shutil.which(word) or "" for word in command]
+    for prefix in _find_installations(command, worktree):
+        paths += map(str, Path(prefix).glob("lib/python*/site-packages"))
+    found: list[str] = []
+    for path in dict.fromkeys(os.path.realpath(each) for each in paths if each):
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+    return found
+
+
 def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
     """Where Python and the programs of a command are installed."""
     first, *words = command

@@ -43,7 +43,7 @@ async def run_tests(
     commands = split_commands(project.test_command)
     place = Path(worktree)
     found = [await _run_command(command, project, place, limits) for command in commands]
-    return found[0] if len(found) == 1 else _merge_reports(project.test_command, found)
+    return found[0] if len(found) == 1 else merge_reports(project.test_command, found)
 
 
 def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -72,7 +72,8 @@ async def _run_command(
     if program is None and project.report:
         return await _run_with_junit(command, project, worktree, limits)
     if program is None:
-        return TestReport(command=command, exit_code=None, problem=_describe_unknown(command))
+        unknown = _describe_unknown(command)
+        return TestReport(command=command, exit_code=None, reported=False, problem=unknown)
     root, start = Path(project.root), worktree / project.folder
     made: list[TemporaryFolder] = []
     try:
@@ -194,10 +195,12 @@ def _make_report(
         seconds=ran.seconds,
         protection=ran.protection,
         problem=ran.problem or _find_problem(ran.exit_code, cases, missing),
+        reported=not missing,
+        ended_by=ran.ended_by,
     )
 
 
-def _merge_reports(command: tuple[str, ...], found: Sequence[TestReport]) -> TestReport:
+def merge_reports(command: tuple[str, ...], found: Sequence[TestReport]) -> TestReport:
     """The report of several commands: each has to end well, and one of them to find tests."""
     # A part of the project may have no tests yet: those that it had are missed by the verdict.
     told = [each for each in found if not each.problem.startswith(_NONE)] or found[:1]
@@ -212,6 +215,8 @@ def _merge_reports(command: tuple[str, ...], found: Sequence[TestReport]) -> Tes
         problem="; ".join(
             f"{' '.join(each.command)}: {each.problem}" for each in told if each.problem
         ),
+        reported=all(each.reported for each in told),
+        ended_by=next((each.ended_by for each in told if each.ended_by != "exit"), "exit"),
     )
 
 

@@ -4,7 +4,7 @@ branch, the journal of their runs, and what limits and watches them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -17,6 +17,7 @@ from bae.journal import Journal, SQLiteJournal
 from bae.lm import resolve
 from bae.lm.registry import candidates, default_lm, default_name
 from bae.team import sandbox
+from bae.team.base_check import BaseCheck, BaseReports
 from bae.team.edit_format import EditFormat
 from bae.team.events import Broadcaster, Event
 from bae.team.git import Repository
@@ -25,6 +26,7 @@ from bae.team.integration import Integrated, Integration, Outcome
 from bae.team.models import Project, Task, TestReport
 from bae.team.repository import CodeReader
 from bae.team.store import Store
+from bae.team.test_order import run_in_order
 from bae.team.test_runs import run_tests
 from bae.team.verdict import Verdict, verify
 from bae.team.workspaces import Workspace, Workspaces
@@ -32,7 +34,6 @@ from bae.team.workspaces import Workspace, Workspaces
 RUNS: Final = "runs.db"
 """The journal of the agents' runs, beside the state of the team."""
 _BEAT: Final = 1.0
-_KEPT_REPORTS: Final = 32
 _SETUP_LIMITS: Final = sandbox.Limits(file_size=4096 * sandbox.MIB, disk=16384 * sandbox.MIB)
 """Packages are large."""
 
@@ -64,6 +65,20 @@ def refuse_local(found: str) -> None:
     )
 
 
+def open_reports(
+    project: Project, repository: Repository, store: Store, limits: sandbox.Limits
+) -> BaseReports:
+    """The reports of a project's commits, which are tested in worktrees of the team."""
+
+    async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
+        own: sandbox.Limits = {**_SETUP_LIMITS, **limits} if network else limits
+        within = project.folder
+        return await sandbox.run(command, path, within=within, network=network, **own)
+
+    workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
+    return BaseReports(project, workspaces, limits, store.path.parent)
+
+
 @dataclass
 class Workbench:
     """What the agents of one team share: `async with Workbench.open(project, store) as bench:`."""
@@ -75,6 +90,7 @@ class Workbench:
     integration: Integration
     journal: Journal
     code: CodeReader
+    reports: BaseReports
     edit_format: EditFormat | Mapping[str, EditFormat] = "auto"
     """How edits are asked for: for all models, or by their names, as `{"gpt-*": "whole"}`."""
     limits: sandbox.Limits = field(default_factory=sandbox.Limits)
@@ -89,8 +105,6 @@ class Workbench:
     """Asked between the attempts at a task, whether it is to stop after the one that ended."""
 
     def __post_init__(self) -> None:
-        self._reports: dict[str, TestReport] = {}
-        self._testing: dict[str, asyncio.Lock] = {}
         self._lms: dict[str | None, LM] = {}
         self._naming = asyncio.Lock()
 
@@ -113,17 +127,24 @@ class Workbench:
         bound.update(limits or {})
         repository = await Repository.open(Path(project.root))
 
-        async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
-            own: sandbox.Limits = {**_SETUP_LIMITS, **bound} if network else bound
-            within = project.folder
-            return await sandbox.run(command, path, within=within, network=network, **own)
-
         async def test(workspace: Workspace) -> TestReport:
             return await run_tests(project, workspace.path, **bound)
 
-        workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
-        follows = project.update_checkout
-        integration = Integration(workspaces, test, update_checkout=follows)
+        async def test_first(
+            workspace: Workspace, files: Sequence[str], is_accepted: Callable[[TestReport], bool]
+        ) -> TestReport:
+            return await run_in_order(project, workspace.path, files, is_accepted, **bound)
+
+        reports = open_reports(project, repository, store, bound)
+        workspaces = reports.workspaces
+        integration = Integration(
+            workspaces,
+            test,
+            update_checkout=project.update_checkout,
+            reports=reports,
+            # The names of tests begin at the root of the repository.
+            run_first=None if project.folder or project.report else test_first,
+        )
         await integration.open()
         await asyncio.to_thread(_prepare_runs)
         # As durable as the store: it survives the end of the process at any moment.
@@ -136,6 +157,7 @@ class Workbench:
                 integration,
                 journal,
                 CodeReader(repository),
+                reports,
                 edit_format,
                 bound,
                 corrections,
@@ -168,20 +190,25 @@ class Workbench:
             return self._lms[name]
 
     async def verify(self, task: Task, workspace: Workspace) -> Verdict:
-        """Run the tests of a task's worktree, and judge its work."""
+        """Run the tests of what a task has committed, in a new worktree, and judge its work."""
         with self.busy(task.id):
             await self.workspaces.refresh(workspace)
             before = await self.base_report(workspace.base)
-            return await verify(
-                self.project,
-                self.workspaces,
-                workspace,
-                before=before,
-                edits_tests=task.edits_tests,
-                writes_tests=task.kind == "test",
-                tests=task.tests,
-                **self.limits,
-            )
+            head = await workspace.head()
+            async with self.workspaces.scratch(head, workspace.base) as fresh:
+                verdict = await verify(
+                    self.project,
+                    self.workspaces,
+                    fresh,
+                    before=before,
+                    edits_tests=task.edits_tests,
+                    writes_tests=task.kind == "test",
+                    tests=task.tests,
+                    **self.limits,
+                )
+            if verdict.accepted:
+                await self.reports.remember(head, verdict.report)
+            return verdict
 
     async def integrate(self, task: Task) -> Outcome | Guarded:
         """Merge the work of a task into the team's branch, if it passes its tests there. Guarded
@@ -196,7 +223,7 @@ class Workbench:
         with self.busy(task.id):
             outcome = await self.integration.integrate(task.branch, task.title, tests=task.tests)
         if isinstance(outcome, Integrated) and outcome.everything is not None:
-            self._remember(outcome.commit, outcome.everything)
+            await self.reports.remember(outcome.commit, outcome.everything)
         return outcome
 
     async def has_yes(self, task: Task, digest: str) -> bool:
@@ -208,13 +235,12 @@ class Workbench:
 
     async def base_report(self, commit: str) -> TestReport:
         """What the tests of a commit show, run once for all tasks that start from it."""
-        async with self._testing.setdefault(commit, asyncio.Lock()):
-            if (known := self._reports.get(commit)) is not None:
-                return known
-            async with self.workspaces.scratch(commit) as base:
-                report = await run_tests(self.project, base.path, **self.limits)
-            self._remember(commit, report)
-            return report
+        return await self.reports.get(commit)
+
+    async def check_base(self, commit: str) -> BaseCheck:
+        """Whether the tests can be run on a commit that tasks are to start from."""
+        tasks = await self.store.tasks(self.project.id)
+        return await self.reports.check(commit, [name for task in tasks for name in task.tests])
 
     @contextmanager
     def busy(self, task_id: int) -> Generator[None]:
@@ -233,11 +259,3 @@ class Workbench:
             yield
         finally:
             timer.cancel()
-
-    def _remember(self, commit: str, report: TestReport) -> None:
-        if report.exit_code is None:
-            return  # it was ended by a limit: the next run may have more luck
-        self._reports[commit] = report
-        for old in tuple(self._reports)[:-_KEPT_REPORTS]:
-            del self._reports[old]
-            self._testing.pop(old, None)

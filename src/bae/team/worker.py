@@ -35,7 +35,7 @@ from bae.team.task_context import Context, gather_context
 from bae.team.verdict import Verdict, is_test_file
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import Answer, Turn, compose_brief, run_task
-from bae.team.workspaces import Workspace
+from bae.team.workspaces import SetupError, Workspace
 
 _log = logging.getLogger(__name__)
 ATTEMPT: Final = "Bae-Attempt:"
@@ -267,7 +267,10 @@ class WorkerAgent:
         async with self._opening:
             if task.id not in self._workspaces:
                 with bench.busy(task.id):  # its setup may take a while, and has a limit itself
-                    started = await bench.workspaces.start(task.branch)
+                    try:
+                        started = await bench.workspaces.start(task.branch)
+                    except SetupError:  # of the environment, which may have more luck once more
+                        started = await bench.workspaces.start(task.branch)
                     self._workspaces[task.id] = started
                 if started.left_out:
                     names = bounded(", ".join(map(shown_path, started.left_out)), 500)

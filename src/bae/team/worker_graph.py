@@ -19,23 +19,26 @@ from bae.journal import Record
 from bae.lm import Usage, metered
 from bae.observers import observing
 from bae.tasks import finish_despite_cancel
+from bae.team.base_check import describe_failed_before
 from bae.team.edit_format import UNCHANGED, EditError, format_instructions, parse_answer
+from bae.team.environment import Cause, find_cause, find_error_cause
 from bae.team.events import CorrectionAttempt
 from bae.team.git import shown_path
 from bae.team.guarded_files import Guarded
-from bae.team.integration import Integrated
+from bae.team.integration import Failed, Integrated
 from bae.team.models import (
     LONGEST_REASON,
     Attempt,
     Task,
     TaskResult,
+    TestReport,
     as_planned,
     bounded,
     headline,
 )
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
-from bae.team.workspaces import SetupError
+from bae.team.workspaces import ManifestError
 
 if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
@@ -65,6 +68,7 @@ class Try(BaseModel):
     answer: str = ""
     refused: str = Field(default="", description="why the answer was not applied")
     missed: tuple[str, ...] = ()
+    repeated: str = Field(default="", description="the digest of an answer that led to nothing")
     usage: Usage = Usage()
 
 
@@ -80,7 +84,7 @@ class Desk:
     async def keep(
         self,
         attempt: Try,
-        outcome: Literal["passed", "failed", "refused", "conflict"],
+        outcome: Literal["passed", "failed", "refused", "conflict", "error"],
         verdict: Verdict | None,
         failure: str = "",
     ) -> None:
@@ -116,7 +120,27 @@ class Desk:
             return False
         return bool(await (await self.worker.workspace(self.task)).changed())
 
-    async def try_again(self, attempt: Try, failure: str) -> Draft | Blocked | Stopped:
+    async def describe_failed_before(self) -> str:
+        """The tests that failed before the task and still may, as a text."""
+        return describe_failed_before(await self._base_report(), self.task.tests)
+
+    async def find_cause(self, report: TestReport) -> Cause | None:
+        """What of the environment kept the tests from a verdict."""
+        return None if report.passed else find_cause(report, await self._base_report())
+
+    async def _base_report(self) -> TestReport:
+        workspace = await self.worker.workspace(self.task)
+        return await self.bench.base_report(workspace.base)
+
+    async def block_for(self, attempt: Try, report: TestReport, cause: Cause) -> Blocked:
+        """Ask a person, since the environment failed twice: an LLM cannot correct that. The work is
+        kept, and judged as it is by the next run."""
+        await self.keep(attempt, "error", Verdict(report), str(cause))
+        return Blocked(question=ask_about(self.task, cause, report.output.strip()))
+
+    async def try_again(
+        self, attempt: Try, failure: str, *, conflict: bool = False
+    ) -> Draft | Blocked | Stopped:
         """The next attempt, with what was wrong with this one, unless there were enough of them."""
         done = attempt.number - attempt.first
         again = is_same_failure(failure, attempt.failure)
@@ -127,8 +151,13 @@ class Desk:
         shown = bounded(failure, _SHOWN_FAILURE)
         about = self.task.project_id, self.task.id
         await self.bench.emit(CorrectionAttempt(*about, done + 1, shown))
-        following = Try(first=attempt.first, number=attempt.number + 1, failure=failure)
-        return Draft(attempt=following)
+        # To write the same once more may well resolve a conflict.
+        repeated = "" if conflict else digest(attempt.answer)
+        return Draft(
+            attempt=Try(
+                first=attempt.first, number=attempt.number + 1, failure=failure, repeated=repeated
+            )
+        )
 
 
 async def get_desk() -> Desk:
@@ -142,6 +171,8 @@ async def write_brief(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> str
     if attempt.number == attempt.first and not attempt.asked:
         await worker.say(task, f"works on {task.title}")
     parts = [await worker.brief(task, await worker.build_context(task), attempt.failure)]
+    if known := await desk.describe_failed_before():
+        parts.append(f"# Tests that failed before\n{known}")
     if attempt.refused:
         parts.append(f"# Your last answer\n{bounded(attempt.answer, _SHOWN_ANSWER)}")
         parts.append(f"# Why it was not applied\n{bounded(attempt.refused, _SHOWN_ANSWER)}")
@@ -184,14 +215,20 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | Checks | Delivered:
+    async def __call__(self) -> Draft | Checks | Delivered | Blocked:
         desk = self.desk
         done = await desk.bench.integration.merged_as(desk.task.branch)
         if done:
             return Delivered(commit=done)
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
+        check = await desk.bench.check_base(workspace.base)
+        if check.problem:
+            return Blocked(question=ask_about(desk.task, check.cause, check.output))
         tried = await desk.bench.store.attempts(self.task_id)
+        if tried and tried[-1].outcome == "error" and not (self.failure or conflict):
+            number = tried[-1].number  # its work is there, and was never judged
+            return Checks(attempt=Try(first=number, number=number, usage=tried[-1].usage))
         number = max((each.number for each in tried), default=0) + 1
         failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
         first = number - 1 if self.failure else number
@@ -216,6 +253,10 @@ class Draft(Node):
         question = question_in(text)
         if question is not None:
             return Blocked(question=question)
+        if attempt.repeated and digest(text) == attempt.repeated:
+            failure = attempt.refused or attempt.failure
+            await self.desk.keep(attempt, "refused", None, REPEATED)
+            return Blocked(question=_ask_about_repetition(task, failure))
         answered = {"answer": text, "usage": Usage.total([attempt.usage, *used])}
         return Edits(attempt=attempt.model_copy(update=answered))
 
@@ -236,7 +277,7 @@ class Edits(Node):
                 return Checks(attempt=attempt)
             if attempt.asked < ASKED_AGAIN:
                 again = {"refused": error.message, "missed": error.missed}
-                asked = {"asked": attempt.asked + 1}
+                asked = {"asked": attempt.asked + 1, "repeated": digest(attempt.answer)}
                 return Draft(attempt=attempt.model_copy(update=again | asked))
             await desk.keep(attempt, "refused", None, error.message)
             failure = attempt.failure  # which is still there, as nothing was changed
@@ -258,16 +299,23 @@ class Checks(Node):
             await (await desk.worker.workspace(desk.task)).put_back()
         try:
             verdict = await desk.worker.run_tests(desk.task)
+            if await desk.find_cause(verdict.report) is not None:
+                verdict = await desk.worker.run_tests(desk.task)
+            cause = None if verdict.accepted else await desk.find_cause(verdict.report)
+            if cause is not None:
+                return await desk.block_for(attempt, verdict.report, cause)
             if verdict.accepted and attempt.number > 1:
                 verdict = await desk.worker.leave_out_debris(desk.task, attempt.answer, verdict)
-        except SetupError as error:
+        except ManifestError as error:
             return Blocked(question=error.question, digest=error.digest)
         if verdict.accepted:
             await desk.keep(attempt, "passed", verdict)
             return Merge(attempt=attempt)
         outcome = "refused" if verdict.report.passed else "failed"
-        await desk.keep(attempt, outcome, verdict, verdict.text)
-        return await desk.try_again(attempt, verdict.text)
+        known = await desk.describe_failed_before()
+        text = "\n\n".join(filter(None, (verdict.text, known)))
+        await desk.keep(attempt, outcome, verdict, text)
+        return await desk.try_again(attempt, text)
 
 
 class Merge(Node):
@@ -280,20 +328,25 @@ class Merge(Node):
         desk = self.desk
         try:
             outcome = await desk.worker.merge(desk.task)
-        except SetupError as error:
+            if isinstance(outcome, Failed) and await desk.find_cause(outcome.report):
+                outcome = await desk.worker.merge(desk.task)
+        except ManifestError as error:
             return Blocked(question=error.question, digest=error.digest)
         if isinstance(outcome, Integrated):
             return Delivered(commit=outcome.commit)
         if isinstance(outcome, Guarded):
             return Blocked(question=outcome.question, digest=outcome.digest)
-        text = outcome.text
+        if isinstance(outcome, Failed) and (cause := await desk.find_cause(outcome.report)):
+            return await desk.block_for(self.attempt, outcome.report, cause)
+        known = await desk.describe_failed_before()
+        text = "\n\n".join(filter(None, (outcome.text, known)))
         # Only now: where a run was killed after the merge, there is nothing left to work on.
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
         if conflict:
             text = f"{conflict.text}\n\nThe files have these conflict markers now: resolve them."
         await desk.keep(self.attempt, "conflict" if conflict else "failed", None, text)
-        return await desk.try_again(self.attempt, text)
+        return await desk.try_again(self.attempt, text, conflict=conflict is not None)
 
 
 class Delivered(Node):
@@ -357,7 +410,9 @@ async def run_task(
             return await run_task(worker, bench, task, failure)
         _log.error("task %s failed: %s", task.key, error.message.partition("\n")[0])
         _log.debug("task %s failed", task.key, exc_info=True)
-        last, used = error, error.journal.usage() if error.journal else Usage()
+        used = error.journal.usage() if error.journal else Usage()
+        cause = find_error_cause(error)
+        last = Blocked(question=ask_about(task, cause, str(error))) if cause else error
     except CancelledError:
         _log.info("the work on task %s was cancelled", task.key)
         raise
@@ -443,6 +498,19 @@ def question_in(answer: str) -> str | None:
     return bounded(found[1].strip(), _SHOWN_FAILURE) if found else None
 
 
+def ask_about(task: Task, cause: Cause, output: str = "") -> str:
+    """What a person is asked where the environment failed: one sentence and what to do, then what
+    was printed."""
+    shown = f"\n\n{bounded(output, _SHOWN_OUTPUT)}" if output else ""
+    return f"{task.title!r} cannot be tested. {cause} Is it done?{shown}"
+
+
+def digest(answer: str) -> str:
+    """Something short that is the same for answers with the same words; empty for none."""
+    words = " ".join(answer.split())
+    return sha256(words.encode()).hexdigest()[:16] if words else ""
+
+
 def is_same_failure(one: str, other: str) -> bool:
     """Whether two texts tell of the same failure, whatever its times, addresses and line numbers
     are."""
@@ -459,7 +527,16 @@ def _question(task: Task, attempts: int, failure: str, again: bool) -> str:
     )
 
 
+def _ask_about_repetition(task: Task, failure: str) -> str:
+    return (
+        f"The LLM wrote the same answer for {task.title!r} again, word for word, although it had "
+        f"failed. What should be done differently? The failure:\n{bounded(failure, _SHOWN_FAILURE)}"
+    )
+
+
+REPEATED: Final = "the LLM repeated its last answer word for word"
 _SHOWN_ANSWER: Final = 40_000
+_SHOWN_OUTPUT: Final = 2_000
 _SHOWN_FAILURE: Final = 4_000
 _STAYS: Final = (
     "\n\nYour answer continues from there. Files that were created for this task are removed if "

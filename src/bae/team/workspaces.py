@@ -16,6 +16,7 @@ from typing import Final
 
 from bae import BaeError
 from bae.tasks import finish_despite_cancel
+from bae.team.environment import SETUP, Cause, find_setup_cause
 from bae.team.files import (
     INCLUDE,
     FileLock,
@@ -64,6 +65,12 @@ class WorkspaceError(TeamError):
 
 
 class SetupError(WorkspaceError):
+    """The setup command failed; `reason` is why, as far as it is known."""
+
+    reason: Cause = SETUP
+
+
+class ManifestError(WorkspaceError):
     """The setup command fails without the network, for manifests that no person has committed: a
     person is asked. `digest` stands for these manifests."""
 
@@ -395,7 +402,8 @@ class Workspaces:
 
     async def refresh(self, workspace: Workspace) -> None:
         """Have what the setup command makes for the manifests that a worktree has now: it runs
-        again, without the network, where they were changed. Raises SetupError where that fails."""
+        again, without the network, where they were changed. Raises ManifestError if that fails."""
+
         if not self.setup or self._run is None:
             return
         ready = workspace.checkout.git_dir / _READY
@@ -405,7 +413,7 @@ class Workspaces:
             return
         ran = await self._run(self.setup, workspace.path, False)
         if ran.exit_code != 0:
-            raise SetupError(
+            raise ManifestError(
                 f"{_describe_setup(self.setup, ran)}\n\nIt ran without the network, since the "
                 f"manifests differ from those of your newest commit",
                 digest=manifests,
@@ -451,8 +459,10 @@ class Workspaces:
         await self._copy_included(path)
         ran = await self._run(self.setup, path, True)
         if ran.exit_code != 0:
-            raise WorkspaceError(
-                _describe_setup(self.setup, ran), fix="run it in a fresh clone, and correct it"
+            raise SetupError(
+                _describe_setup(self.setup, ran),
+                fix="run it in a fresh clone, and correct it",
+                reason=find_setup_cause(ran),
             )
 
     async def _find_commit_of_person(self) -> str | None:

@@ -1,0 +1,443 @@
+"""The commit that work starts from, looked at before an LLM is asked: whether its tests can be run
+at all, which of them fail already, and the reports of commits, so that none is tested twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bae import __version__
+from bae.private_files import private
+from bae.team import sandbox
+from bae.team.environment import Cause, find_cause
+from bae.team.files import INCLUDE
+from bae.team.git import split_paths
+from bae.team.models import Project, TeamError, TestReport, bounded
+from bae.team.project import as_table, read_json
+from bae.team.reports import NOT_LOADED
+from bae.team.test_runs import run_tests
+from bae.team.verdict import is_test_file
+from bae.team.workspaces import SetupError, Workspaces
+
+CHECK: Final = "base.json"
+"""The newest check, beside the state of the team."""
+_REPORTS: Final = "base-reports"
+_KEPT: Final = 32
+_SHOWN: Final = 20
+
+
+class BaseError(TeamError):
+    """The tests cannot be run on the commit that work starts from. No LLM was called."""
+
+    code: str = "bae-team-base"
+
+
+class BaseCheck(BaseModel):
+    """What the tests show on the commit that work starts from. A `problem` is one sentence for a
+    person, with what to do as its `fix`: no task can be judged before."""
+
+    model_config = ConfigDict(frozen=True)
+
+    commit: str
+    tests: int = 0
+    failed: tuple[str, ...] = Field(default=(), description="tests that fail without any work")
+    not_loaded: tuple[str, ...] = Field(default=(), description="files that cannot be loaded")
+    problem: str = ""
+    fix: str = ""
+    output: str = Field(default="", description="the end of what the test program printed")
+
+    @property
+    def text(self) -> str:
+        """What a person is told, in one line."""
+        if self.problem:
+            return f"the tests cannot be run: {self.problem}"
+        if not self.tests:
+            return "no tests yet"
+        parts = [f"{self.tests} tests"]
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed before any work: {list_names(self.failed)}")
+        if self.not_loaded:
+            parts.append(f"could not be loaded before any work: {list_names(self.not_loaded)}")
+        return "; ".join(parts)
+
+    @property
+    def cause(self) -> Cause:
+        """The problem, with what to do."""
+        return Cause("base", f"the tests cannot be run: {self.problem}", self.fix)
+
+    def raise_problem(self) -> None:
+        """Raise BaseError where the tests cannot be run."""
+        if self.problem:
+            shown = f"\n{self.output}" if self.output else ""
+            message = f"the tests cannot be run at {self.commit[:12]}: {self.problem}{shown}"
+            raise BaseError(message, fix=self.fix)
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Names in one line, the first twenty of them."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def describe_failed_before(report: TestReport, tests: Sequence[str] = ()) -> str:
+    """The tests that fail without the work of a task, which is not judged by them, as a text; empty
+    where there are none. `tests` are those that the task has to make pass."""
+    failed = [case.id for case in report.of("failed") if not _is_named(case.id, tests)]
+    if not failed:
+        return ""
+    return f"Failed before this task too, and not counted: {list_names(failed)}"
+
+
+def _is_named(case: str, tests: Iterable[str]) -> bool:
+    return any(case == each or case.startswith(f"{each}::") for each in tests)
+
+
+# --- what a report of the base shows --------------------------------------------------------------
+
+
+def examine_base(
+    report: TestReport,
+    commit: str,
+    *,
+    project: Project,
+    tracked: Sequence[str] = (),
+    tests: Sequence[str] = (),
+) -> BaseCheck:
+    """Judge the report of a base. `tracked` are the files of the commit, and `tests` those that
+    tasks have to make pass: they may be impossible to load before. It looks at files of the
+    checkout; call it in a thread."""
+    failed = report.of("failed")
+    not_loaded = tuple(case.id for case in failed if case.message.startswith(NOT_LOADED))
+    cause = _find_problem(report, not_loaded, project, tracked, tests)
+    return BaseCheck(
+        commit=commit,
+        tests=len(report.cases) - len(not_loaded),
+        failed=tuple(case.id for case in failed if case.id not in not_loaded),
+        not_loaded=not_loaded,
+        problem=cause.text if cause else "",
+        fix=cause.fix if cause else "",
+        output=bounded(report.output.strip()[-2000:]) if cause else "",
+    )
+
+
+def _cause(text: str, fix: str) -> Cause:
+    return Cause("base", text, fix)
+
+
+_ENDED: Final = {
+    "timeout": _cause(
+        "they did not end in time",
+        "have the test command run fewer or faster tests, as pytest -m 'not slow'",
+    ),
+    "memory": _cause(
+        "they used more memory than the sandbox allows",
+        "have the test command run fewer tests at a time",
+    ),
+    "processes": _cause(
+        "they had more processes than the sandbox allows",
+        "have the test command start fewer, as pytest -n 2",
+    ),
+    "output": _cause("they printed too much", "have the test command print less, as pytest -q"),
+}
+
+
+def _find_problem(
+    report: TestReport,
+    not_loaded: Sequence[str],
+    project: Project,
+    tracked: Sequence[str],
+    tests: Sequence[str],
+) -> Cause | None:
+    if report.ended_by in _ENDED:
+        return _ENDED[report.ended_by]
+    if (cause := find_cause(report)) is not None:
+        return cause
+    loaded = [case for case in report.cases if case.id not in not_loaded]
+    if loaded:
+        if report.exit_code != 0 and not report.of("failed"):
+            return _cause(
+                f"the test command ends with {report.exit_code} although no test fails, as for a "
+                "coverage that is too low",
+                "leave that condition out of it: bae team init --test COMMAND",
+            )
+        return None
+    if not_loaded and all(_is_named(each, tests) for each in not_loaded):
+        return None  # the tasks write what they load
+    texts = [case.message for case in report.cases] or [report.output]
+    found = _find_missing("\n".join(texts), project, tracked)
+    if found is not None:
+        return found
+    if not_loaded:
+        return _cause(
+            f"no test file can be loaded: {list_names(not_loaded)}",
+            "see why in a fresh clone, or name another command: bae team init --test COMMAND",
+        )
+    has_tests = any(is_test_file(name) and not _is_helper(name) for name in tracked)
+    if report.exit_code in _NOTHING and not has_tests:
+        return None  # a new project: its first task writes tests
+    for text, cause in _TEXTS.items():
+        if re.search(text, report.output, re.MULTILINE):
+            return cause
+    if report.reported or _NONE_FOUND.search(report.output):
+        return _describe_none(project)
+    return _cause(
+        f"the test program ended with {report.exit_code} without a report that can be read",
+        "run the command in a fresh clone, and correct it: bae team init --test COMMAND",
+    )
+
+
+_NOTHING: Final = (0, 1, 5)
+"""Exit codes of test programs that found no tests."""
+_NONE_FOUND: Final = re.compile(r"^No tests? (?:files )?found", re.MULTILINE)
+"""What Jest and Vitest print instead of a report."""
+_TEXTS: Final = {
+    r"unrecognized arguments: ": _cause(
+        "pytest does not know an option of the project's settings, since a plugin is not installed",
+        "install what the project's tests need into the environment of the test command, as pip "
+        "install -e '.[test]', or name another: bae team init --test '.venv/bin/python -m pytest'",
+    ),
+    r"(?:INTERNALERROR>|^E?)\s*[\w.]*Warning: ": _cause(
+        "a warning, as that of a plugin, is an error in the project's settings",
+        "run the tests in an environment of the project's own: bae team init --test "
+        "'.venv/bin/python -m pytest'; or leave the plugin out with -p no:NAME",
+    ),
+}
+"""What pytest prints, and what it means."""
+_MISSING: Final = re.compile(
+    r"ModuleNotFoundError: No module named '([\w.]+)'"
+    r"|PackageNotFoundError: (?:No package metadata was found for )?([\w.-]+)"
+    r"|Cannot find (?:module|package) '([^']+)'"
+    r"|Failed to resolve import \"([^\"]+)\""
+)
+
+
+def _find_missing(text: str, project: Project, tracked: Sequence[str]) -> Cause | None:
+    """What cannot be imported: the project itself, a generated file of it, or a dependency."""
+    names = list(dict.fromkeys(name for found in _MISSING.findall(text) for name in found if name))
+    for name in names:
+        own = _find_own(name, tracked)
+        if own is None:
+            continue
+        path = f"{own}/{'/'.join(name.split('.')[1:])}.py"
+        if name.count(".") and path not in tracked and own in _folders(tracked):
+            made = Path(project.root, path).exists()
+            where = "git does not have it" if made else "it is generated by the project's build"
+            return _cause(
+                f"{path} is missing: {where}",
+                f"list it in {INCLUDE}"
+                if made
+                else f"make it, and list it in {INCLUDE}; or have "
+                "each worktree make it: bae team init --setup COMMAND",
+            )
+        folder = os.path.dirname(own)
+        path_first = f", or bae team init --test 'env PYTHONPATH={folder} …'" if folder else ""
+        return _cause(
+            f"{name}, a package of this project, is not installed where its tests run",
+            "install it into the environment of the test command, as pip install -e ." + path_first,
+        )
+    if names:
+        return _cause(
+            f"{list_names(names)} cannot be imported: a dependency is not installed",
+            "install it into the environment that the test command names, or in each worktree: "
+            "bae team init --setup COMMAND",
+        )
+    return None
+
+
+def _find_own(name: str, tracked: Sequence[str]) -> str | None:
+    """Where the project has the package of a dotted name."""
+    top = name.partition(".")[0].replace("-", "_")
+    for folder in ("", "src/", "lib/", "python/"):
+        for path in tracked:
+            if path.startswith(f"{folder}{top}/") or path == f"{folder}{top}.py":
+                return folder + top
+    return None
+
+
+def _folders(tracked: Sequence[str]) -> set[str]:
+    return {os.path.dirname(path) for path in tracked}
+
+
+def _is_helper(name: str) -> bool:
+    return os.path.basename(name) in ("__init__.py", "conftest.py") or not _CODE.search(name)
+
+
+_CODE: Final = re.compile(r"\.(py|go|[cm]?[jt]sx?|sh)$")
+_OTHERS: Final = ("mocha", "ava", "tape", "tap", "jasmine", "karma", "qunit", "uvu")
+
+
+def _describe_none(project: Project) -> Cause:
+    package = read_json(Path(project.root, "package.json"))
+    needed = as_table(package.get("devDependencies"))
+    other = next((name for name in _OTHERS if name in needed), None)
+    if other is not None:
+        return _cause(
+            f"the test command found no tests, since those of the project are for {other}",
+            "name a command that runs them and writes a report: bae team init --test COMMAND",
+        )
+    return _cause(
+        "the test command found no tests, although the project has test files",
+        "name the command that runs them, with their folder: bae team init --test COMMAND",
+    )
+
+
+# --- the reports of commits -----------------------------------------------------------------------
+
+
+class BaseReports:
+    """What the tests of commits show, each tested once: by their trees, the test command and what
+    is installed, also in the next process where there is a `folder` for them."""
+
+    def __init__(
+        self,
+        project: Project,
+        workspaces: Workspaces,
+        limits: sandbox.Limits,
+        folder: Path | None = None,
+    ) -> None:
+        self.project = project
+        self.workspaces = workspaces
+        self.limits = limits
+        self.folder = folder
+        self._reports: dict[str, TestReport] = {}
+        self._testing: dict[str, asyncio.Lock] = {}
+        self._environment = ""
+
+    async def check(self, commit: str, tests: Sequence[str] = ()) -> BaseCheck:
+        """Look at a commit that work is to start from, and store what was found."""
+        commit = await self.workspaces.repository.commit_id(commit)
+        try:
+            report = await self.get(commit)
+        except SetupError as error:
+            reason = error.reason
+            check = BaseCheck(
+                commit=commit, problem=reason.text, fix=reason.fix, output=error.message
+            )
+        else:
+            args = ("ls-tree", "-r", "-z", "--name-only", commit)
+            _, listed, _ = await self.workspaces.repository.run_git(*args)
+            check = await asyncio.to_thread(
+                examine_base,
+                report,
+                commit,
+                project=self.project,
+                tracked=split_paths(listed),
+                tests=tests,
+            )
+            if check.problem:  # which a person may correct without a commit
+                await self._forget(await self._tree(commit))
+        if self.folder is not None:
+            await asyncio.to_thread(_write, self.folder / CHECK, check.model_dump_json())
+        return check
+
+    async def get(self, commit: str) -> TestReport:
+        """What the tests of a commit show. They are run in a new worktree, where this is not known
+        yet, and once more where the environment failed. Raises SetupError."""
+        tree = await self._tree(commit)
+        async with self._testing.setdefault(tree, asyncio.Lock()):
+            if (known := await self.find(commit)) is not None:
+                return known
+            report = None
+            for last in (False, True):
+                try:
+                    async with self.workspaces.scratch(commit) as base:
+                        report = await run_tests(self.project, base.path, **self.limits)
+                except SetupError:
+                    if last:
+                        raise
+                    continue
+                if find_cause(report) is None:
+                    break
+            assert report is not None
+            await self.remember(commit, report)
+            return report
+
+    async def find(self, commit: str) -> TestReport | None:
+        """What the tests of a commit show, where its tree was tested before."""
+        tree = await self._tree(commit)
+        if tree not in self._reports and self.folder is not None:
+            stored = await asyncio.to_thread(_read_report, await self._path(tree))
+            if stored is not None:
+                self._reports[tree] = stored
+        return self._reports.get(tree)
+
+    async def remember(self, commit: str, report: TestReport) -> None:
+        """Keep what all tests of a commit have shown in a new worktree. A run that the environment
+        or a limit has ended is not kept: the next one may have more luck."""
+        if report.exit_code is None or find_cause(report) is not None:
+            return
+        tree = await self._tree(commit)
+        self._reports[tree] = report
+        for old in tuple(self._reports)[:-_KEPT]:
+            del self._reports[old]
+            self._testing.pop(old, None)
+        if self.folder is not None and (report.of("passed") or report.of("failed")):
+            await asyncio.to_thread(_write, await self._path(tree), report.model_dump_json())
+
+    async def _forget(self, tree: str) -> None:
+        self._reports.pop(tree, None)
+        if self.folder is not None:
+            path = await self._path(tree)
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    async def _tree(self, commit: str) -> str:
+        return await self.workspaces.repository.git("rev-parse", f"{commit}^{{tree}}")
+
+    async def _path(self, tree: str) -> Path:
+        assert self.folder is not None
+        if not self._environment:
+            root = self.project.root
+            found = await asyncio.to_thread(
+                sandbox.describe_installations, self.project.test_command, root
+            )
+            include = await asyncio.to_thread(_stamp, Path(root, INCLUDE))
+            command, setup = self.project.test_command, self.project.setup
+            known = [command, setup, await sandbox.protection(), found, include, __version__]
+            self._environment = sha256(json.dumps(known).encode()).hexdigest()[:16]
+        return self.folder / _REPORTS / f"{tree[:16]}-{self._environment}.json"
+
+
+def read_check(folder: Path) -> BaseCheck | None:
+    """The newest check of a team; None where there is none that can be read."""
+    try:
+        return BaseCheck.model_validate_json((folder / CHECK).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _read_report(path: Path) -> TestReport | None:
+    try:
+        return TestReport.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file, or leave it as it was. Of the files beside it the newest are kept."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
+    with open(new, "w", encoding="utf-8", opener=private) as file:
+        file.write(text)
+    new.replace(path)
+    if path.parent.name == _REPORTS:
+        with suppress(FileNotFoundError):  # another process removes them too
+            stored = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime_ns)
+            for old in stored[:-_KEPT]:
+                old.unlink()
+
+
+def _stamp(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"

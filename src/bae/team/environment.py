@@ -1,0 +1,156 @@
+"""Failures of the machine and its settings, told apart from failures of the code under test. The
+evidence is exit codes, signals, limits and what programs print; all of it is in one table."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from bae.team.models import TestReport
+from bae.team.sandbox import Ran
+
+Kind = Literal["killed", "space", "network", "program", "time", "setup", "base"]
+"""What failed. `base`: the tests of the commit that work starts from cannot be run as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a command could not do its work, whatever the code is: one sentence, and what to do."""
+
+    kind: Kind
+    text: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.text[0].upper()}{self.text[1:]}. {self.fix[0].upper()}{self.fix[1:]}."
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """What shows a cause: an exit code, or a line of the output. The output is evidence only where
+    there is no report, since tests may print anything; `in_tests` is looked for in failed tests."""
+
+    cause: Cause
+    codes: tuple[int, ...] = ()
+    printed: re.Pattern[str] | None = None
+    in_tests: re.Pattern[str] | None = None
+
+
+KILLED: Final = Cause(
+    "killed",
+    "the test process was killed from outside, as by the system when memory runs out",
+    "free memory, run fewer agents at a time, or find what kills it, and try again",
+)
+SPACE: Final = Cause(
+    "space",
+    "there is no space left on the disk, or a file grew beyond the limit of the sandbox",
+    "free some space, or have the tests write less, and try again",
+)
+PROGRAM: Final = Cause(
+    "program",
+    "the test program was not found where the tests run",
+    "install it into the environment that the test command names, or name another command: bae "
+    "team init --test COMMAND",
+)
+NETWORK: Final = Cause(
+    "network",
+    "a program needed the network, which it could not reach",
+    "check the network for setup commands; tests have none: install what they need before, with "
+    "bae team init --setup COMMAND",
+)
+TIME: Final = Cause(
+    "time",
+    "the tests did not end in time, and take nearly as long without any change",
+    "have the test command run fewer or faster tests, as pytest -m 'not slow', or run fewer agents",
+)
+SETUP: Final = Cause(
+    "setup",
+    "the setup command failed",
+    "run it in a fresh clone, correct it with bae team init --setup COMMAND, and try again",
+)
+_SIGNS: Final = (
+    _Sign(KILLED, codes=(137,)),
+    _Sign(
+        SPACE,
+        codes=(153,),  # SIGXFSZ
+        printed=re.compile(r"No space left on device|ENOSPC|Disk quota exceeded|File too large"),
+        in_tests=re.compile(
+            r"^(?:E\s+)?(?:[\w.]+\.)?OSError: \[Errno (?:27|28|122)\]|ENOSPC: no space",
+            re.MULTILINE,
+        ),
+    ),
+    _Sign(
+        PROGRAM,
+        codes=(126, 127),
+        printed=re.compile(
+            r"No module named '?(?:pytest|vitest|jest)'?$|could not determine executable to run",
+            re.MULTILINE,
+        ),
+    ),
+    _Sign(
+        NETWORK,
+        printed=re.compile(
+            r"Temporary failure in name resolution|Name or service not known|[Nn]etwork is "
+            r"unreachable|[Cc]ould not resolve host|EAI_AGAIN|ENOTFOUND|ENETUNREACH|dns error|"
+            r"No route to host|nodename nor servname"
+        ),
+    ),
+)
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def find_cause(report: TestReport, before: TestReport | None = None) -> Cause | None:
+    """What of the environment kept tests from a verdict; None where the code answers for it.
+    `before` is the report of the base, where this one is of work that starts from it."""
+    if report.ended_by == "killed":
+        return KILLED
+    if report.ended_by == "timeout":
+        slow = before is not None and before.seconds * 2 >= report.seconds
+        return TIME if slow else None
+    if report.exit_code in (0, None):
+        return None
+    if not report.cases:
+        return _find(report.exit_code, report.output)
+    failed = [case.message for case in report.of("failed")]
+    for sign in _SIGNS:
+        if sign.in_tests and any(map(sign.in_tests.search, failed)):
+            return sign.cause
+    return None
+
+
+def find_setup_cause(ran: Ran) -> Cause:
+    """Why a setup command failed."""
+    if ran.ended_by == "killed":
+        return KILLED
+    found = _find(ran.exit_code, ran.output)
+    if found is None or found is PROGRAM:
+        return SETUP
+    return Cause(found.kind, f"{SETUP.text}: {found.text}", found.fix)
+
+
+def find_error_cause(error: BaseException) -> Cause | None:
+    """What of the environment an error comes from; None where it is of another kind."""
+    from bae.team.workspaces import SetupError
+
+    for each in _chain(error):
+        if isinstance(each, SetupError):
+            return each.reason
+        if isinstance(each, OSError) and each.errno in _NO_SPACE:
+            return SPACE
+    return None
+
+
+def _find(exit_code: int | None, output: str) -> Cause | None:
+    for sign in _SIGNS:
+        if exit_code in sign.codes or (sign.printed and sign.printed.search(output)):
+            return sign.cause
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,280 @@
+"""What a team finds out about the commit that work starts from, before it asks an LLM, with real
+test programs, sandboxes and repositories."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from bae.team import BackendWorkerAgent, LeadAgent, PlannedTask, Store, TaskStatus, Workbench
+from bae.team.base_check import BaseCheck, BaseError, examine_base, read_check
+from bae.team.models import Project, TestCase, TestReport
+from bae.team.worker_graph import Answer
+from bae.testing import ScriptedLM
+from git_repositories import commit_files, git, left_over, write
+from team_parts import FAILING, PYTEST, PYTHON, SHELL, SUB, TEST_SUB, a_bench, a_project, edits
+from team_scripts import TeamScript, run_team
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+TEST_SHOP = "import shop\n\n\ndef test_price():\n    assert shop.PRICE == 3\n"
+SRC_LAYOUT = {"src/shop/__init__.py": "PRICE = 3\n", "tests/test_shop.py": TEST_SHOP}
+GENERATED = {
+    "shop/__init__.py": "from shop._version import VERSION\nPRICE = 3\n",
+    "test_shop.py": TEST_SHOP,
+    ".gitignore": "_version.py\n",
+}
+
+
+async def check(tmp_path: Path, files: Mapping[str, str], command: tuple[str, ...]) -> BaseCheck:
+    """What is found about a repository with these files."""
+    async with a_bench(tmp_path, files=files, command=command) as (bench, _):
+        found = await bench.check_base("HEAD")
+        assert read_check(bench.store.path.parent) == found
+    assert left_over(tmp_path / "project") == []
+    return found
+
+
+NOT_INSTALLED = "shop, a package of this project, is not installed"
+FAILURES = {
+    "src layout": (SRC_LAYOUT, PYTEST, NOT_INSTALLED, "PYTHONPATH=src"),
+    "generated file": (GENERATED, PYTEST, "shop/_version.py is missing", ".worktreeinclude"),
+    "dependency": (
+        {"test_a.py": "import nowhere_at_all\n\n\ndef test_a(): pass\n"},
+        PYTEST,
+        "nowhere_at_all cannot be imported",
+        "--setup",
+    ),
+    "plugin option": (
+        {**PYTHON, "pytest.ini": "[pytest]\naddopts = --nowhere=1\n"},
+        PYTEST,
+        "a plugin is not installed",
+        "pip install",
+    ),
+    "conftest": (
+        {**PYTHON, "conftest.py": "import nowhere_at_all\n"},
+        PYTEST,
+        "nowhere_at_all cannot be imported",
+        "--setup",
+    ),
+    "no program": (PYTHON, ("python", "-S", "-m", "pytest"), "was not found", "--test"),
+    "no executable": (PYTHON, ("nowhere/pytest",), "was not found", "--test"),
+    "other folder": (PYTHON, (*PYTEST, "--ignore=tests"), "found no tests, although", "--test"),
+    "killed": (
+        {"test_a.py": "import os\n\n\ndef test_a():\n    os.kill(os.getpid(), 9)\n"},
+        PYTEST,
+        "was killed",
+        "memory",
+    ),
+    "coverage": (
+        {
+            **PYTHON,
+            "conftest.py": "def pytest_sessionfinish(session):\n    session.exitstatus = 1\n",
+        },
+        PYTEST,
+        "ends with 1 although no test fails",
+        "--test",
+    ),
+    "mocha": (
+        {
+            **SHELL,
+            "calc.test.sh": "",
+            "test/a.js": "describe('a', () => {});\n",
+            "package.json": '{"devDependencies": {"mocha": "1"}}',
+            "jest.sh": SHELL["jest.sh"].replace("*.test.sh", "*.none"),
+        },
+        ("sh", "jest.sh"),
+        "are for mocha",
+        "--test",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "command", "problem", "fix"), FAILURES.values(), ids=FAILURES)
+async def test_tests_that_cannot_be_run_have_a_likely_cause_and_what_to_do(
+    tmp_path: Path, files: Mapping[str, str], command: tuple[str, ...], problem: str, fix: str
+) -> None:
+    found = await check(tmp_path, files, command)
+    assert problem in found.problem
+    assert fix in found.fix
+    assert "\n" not in found.problem
+    with pytest.raises(BaseError, match="the tests cannot be run at"):
+        found.raise_problem()
+
+
+async def test_a_generated_file_of_the_checkout_is_named_and_including_it_is_enough(
+    tmp_path: Path,
+) -> None:
+    async with a_bench(tmp_path, files=GENERATED, command=PYTEST) as (bench, _):
+        root = Path(bench.project.root)
+        write(root, {"shop/_version.py": "VERSION = 1\n"})
+        found = await bench.check_base("HEAD")
+        assert found.problem == "shop/_version.py is missing: git does not have it"
+        assert found.fix == "list it in .worktreeinclude"
+        write(root, {".worktreeinclude": "_version.py\n"})
+        assert (await bench.check_base("HEAD")).text == "1 tests"
+
+
+async def test_a_src_layout_passes_with_the_command_that_is_printed(tmp_path: Path) -> None:
+    command = ("env", "PYTHONPATH=src", *PYTEST[1:])
+    assert (await check(tmp_path, SRC_LAYOUT, command)).problem == ""
+
+
+async def test_a_setup_that_fails_twice_is_the_problem(tmp_path: Path) -> None:
+    async with a_project(tmp_path) as (store, project, _):
+        setup = ("sh", "-c", "echo x >> ../times; echo could not resolve host; exit 1")
+        project = await store.save_project(project.model_copy(update={"setup": setup}))
+        lm = TeamScript({})
+        with pytest.raises(BaseError, match="the setup command failed: a program needed the netw"):
+            await run_team(project, store, lm)
+        assert lm.asked == []
+
+
+@pytest.mark.parametrize("files", [{"readme.txt": "A shop\n"}, {"tests/__init__.py": ""}])
+async def test_a_new_project_may_have_no_tests_yet(
+    tmp_path: Path, files: Mapping[str, str]
+) -> None:
+    assert (await check(tmp_path, files, PYTEST)).text == "no tests yet"
+
+
+async def test_files_that_cannot_be_loaded_beside_others_are_named_and_the_team_starts(
+    tmp_path: Path,
+) -> None:
+    broken = "import nowhere_at_all\n"
+    found = await check(tmp_path, {**PYTHON, "tests/test_b.py": broken}, PYTEST)
+    assert (found.problem, found.tests) == ("", 1)
+    assert found.text == "1 tests; could not be loaded before any work: tests/test_b.py"
+
+
+async def test_tests_of_code_that_a_task_is_to_write_need_not_load(tmp_path: Path) -> None:
+    files = {"test_shop.py": TEST_SHOP}
+    tasks = [PlannedTask(key="shop", title="Write shop", tests=("test_shop.py",))]
+    answer = edits({"shop.py": "PRICE = 3\n"})
+    async with a_project(tmp_path, *tasks, files=files, command=PYTEST) as (store, project, _):
+        summary = await run_team(project, store, TeamScript({"shop": answer}))
+    assert [task.status for task in summary.tasks] == [TaskStatus.COMPLETED]
+
+
+# --- what a team does with it ---------------------------------------------------------------------
+
+
+async def test_a_team_asks_no_llm_where_tests_cannot_be_run_and_starts_when_they_can(
+    tmp_path: Path,
+) -> None:
+    answer = edits({"src/shop/__init__.py": "PRICE = 3\nTAX = 1\n", "tests/test_tax.py": TAX})
+    options = {"files": SRC_LAYOUT, "command": PYTEST}
+    async with a_project(tmp_path, TAX_TASK, **options) as (store, project, [task]):
+        lm = TeamScript({"tax": answer})
+        with pytest.raises(BaseError) as raised:
+            await run_team(project, store, lm)
+        assert NOT_INSTALLED in raised.value.message
+        assert raised.value.fix is not None
+        assert lm.asked == []
+        assert (await store.task(task.id)).status is TaskStatus.PENDING
+        assert left_over(Path(project.root)) == []
+        said = [each.event.to_message().get("text", "") for each in await store.events(project.id)]
+        assert any(NOT_INSTALLED in text for text in said)  # which the page shows
+        command = ("env", "PYTHONPATH=src", *PYTEST[1:])
+        project = await store.save_project(project.model_copy(update={"test_command": command}))
+        summary = await run_team(project, store, lm)
+        assert [each.status for each in summary.tasks] == [TaskStatus.COMPLETED]
+
+
+TAX = "import shop\n\n\ndef test_tax():\n    assert shop.TAX == 1\n"
+TAX_TASK = PlannedTask(key="tax", title="Add TAX")
+
+
+async def test_a_worker_alone_asks_no_llm_either(tmp_path: Path) -> None:
+    options = {"files": SRC_LAYOUT, "command": PYTEST}
+    async with a_project(tmp_path, TAX_TASK, **options) as (store, project, [task]):
+        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=ScriptedLM())
+        result = await worker.execute_task(task)
+        assert (result.status, result.usage.calls) == ("blocked", 0)
+        assert result.question is not None
+        assert NOT_INSTALLED in result.question
+
+
+async def test_a_task_does_not_fail_for_tests_that_failed_before(tmp_path: Path) -> None:
+    wanted = PlannedTask(key="mul", title="Multiply")
+    code = {"mul.sh": "mul() { echo $(($1 * $2)); }\n"}
+    right = {**code, "mul.test.sh": '. ./mul.sh\n[ "$(mul 2 3)" = 6 ]\n'}
+    breaks = {**right, "calc.sh": "add() { echo 0; }\n"}
+    async with a_bench(tmp_path, wanted, files=FAILING) as (bench, [task]):
+        lm = ScriptedLM({Answer: [edits(breaks), edits({"calc.sh": SHELL["calc.sh"]})]})
+        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+        result = await worker.execute_task(task)
+        assert (result.status, result.question, result.attempts) == ("completed", None, 2)
+        [first, _] = await bench.store.attempts(task.id)
+        check = await bench.check_base("HEAD")
+    known = "Failed before this task too, and not counted: sub.test.sh::sub"
+    assert all(known in prompt.text for prompt in lm.prompts)
+    assert known in first.failure
+    assert "calc.test.sh::calc" in first.failure
+    assert check.text == "2 tests; 1 failed before any work: sub.test.sh::sub"
+
+
+# --- reports that are kept ------------------------------------------------------------------------
+
+
+async def test_a_report_is_kept_for_the_next_run_by_commit_command_and_environment(
+    tmp_path: Path,
+) -> None:
+    async with a_project(tmp_path) as (store, project, _):
+        root = Path(project.root)
+
+    async def count(command: tuple[str, ...] = project.test_command) -> int:
+        """How many reports there are after a check."""
+        changed = project.model_copy(update={"test_command": command})
+        async with (
+            await Store.open(store.path) as again,
+            Workbench.open(changed, again) as bench,
+        ):
+            await bench.integration.catch_up()
+            check = await bench.check_base(await bench.integration.head())
+            assert not check.problem
+        return len(list((store.path.parent / "base-reports").iterdir()))
+
+    assert await count() == 1
+    [stored] = (store.path.parent / "base-reports").iterdir()
+    before = stored.stat().st_mtime_ns
+    assert await count() == 1
+    assert stored.stat().st_mtime_ns == before  # it was read, and not made again
+    commit_files(root, {"sub.test.sh": TEST_SUB, "calc.sh": SUB})
+    assert await count() == 2
+    assert await count(("env", *project.test_command)) == 3
+
+
+async def test_a_report_of_tests_that_cannot_be_run_is_not_kept(tmp_path: Path) -> None:
+    options = {"files": SRC_LAYOUT, "command": PYTEST}
+    async with a_bench(tmp_path, TAX_TASK, **options) as (bench, _):
+        await bench.check_base("HEAD")
+        assert await bench.reports.find("HEAD") is None
+        assert list((bench.store.path.parent / "base-reports").iterdir()) == []
+
+
+def test_a_plugin_whose_warning_is_an_error_is_the_cause() -> None:
+    printed = "INTERNALERROR> pytest.PytestDeprecationWarning: The hook is old\n"
+    report = TestReport(command=PYTEST, exit_code=3, output=printed, problem="no verdict")
+    project = Project(id=1, name="a", root="/nowhere", branch="b", test_command=PYTEST)
+    found = examine_base(report, "c" * 40, project=project, tracked=["test_a.py"])
+    assert "a warning, as that of a plugin, is an error" in found.problem
+
+
+def test_limits_that_end_the_tests_of_the_base_are_causes() -> None:
+    project = Project(id=1, name="a", root="/nowhere", branch="b", test_command=PYTEST)
+    for limit, text in {"timeout": "in time", "memory": "memory", "output": "printed"}.items():
+        report = TestReport(command=PYTEST, exit_code=None, ended_by=limit)
+        assert text in examine_base(report, "c" * 40, project=project).problem
+    skipped = (TestCase(id="a", outcome="skipped"),)
+    report = TestReport(command=PYTEST, exit_code=0, cases=skipped, problem="all are skipped")
+    assert not examine_base(report, "c" * 40, project=project).problem
+
+
+async def test_nothing_is_tested_where_nothing_is_to_be_done(tmp_path: Path) -> None:
+    async with a_bench(tmp_path, files=SRC_LAYOUT, command=PYTEST) as (bench, [task]):
+        await bench.store.move(task.id, TaskStatus.PENDING, TaskStatus.SKIPPED)
+        summary = await LeadAgent(bench, TeamScript({})).run()
+        assert summary.ended == "done"
+    assert git(tmp_path / "project", "worktree", "list").count("\n") == 0
