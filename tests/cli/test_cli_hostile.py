@@ -243,6 +243,8 @@ graph = hostile.graph
 def test_no_note_or_warning_acts_on_the_terminal_from_the_start_of_the_program(
     command: list[str], project: Path
 ):
+    if command[0] == "optimize":
+        pytest.importorskip("dspy")
     name = EVIL.replace("/", "").replace("\0", "")
     Path("noisy.py").write_text(NOISY)
     Path("c.jsonl").write_text('{"input": "x"}\n')
