@@ -24,6 +24,7 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "in_progress": ("●", "bold cyan"),
     "blocked": ("?", "bold yellow"),
     "completed": ("✓", "green"),
+    "merged": ("+", "green"),
     "failed": ("✗", "bold red"),
     "cancelled": ("⊘", "magenta"),
     "skipped": ("-", "dim"),
@@ -103,6 +104,13 @@ def draw_tasks(tasks: Sequence[Task]) -> Tree:
     return whole
 
 
+_PROOFS: Final = {"named-tests": "proved by named tests", "none": "WITHOUT TESTS"}
+_LEVELS: Final = {
+    "change-tests": "may change tests",
+    "change-test-setup": "may change tests and how they run",
+}
+
+
 def _line(task: Task, others: Sequence[str]) -> Text:
     mark, style = MARKS[task.status]
     said = Text(f"{mark} ", style=style).append(task.key, style="bold")
@@ -110,7 +118,8 @@ def _line(task: Task, others: Sequence[str]) -> Text:
     facts = [task.kind]
     facts += [task.status.label] if task.approved else ["not approved"]
     facts += [f"priority {task.priority}"] if task.priority else []
-    facts += ["may change tests"] if task.edits_tests else []
+    facts += [_PROOFS[task.proof]] if task.proof in _PROOFS else []
+    facts += [_LEVELS[task.may]] if task.may in _LEVELS else []
     facts += [f"also after {', '.join(others)}"] if others else []
     said.append(f"  {', '.join(facts)}", style="dim")
     if task.reason and task.status in ("blocked", "failed", "cancelled"):
@@ -129,7 +138,8 @@ def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Block
             "reason": task.reason,
             "after": ", ".join(task.depends_on),
             "priority": str(task.priority or ""),
-            "tests": "may change or remove tests that exist" if task.edits_tests else "",
+            "proof": _PROOFS.get(task.proof, ""),
+            "tests": _LEVELS.get(task.may, ""),
             "to pass": ", ".join(task.tests),
             "files": ", ".join(task.files),
             "branch": task.branch if attempts else "",

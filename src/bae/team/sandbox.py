@@ -97,6 +97,7 @@ async def run(
     network: bool = False,
     readable: Sequence[str | os.PathLike[str]] = (),
     writable: Sequence[str | os.PathLike[str]] = (),
+    fixed: Sequence[str | os.PathLike[str]] = (),
     kind: Protection | None = None,
 ) -> Ran:
     """Run a command in a directory, which it may write to, except `.git`, and nowhere else.
@@ -106,14 +107,17 @@ async def run(
     or have `processes` threads, or when it prints more than `output` bytes; a file that grows
     beyond `file_size` is an error that the command sees. All its processes have ended when this
     returns, raises or is cancelled, and they end if this process is killed. `readable` and
-    `writable` are further paths. The best kind of protection there is, unless one is named.
+    `writable` are further paths; `fixed` are files of the directory that are mounted read-only
+    where the protection can mount (`can_mount`). The best kind of protection there is, unless one
+    is named.
     """
     if not command:
         raise ValueError("no command to run")
     kind = kind or (await _best())[0]
     shown = [os.fspath(path) for path in readable]
     opened = [os.fspath(path) for path in writable]
-    program = _Program(command, os.fspath(cwd), network, kind, shown, opened)
+    kept = [os.fspath(path) for path in fixed]
+    program = _Program(command, os.fspath(cwd), network, kind, shown, opened, kept)
     spec = {"memory": memory, "processes": processes, "file_size": file_size}
     began = time.monotonic()
     try:
@@ -161,6 +165,11 @@ async def protection(*, require: bool = False) -> str:
             "user namespaces and do not run as root; or do not require it for code that you trust",
         )
     return described
+
+
+def can_mount(protection: str) -> bool:
+    """Whether a protection, as `protection` describes it, mounts files read-only."""
+    return protection.startswith(Protection.BUBBLEWRAP)
 
 
 async def _best() -> tuple[Protection, bool, str]:
@@ -217,6 +226,7 @@ class _Program:
     kind: Protection
     readable: Sequence[str]
     writable: Sequence[str]
+    fixed: Sequence[str] = ()
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
     folder: TemporaryFolder | None = None
@@ -231,6 +241,7 @@ class _Program:
         self.cwd = os.path.realpath(self.cwd)
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
+        self.fixed = [os.path.realpath(path) for path in self.fixed]
         self.programs = _find_installations(self.command, self.cwd)
         if self.kind is not Protection.BUBBLEWRAP:
             self.folder = TemporaryFolder()
@@ -296,8 +307,8 @@ class _Program:
         if self.cwd != "/":
             for path in (self.cwd, *self.writable):
                 arguments += ["--bind", path, path]
-            git = os.path.join(self.cwd, ".git")
-            arguments += ["--ro-bind-try", git, git]
+            for path in (os.path.join(self.cwd, ".git"), *self.fixed):
+                arguments += ["--ro-bind-try", path, path]
         return [*arguments, "--remount-ro", "/"]
 
     def _list_readable(self) -> list[str]:

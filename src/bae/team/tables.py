@@ -26,7 +26,11 @@ from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 APPLICATION: Final = 0x62616574
-FORMAT: Final = 1
+FORMAT: Final = 2
+_UPGRADES: Final = {
+    # From each format to the next. A task's plan is JSON, whose model reads older ones.
+    1: ("alter table blockers add column subject text not null default ''",),
+}
 BUSY_SECONDS: Final = 30.0
 """How long a process waits for another one that writes."""
 
@@ -101,7 +105,12 @@ reports = _table(
     _json("data"),
 )
 blockers = _table(
-    "blockers", _number(), _of("tasks"), _text("question"), _text("answer", optional=True)
+    "blockers",
+    _number(),
+    _of("tasks"),
+    _text("question"),
+    _text("answer", optional=True),
+    sa.Column("subject", sa.Text, nullable=False, server_default=""),
 )
 agents = sa.Table(
     "agents",
@@ -201,6 +210,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("begin immediate")
         if _check_kind(connection, path):
             _create_tables(connection)
+        else:
+            _upgrade(connection)
         connection.execute("commit")
     except BaseException:
         connection.close()
@@ -218,12 +229,21 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> bool:
         return True
     if found[1] != APPLICATION:
         raise TeamError(f"{path} is not the state of a team", fix="name another file")
-    if found[2] != FORMAT:
+    if found[2] != FORMAT and found[2] not in _UPGRADES:
         raise TeamError(
-            f"{path} has format {found[2]}, and this version of bae reads {FORMAT}",
+            f"{path} has format {found[2]}, and this version of bae reads up to {FORMAT}",
             fix="use the version of bae that wrote it",
         )
     return False
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Bring the tables to this format. Call it inside a transaction."""
+    [version] = connection.execute("pragma user_version").fetchone()
+    for older in range(version, FORMAT):
+        for statement in _UPGRADES[older]:
+            connection.execute(statement)
+    connection.execute(f"pragma user_version = {FORMAT}")
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:

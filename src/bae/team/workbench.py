@@ -24,8 +24,7 @@ from bae.team.integration import Integrated, Integration, Outcome
 from bae.team.models import Project, Task, TestReport
 from bae.team.repository import CodeReader
 from bae.team.store import Store
-from bae.team.test_runs import run_tests
-from bae.team.verdict import Verdict, verify
+from bae.team.verdict import Verdict, run_fixed, verify
 from bae.team.workspaces import Workspace, Workspaces
 
 RUNS: Final = "runs.db"
@@ -97,7 +96,7 @@ class Workbench:
             return await sandbox.run(command, path, network=True, **bound)
 
         async def test(workspace: Workspace) -> TestReport:
-            return await run_tests(project, workspace.path, **bound)
+            return await run_fixed(project, workspace, **bound)
 
         workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
         integration = Integration(workspaces, test)
@@ -150,17 +149,17 @@ class Workbench:
                 self.project,
                 self.workspaces,
                 workspace,
+                task,
                 before=before,
-                edits_tests=task.edits_tests,
-                writes_tests=task.kind == "test",
-                tests=task.tests,
                 **self.limits,
             )
 
     async def integrate(self, task: Task) -> Outcome:
         """Merge the work of a task into the team's branch, if it passes its tests there."""
         with self.busy(task.id):
-            outcome = await self.integration.integrate(task.branch, task.title, tests=task.tests)
+            outcome = await self.integration.integrate(
+                task.branch, task.title, tests=task.tests, untested=task.proof == "none"
+            )
         if isinstance(outcome, Integrated) and outcome.everything is not None:
             self._remember(outcome.commit, outcome.everything)
         return outcome
@@ -171,7 +170,7 @@ class Workbench:
             if (known := self._reports.get(commit)) is not None:
                 return known
             async with self.workspaces.scratch(commit) as base:
-                report = await run_tests(self.project, base.path, **self.limits)
+                report = await run_fixed(self.project, base, **self.limits)
             self._remember(commit, report)
             return report
 

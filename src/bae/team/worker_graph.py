@@ -21,7 +21,15 @@ from bae.tasks import finish_despite_cancel
 from bae.team.edit_format import UNCHANGED, EditError, format_instructions, parse_answer
 from bae.team.events import CorrectionAttempt
 from bae.team.integration import Integrated
-from bae.team.models import LONGEST_REASON, Attempt, Task, TaskResult, as_planned, bounded
+from bae.team.models import (
+    LONGEST_REASON,
+    Attempt,
+    Blocker,
+    Task,
+    TaskResult,
+    as_planned,
+    bounded,
+)
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
 
@@ -85,6 +93,24 @@ class Desk:
             usage=attempt.usage,
         )
         await self.bench.store.add_attempt(kept)
+
+    async def is_allowed(self, subject: str) -> bool:
+        """Whether a person has said yes to what a verdict has shown."""
+        return any(each.allows(subject) for each in await self._answers())
+
+    async def was_allowed(self) -> bool:
+        """Whether a person has said yes to the newest question, of work that is there already."""
+        answers = await self._answers()
+        return bool(answers) and answers[-1].allows(answers[-1].subject)
+
+    async def _answers(self) -> list[Blocker]:
+        found = await self.bench.store.blockers(self.task.project_id)
+        return [each for each in found if each.task_id == self.task.id]
+
+    async def may_be_untested(self) -> bool:
+        """Whether a person has approved that the task is merged without tests."""
+        stored = await self.bench.store.task(self.task.id)
+        return stored.proof == "none" and stored.approved
 
     async def is_work_of_before(self, attempt: Try, error: EditError) -> bool:
         """Whether an answer repeats what an earlier run of the task has left. What that one failed
@@ -162,17 +188,21 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | Delivered:
+    async def __call__(self) -> Draft | Checks | Blocked | Delivered:
         desk = self.desk
         done = await desk.bench.integration.merged_as(desk.task.branch)
         if done:
             return Delivered(commit=done)
+        if desk.task.proof == "none" and not await desk.may_be_untested():
+            return Blocked(question=_describe_untested(desk.task))
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
         tried = await desk.bench.store.attempts(self.task_id)
         number = max((each.number for each in tried), default=0) + 1
         failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
         first = number - 1 if self.failure else number
+        if not failure and await desk.was_allowed():  # what a person looked at is judged again
+            return Checks(attempt=Try(first=number, number=number))
         return Draft(attempt=Try(first=first, number=number, failure=failure))
 
 
@@ -232,6 +262,8 @@ class Checks(Node):
         verdict = await desk.worker.run_tests(desk.task)
         if verdict.accepted:
             await desk.keep(attempt, "passed", verdict)
+            if verdict.concerns and not await desk.is_allowed(verdict.subject):
+                return Blocked(question=_describe_concerns(verdict), subject=verdict.subject)
             return Merge(attempt=attempt)
         outcome = "refused" if verdict.report.passed else "failed"
         await desk.keep(attempt, outcome, verdict, verdict.text)
@@ -271,6 +303,7 @@ class Blocked(Node):
     """The end: a person is asked."""
 
     question: str
+    subject: str = Field(default="", description="what a yes allows: its digest")
 
     async def __call__(self) -> None: ...
 
@@ -371,9 +404,10 @@ async def _result(
     match last:
         case Delivered(commit=commit):
             text = f"{task.title}: merged as {commit[:12]}"
-            return TaskResult(status="completed", commit=commit, summary=text, **about)
-        case Blocked(question=question):
-            return TaskResult(status="blocked", question=question, **about)
+            done = "merged" if task.proof == "none" else "completed"
+            return TaskResult(status=done, commit=commit, summary=text, **about)
+        case Blocked(question=question, subject=subject):
+            return TaskResult(status="blocked", question=question, subject=subject, **about)
         case Stopped(number=number):
             return TaskResult(status="failed", error=f"stopped after attempt {number}", **about)
         case BaeError():
@@ -401,6 +435,22 @@ def is_same_failure(one: str, other: str) -> bool:
     """Whether two texts tell of the same failure, whatever its times, addresses and line numbers
     are."""
     return bool(one) and _VARYING.sub("", one) == _VARYING.sub("", other)
+
+
+def _describe_concerns(verdict: Verdict) -> str:
+    lines = [f"- {file} {what}" for file, what in verdict.concerns]
+    shown = bounded("\n".join(lines), _SHOWN_FAILURE)
+    return (
+        "The tests pass, and this code could decide about its own tests:\n"
+        f"{shown}\nRead it. Answer yes to merge it, or say what is to be changed."
+    )
+
+
+def _describe_untested(task: Task) -> str:
+    return (
+        f"{task.title!r} is to be merged without tests, and a person has not approved that: "
+        f"bae team tasks approve {task.key} --without-tests"
+    )
 
 
 def _question(task: Task, attempts: int, failure: str, again: bool) -> str:
