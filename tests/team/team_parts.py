@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bae.team.models import PlannedTask, Project, Task
+from bae.team.models import PlannedTask, Project, Task, as_planned
 from bae.team.store import Store
 from bae.team.workbench import Workbench
 from bounded import BOUND
@@ -52,7 +52,10 @@ SUB_TASK = PlannedTask(
     description="Write a function sub in calc.sh.",
     criteria=("sub(5, 3) is 2",),
     files=("calc.sh",),
+    tests=("calc.test.sh",),  # which pass: the work needs no test of its own
 )
+FIX_TASK = as_planned(SUB_TASK, tests=("sub.test.sh",))
+"""The same where there is a test that fails."""
 
 
 def edits(files: Mapping[str, str]) -> str:
@@ -85,7 +88,8 @@ async def a_project(
     async with await Store.open(tmp_path / "state" / "team.db") as store:
         project = Project(id=0, name="calc", root=str(root), branch=TEAM, test_command=command)
         project = await store.save_project(project)
-        yield store, project, await store.add_tasks(project.id, tasks or (SUB_TASK,))
+        usual = FIX_TASK if "sub.test.sh" in files else SUB_TASK
+        yield store, project, await store.add_tasks(project.id, tasks or (usual,))
 
 
 @asynccontextmanager

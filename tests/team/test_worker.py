@@ -14,7 +14,7 @@ from bae import BaeLMError
 from bae.lm import Retry
 from bae.team import BackendWorkerAgent, FrontendWorkerAgent, PlannedTask, Task, TaskStatus
 from bae.team.edit_format import EditFormat, Replacement
-from bae.team.models import TaskResult
+from bae.team.models import TaskResult, as_planned
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import Answer, is_same_failure
 from bae.testing import ScriptedLM
@@ -26,6 +26,7 @@ from team_parts import (
     NODE,
     SHELL,
     SUB,
+    SUB_TASK,
     SUM,
     SUM_TEST,
     TEST_SUB,
@@ -192,7 +193,7 @@ class Meanwhile(ScriptedLM):
         return await super().fill(*args, **options)
 
 
-TWO = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+TWO = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
 
 
 async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_one(tmp_path: Path) -> None:

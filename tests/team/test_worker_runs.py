@@ -17,7 +17,6 @@ from bae.team import (
     BackendWorkerAgent,
     EditError,
     FrontendWorkerAgent,
-    PlannedTask,
     Store,
     Task,
     TeamError,
@@ -28,6 +27,7 @@ from bae.team import (
     worker_kinds,
 )
 from bae.team.files import TemporaryFolder, remove_abandoned
+from bae.team.models import as_planned
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
 from bae.team.worker_graph import Answer, Turn, name_run
@@ -94,7 +94,7 @@ async def test_anthropic_is_asked_by_its_own_client(
 
 
 async def test_a_worker_alone_carries_out_one_task_at_a_time(tmp_path: Path) -> None:
-    tasks = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+    tasks = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
     async with a_project(tmp_path, *tasks) as (store, project, added):
 
         def answer(asked: Asked) -> str:
@@ -111,7 +111,7 @@ async def test_workers_at_a_bench_share_the_lm_that_they_name(tmp_path: Path) ->
     script = tmp_path / "script.json"
     answers = [edits({name: "x=1\n"}) for name in ("one.sh", "two.sh")]
     script.write_text(json.dumps({"fills": {"Answer": answers}}))
-    tasks = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+    tasks = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
     async with a_bench(tmp_path, *tasks) as (bench, added):
         for task in added:
             worker = BackendWorkerAgent(project_id=1, bench=bench, lm=f"scripted:{script}")

@@ -54,6 +54,7 @@ async def print_project(project: Project, state: Path) -> None:
     from bae.team import sandbox
     from bae.team.test_runs import write_command
 
+    protection = await sandbox.protection()
     print_fields(
         {
             "project": project.name,
@@ -62,10 +63,16 @@ async def print_project(project: Project, state: Path) -> None:
             "tests": write_command(project.test_command),
             "setup": shlex.join(project.setup),
             "branch": project.branch,
-            "sandbox": await sandbox.protection(),
+            "sandbox": f"{protection}; {_FIXED[sandbox.can_mount(protection)]}",
             "state": str(state),
         }
     )
+
+
+_FIXED: Final = {
+    True: "test files are mounted read-only",
+    False: "test files are compared after each run",
+}
 
 
 def print_tasks(tasks: Sequence[Task]) -> None:
@@ -76,6 +83,10 @@ def print_tasks(tasks: Sequence[Task]) -> None:
     console = out()
     if not console.is_terminal:
         console.width = _WIDE
+    for task in tasks:
+        if task.proof == "none" and not task.approved:
+            text = f"to be approved without tests: {task.key}  {in_one_line(task.title)}"
+            console.print(Text(text, style="bold yellow"))
     console.print(draw_tasks(tasks))
 
 
