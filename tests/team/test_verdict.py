@@ -630,19 +630,19 @@ def test_how_tests_are_run_may_not_be_changed(
     path: str, before: str | None, after: str | None, refused: bool
 ) -> None:
     files = ["src/shop/cart.py", "src/shop/__init__.py"]
-    found = find_edits([change(path, before, after)], report(a="passed"), files, "add-tests")
+    found = find_edits([change(path, before, after)], files, "add-tests", report(a="passed"))
     assert bool(found.problems) == refused, found
 
 
 def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
     edited = change("checks/calc.py", "def test_a(): assert 0", "def test_a(): assert 1")
     passed = report(**{"checks/calc.py::test_a": "passed"})
-    [problem] = find_edits([edited], passed, (), "add-tests").problems
+    [problem] = find_edits([edited], (), "add-tests", passed).problems
     assert "test_a was changed" in problem
 
 
 def test_no_task_may_replace_the_test_program() -> None:
-    found = find_edits([change("pytest.py", None, "x")], report(), (), "change-test-setup")
+    found = find_edits([change("pytest.py", None, "x")], (), "change-test-setup")
     assert "take the place" in found.problems[0]
 
 

@@ -101,10 +101,10 @@ class TestEdits:
 
 
 def find_edits(
-    changes: Sequence[FileChange], before: TestReport, files: Collection[str], may: May
+    changes: Sequence[FileChange], files: Collection[str], may: May, *reports: TestReport
 ) -> TestEdits:
     """What a change does to existing tests, and to how they are run, that a task may not do.
-    `files` are those of the base."""
+    `files` are those of the base; files that the reports have tests of are tests."""
     refused: list[tuple[FileChange, str]] = []
     gone = _Gone(changes, files)
     removed: list[str] = []
@@ -112,7 +112,7 @@ def find_edits(
         name = PurePosixPath(each.path).name
         if may != "change-test-setup" and (reason := _describe_setup(each, name)):
             refused.append((each, f"{each.path} {reason}. {_restore('change-test-setup')}"))
-        elif may == "add-tests" and each.before is not None and is_test_file(each.path, before):
+        elif may == "add-tests" and each.before is not None and is_test_file(each.path, *reports):
             reason, tests = _describe_edit(each, gone)
             removed += (f"{each.path}::{test}" if test else each.path for test in tests)
             if reason:
@@ -295,7 +295,7 @@ def _tokens_of(text: bytes | str) -> list[str]:
     return re.findall(r"\w+|[^\w\s,;]", text)
 
 
-_COMMENT: Final = re.compile(r"(?m)^\s*//.*$|/\*.*?\*/", re.DOTALL)
+_COMMENT: Final = re.compile(r"(?m)^\s*//[^\n]*$|/\*[\s\S]*?\*/")
 
 
 def _parse(content: bytes | None) -> ast.Module:

@@ -86,10 +86,11 @@ async def verify(
     if before is None:
         async with workspaces.scratch(base) as fresh:
             before = await run_fixed(project, fresh, **limits)
-    edits = await asyncio.to_thread(find_edits, changes, before, files, may)
+    edits = await asyncio.to_thread(find_edits, changes, files, may, before)
     async with workspaces.scratch(head, base) as fresh:
         await asyncio.to_thread(_write, fresh.path, edits.forbidden, undo=True)
         after = await run_fixed(project, fresh, **limits)
+    edits = await asyncio.to_thread(find_edits, changes, files, may, before, after)
     own = [each for each in changes if is_test_file(each.path, before, after)]
     problems = [*edits.problems]
     if task.proof == "none":
