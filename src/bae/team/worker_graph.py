@@ -107,11 +107,6 @@ class Desk:
         found = await self.bench.store.blockers(self.task.project_id)
         return [each for each in found if each.task_id == self.task.id]
 
-    async def may_be_untested(self) -> bool:
-        """Whether a person has approved that the task is merged without tests."""
-        stored = await self.bench.store.task(self.task.id)
-        return stored.proof == "none" and stored.approved
-
     async def is_work_of_before(self, attempt: Try, error: EditError) -> bool:
         """Whether an answer repeats what an earlier run of the task has left. What that one failed
         for may have been corrected outside of the code since: the tests decide."""
@@ -188,13 +183,11 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | Checks | Blocked | Delivered:
+    async def __call__(self) -> Draft | Checks | Delivered:
         desk = self.desk
         done = await desk.bench.integration.merged_as(desk.task.branch)
         if done:
             return Delivered(commit=done)
-        if desk.task.proof == "none" and not await desk.may_be_untested():
-            return Blocked(question=_describe_untested(desk.task))
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
         tried = await desk.bench.store.attempts(self.task_id)
@@ -323,7 +316,12 @@ async def run_task(
     worker: WorkerAgent, bench: Workbench, task: Task, failure: str = ""
 ) -> TaskResult:
     """Have a worker carry out a task, or correct the `failure` of an attempt at it. Where a run of
-    the task was killed, cancelled or failed, that one continues."""
+    the task was killed, cancelled or failed, that one continues. A task without tests that a person
+    has not approved is not begun."""
+    if task.proof == "none":
+        stored = await bench.store.task(task.id)
+        if not (stored.proof == "none" and stored.approved):
+            return await _result(bench, task, Blocked(question=_describe_untested(task)), Usage())
     correction = f"task-{task.id}-corrected-{urandom(4).hex()}"
     run = correction if failure else await _run_id(bench, task, worker.alone)
     start = Assignment(task_id=task.id, key=task.key, failure=failure)
