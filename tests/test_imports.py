@@ -377,7 +377,6 @@ EXTRAS = {
     "bae.otel": {"opentelemetry"},
     "bae.team.board": {"rich"},
     "bae.team.budgets": {"sqlalchemy"},
-    "bae.team.guards.bae_witness": {"pytest"},  # loaded by the pytest of a project alone
     "bae.team.repository": {
         *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),
     },

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bae.team.models import PlannedTask, Project, Task
+from bae.team.models import PlannedTask, Project, Task, as_planned
 from bae.team.store import Store
 from bae.team.workbench import Workbench
 from bounded import BOUND
@@ -52,7 +52,10 @@ SUB_TASK = PlannedTask(
     description="Write a function sub in calc.sh.",
     criteria=("sub(5, 3) is 2",),
     files=("calc.sh",),
+    tests=("calc.test.sh",),  # which pass: the work needs no test of its own
 )
+FIX_TASK = as_planned(SUB_TASK, tests=("sub.test.sh",))
+"""The same where there is a test that fails."""
 
 # The same, where its test exists and fails.
 FIX_TASK = SUB_TASK.model_copy(update={"tests": ("sub.test.sh",)})

@@ -283,6 +283,37 @@ def test_tasks_are_added_edited_and_dropped(shop: Bae):
     assert keys(shop) == ["prices", "page"]
 
 
+def test_tasks_without_tests_are_listed_first_and_approved_only_by_name(shop: Bae):
+    said = shop("tasks", "add", "Guide", "--proof", "none", "--file", "guide.md")
+    first = said.out.splitlines()[0]
+    assert first == "to be approved without tests: guide  Guide"
+    assert "bae team tasks approve guide --without-tests" in said.err
+    said = shop("tasks", "approve")
+    assert "without tests: guide, Guide; may change guide.md" in said.err
+    assert "4 tasks approved" in said.err
+    assert json.loads(shop("tasks", "show", "guide", "--json").out)["approved"] is False
+    assert "name each of them" in shop("tasks", "approve", "--without-tests", code=2).err
+    assert "1 task approved" in shop("tasks", "approve", "guide", "--without-tests").err
+    task = json.loads(shop("tasks", "show", "guide", "--json").out)
+    assert (task["approved"], task["proof"]) == (True, "none")
+
+
+def test_a_task_has_its_proof_and_its_level(shop: Bae):
+    def read() -> tuple[str, str]:
+        task = json.loads(shop("tasks", "show", "prices", "--json").out)
+        return task["proof"], task["may"]
+
+    assert read() == ("new-tests", "add-tests")
+    shop("tasks", "edit", "prices", "--test", "test_shop.py", "--edits-tests")
+    assert read() == ("named-tests", "change-tests")
+    shop("tasks", "edit", "prices", "--may", "change-test-setup", "--proof", "new-tests")
+    assert read() == ("new-tests", "change-test-setup")
+    shop("tasks", "edit", "prices", "--keeps-tests")
+    assert read() == ("new-tests", "add-tests")
+    said = shop("tasks", "add", "Refactor", "--proof", "named-tests", code=1)
+    assert "named-tests needs the names in tests" in said.err
+
+
 def test_a_kind_that_has_no_worker_is_pointed_out(shop: Bae):
     assert "no worker of the kind 'bakend'" in shop("tasks", "add", "Pay", "--kind", "bakend").err
     assert "no worker" not in shop("tasks", "edit", "pay", "--kind", "backend").err

@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,6 +30,7 @@ from bae.team.models import (
     TeamError,
     TestCase,
     TestReport,
+    as_planned,
     may_move,
 )
 from bae.team.schedule import find_problems
@@ -363,3 +365,32 @@ async def test_what_an_agent_does_is_told_once(store: Store):
         *("agent_created", "agent_status_changed", "task_assigned"),
         *("agent_status_changed", "agent_retired"),
     ]
+
+
+async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_path: Path):
+    path = tmp_path / "team.db"
+    async with await Store.open(path) as store:
+        project = await a_project(store, a_task("a"))
+        await store.add_blocker(1, "Why?")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("alter table blockers drop column digest")
+        planned = '{"title": "A", "edits_tests": true, "tests": ["test_a.py"]}'
+        db.execute("update tasks set planned = ?", [planned])
+        db.execute("pragma user_version = 1")
+    async with await Store.open(path) as store:
+        [task] = await store.tasks(project.id)
+        assert (task.may, task.proof) == ("change-tests", "named-tests")
+        [blocker] = await store.blockers(project.id)
+        assert (blocker.question, blocker.digest) == ("Why?", None)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("pragma user_version").fetchone() == (2,)
+
+
+async def test_tasks_without_tests_are_approved_by_name_and_again_after_an_edit(store: Store):
+    await a_project(store, a_task("a"), a_task("b", proof="none"))
+    one, other = await store.tasks(1)
+    assert (one.approved, other.approved) == (True, False)
+    assert await store.approve_tasks([one.id, other.id]) == 1
+    assert await store.approve_tasks([one.id, other.id], without_tests=True) == 1
+    assert (await store.task(other.id)).approved
+    assert not (await store.edit_task(other.id, as_planned(other, title="C"))).approved

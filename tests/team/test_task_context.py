@@ -106,9 +106,9 @@ async def test_a_context_has_all_that_is_known_and_reads_it_concurrently(tmp_pat
     assert "Attempt 1: failed\nAssertionError: 1 != 2" in text
     assert "AGENTS.md:\nUse plain words." in text
     assert list(context.files)[:2] == ["shop/cart.py", "shop/payment.py"]
-    assert "Do not change, skip or remove tests" in text
+    assert "do not change, skip or remove tests" in text
     may_edit = await gather_context(make_task(edits_tests=True), known, reader)
-    assert "Do not change" not in str(may_edit)
+    assert "do not change" not in str(may_edit)
 
 
 async def test_a_context_is_never_longer_than_its_bound(tmp_path: Path):

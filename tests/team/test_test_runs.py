@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bae.team import sandbox
 from bae.team.models import Project, TestReport
 from bae.team.reports import NOT_LOADED
 from bae.team.test_runs import find_test_program, run_tests
@@ -203,55 +204,28 @@ async def test_an_exit_code_and_a_report_that_disagree_are_no_success(tmp_path: 
     assert "3 although no test failed" in report.problem
 
 
-PATH = 'path = next(a for a in sys.argv if a.startswith("--junit-xml=")).partition("=")[2]'
-FORGED = '<testsuite><testcase file="test_a.py" classname="test_a" name="test_a"/></testsuite>'
-
-
-@pytest.mark.parametrize(
-    ("code", "problem"),
-    [
-        (f"import os, sys\n{PATH}\nopen(path, 'w').write({FORGED!r})\nos._exit(0)", "not pytest's"),
-        (
-            f"import atexit, os, sys\n{PATH}\n"
-            f"atexit.register(lambda: (open(path, 'w').write({FORGED!r}), os._exit(0)))",
-            "was changed after",
-        ),
-        ("import atexit, os\natexit.register(os._exit, 0)", "although pytest ended with 1"),
-        ("import _pytest.python as p\np.Function.runtest = lambda self: None", "Function.runtest"),
-        ("import unittest\nunittest.TestCase.assertEqual = print", "TestCase.assertEqual"),
-        (
-            "import pytest\nclass Evil:\n    @pytest.hookimpl(wrapper=True)\n"
-            "    def pytest_runtest_makereport(self):\n        report = yield\n"
-            "        report.outcome = 'passed'\n        return report\n"
-            "@pytest.fixture(autouse=True)\ndef evil(request):\n"
-            "    request.config.pluginmanager.register(Evil())",
-            "plugins (Evil)",
-        ),
-    ],
-)
-async def test_a_report_that_the_code_under_test_forges_is_not_believed(
-    code: str, problem: str, tmp_path: Path
-) -> None:
-    write(
-        tmp_path, code__py=code + "\n", test_a__py="from code_ import *\ndef test_a(): assert 0\n"
-    )
-    (tmp_path / "code.py").rename(tmp_path / "code_.py")
-    report = await run_in(tmp_path)
-    assert not report.passed
-    assert problem in report.problem
-    assert sorted(os.listdir(tmp_path)) == ["code_.py", "test_a.py"]
-
-
-@needs_node
-async def test_code_under_test_cannot_replace_what_node_tests_check_with(tmp_path: Path) -> None:
-    test = """
-    const { test } = require("node:test");
-    const assert = require("node:assert");
-    assert.equal = () => {};
-    test("fails", () => assert.equal(1, 2));
+async def test_a_run_cannot_change_files_that_are_fixed(tmp_path: Path) -> None:
+    text = """
+    import os
+    def test_a():
+        try:
+            open("conftest.py", "w").write("x = 1")
+        except OSError as error:
+            print("not written:", error)
     """
-    report = await run_in(write(tmp_path, a__test__js=test), NODE)
-    assert outcomes(report) == {"a.test.js::fails": "failed"}
+    write(tmp_path, test_a__py=text, conftest__py="")
+    project = Project(id=1, name="x", root=str(tmp_path), branch="team", test_command=PYTEST)
+    report = await run_tests(project, tmp_path, fixed=["conftest.py"], timeout=BOUND)
+    if sandbox.can_mount(report.protection):
+        assert report.passed, report
+        assert (tmp_path / "conftest.py").read_text() == ""
+    else:
+        assert "conftest.py: written while the tests ran" in report.problem
+    report = await run_tests(
+        project, tmp_path, fixed=["conftest.py"], timeout=BOUND, kind=sandbox.Protection.LIMITS
+    )
+    assert not report.passed
+    assert "conftest.py: written while the tests ran" in report.problem
 
 
 @pytest.mark.parametrize("option", ["PYTHONPATH=lib", "-I"])

@@ -1,4 +1,5 @@
-"""What bae promises about the work of a task: tests decide, and they cannot be talked round."""
+"""What bae promises about the work of a task: tests prove it, honest changes are accepted, and what
+is not detected is known."""
 
 from __future__ import annotations
 
@@ -11,35 +12,51 @@ import pytest
 
 import team_parts
 from bae.team.edits import FileChange
-from bae.team.models import Project, TestCase, TestReport
+from bae.team.models import PlannedTask, Project, TestCase, TestReport
 from bae.team.reports import NOT_LOADED
+from bae.team.test_edits import TestEdits, find_concerns, find_edits, is_prose, is_test_file
 from bae.team.test_runs import run_tests
-from bae.team.verdict import Verdict, is_test_file, judge, verify
+from bae.team.verdict import Verdict, judge, verify
 from bounded import BOUND
 from git_repositories import left_over, make_repository, open_team, write
 from team_parts import JAVASCRIPT, NODE, PYTEST, SUM, SUM_TEST, needs_node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 
-CALC = team_parts.PYTHON["calc.py"]
+CALC = team_parts.PYTHON["calc.py"] + "\n\ndef old(a):\n    return a\n"
 TESTS = """import pytest
-from calc import add
+from calc import add, old
 
 NUMBERS = [1, 2]
+
+
+@pytest.fixture
+def basket():
+    return {"apple": 1}
 
 
 def test_add():
     assert add(1, 1) == 2
 
 
-@pytest.mark.parametrize("n", NUMBERS)
+@pytest.mark.parametrize("n", [1, 2])
 def test_more(n):
     assert add(n, 0) == n
+
+
+class TestBasket:
+    def test_apple(self, basket):
+        assert add(basket["apple"], 1) == 2
+
+
+def test_old():
+    assert old(1) == 1
 """
-PYTHON = {**team_parts.PYTHON, "tests/test_calc.py": TESTS}
+FILES = {**team_parts.PYTHON, "calc.py": CALC, "tests/test_calc.py": TESTS}
 SUB = CALC + "\n\ndef sub(a, b):\n    return a - b\n"
 TEST_SUB = "\n\ndef test_sub():\n    from calc import sub\n    assert sub(2, 1) == 1\n"
-
+NEW = {"calc.py": SUB, "tests/test_new.py": TEST_SUB}
+WRONG = CALC.replace("a + b", "a - b")
 
 _before: dict[tuple[str, ...], TestReport] = {}
 """The report of each project before any work: the same in every test."""
@@ -47,138 +64,502 @@ _before: dict[tuple[str, ...], TestReport] = {}
 
 async def work(
     tmp_path: Path,
-    files: Mapping[str, str],
     edits: Mapping[str, str | None],
+    has: Mapping[str, str] = FILES,
     command: tuple[str, ...] = PYTEST,
-    **options: Any,
+    **planned: Any,
 ) -> Verdict:
     """The verdict on a task that writes files, or removes them."""
-    root = make_repository(tmp_path / "project", files)
+    root = make_repository(tmp_path / "project", has)
     workspaces, _ = await open_team(root)
     project = Project(id=1, name="x", root=str(root), branch="team", test_command=command)
     workspace = await workspaces.start("bae/task-1-x")
     write(workspace.path, {name: text for name, text in edits.items() if text is not None})
     for name in (name for name, text in edits.items() if text is None):
         (workspace.path / name).unlink()
-    if command not in _before and "before" not in options:
-        _before[command] = await run_tests(project, root, timeout=BOUND)
-    options = {"before": _before.get(command), **options}
-    verdict = await verify(project, workspaces, workspace, timeout=BOUND, **options)
+    await workspace.commit(tuple(edits), "the work")
+    before = None
+    if has in (FILES, JAVASCRIPT):
+        if command not in _before:
+            _before[command] = await run_tests(project, root, timeout=BOUND)
+        before = _before[command]
+    task = PlannedTask.model_validate({"key": "x", "title": "X", **planned})
+    verdict = await verify(project, workspaces, workspace, task, before=before, timeout=BOUND)
     await workspaces.remove(workspace)
     assert left_over(root) == []
     return verdict
 
 
-# --- with real tests ------------------------------------------------------------------------------
+# --- untested work --------------------------------------------------------------------------------
+
+UNTESTED: dict[str, tuple[dict[str, str | None], str]] = {
+    "a comment": ({"calc.py": CALC + "# sub is done\n"}, "Nothing tests this work"),
+    "a stub": (
+        {"calc.py": CALC + "\n\ndef sub(a, b):\n    raise NotImplementedError\n"},
+        "at least one new test that fails without the change",
+    ),
+    "a line of the README": ({"README.md": "sub is done\n"}, "Nothing tests this work"),
+    "a test file that is not collected": (
+        {"calc.py": SUB, "tests/check_sub.py": TEST_SUB},
+        "collects no test of them: tests/check_sub.py",
+    ),
+    "a test outside of the folders that pytest looks in": (
+        {"calc.py": SUB, "build/test_sub.py": TEST_SUB},
+        "collects no test of them: build/test_sub.py",
+    ),
+    "a new test that passes without the work": (
+        {"calc.py": SUB, "tests/test_new.py": "def test_nothing():\n    assert True\n"},
+        "pass without the change too: tests/test_new.py::test_nothing",
+    ),
+    "new tests that are skipped": (
+        {
+            "calc.py": SUB,
+            "tests/test_new.py": "import pytest\n@pytest.mark.xfail"
+            + TEST_SUB[1:].replace("sub(2, 1)", "sub(2, 2)"),
+        },
+        "are skipped: tests/test_new.py::test_sub",
+    ),
+    "a new test that is skipped by its mark": (
+        {
+            "calc.py": SUB,
+            "tests/test_new.py": "import pytest\n@pytest.mark.skip" + TEST_SUB[1:],
+        },
+        "are skipped: tests/test_new.py::test_sub",
+    ),
+    "a comment in a test": ({"tests/test_calc.py": TESTS + "# x\n"}, "Nothing tests this work"),
+}
 
 
-async def test_work_with_new_tests_of_its_own_is_accepted(tmp_path: Path) -> None:
-    edits = {"calc.py": SUB, "tests/test_calc.py": TESTS + TEST_SUB, "tests/test_new.py": TEST_SUB}
-    verdict = await work(tmp_path, PYTHON, edits)
-    assert verdict.accepted, verdict.text
-    assert len(verdict.report.of("passed")) == 5
-    assert {change.path for change in verdict.changes} == set(edits)
-
-
-async def test_failing_work_is_refused_with_the_text_of_the_failure(tmp_path: Path) -> None:
-    verdict = await work(tmp_path, PYTHON, {"calc.py": CALC.replace("+", "-")})
+@pytest.mark.parametrize("name", UNTESTED)
+async def test_untested_work_is_refused_with_what_is_missing(name: str, tmp_path: Path) -> None:
+    edits, reason = UNTESTED[name]
+    verdict = await work(tmp_path, edits)
     assert not verdict.accepted
-    assert "tests/test_calc.py::test_add" in verdict.text
-    assert "assert 0 == 2" in verdict.text
+    assert reason in verdict.text
 
 
-async def test_new_tests_that_pass_without_the_work_are_refused(tmp_path: Path) -> None:
-    useless = "def test_nothing():\n    assert True\n"
-    edits = {"calc.py": SUB, "tests/test_new.py": useless + TEST_SUB}
-    verdict = await work(tmp_path, PYTHON, edits)
-    assert "pass without the change too" in verdict.text
-    assert "test_nothing" in verdict.text
-    assert "test_sub" not in verdict.text
+async def test_a_task_for_tests_needs_new_ones_that_are_collected_and_pass(tmp_path: Path) -> None:
+    new = "from calc import add\n\ndef test_negative():\n    assert add(-1, 1) == 0\n"
+    verdict = await work(tmp_path / "1", {"tests/test_new.py": new}, kind="test")
+    assert verdict.accepted, verdict.text
+    verdict = await work(tmp_path / "2", {"tests/check_new.py": new}, kind="test")
+    assert "collects no test of them: tests/check_new.py" in verdict.text
+    verdict = await work(tmp_path / "3", {"tests/test_calc.py": TESTS + "# x\n"}, kind="test")
+    assert "at least one new test that passes." in verdict.text
 
 
-@pytest.mark.parametrize("passes", [False, True])
-async def test_work_whose_new_tests_are_all_skipped_is_refused(
-    tmp_path: Path, passes: bool
-) -> None:
-    skipped = "import pytest\n\n@pytest.mark.xfail\ndef test_mul():\n    from calc import mul\n"
-    new = skipped + (TEST_SUB if passes else "")
-    verdict = await work(tmp_path, PYTHON, {"calc.py": SUB, "tests/test_new.py": new})
-    assert verdict.accepted == passes, verdict.text
-    assert ("all new tests are skipped" in verdict.text) != passes
+FAILING = {**FILES, "test_more.py": "def test_x(): from calc import x\n"}
 
 
-async def test_tests_alone_need_not_fail_on_the_base_where_they_were_asked_for(
+async def test_named_tests_that_pass_are_a_proof_and_others_may_fail_as_before(
     tmp_path: Path,
 ) -> None:
-    new = "from calc import add\n\ndef test_negative():\n    assert add(-1, 1) == 0\n"
-    verdict = await work(tmp_path, PYTHON, {"tests/test_new.py": new}, writes_tests=True)
-    assert verdict.accepted, verdict.text
-
-
-async def test_a_task_that_was_told_to_may_change_tests(tmp_path: Path) -> None:
-    edits = {"tests/test_calc.py": TESTS.replace("[1, 2]", "[3]")}
-    verdict = await work(tmp_path, PYTHON, edits, edits_tests=True)
-    assert verdict.accepted, verdict.text
-
-
-async def test_a_task_may_leave_other_tests_failing_that_failed_before(tmp_path: Path) -> None:
-    files = {**PYTHON, "test_more.py": "def test_x(): from calc import x\n"}
-    files["test_other.py"] = "def test_y(): from calc import y\n"
+    files = {**FAILING, "test_other.py": "def test_y(): from calc import y\n"}
     edits = {"calc.py": CALC + "x = 1\n"}
-    verdict = await work(tmp_path, files, edits, before=None, tests=["test_more.py"])
+    verdict = await work(tmp_path, edits, files, tests=["test_more.py"])
     assert verdict.accepted, verdict.text
     assert len(verdict.report.of("failed")) == 1
 
 
-WRONG = CALC.replace("+", "-")
-REWRITES = """
-import os
-open("tests/test_calc.py", "w").write("def test_add(): pass")
-os.unlink("tests/test_a.py")
-os.mkfifo("tests/test_a.py")
-"""
-CHEATS: dict[str, tuple[dict[str, str], list[str]]] = {
+@pytest.mark.parametrize(
+    "mark", ["import pytest\n@pytest.mark.skip\n", "import pytest\n@pytest.mark.xfail\n", None]
+)
+async def test_a_named_test_that_is_skipped_expected_to_fail_or_missing_is_refused(
+    mark: str | None, tmp_path: Path
+) -> None:
+    test = FAILING["test_more.py"]
+    edits = {"calc.py": CALC + "# x\n", "test_more.py": None if mark is None else mark + test}
+    planned = {"tests": ["test_more.py::test_x"], "may": "change-tests"}
+    verdict = await work(tmp_path, edits, FAILING, **planned)
+    assert "no test of test_more.py::test_x has passed" in verdict.text
+
+
+async def test_a_test_that_failed_before_proves_work_only_if_it_is_named(tmp_path: Path) -> None:
+    verdict = await work(tmp_path, {"calc.py": CALC + "x = 1\n"}, FAILING)
+    assert "Tests that failed before pass now: test_more.py::test_x" in verdict.text
+    assert not verdict.accepted
+
+
+async def test_work_without_tests_may_change_text_and_the_files_that_were_approved(
+    tmp_path: Path,
+) -> None:
+    docs = {"README.md": "# Calc\n", "docs/guide.md": "x\n"}
+    verdict = await work(tmp_path / "1", docs, proof="none")
+    assert verdict.accepted, verdict.text
+    edits = {**docs, "calc.py": CALC + "# x\n"}
+    verdict = await work(tmp_path / "2", edits, proof="none")
+    assert "it changes calc.py: restore" in verdict.text
+    verdict = await work(tmp_path / "3", edits, proof="none", files=["calc.py"])
+    assert verdict.accepted, verdict.text
+    verdict = await work(tmp_path / "4", edits, proof="none", files=["calc.py"], kind="docs")
+    assert "it changes calc.py" in verdict.text
+    verdict = await work(tmp_path / "5", {"calc.py": WRONG}, proof="none", files=["calc.py"])
+    assert "tests that passed before do not pass now: tests/test_calc.py::test_add" in verdict.text
+
+
+def test_text_for_people_is_told_from_what_programs_read() -> None:
+    prose = "README.md LICENSE docs/a.rst docs/pictures/a.svg docs/data.json notes.txt"
+    assert all(map(is_prose, prose.split()))
+    code = (
+        "requirements.txt a.json .github/x.md docs/conf.py setup.cfg Makefile a.svg CMakeLists.txt"
+    )
+    assert not any(map(is_prose, code.split()))
+
+
+# --- honest changes -------------------------------------------------------------------------------
+
+OLD_GONE = CALC[: CALC.index("\n\ndef old")] + "\n\ndef sub(a, b):\n    return a - b\n"
+TESTS_WITHOUT_OLD = TESTS[: TESTS.index("\n\ndef test_old")].replace(
+    "import add, old", "import add"
+)
+HONEST: dict[str, dict[str, str | None]] = {
+    "a new file of tests": NEW,
+    "a test at the end of a file": {"calc.py": SUB, "tests/test_calc.py": TESTS + TEST_SUB},
+    "a test between others, with a new import": {
+        "calc.py": SUB,
+        "tests/test_calc.py": TESTS.replace("import add, old", "import add, old, sub").replace(
+            "def test_add", "def test_sub():\n    assert sub(2, 1) == 1\n\n\ndef test_add"
+        ),
+    },
+    "a case of a parametrized test": {
+        "calc.py": CALC.replace("return a + b", "return a + b if b else a"),
+        "tests/test_calc.py": TESTS.replace('"n", [1, 2])', '"n", [1, 2, "x"])'),
+    },
+    "a method of a test class": {
+        "calc.py": SUB,
+        "tests/test_calc.py": TESTS.replace(
+            'basket["apple"], 1) == 2\n',
+            'basket["apple"], 1) == 2\n\n    def test_sub(self, basket):\n'
+            '        from calc import sub\n        assert sub(basket["apple"], 1) == 0\n',
+        ),
+    },
+    "an extended fixture": {
+        "calc.py": SUB,
+        "tests/test_calc.py": TESTS.replace('{"apple": 1}', '{"apple": 1, "pear": 2}')
+        + "\n\ndef test_sub(basket):\n    from calc import sub\n"
+        '    assert sub(basket["pear"], 1) == 1\n',
+    },
+    "a fixture in conftest.py": {
+        "calc.py": SUB,
+        "conftest.py": "import pytest\n\n\n@pytest.fixture\ndef two():\n    return 2\n",
+        "tests/test_new.py": "from calc import sub\n\ndef test_sub(two): assert sub(two, 1) == 1\n",
+    },
+    "a new conftest.py": {
+        "calc.py": SUB,
+        "tests/conftest.py": "import pytest\n\n\n@pytest.fixture\ndef two():\n    return 2\n",
+        "tests/test_new.py": "from calc import sub\n\ndef test_sub(two): assert sub(two, 1) == 1\n",
+    },
+    "data of tests": {
+        "calc.py": SUB,
+        "tests/data/numbers.json": "[2, 1]\n",
+        "tests/test_new.py": "import json, pathlib\nfrom calc import sub\n\ndef test_sub():\n"
+        "    text = pathlib.Path(__file__).with_name('data') / 'numbers.json'\n"
+        "    assert sub(*json.loads(text.read_text())) == 1\n",
+    },
+    "a helper of tests": {
+        "calc.py": SUB,
+        "tests/helpers.py": "TWO = 2\n",
+        "tests/test_new.py": "from helpers import TWO\nfrom calc import sub\n\n"
+        "def test_sub(): assert sub(TWO, 1) == 1\n",
+    },
+    "a regression test that passes before, beside one that fails": {
+        "calc.py": SUB,
+        "tests/test_new.py": "from calc import add\n\ndef test_zero(): assert add(0, 0) == 0\n"
+        + TEST_SUB,
+    },
+    "a skipped test beside one that fails": {
+        "calc.py": SUB,
+        "tests/test_new.py": "import pytest\n\n@pytest.mark.skip\ndef test_later(): pass\n"
+        + TEST_SUB,
+    },
+    "tests removed with the code that they test": {
+        "calc.py": OLD_GONE,
+        "tests/test_calc.py": TESTS_WITHOUT_OLD,
+        "tests/test_new.py": TEST_SUB,
+    },
+    "a test class with set-up of its own": {
+        "calc.py": SUB,
+        "tests/test_new.py": "import unittest\nfrom calc import sub\n\n"
+        "class TestSub(unittest.TestCase):\n    def setUp(self): self.two = 2\n"
+        "    def test_sub(self): self.assertEqual(sub(self.two, 1), 1)\n",
+    },
+    "comments and an order of imports": {
+        "calc.py": SUB,
+        "tests/test_calc.py": "# Tests of calc.\nimport os\n" + TESTS + TEST_SUB,
+    },
+    "an automatic fixture of a new file": {
+        "calc.py": SUB,
+        "tests/test_new.py": "import pytest\n\n@pytest.fixture(autouse=True)\ndef quiet(): yield\n"
+        + TEST_SUB,
+    },
+    "a command line program that exits when it is run": {
+        "calc.py": SUB + "\n\ndef main():\n    import sys\n    sys.exit(0)\n\n\n"
+        'if __name__ == "__main__":\n    raise SystemExit(main())\n',
+        "tests/test_new.py": TEST_SUB,
+    },
+    "settings of the project that are not those of tests": {
+        **NEW,
+        "pyproject.toml": '[project]\nname = "calc"\nversion = "1"\n',
+        "package.json": '{"scripts": {"build": "tsc"}}\n',
+    },
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+async def test_honest_work_is_accepted(name: str, tmp_path: Path) -> None:
+    verdict = await work(tmp_path, HONEST[name])
+    assert verdict.accepted, verdict.text
+    assert verdict.concerns == ()
+
+
+async def test_characterization_tests_of_a_refactoring_are_accepted_by_named_tests(
+    tmp_path: Path,
+) -> None:
+    edits = {
+        "calc.py": CALC.replace("return a + b", "return sum((a, b))"),
+        "tests/test_new.py": "from calc import add\n\ndef test_zero(): assert add(0, 0) == 0\n",
+    }
+    verdict = await work(tmp_path, edits, tests=["tests/test_calc.py"])
+    assert verdict.accepted, verdict.text
+
+
+async def test_a_file_of_tests_goes_with_the_module_that_it_tests(tmp_path: Path) -> None:
+    files = {**FILES, "shop/__init__.py": "", "shop/cart.py": "total = 1\n", "tests/cart.json": "1"}
+    files["tests/test_cart.py"] = "from shop.cart import total\n\ndef test_a(): assert total\n"
+    gone = {"shop/cart.py": None, "tests/test_cart.py": None, "tests/cart.json": None}
+    verdict = await work(tmp_path / "1", {**NEW, **gone}, files)
+    assert verdict.accepted, verdict.text
+    verdict = await work(tmp_path / "2", {**NEW, "tests/test_cart.py": None}, files)
+    assert "tests/test_cart.py has tests that existed, and was deleted" in verdict.text
+
+
+async def test_a_level_lets_a_task_change_tests_or_how_they_are_run(tmp_path: Path) -> None:
+    edits = {"tests/test_calc.py": TESTS.replace("[1, 2]", "[3]"), **NEW}
+    verdict = await work(tmp_path / "1", edits)
+    assert "tests/test_calc.py has tests that existed, and" in verdict.text
+    assert "the level change-tests" in verdict.text
+    verdict = await work(tmp_path / "2", edits, may="change-tests")
+    assert verdict.accepted, verdict.text
+    verdict = await work(tmp_path / "3", edits, edits_tests=True)
+    assert verdict.accepted, verdict.text
+    edits = {**NEW, "pytest.ini": "[pytest]\naddopts = -q\n"}
+    verdict = await work(tmp_path / "4", edits, may="change-tests")
+    assert "pytest.ini decides how tests are run" in verdict.text
+    verdict = await work(tmp_path / "5", edits, may="change-test-setup")
+    assert verdict.accepted, verdict.text
+
+
+# --- cheats ---------------------------------------------------------------------------------------
+
+SWAPS = "import calc\ncalc.add = lambda a, b: a + b\n"
+REPORT = (
+    'import os, sys\npath = next(a for a in sys.argv if a.startswith("--junit-xml="))\n'
+    "with open(path.partition('=')[2], 'w') as file:\n    file.write('<testsuite>'"
+)
+CHEATS: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "skipped by the code": (
-        {"calc.py": "import pytest\n\ndef add(a, b):\n    pytest.skip()\n"},
+        {"calc.py": "import pytest\n\ndef add(a, b):\n    pytest.skip()\nold = add\n"},
         ["skipped now: tests/test_calc.py::test_add"],
     ),
-    "replaced by conftest": (
-        {"conftest.py": "collect_ignore = ['tests']\n", "test_a.py": "def test_a(): pass\n"},
-        ["not run any more: tests/test_calc.py::test_add", "conftest.py decides how tests are run"],
+    "the expected value is changed": (
+        {"tests/test_calc.py": TESTS.replace("1) == 2\n\n\n@", "1) == 0\n\n\n@")},
+        ["test_add was changed", "assert 0 == 2"],  # which is what the test of the base says
     ),
+    "an assertion is dropped": (
+        {"tests/test_calc.py": TESTS.replace("    assert add(1, 1) == 2", "    pass")},
+        ["test_add was changed"],
+    ),
+    "a test is defined once more": (
+        {"tests/test_calc.py": TESTS + "\n\ndef test_add():\n    pass\n"},
+        ["test_add was changed"],
+    ),
+    "a test imports from elsewhere": (
+        {
+            "tests/test_calc.py": TESTS.replace(
+                "from calc import add, old", "from fake import add, old"
+            ),
+            "fake.py": CALC,
+        },
+        ["add is not imported from calc any more"],
+    ),
+    "a test is removed": (
+        {"tests/test_calc.py": TESTS[: TESTS.index("\n\ndef test_old")]},
+        ["test_old was removed"],
+    ),
+    "a file of tests is removed": ({"tests/test_calc.py": None}, ["was deleted"]),
+    "tests are ignored by conftest": (
+        {"conftest.py": "collect_ignore = ['tests']\n", "test_a.py": "def test_a(): pass\n"},
+        ["conftest.py has collect_ignore"],
+    ),
+    "a hook of conftest": (
+        {"conftest.py": "def pytest_collection_modifyitems(items): items[:] = []\n"},
+        ["conftest.py has pytest_collection_modifyitems"],
+    ),
+    "an automatic fixture of conftest": (
+        {
+            "conftest.py": "import pytest\n\n@pytest.fixture(autouse=True)\ndef fix():\n"
+            + "    import calc\n    calc.add = lambda a, b: a + b\n"
+        },
+        ["conftest.py has fix, which would run around every test"],
+    ),
+    "a plugin": (
+        {"tests/test_new.py": "pytest_plugins = ['evil']\n", "evil.py": ""},
+        ["tests/test_new.py has pytest_plugins"],
+    ),
+    "settings": ({"pytest.ini": "[pytest]\naddopts = -k nothing\n"}, ["decides how tests are run"]),
+    "a new test replaces the code for the others": (
+        {"tests/test_a.py": SWAPS + TEST_SUB, "calc.py": WRONG + SUB[len(CALC) :]},
+        ["The tests as they were before this task", "tests/test_calc.py::test_add"],
+    ),
+    "a fixture replaces the code": (
+        {
+            "conftest.py": SWAPS,
+            "calc.py": WRONG + SUB[len(CALC) :],
+            "tests/test_new.py": TEST_SUB,
+        },
+        ["The tests as they were before this task"],
+    ),
+    "a file beside tests takes the place of the code": (
+        {"tests/calc.py": CALC, "tests/test_new.py": TEST_SUB},
+        ["in place of the project's calc"],
+    ),
+    "a file takes the place of a module of Python": (
+        {"tests/json.py": "", **NEW},
+        ["in place of Python's own module"],
+    ),
+    "a file takes the place of pytest": ({"pytest.py": ""}, ["take the place of the test program"]),
     "exit 0 in a new test": ({"test_a.py": "import os\nos._exit(0)\n"}, ["wrote no report"]),
-    "tests rewritten, or replaced by a pipe, while they run": (
-        {"calc.py": WRONG + REWRITES, "tests/test_a.py": "def test_a(): pass\n"},
-        [f"tests/test_{name}.py was written while the tests ran" for name in ("calc", "a")],
+    "exit 0 in the code": ({"calc.py": "import os\nos._exit(0)\n"}, ["wrote no report"]),
+    "tests rewritten while they run": (
+        {
+            "calc.py": WRONG
+            + '\nimport os\ntry:\n    open("tests/test_calc.py", "w").write("def test_add(): 1")\n'
+            "except OSError as error:\n    print(error)\n"
+            'os.rename("tests", "x")\nos.mkdir("tests")\n'
+        },
+        ["tests/test_calc.py: written while the tests ran"],
     ),
 }
 
 
 @pytest.mark.parametrize("name", CHEATS)
-async def test_cheating_is_not_accepted(name: str, tmp_path: Path) -> None:
+async def test_cheating_is_refused(name: str, tmp_path: Path) -> None:
     edits, reasons = CHEATS[name]
-    verdict = await work(tmp_path, PYTHON, {"calc.py": WRONG, **edits})
+    verdict = await work(tmp_path, {"calc.py": WRONG, **edits})
     assert not verdict.accepted
     for reason in reasons:
         assert reason in verdict.text
 
 
+SHOWN: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
+    "a report that the code writes": (
+        {
+            **NEW,
+            "calc.py": SUB + f"\n\ndef forge():\n    {REPORT.splitlines()[0]}\n    os._exit(0)\n",
+        },
+        [("calc.py", "ends the process with os._exit")],
+    ),
+    "code that patches the test program": (
+        {**NEW, "calc.py": "import _pytest.python\n" + SUB},
+        [("calc.py", "imports _pytest")],
+    ),
+    "code that patches unittest": (
+        {**NEW, "calc.py": "from unittest import TestCase\n" + SUB},
+        [("calc.py", "imports unittest")],
+    ),
+    "code that exits when it is imported by another program": (
+        {**NEW, "cli.py": "import sys\n\nif len(sys.argv) > 9:\n    sys.exit(0)\n"},
+        [("cli.py", "ends the process while it is imported")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+async def test_code_that_could_decide_about_its_tests_is_shown_to_a_person(
+    name: str, tmp_path: Path
+) -> None:
+    edits, concerns = SHOWN[name]
+    verdict = await work(tmp_path, edits)
+    assert verdict.accepted, verdict.text
+    assert list(verdict.concerns) == concerns
+    assert verdict.digest
+
+
+PASSES: dict[str, dict[str, str]] = {
+    "a test that reads the code instead of running it": {
+        "calc.py": CALC + "# sub is done\n",
+        "tests/test_new.py": "def test_sub(): assert 'sub is done' in open('calc.py').read()\n",
+    },
+    "code that does only what the tests check": {
+        "calc.py": CALC + "\n\ndef sub(a, b):\n    return 1\n",
+        "tests/test_new.py": TEST_SUB,
+    },
+    "values that equal everything": {
+        "calc.py": CALC
+        + "\n\nclass Yes:\n    def __eq__(self, other): return True\n\n\n"
+        + "def sub(a, b):\n    return Yes()\n",
+        "tests/test_new.py": TEST_SUB,
+    },
+    "a test program that is imported by a name in a text": {
+        "calc.py": SUB + "\nimport importlib\nimportlib.import_module('py' + 'test')\n",
+        "tests/test_new.py": TEST_SUB,
+    },
+    "a mark in the code that tests run": {
+        "calc.py": SUB + "\nimport sys\nIN_TESTS = 'pytest' in sys.modules\n",
+        "tests/test_new.py": TEST_SUB,
+    },
+}
+"""What passes, as the documentation says: a person reads the diff."""
+
+
+@pytest.mark.parametrize("name", PASSES)
+async def test_what_is_documented_as_not_detected_is_not(name: str, tmp_path: Path) -> None:
+    verdict = await work(tmp_path, PASSES[name])
+    assert verdict.accepted, verdict.text
+    assert verdict.concerns == ()
+
+
+# --- Node -----------------------------------------------------------------------------------------
+
+MORE = SUM + "exports.sub = (a, b) => a - b;\n"
+SUBTRACTS = 'test("subtracts", () => equal(require("./sum.js").sub(2, 1), 1));\n'
+GROUPED = """const { test, describe, it } = require("node:test");
+const { equal } = require("node:assert");
+describe("sums", () => {
+  it("adds", () => equal(require("./sum.js").add(1, 1), 2));
+});
+"""
+
+
 @needs_node
 async def test_work_on_a_node_project_is_judged_in_the_same_way(tmp_path: Path) -> None:
-    more = SUM + "exports.sub = (a, b) => a - b;\n"
-    test = 'test("subtracts", () => equal(require("./sum.js").sub(2, 1), 1));\n'
-    edits = {"sum.js": more, "sum.test.js": SUM_TEST + test}
-    verdict = await work(tmp_path, JAVASCRIPT, edits, NODE)
+    edits = {"sum.js": MORE, "sum.test.js": SUM_TEST + SUBTRACTS}
+    verdict = await work(tmp_path / "1", edits, JAVASCRIPT, NODE)
     assert verdict.accepted, verdict.text
     names = [case.id for case in verdict.report.of("passed")]
     assert names == ["sum.test.js::adds", "sum.test.js::subtracts"]
+    inside = GROUPED.replace("2));\n});", f"2));\n  {SUBTRACTS}}});")
+    files = {"sum.js": SUM, "sum.test.js": GROUPED}
+    verdict = await work(tmp_path / "2", {"sum.js": MORE, "sum.test.js": inside}, files, NODE)
+    assert verdict.accepted, verdict.text
+    assert "sum.test.js::sums::subtracts" in [case.id for case in verdict.report.of("passed")]
+    files = {**JAVASCRIPT, "old.js": "exports.a = 1;\n"}
+    files["old.test.js"] = 'require("node:test")("a", () => require("./old.js").a);\n'
+    gone: dict[str, str | None] = {"old.js": None, "old.test.js": None}
+    verdict = await work(tmp_path / "3", {**edits, **gone}, files, NODE)
+    assert verdict.accepted, verdict.text
 
 
 @needs_node
 @pytest.mark.parametrize(
     ("edits", "reason"),
     [
-        ({"sum.test.js": SUM_TEST.replace("1), 2", "1), 0")}, "was edited"),
+        ({"sum.js": SUM + "// sub is done\n"}, "Nothing tests this work"),
+        (
+            {"sum.js": MORE, "checks/sub.js": SUBTRACTS},
+            "collects no test of them: checks/sub.js",
+        ),
+        ({"sum.test.js": SUM_TEST.replace("1), 2", "1), 0")}, "were changed or removed"),
         ({"sum.test.js": SUM_TEST.replace('s", (', 's", { skip: true }, (')}, "skipped now"),
         ({"sum.test.js": None, "a.test.js": 'require("node:test")("a", () => {});\n'}, "deleted"),
         ({"sum.js": "process.exit(0);\n"}, "no tests were found"),
@@ -188,13 +569,14 @@ async def test_work_on_a_node_project_is_judged_in_the_same_way(tmp_path: Path) 
             | {"a.test.js": 'require("node:test")("adds", () => {});\n'},
             "not run any more: sum.test.js::adds;",
         ),
+        ({"node_modules/node/index.js": "x\n"}, "take the place of the test program"),
     ],
 )
 async def test_cheating_with_node_is_not_accepted(
     edits: dict[str, str | None], reason: str, tmp_path: Path
 ) -> None:
     edits = {"sum.js": SUM.replace("+", "-"), **edits}
-    verdict = await work(tmp_path, JAVASCRIPT, edits, NODE)
+    verdict = await work(tmp_path, edits, JAVASCRIPT, NODE)
     assert not verdict.accepted
     assert reason in verdict.text
 
@@ -207,66 +589,8 @@ def report(**outcomes: Any) -> TestReport:
     return TestReport(command=("x",), exit_code=0, cases=cases)
 
 
-def problems_of(path: str, before: str | None, after: str | None) -> str:
-    change = FileChange(
-        path, None if before is None else before.encode(), None if after is None else after.encode()
-    )
-    return " ".join(judge(report(a="passed"), report(a="passed"), [change]))
-
-
-@pytest.mark.parametrize(
-    "after",
-    [
-        TESTS + TEST_SUB,
-        TESTS.replace("import add\n", "import add, sub\n") + TEST_SUB,
-        TESTS.replace("import pytest\n", "import os\nimport pytest\n"),
-        TESTS.replace("def test_add", "def helper():\n    return 1\n\n\ndef test_add"),
-        "# A comment.\n" + TESTS,
-    ],
-)
-def test_tests_may_be_added_to_a_file_of_tests(after: str) -> None:
-    assert problems_of("tests/test_calc.py", TESTS, after) == ""
-
-
-@pytest.mark.parametrize(
-    ("after", "reason"),
-    [
-        (TESTS.replace("    assert add(1", "    return\n    assert add(1"), "test_add was changed"),
-        (TESTS.replace("NUMBERS = [1, 2]", "NUMBERS = [1]"), "line 4 was changed"),
-        (TESTS.replace("    assert add(1, 1) == 2", "    pass"), "test_add was changed"),
-        (TESTS[: TESTS.index("@pytest")], "test_more was removed"),
-        (TESTS + "\n\ndef test_add():\n    pass\n", "test_add is defined once more"),
-        (TESTS + "\nadd = max\n", "code that runs before"),
-        (TESTS.replace("from calc", "from fake"), "an import was removed"),
-        (TESTS + "\nfrom fake import add\n", "add is imported from fake instead"),
-        (TESTS + "\nfrom fake import *\n", "import of everything"),
-        (TESTS + "\n\ndef setup_module():\n    pass\n", "would run around"),
-        (TESTS + "\n\n@pytest.fixture(autouse=True)\ndef f():\n    pass\n", "would run around"),
-        (TESTS + "\n\ndef (", "cannot be read as Python"),
-    ],
-)
-def test_tests_that_existed_may_not_be_changed(after: str, reason: str) -> None:
-    assert reason in problems_of("tests/test_calc.py", TESTS, after)
-
-
-@pytest.mark.parametrize(
-    ("added", "reason"),
-    [
-        ("def len(x):\n    return 1\n", "len is defined once more"),
-        ("from fake import len\n", "len is imported from fake instead"),
-        ("def add(a):\n    return [a]\n", "add is defined once more"),
-        ("@pytest.fixture\ndef tmp_path():\n    pass\n", "tmp_path is defined once more"),
-    ],
-)
-def test_what_tests_use_may_not_be_replaced_below_them(added: str, reason: str) -> None:
-    before = "from calc import *\n\ndef test_a(tmp_path):\n    assert len(add(1)) == 1\n\n"
-    assert reason in problems_of("tests/test_calc.py", before, before + added)
-
-
-def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
-    change = FileChange("checks/calc.py", b"def test_a(): assert 0", b"def test_a(): assert 1")
-    passed = report(**{"checks/calc.py::test_a": "passed"})
-    assert "was edited (test_a was changed)" in " ".join(judge(passed, passed, [change]))
+def change(path: str, before: str | None, after: str | None) -> FileChange:
+    return FileChange(path, before and before.encode(), after and after.encode())
 
 
 @pytest.mark.parametrize(
@@ -277,47 +601,68 @@ def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
         ("pyproject.toml", "", "[tool.pytest", True),
         ("package.json", '{"dependencies": {}}', '{"dependencies": {"a": "1"}}', False),
         ("package.json", "{}", '{"scripts": {"test": "true"}}', True),
+        ("package.json", "{}", '{"scripts": {"build": "tsc"}}', False),
         ("setup.cfg", "[x]\n", "[tool:pytest]\naddopts = -k a\n", True),
         ("tox.ini", None, "[testenv]\na = b\n", False),
-        ("app/conftest.py", None, "", True),
+        ("app/conftest.py", None, "def two(): return 2\n", False),
         ("vitest.config.ts", "a", "b", True),
-        ("sitecustomize.py", None, "", True),
-        ("node_modules/jest/index.js", None, "", True),
-        ("src/pytest/__init__.py", None, "", True),
+        ("sitecustomize.py", None, "x = 1\n", True),
+        ("node_modules/jest/index.js", None, "x", True),
+        ("src/pytest/__init__.py", None, "x = 1\n", True),
         ("a.test.js", "test(1);\n", "test(1);\ntest(2);\n", False),
-        ("a.test.js", "test(1);\n", "test(0);\ntest(1);\n", True),
+        ("a.test.js", "test(1);\n", "test(0);\ntest(1);\n", False),
+        ("a.test.js", "test(1);\n", "test(0);\n", True),
+        ("a.test.js", "// one\ntest([1]);\n", "// two\ntest([1, 2]);\n", False),
         ("tests/__snapshots__/a.snap", "1", "2", True),
         ("tests/test_a.py", "def test_a(): pass\n", None, True),
+        ("tests/test_a.py", "def test_a(): pass\n", "def (", True),
+        ("tests/data.json", '{"a": 1}', '{"a": 1, "b": 2}', False),
         ("src/app.py", "1", "2", False),
-        ("pytest.ini", None, "[pytest]\ntestpaths = other\n", True),
-        ("argparse.py", None, "", True),
-        ("tests/test_new.py", None, "pytest_plugins = ['evil']\n", True),
-        ("src/evil.py", None, "class A:\n    def pytest_runtest_call(self): pass\n", True),
+        ("argparse.py", None, "x = 1\n", True),
         ("src/hooks.py", "def pytest_x(): 1\n", "def pytest_x(): 2\n", False),
         ("tests/test_new.py", None, "def test_a(): pass", False),
+        ("tests/shop.py", None, "x = 1", True),
+        ("tests/unit/shop/__init__.py", None, "x = 1", True),
+        ("tests/helpers.py", None, "x = 1", False),
     ],
 )
 def test_how_tests_are_run_may_not_be_changed(
     path: str, before: str | None, after: str | None, refused: bool
 ) -> None:
-    assert bool(problems_of(path, before, after)) == refused
+    files = ["src/shop/cart.py", "src/shop/__init__.py"]
+    found = find_edits([change(path, before, after)], files, "add-tests", report(a="passed"))
+    assert bool(found.problems) == refused, found
+
+
+def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
+    edited = change("checks/calc.py", "def test_a(): assert 0", "def test_a(): assert 1")
+    passed = report(**{"checks/calc.py::test_a": "passed"})
+    [problem] = find_edits([edited], (), "add-tests", passed).problems
+    assert "test_a was changed" in problem
 
 
 def test_no_task_may_replace_the_test_program() -> None:
-    change = FileChange("pytest.py", None, b"")
-    passed = report(a="passed")
-    assert "take the place" in judge(passed, passed, [change], edits_tests=True)[0]
+    found = find_edits([change("pytest.py", None, "x")], (), "change-test-setup")
+    assert "take the place" in found.problems[0]
+
+
+def test_code_that_did_so_before_is_not_shown_again() -> None:
+    code = "import unittest\n"
+    assert find_concerns([change("a.py", code, code + "x = 1\n")]) == ()
+    assert find_concerns([change("test_a.py", None, code)]) == ()
+    [(_, what)] = find_concerns([change("a.mjs", None, 'import { test } from "node:test";\n')])
+    assert what == "imports node:test"
 
 
 def test_a_file_that_could_not_be_loaded_before_is_no_test_that_vanished() -> None:
     case = TestCase(id="tests/test_a.py", outcome="failed", message=f"{NOT_LOADED}no module")
     before = TestReport(command=("x",), exit_code=1, cases=(case,))
-    assert judge(before, report(a="passed"), []) == ()
+    assert judge(before, report(a="passed"), TestEdits()) == ()
 
 
 def test_a_failing_test_may_not_vanish_either() -> None:
     before = TestReport(command=("x",), exit_code=1, cases=report(a="failed", b="passed").cases)
-    assert "not run any more: a;" in " ".join(judge(before, report(b="passed"), []))
+    assert "not run any more: a;" in " ".join(judge(before, report(b="passed"), TestEdits()))
 
 
 def test_files_of_tests_are_recognized() -> None:

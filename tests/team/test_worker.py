@@ -16,7 +16,7 @@ from bae import BaeLMError
 from bae.lm import Retry
 from bae.team import BackendWorkerAgent, FrontendWorkerAgent, PlannedTask, Task, TaskStatus
 from bae.team.edit_format import EditFormat, Replacement
-from bae.team.models import TaskResult
+from bae.team.models import TaskResult, as_planned
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import Answer, is_same_failure
 from bae.testing import ScriptedLM
@@ -28,6 +28,7 @@ from team_parts import (
     NODE,
     SHELL,
     SUB,
+    SUB_TASK,
     SUM,
     SUM_TEST,
     TEST_SUB,
@@ -200,7 +201,7 @@ class Meanwhile(ScriptedLM):
         return await super().fill(*args, **options)
 
 
-TWO = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+TWO = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
 
 
 async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_one(tmp_path: Path) -> None:
@@ -436,3 +437,41 @@ def test_failures_are_the_same_whatever_their_times_and_addresses_are() -> None:
     assert is_same_failure(one, "E  <f at 0x8a>\ntests/a.py:7: AssertionError\n1 failed in 1.2 s")
     assert not is_same_failure("assert 1 == 2", "assert 3 == 2")
     assert not is_same_failure("", "")
+
+
+async def test_code_that_could_decide_about_its_tests_is_merged_after_a_yes(
+    tmp_path: Path,
+) -> None:
+    ends = edits(
+        {"cli.py": "import sys\nif len(sys.argv) > 99:\n    sys.exit(0)\n", "calc.sh": SUB}
+    )
+    async with a_bench(tmp_path) as (bench, [task]):
+        result = await work(bench, task, ends)
+        assert result.status == "blocked"
+        assert "cli.py ends the process while it is imported" in (result.question or "")
+        for answer, status in (("no, remove it", "blocked"), ("Yes.", "completed")):
+            said, digest = result.question or "", result.digest
+            asked = await bench.store.add_blocker(task.id, said, digest=digest)
+            await bench.store.answer_blocker(asked.id, answer)
+            # A no is something to correct; after a yes the LLM is not asked again.
+            answers = [edits({"calc.sh": SUB + "# same\n"})] if status == "blocked" else []
+            result = await work(bench, task, *answers)
+            assert result.status == status
+        root = Path(bench.project.root)
+        assert "sys.exit" in git(root, "show", "bae/team:cli.py")
+
+
+async def test_work_without_tests_is_merged_only_after_a_person_approved_it(tmp_path: Path) -> None:
+    planned = PlannedTask(key="guide", title="Write a guide", proof="none")
+    async with a_bench(tmp_path, planned) as (bench, [task]):
+        assert not task.approved
+        await bench.store.approve_tasks([task.id])
+        result = await work(bench, task)
+        assert result.status == "blocked"
+        assert "approve guide --without-tests" in (result.question or "")
+        assert await bench.store.approve_tasks([task.id], without_tests=True) == 1
+        code = edits({"calc.sh": SUB})
+        task = await bench.store.task(task.id)
+        result = await work(bench, task, code, edits({"calc.sh": CALC, "guide.md": "# Guide\n"}))
+        assert (result.status, result.tested) == ("merged", False)
+        assert result.to_dict()["tested"] is False

@@ -17,7 +17,6 @@ from bae.team import (
     BackendWorkerAgent,
     EditError,
     FrontendWorkerAgent,
-    PlannedTask,
     Store,
     Task,
     TaskStatus,
@@ -25,12 +24,12 @@ from bae.team import (
     TestWorkerAgent,
     WorkerAgent,
     register_worker,
-    sandbox,
     worker_class,
     worker_kinds,
 )
 from bae.team.files import TemporaryFolder, remove_abandoned
 from bae.team.git import Repository
+from bae.team.models import as_planned
 from bae.team.task_context import Context
 from bae.team.team_run import lead_lock
 from bae.team.verdict import Verdict
@@ -160,7 +159,7 @@ async def test_anthropic_is_asked_by_its_own_client(
 
 
 async def test_a_worker_alone_carries_out_one_task_at_a_time(tmp_path: Path) -> None:
-    tasks = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+    tasks = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
     async with a_project(tmp_path, *tasks) as (store, project, added):
 
         def answer(asked: Asked) -> str:
@@ -177,7 +176,7 @@ async def test_workers_at_a_bench_share_the_lm_that_they_name(tmp_path: Path) ->
     script = tmp_path / "script.json"
     answers = [edits({name: "x=1\n"}) for name in ("one.sh", "two.sh")]
     script.write_text(json.dumps({"fills": {"Answer": answers}}))
-    tasks = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+    tasks = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
     async with a_bench(tmp_path, *tasks) as (bench, added):
         for task in added:
             worker = BackendWorkerAgent(project_id=1, bench=bench, lm=f"scripted:{script}")
@@ -252,32 +251,18 @@ class Waiting(ScriptedLM):
         await asyncio.Event().wait()
 
 
-SLOW_TEST = """[ -e started ] || exit 0
-printf 'a test runs' > started
-sleep 600
-"""
+SLOW_TEST = "[ -e slow ] || exit 0\nsleep 600\n"
 
 
-async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: asyncio.Future[Path] = asyncio.get_running_loop().create_future()
-    run = sandbox.run
-
-    async def run_seen(command: Any, cwd: Path, **options: Any) -> sandbox.Ran:
-        if (cwd / "calc.sh").read_text() == SUB and not seen.done():
-            os.mkfifo(cwd / "started")
-            seen.set_result(cwd / "started")
-        return await run(command, cwd, **options)
-
-    monkeypatch.setattr(sandbox, "run", run_seen)
+async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(tmp_path: Path) -> None:
     slow = {**FAILING, "slow.test.sh": SLOW_TEST}
     async with a_bench(tmp_path, files=slow) as (bench, [task]):
-        lm = ScriptedLM({Answer: [RIGHT]})
+        lm = ScriptedLM({Answer: [edits({"calc.sh": SUB, "slow": "x\n"})]})
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
         running = asyncio.create_task(worker.execute_task(task))
-        assert await asyncio.to_thread((await seen).read_text) == "a test runs"
-        assert commands() != []
+        async with asyncio.timeout(BOUND):
+            while "sleep 600 " not in commands():  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

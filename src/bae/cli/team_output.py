@@ -25,6 +25,7 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "in_progress": ("●", "bold cyan"),
     "blocked": ("?", "bold yellow"),
     "completed": ("✓", "green"),
+    "merged": ("+", "green"),
     "failed": ("✗", "bold red"),
     "cancelled": ("⊘", "magenta"),
     "skipped": ("-", "dim"),
@@ -56,6 +57,7 @@ async def print_project(project: Project, state: Path) -> None:
     from bae.team import sandbox
     from bae.team.test_runs import write_command
 
+    protection = await sandbox.protection()
     print_fields(
         {
             "project": project.name,
@@ -67,10 +69,16 @@ async def print_project(project: Project, state: Path) -> None:
             "branch": project.branch,
             "checkout": "follows the team's branch" if project.update_checkout else "",
             "allowed": ", ".join(project.allow),
-            "sandbox": await sandbox.protection(),
+            "sandbox": f"{protection}; {_FIXED[sandbox.can_mount(protection)]}",
             "state": str(state),
         }
     )
+
+
+_FIXED: Final = {
+    True: "test files are mounted read-only",
+    False: "test files are compared after each run",
+}
 
 
 def print_tasks(
@@ -85,6 +93,10 @@ def print_tasks(
     console = out()
     if not console.is_terminal:
         console.width = _WIDE
+    for task in tasks:
+        if task.proof == "none" and not task.approved:
+            text = f"to be approved without tests: {task.key}  {in_one_line(task.title)}"
+            console.print(Text(text, style="bold yellow"))
     console.print(draw_tasks(tasks, asked, interrupted=interrupted))
 
 
@@ -117,6 +129,13 @@ def draw_tasks(
     return whole
 
 
+_PROOFS: Final = {"named-tests": "proved by named tests", "none": "WITHOUT TESTS"}
+_LEVELS: Final = {
+    "change-tests": "may change tests",
+    "change-test-setup": "may change tests and how they run",
+}
+
+
 def _line(task: Task, others: Sequence[str], shows_reason: bool, interrupted: bool) -> Text:
     stopped = interrupted and task.status == "in_progress"
     mark, style = MARKS["ready" if stopped else task.status]
@@ -126,7 +145,8 @@ def _line(task: Task, others: Sequence[str], shows_reason: bool, interrupted: bo
     label = INTERRUPTED if stopped else task.status.label
     facts += [label] if task.approved else ["not approved"]
     facts += [f"priority {task.priority}"] if task.priority else []
-    facts += ["may change tests"] if task.edits_tests else []
+    facts += [_PROOFS[task.proof]] if task.proof in _PROOFS else []
+    facts += [_LEVELS[task.may]] if task.may in _LEVELS else []
     facts += [f"also after {', '.join(others)}"] if others else []
     said.append(f"  {', '.join(facts)}", style="dim")
     if task.reason and shows_reason and task.status in ("blocked", "failed", "cancelled"):
@@ -146,7 +166,8 @@ def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Block
             "reason": "" if is_asked else task.reason,
             "after": ", ".join(task.depends_on),
             "priority": str(task.priority or ""),
-            "tests": "may change or remove tests that exist" if task.edits_tests else "",
+            "proof": _PROOFS.get(task.proof, ""),
+            "tests": _LEVELS.get(task.may, ""),
             "to pass": ", ".join(task.tests),
             "files": ", ".join(task.files),
             "branch": task.branch if attempts else "",

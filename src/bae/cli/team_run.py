@@ -131,8 +131,8 @@ async def run(
     sandbox, corrects itself, and is merged into the team's branch. Your own branch and files stay
     as they are, unless you ask with --update-checkout.
 
-    The exit code is 0 where all tasks are completed or skipped, 3 where one waits for an answer, 4
-    where another run is in progress, and 1 else.
+    The exit code is 0 where all tasks are completed, merged or skipped, 3 where one waits for an
+    answer, 4 where another run is in progress, and 1 else.
     """
     options: dict[str, Any] = {
         "max_agents": max_agents,

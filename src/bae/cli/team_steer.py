@@ -218,9 +218,9 @@ async def _request(team: Team, action: Action, named: str | None) -> None:
 async def _find_unmerged(team: Team, named: str) -> Task:
     """The task that a person names, which there is still something to do for."""
     task = await team.task(named)
-    if task.status == "completed":
+    if task.status in ("completed", "merged"):
         raise refused(
-            f"{task.key} is completed: its work is merged",
+            f"{task.key} is {task.status}: its work is in the team's branch",
             fix="what is to be changed is a task of its own: bae team tasks add",
         )
     return task

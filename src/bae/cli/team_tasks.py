@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -11,11 +11,11 @@ from bae.cli.exits import Misuse, refused
 from bae.cli.options import AsJSON, examples
 from bae.cli.printing import note, print_json
 from bae.cli.team_output import as_data, print_next, print_task, print_tasks
-from bae.cli.team_project import OneTask, Team, read_file, read_text, team_command
-from bae.cli.wording import count
+from bae.cli.team_project import OneTask, Team, can_ask, read_file, read_text, team_command
+from bae.cli.wording import count, in_one_line
 
 if TYPE_CHECKING:
-    from bae.team.models import PlannedTask
+    from bae.team.models import PlannedTask, Task
 
 group = typer.Typer(
     help="Look at the tasks, approve and change them.\n\nWithout a command, the tasks are listed.",
@@ -60,8 +60,8 @@ _FIELDS: Final = {
         list[str] | None,
         "--test",
         metavar="TEST",
-        help="A test, file or group of tests that fails now, and that it has to make pass; several "
-        "times. Others that fail already may still fail then.",
+        help="A test, file or group of tests that has to pass then, as one that fails now; several "
+        "times. Others that fail already may still fail.",
     ),
     "depends_on": _make_option(
         list[str] | None,
@@ -70,10 +70,22 @@ _FIELDS: Final = {
         help="A task that must be merged first; several times. An empty text: none.",
     ),
     "priority": _make_option(int | None, "--priority", "-p", help="Higher ones are first."),
+    "proof": _make_option(
+        Literal["new-tests", "named-tests", "none"] | None,
+        "--proof",
+        help="What shows that it is done: new tests that fail without it (usual), the tests that "
+        "--test names, or nothing. Then it has to be approved --without-tests.",
+    ),
+    "may": _make_option(
+        Literal["add-tests", "change-tests", "change-test-setup"] | None,
+        "--may",
+        help="What it may do to tests that exist: add to them (usual), also change and remove "
+        "them, or also change how tests are run.",
+    ),
     "edits_tests": _make_option(
         bool | None,
         "--edits-tests/--keeps-tests",
-        help="Whether it may change or remove tests that exist.",
+        help="The same as --may change-tests, or --may add-tests.",
     ),
 }
 """The options of `add` and `edit`, by the fields of a task that they set."""
@@ -110,14 +122,51 @@ async def show(team: Team, task: OneTask, as_json: AsJSON = False) -> None:
         print_task(found, attempts, blockers)
 
 
-@team_command(group, "bae team tasks approve", "bae team tasks approve prices orders")
-async def approve(team: Team, tasks: Annotated[list[str] | None, _TASKS] = None) -> None:
-    """Approve tasks, so that they may run: those that are named, or all."""
+@team_command(
+    group,
+    "bae team tasks approve",
+    "bae team tasks approve prices orders",
+    "bae team tasks approve user-guide --without-tests",
+)
+async def approve(
+    team: Team,
+    tasks: Annotated[list[str] | None, _TASKS] = None,
+    without_tests: Annotated[
+        bool,
+        typer.Option(
+            "--without-tests",
+            help="Approve the named tasks, which no test proves, to be merged without tests.",
+        ),
+    ] = False,
+) -> None:
+    """Approve tasks, so that they may run: those that are named, or all.
+
+    A task without tests is approved only by its name, with --without-tests or at a terminal. It
+    ends as merged, not as completed.
+    """
+    if without_tests and not tasks:
+        raise Misuse("--without-tests is for tasks that are named", fix="name each of them")
     named = [await team.task(each) for each in tasks] if tasks else await team.tasks()
-    found = [task.id for task in named if not task.approved]
-    await team.store.approve_tasks(found)
-    note(f"{count(len(found), 'task')} approved")
-    print_next("bae team run")
+    found = [task for task in named if not task.approved]
+    untested = [task for task in found if task.proof == "none"]
+    for task in untested:
+        note(f"without tests: {task.key}, {in_one_line(task.title)}{_name_files(task)}")
+    agreed = untested if without_tests else [task for task in untested if _is_agreed(task)]
+    done = await team.store.approve_tasks([task.id for task in found])
+    done += await team.store.approve_tasks([task.id for task in agreed], without_tests=True)
+    note(f"{count(done, 'task')} approved")
+    left = [task.key for task in untested if task not in agreed]
+    more = [f"bae team tasks approve {' '.join(left)} --without-tests"] if left else []
+    print_next(*more, "bae team run")
+
+
+def _name_files(task: Task) -> str:
+    return f"; may change {', '.join(task.files)}" if task.files else "; text for people only"
+
+
+def _is_agreed(task: Task) -> bool:
+    """Ask at a terminal whether a task may be merged without tests."""
+    return can_ask() and typer.confirm(f"Merge {task.key} without tests?", err=True)
 
 
 @team_command(
@@ -125,7 +174,7 @@ async def approve(team: Team, tasks: Annotated[list[str] | None, _TASKS] = None)
     "bae team tasks add 'Add a login page' --kind frontend --after sessions -c 'it says hello'",
     "bae team tasks add --from tasks.json",
     "A file has a list of objects with key, title, description, kind, criteria, files, "
-    "tests, depends_on, priority and edits_tests; all but title may be left out.",
+    "tests, depends_on, priority, proof and may; all but title may be left out.",
     options=_FIELDS,
 )
 async def add(
@@ -141,7 +190,8 @@ async def add(
     ] = None,
     **fields: Any,
 ) -> None:
-    """Add a task, or the tasks in a file. What you add yourself is approved."""
+    """Add a task, or the tasks in a file. What you add yourself is approved, unless no test is to
+    prove it."""
     if (title is None) == (source is None):
         raise Misuse("there is no task to add", fix="give a title, or --from FILE")
     if source is not None:
@@ -152,6 +202,7 @@ async def add(
     await team.store.add_tasks(team.project.id, added)
     print_tasks(await team.tasks())
     _note_kinds(*(each.kind for each in added))
+    _note_untested(*added)
 
 
 @team_command(
@@ -168,19 +219,23 @@ async def edit(
     key: Annotated[str | None, typer.Option("--key", help="A new key.")] = None,
     **fields: Any,
 ) -> None:
-    """Change a task that is neither in progress nor completed; what is not named stays."""
+    """Change a task that is neither in progress nor merged; what is not named stays."""
     from bae.team.models import as_planned
 
     found = await team.task(task)
     given = await _read_fields(team, title=title, key=key, **fields)
-    planned = _check_task(as_planned(found).model_dump() | given)
+    values = as_planned(found).model_dump()
+    if found.proof != "none" and "tests" in given:
+        del values["proof"]  # which follows from whether tests are named
+    planned = _check_task(values | given)
     print_task(await team.store.edit_task(found.id, planned), (), ())
     _note_kinds(planned.kind)
+    _note_untested(planned)
 
 
 @team_command(group, "bae team tasks drop add-login")
 async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
-    """Drop tasks that are neither in progress nor completed. Their branches stay."""
+    """Drop tasks that are neither in progress nor merged. Their branches stay."""
     found = {(await team.task(each)).id for each in tasks}
     # Those that others need come last.
     for task in reversed(await team.tasks()):
@@ -192,11 +247,20 @@ async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
 async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
     """What a command line sets of a task."""
     given = {name: value for name, value in fields.items() if value is not None}
+    if "edits_tests" in given:
+        level = "change-tests" if given.pop("edits_tests") else "add-tests"
+        given.setdefault("may", level)
     if "description" in given:
         given["description"] = read_text(given["description"])
     if "depends_on" in given:
         given["depends_on"] = [(await team.task(each)).key for each in given["depends_on"] if each]
     return given
+
+
+def _note_untested(*tasks: PlannedTask) -> None:
+    """Point out tasks that a person has to approve by name."""
+    if untested := [task.key for task in tasks if task.proof == "none"]:
+        print_next(f"bae team tasks approve {' '.join(untested)} --without-tests")
 
 
 def _note_kinds(*kinds: str) -> None:

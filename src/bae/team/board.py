@@ -43,6 +43,7 @@ from bae.team.models import (
     TeamError,
     headline,
 )
+from bae.team.schedule import DONE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +66,7 @@ _Show: TypeAlias = Callable[[Sequence[StoredEvent]], Awaitable[None]]
 _S = TaskStatus
 _ORDER: Final = (
     *(_S.IN_PROGRESS, _S.BLOCKED, _S.FAILED, _S.READY, _S.PENDING),
-    *(_S.CANCELLED, _S.SKIPPED, _S.COMPLETED),
+    *(_S.CANCELLED, _S.SKIPPED, _S.MERGED, _S.COMPLETED),
 )
 _STYLES: Final[Mapping[TaskStatus, str]] = {
     _S.IN_PROGRESS: "bold cyan",
@@ -75,6 +76,7 @@ _STYLES: Final[Mapping[TaskStatus, str]] = {
     _S.PENDING: "dim",
     _S.CANCELLED: "magenta",
     _S.SKIPPED: "dim",
+    _S.MERGED: "green",
     _S.COMPLETED: "green",
 }
 
@@ -256,11 +258,11 @@ class Board:
             if heard:
                 age = took(max(0.0, now - heard.at))
                 yield f"{f'{age} ago: ' if age else ''}{heard.text}", "dim"
-        elif task.status is _S.COMPLETED:
-            yield tests, ""
+        elif task.status in (_S.COMPLETED, _S.MERGED):
+            yield tests if task.status is _S.COMPLETED else "without tests of its own  ", ""
             yield (task.commit or "")[:10], "dim"
         else:
-            done = {each.key for each in self.tasks if each.status in (_S.COMPLETED, _S.SKIPPED)}
+            done = {each.key for each in self.tasks if each.status in DONE}
             waits = [key for key in task.depends_on if key not in done]
             yield headline(task.reason) or (f"after {', '.join(waits)}" if waits else ""), style
 
@@ -306,7 +308,7 @@ class Board:
         if status is _S.IN_PROGRESS:
             return self.signs.spin(now)
         marks = {_S.COMPLETED: "✓", _S.FAILED: "✗", _S.BLOCKED: "?"}
-        marks |= {_S.CANCELLED: "-", _S.SKIPPED: "-"}
+        marks |= {_S.CANCELLED: "-", _S.SKIPPED: "-", _S.MERGED: "+"}
         return marks.get(status, "·")
 
     def _key(self, task_id: int) -> str:

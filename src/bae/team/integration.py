@@ -17,7 +17,7 @@ from bae.team.base_check import BaseReports
 from bae.team.files import read_file
 from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale
 from bae.team.models import TestReport, bounded
-from bae.team.verdict import describe_failure
+from bae.team.verdict import describe_failure, find_broken
 from bae.team.workspaces import TRAILER, Recovered, Workspace, WorkspaceError, Workspaces, trailer
 
 _TRIES: Final = 5
@@ -118,17 +118,22 @@ class Integration:
             return None
         return await self.repository.find_commit(trailer(branch, tip), f"{tip}..{head}")
 
-    async def integrate(self, branch: str, message: str, *, tests: Sequence[str] = ()) -> Outcome:
+    async def integrate(
+        self, branch: str, message: str, *, tests: Sequence[str] = (), untested: bool = False
+    ) -> Outcome:
         """Merge a task's branch as one commit. A conflict or a failure leaves everything as it was,
         and has a `text` for the next attempt. `tests` are those that the task has to make pass,
-        where others fail already."""
+        where others fail already. Where the work is `untested`, tests that passed before must pass
+        still, and there need not be any."""
         done = await self.merged_as(branch)
         if done:
             return Integrated(done, None)
         tip = await self.repository.commit_id(BRANCHES + branch)
         message = message.replace(TRAILER, "Task:")  # an LLM may have written it
         message = f"{message.strip()}\n\n{trailer(branch, tip)}"
-        return await self._in_turn(BRANCHES + branch, message, squash=True, tests=tests)
+        return await self._in_turn(
+            BRANCHES + branch, message, squash=True, tests=tests, untested=untested
+        )
 
     async def catch_up(self, commit: str = "HEAD") -> Outcome | None:
         """Merge what the user has committed meanwhile; None where there is nothing new."""
@@ -165,18 +170,30 @@ class Integration:
         return found
 
     async def _in_turn(
-        self, what: str, message: str, *, squash: bool, tests: Sequence[str] = ()
+        self,
+        what: str,
+        message: str,
+        *,
+        squash: bool,
+        tests: Sequence[str] = (),
+        untested: bool = False,
     ) -> Outcome:
         async with self._turn:
             for _ in range(_TRIES):
                 before = await self.head()
-                outcome = await self._merge_and_test(what, message, before, squash, tests)
+                outcome = await self._merge_and_test(what, message, before, squash, tests, untested)
                 if not isinstance(outcome, Integrated) or await self._move(outcome.commit, before):
                     return outcome
         raise GitError(f"{self.branch} was moved by another process each time, {_TRIES} times")
 
     async def _merge_and_test(
-        self, what: str, message: str, before: str, squash: bool, tests: Sequence[str]
+        self,
+        what: str,
+        message: str,
+        before: str,
+        squash: bool,
+        tests: Sequence[str],
+        untested: bool,
     ) -> Outcome:
         merged = await self.repository.merge(what, self._ref, message, squash=squash)
         if isinstance(merged, Conflict):
@@ -190,7 +207,9 @@ class Integration:
             report = full = await self._test(what, merged, before, tests)
         if not full.passed:
             report = full.for_task(tests, await self._report_of(before))
-            if not report.passed:
+            if not report.passed and not (
+                untested and not find_broken(await self._report_of(before), full)
+            ):
                 return Failed(report, merged)
         self._head_report = merged, full
         return Integrated(merged, report, full)

@@ -335,8 +335,8 @@ class LeadAgent:
     async def _settle(self, run: TeamRun, work: Work, result: TaskResult) -> None:
         """Store where the work on a task has led."""
         task = work.task
-        if result.status == "completed":
-            lie = "it was reported as completed, and is not merged"
+        if result.status in ("completed", "merged"):
+            lie = f"it was reported as {result.status}, and is not merged"
             await run.end_work(task, _S.FAILED, lie)
         elif work.asked is not None:
             await run.end_early(work)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -27,13 +27,15 @@ class TeamError(BaeError):
 
 
 class TaskStatus(StrEnum):
-    """Where a task is. Completed means merged and tested."""
+    """Where a task is. Completed means merged, with tests that prove it. Merged means merged
+    without such tests, as a person approved."""
 
     PENDING = "pending"
     READY = "ready"
     IN_PROGRESS = "in_progress"
     BLOCKED = "blocked"
     COMPLETED = "completed"
+    MERGED = "merged"
     FAILED = "failed"
     CANCELLED = "cancelled"
     SKIPPED = "skipped"
@@ -48,11 +50,14 @@ _S = TaskStatus
 TRANSITIONS: Final[Mapping[TaskStatus, frozenset[TaskStatus]]] = {
     _S.PENDING: frozenset({_S.READY, _S.BLOCKED, _S.CANCELLED, _S.SKIPPED}),
     _S.READY: frozenset({_S.IN_PROGRESS, _S.PENDING, _S.BLOCKED, _S.CANCELLED, _S.SKIPPED}),
-    _S.IN_PROGRESS: frozenset({_S.COMPLETED, _S.FAILED, _S.BLOCKED, _S.CANCELLED, _S.READY}),
+    _S.IN_PROGRESS: frozenset(
+        {_S.COMPLETED, _S.MERGED, _S.FAILED, _S.BLOCKED, _S.CANCELLED, _S.READY}
+    ),
     _S.BLOCKED: frozenset({_S.PENDING, _S.READY, _S.FAILED, _S.CANCELLED, _S.SKIPPED}),
     _S.FAILED: frozenset({_S.READY, _S.PENDING, _S.SKIPPED}),
     _S.CANCELLED: frozenset({_S.READY, _S.PENDING, _S.SKIPPED}),
     _S.COMPLETED: frozenset(),
+    _S.MERGED: frozenset(),
     _S.SKIPPED: frozenset({_S.PENDING, _S.READY}),
 }
 """Every change of status that there is. Only the scheduler makes one."""
@@ -96,6 +101,13 @@ class Project(_Model):
     )
 
 
+Proof = Literal["new-tests", "named-tests", "none"]
+"""What shows that a task is done: a new test that fails without its work, tests that the task
+names, or nothing, which a person approves."""
+May = Literal["add-tests", "change-tests", "change-test-setup"]
+"""What a task may do to tests: add to them, also change and remove them, also change how they are
+run."""
+
 Key = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,59}$")]
 
 
@@ -112,12 +124,39 @@ class PlannedTask(_Model):
     priority: int = Field(default=0, description="higher ones are started first")
     tests: tuple[str, ...] = Field(
         default=(),
-        description="tests that exist and fail, which it has to make pass: their ids, files or "
-        "groups. Others that fail already may still fail then; without any, all tests must pass",
+        description="tests that exist and must pass then: their ids, files or groups. Others that "
+        "fail already may still fail; without any, all tests must pass",
     )
-    edits_tests: bool = Field(
-        default=False, description="whether it may change or remove tests that exist"
+    proof: Proof = Field(
+        default="new-tests",
+        description="what shows that it is done. new-tests: at least one new test that fails "
+        "without the change. named-tests: those of `tests`, for a refactoring or to fix tests that "
+        "fail. none: nothing can be tested, as in documentation; a person has to approve that",
     )
+    may: May = Field(
+        default="add-tests",
+        description="what it may do to tests that exist: add to them; change-tests: also change or "
+        "remove them; change-test-setup: also change how tests are run",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_forms(cls, values: Any) -> Any:
+        """`edits_tests` is another name of a level, and tests that are named are the proof."""
+        if not isinstance(values, Mapping):
+            return values
+        given = dict(cast(Mapping[str, Any], values))
+        if given.pop("edits_tests", False):
+            given.setdefault("may", "change-tests")
+        if given.get("tests"):
+            given.setdefault("proof", "named-tests")
+        return given
+
+    @model_validator(mode="after")
+    def _names_its_proof(self) -> Self:
+        if self.proof == "named-tests" and not self.tests:
+            raise ValueError("proof named-tests needs the names in tests")
+        return self
 
 
 class Task(PlannedTask):
@@ -184,7 +223,9 @@ class TestReport(_Model):
         explained = len(cases) < len(self.cases) and all(c.outcome != "failed" for c in cases)
         passed = self.of("passed")
         missing = [each for each in tests if not any(is_of(case, [each]) for case in passed)]
-        said = f"no test of {', '.join(missing)} has passed, and the task is to make it pass"
+        missing += [case.id for case in self.of("skipped") if case.id in tests]
+        missing = list(dict.fromkeys(missing))
+        said = f"no test of {', '.join(missing)} has passed, and the task is to have it pass"
         return self.model_copy(
             update={
                 "cases": cases,
@@ -264,17 +305,26 @@ class AgentInfo(_Model):
 class TaskResult(_Model):
     """What a worker has to say about a task. `from_dict` and `to_dict` are its plain form."""
 
-    status: Literal["completed", "failed", "blocked"]
+    status: Literal["completed", "merged", "failed", "blocked"]
     task_id: int
+    tested: bool = Field(default=False, description="whether tests prove it: it is completed")
     summary: str = ""
     files: tuple[str, ...] = ()
     attempts: int = 0
     report: TestReport | None = None
-    commit: str | None = Field(default=None, description="the merged commit, where it is completed")
+    commit: str | None = Field(default=None, description="the merged commit, if it is merged")
     question: str | None = Field(default=None, description="what is asked where it is blocked")
     digest: str | None = Field(default=None, description="of the content that `yes` lets in")
     error: str | None = None
     usage: Usage = Usage()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_tested(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        given = cast(Mapping[str, Any], values)
+        return {**given, "tested": given.get("status") == "completed"}
 
     @model_validator(mode="after")
     def _has_its_reason(self) -> Self:

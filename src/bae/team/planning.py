@@ -170,7 +170,10 @@ class Plan(Node):
         "A task is one change that can be tested by itself, with the exact names that other tasks "
         "rely on in its description. It depends on another one only if it needs the code of that "
         "one. Tasks that change the same files depend on each other. Every task brings its own "
-        "tests; a task of kind test is for tests across tasks."
+        "tests: at least one has to fail without the change. A refactoring, or a task that has "
+        "tests that fail pass, names its tests and has the proof named-tests. Use the proof none "
+        "only where nothing can be tested, as for documentation. A task of kind test is for tests "
+        "across tasks. Let a task change tests that exist only if the goal makes them wrong."
     )
     planned: Annotated[list[PlannedTask], Recall(Goal)]
     kinds: Annotated[list[str], Recall(Goal)]

@@ -106,6 +106,7 @@ async def run(
     network: bool = False,
     readable: Sequence[str | os.PathLike[str]] = (),
     writable: Sequence[str | os.PathLike[str]] = (),
+    fixed: Sequence[str | os.PathLike[str]] = (),
     kind: Protection | None = None,
     unsandboxed: bool = False,
 ) -> Ran:
@@ -117,8 +118,9 @@ async def run(
     or have `processes` threads, when the files that it wrote take more than `disk` bytes, or when
     it prints more than `output` bytes; a file that grows beyond `file_size` is an error that the
     command sees. All its processes have ended when this returns, raises or is cancelled, and they
-    end if this process is killed. `readable` and `writable` are further paths. The best kind of
-    protection there is, unless one is named; less than a sandbox only where it is named, or
+    end if this process is killed. `readable` and `writable` are further paths; `fixed` are files of
+    the directory that are mounted read-only where the protection can mount (`can_mount`). The best
+    kind of protection there is, unless one is named; less than a sandbox only where it is named, or
     `unsandboxed` allows it.
     """
     if not command:
@@ -128,7 +130,8 @@ async def run(
         kind = (await _best())[0]
     shown = [os.fspath(path) for path in readable]
     opened = [os.fspath(path) for path in writable]
-    program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within)
+    kept = [os.fspath(path) for path in fixed]
+    program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within, kept)
     spec = {"memory": memory, "processes": processes, "file_size": file_size, "disk": disk}
     began = time.monotonic()
     try:
@@ -181,6 +184,11 @@ async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
             "user namespaces and do not run as root; or do not require it for code that you trust",
         )
     return described
+
+
+def can_mount(protection: str) -> bool:
+    """Whether a protection, as `protection` describes it, mounts files read-only."""
+    return protection.startswith(Protection.BUBBLEWRAP)
 
 
 async def _best() -> tuple[Protection, bool, str]:
@@ -247,6 +255,7 @@ class _Program:
     readable: Sequence[str]
     writable: Sequence[str]
     within: str = ""
+    fixed: Sequence[str] = ()
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
     folder: TemporaryFolder | None = None
@@ -261,6 +270,7 @@ class _Program:
         self.cwd = os.path.realpath(self.cwd)
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
+        self.fixed = [os.path.realpath(path) for path in self.fixed]
         self.programs = _find_installations(self.command, os.path.join(self.cwd, self.within))
         if self.kind is Protection.SANDBOX_EXEC and sys.platform != "darwin":
             raise OSError("it is a program of macOS")
@@ -338,8 +348,8 @@ class _Program:
         if self.cwd != "/":
             for path in (self.cwd, *self.writable):
                 arguments += ["--bind", path, path]
-            git = os.path.join(self.cwd, ".git")
-            arguments += ["--ro-bind-try", git, git]
+            for path in (os.path.join(self.cwd, ".git"), *self.fixed):
+                arguments += ["--ro-bind-try", path, path]
         return [*arguments, "--remount-ro", "/"]
 
     def _list_readable(self) -> list[str]:

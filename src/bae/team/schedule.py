@@ -13,7 +13,7 @@ from bae.exceptions import Problem, an_error
 from bae.team.models import PlannedTask, Task, TaskStatus, may_move
 
 _S = TaskStatus
-DONE: Final = frozenset({_S.COMPLETED, _S.SKIPPED})
+DONE: Final = frozenset({_S.COMPLETED, _S.MERGED, _S.SKIPPED})
 """What a prerequisite must be. A person who skips a task says that others can do without it."""
 ENDED: Final = DONE | {_S.FAILED, _S.CANCELLED}
 """Where a task stays until a person asks for something else."""

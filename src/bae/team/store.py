@@ -52,7 +52,8 @@ from bae.team.tables import unknown as _unknown
 
 T = TypeVar("T")
 _STORED: Final = "events that were stored in this transaction"
-_UNSTARTED: Final = frozenset(TaskStatus) - {TaskStatus.IN_PROGRESS, TaskStatus.COMPLETED}
+_MERGED: Final = frozenset({TaskStatus.COMPLETED, TaskStatus.MERGED})
+_UNSTARTED: Final = frozenset(TaskStatus) - _MERGED - {TaskStatus.IN_PROGRESS}
 
 
 def store_path(root: Path) -> Path:
@@ -159,7 +160,7 @@ class Store:
     ) -> list[Task]:
         """Add tasks to a project: all or none. Duplicates, unknown dependencies and cycles are
         refused by name, all of them in the error's `problems`. Those that are not `approved` wait
-        for a person."""
+        for a person, and so does each task with the proof `none`."""
 
         def add(db: sa.Connection) -> list[Task]:
             _one(db, sa.select(tables.projects).filter_by(id=project_id), "project", project_id)
@@ -168,7 +169,8 @@ class Store:
             for task in planned:
                 values: dict[str, Any] = {"key": task.key, "reason": ""}
                 values |= {"status": TaskStatus.PENDING}
-                values |= {"project_id": project_id, "approved": approved}
+                may_run = approved and task.proof != "none"
+                values |= {"project_id": project_id, "approved": may_run}
                 _insert(db, tables.tasks, planned=_dump_plan(task), **values)
             for task in planned:
                 _set_dependencies(db, project_id, task)
@@ -176,14 +178,26 @@ class Store:
 
         return await self.write(add)
 
-    async def approve_tasks(self, task_ids: Sequence[int]) -> None:
-        """Let tasks run that a plan has added."""
-        change = sa.update(tables.tasks).where(tables.tasks.c.id.in_(task_ids))
-        await self.write(lambda db: db.execute(change.values(approved=True)).rowcount)
+    async def approve_tasks(self, task_ids: Sequence[int], *, without_tests: bool = False) -> int:
+        """Let tasks run that a plan has added: how many. Tasks with the proof `none` are approved
+        only `without_tests`, which approves no others: a person says so for each of them."""
+
+        def approve(db: sa.Connection) -> int:
+            known = _rows(db, sa.select(tables.tasks).where(tables.tasks.c.id.in_(task_ids)))
+            named = [
+                row["id"]
+                for row in known
+                if (row["planned"].get("proof") == "none") == without_tests
+            ]
+            change = sa.update(tables.tasks).where(tables.tasks.c.id.in_(named))
+            return db.execute(change.values(approved=True)).rowcount
+
+        return await self.write(approve)
 
     async def edit_task(self, task_id: int, planned: PlannedTask) -> Task:
-        """Replace what is planned for a task that is neither in progress nor completed. Tasks that
-        depend on it do so by its new key too."""
+        """Replace what is planned for a task that is neither in progress nor merged. Tasks that
+        depend on it do so by its new key too. With the proof `none`, it has to be approved
+        again."""
 
         def edit(db: sa.Connection) -> Task:
             task = _read_changeable(db, task_id, "edited")
@@ -199,7 +213,8 @@ class Store:
                 if each.id != task_id
             ]
             _refuse_problems([*others, planned])
-            values = {"key": planned.key, "planned": _dump_plan(planned)}
+            values: dict[str, Any] = {"key": planned.key, "planned": _dump_plan(planned)}
+            values |= {"approved": False} if planned.proof == "none" else {}
             db.execute(sa.update(tables.tasks).filter_by(id=task_id).values(values))
             _set_dependencies(db, task.project_id, planned)
             return _read_task(db, task_id)
@@ -207,7 +222,7 @@ class Store:
         return await self.write(edit)
 
     async def drop_task(self, task_id: int) -> None:
-        """Remove a task that is neither in progress nor completed, and that no other task needs.
+        """Remove a task that is neither in progress nor merged, and that no other task needs.
         Its branch, if it has one, stays."""
 
         def drop(db: sa.Connection) -> None:
@@ -245,13 +260,13 @@ class Store:
         forgive: bool = False,
     ) -> Task | None:
         """Change a task's status if it is still `before`: the task as it is then, or None where
-        another process was faster. `commit` is the merged commit of a completed task; `forgive`
+        another process was faster. `commit` is the commit of a merged task; `forgive`
         has its failures forgotten, as where a person retries it."""
         if not may_move(before, after):
             raise TeamError(
                 f"task {task_id} cannot go from {before} to {after}", code="bae-team-transition"
             )
-        if (after is TaskStatus.COMPLETED) != (commit is not None):
+        if (after in _MERGED) != (commit is not None):
             raise TeamError(
                 f"task {task_id} cannot become {after} with commit {commit}",
                 code="bae-team-transition",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bae.team.git import Checkout
-from bae.team.models import Attempt, Task, bounded
+from bae.team.models import Attempt, May, Proof, Task, bounded
 from bae.team.repository import Code, CodeReader
 
 if TYPE_CHECKING:
@@ -120,10 +120,23 @@ async def _results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]
     return results
 
 
+_PROOFS: Final[Mapping[Proof, str]] = {
+    "new-tests": "Write at least one new test that fails without your change and passes with it.",
+    "named-tests": "The tests that are named prove the work.",
+    "none": "This needs no tests: change only text for people, and the files that are named.",
+}
+_LEVELS: Final[Mapping[May, str]] = {
+    "add-tests": "Add to tests, but do not change, skip or remove tests that exist; remove one "
+    "only together with all code that it tests.",
+    "change-tests": "You may change and remove tests that exist, but not how tests are run.",
+    "change-test-setup": "You may change tests that exist, and how tests are run.",
+}
+
+
 def _describe(task: Task) -> str:
     criteria = "\n".join(f"- {each}" for each in task.criteria)
-    tests = "" if task.edits_tests else "Do not change, skip or remove tests that exist."
-    named = f"These tests fail now, and must pass: {', '.join(task.tests)}" if task.tests else ""
+    tests = f"{_PROOFS[task.proof]} {_LEVELS[task.may]}"
+    named = f"These tests must pass: {', '.join(task.tests)}" if task.tests else ""
     done = f"Done when:\n{criteria}" if criteria else ""
     parts = (task.title, task.description, done, named, tests)
     return "\n\n".join(text for text in parts if text)

@@ -95,13 +95,15 @@ class TeamRun:
             return None
 
     async def end_work(self, task: Task, after: TaskStatus, reason: str) -> Task | None:
-        """End the work on a task: whatever became of it, it is completed if it was merged."""
+        """End the work on a task: whatever became of it, it is completed if it was merged, or
+        `merged` if no tests prove it."""
         commit = await self.bench.integration.merged_as(task.branch)
         if commit is None:
             reason = bounded(reason, LONGEST_REASON)
             return await self.move(task.id, _S.IN_PROGRESS, after, reason=reason)
         self.merged.set()
-        return await self.move(task.id, _S.IN_PROGRESS, _S.COMPLETED, commit=commit)
+        done = _S.MERGED if task.proof == "none" else _S.COMPLETED
+        return await self.move(task.id, _S.IN_PROGRESS, done, commit=commit)
 
     async def end_early(self, work: Work) -> None:
         """Store where a task is whose work was cut off, or stopped by a person."""

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
-import json
 import os
-import re
-import secrets
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Unpack
+from typing import Final, Unpack
 
 from bae.tasks import finish_despite_cancel
 from bae.team import reports, sandbox
@@ -22,6 +18,9 @@ from bae.team.files import TemporaryFolder, read_file
 from bae.team.models import Project, TestCase, TestReport, bounded, strip_escapes
 
 LARGEST_REPORT: Final = 32 * 1024 * 1024
+LARGEST_FIXED: Final = 4 * 1024 * 1024
+MOST_MOUNTED: Final = 1000
+"""How many files are mounted read-only at most; more are only compared."""
 GUARDS: Final = Path(__file__).with_name("guards")
 """What is loaded into the processes of test programs."""
 
@@ -29,6 +28,8 @@ GUARDS: Final = Path(__file__).with_name("guards")
 async def run_tests(
     project: Project,
     worktree: str | os.PathLike[str],
+    *,
+    fixed: Sequence[str] = (),
     **limits: Unpack[sandbox.Limits],
 ) -> TestReport:
     """Run the tests of a project in one of its worktrees.
@@ -37,13 +38,32 @@ async def run_tests(
     Any other program writes JUnit files itself, where `project.report` says. A run that was ended,
     that wrote no report or found no tests has a `problem`, and has not passed. Several commands,
     with `&&` between them, are all run, and their reports are one. They run in `project.folder`;
-    the ids of tests begin with the paths of their files in the repository. The limits are those of
-    `sandbox.run`, for each command.
+    the ids of tests begin with the paths of their files in the repository. The files `fixed` cannot
+    be changed by the run: they are mounted read-only where the sandbox can mount, and compared
+    afterwards in any case. The limits are those of `sandbox.run`, for each command.
     """
     commands = split_commands(project.test_command)
     place = Path(worktree)
-    found = [await _run_command(command, project, place, limits) for command in commands]
-    return found[0] if len(found) == 1 else merge_reports(project.test_command, found)
+    before = await asyncio.to_thread(_hash_files, place, fixed)
+    kept = tuple(before)
+    found = [await _run_command(command, project, place, kept, limits) for command in commands]
+    report = found[0] if len(found) == 1 else merge_reports(project.test_command, found)
+    after = await asyncio.to_thread(_hash_files, place, fixed)
+    if written := [name for name in before if after.get(name) != before[name]]:
+        names = ", ".join(written[:20])
+        problem = f"{names}: written while the tests ran, and code may not change its tests"
+        report = report.model_copy(update={"problem": problem})
+    return report
+
+
+def _hash_files(root: Path, names: Sequence[str]) -> dict[str, str]:
+    """The files among names, each with a hash of its content."""
+    found: dict[str, str] = {}
+    for name in names:
+        content = read_file(root / name, LARGEST_FIXED)
+        if content is not None:
+            found[name] = hashlib.sha256(content).hexdigest()
+    return found
 
 
 def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -66,7 +86,11 @@ AND: Final = "&&"
 
 
 async def _run_command(
-    command: tuple[str, ...], project: Project, worktree: Path, limits: sandbox.Limits
+    command: tuple[str, ...],
+    project: Project,
+    worktree: Path,
+    fixed: Sequence[str],
+    limits: sandbox.Limits,
 ) -> TestReport:
     program = find_test_program(command)
     if program is None and project.report:
@@ -80,22 +104,22 @@ async def _run_command(
         making = asyncio.to_thread(TemporaryFolder)
         folder = await finish_despite_cancel(making, then=made.append)
         report = Path(folder.path, "report")
-        words, witness = program.with_report(command, str(report)), None
-        if program.name == "pytest" and _takes_plugins(words):
+        words, more = program.with_report(command, str(report)), dict(_ENVIRONMENT)
+        if program.name == "pytest":
             own = await asyncio.to_thread(sandbox.find_editable, command, root, worktree)
-            witness = await asyncio.to_thread(_Witness, words, report, own)
+            words = _import_first(words, own)
+            more |= {_PYTHONPATH: os.pathsep.join(own)} if own else {}
         ran = await sandbox.run(
-            words if witness is None else witness.command,
+            words,
             worktree,
             within=project.folder,
-            env=_ENVIRONMENT | ({} if witness is None else witness.environment),
+            env=more,
             readable=[GUARDS],
             writable=[report.parent],
+            fixed=[worktree / name for name in fixed[:MOST_MOUNTED]],
             **limits,
         )
         content, missing = await asyncio.to_thread(_read_report, report)
-        if witness is not None and not missing:
-            missing = await asyncio.to_thread(witness.find_objection, content, ran.exit_code)
     finally:
         for each in made:
             await finish_despite_cancel(asyncio.to_thread(each.remove))
@@ -260,6 +284,7 @@ def find_test_program(command: Sequence[str]) -> TestProgram | None:
 
 KNOWN_PROGRAMS: Final = "pytest, node --test, vitest run, jest or go test"
 _NONE: Final = "no tests were found"
+_PYTHONPATH: Final = "PYTHONPATH"
 # `CI` also keeps Vitest and Jest from waiting. No `FORCE_COLOR=0`: Rich takes it for a terminal.
 _ENVIRONMENT: Final = {"CI": "1", "NO_COLOR": "1", "TERM": "dumb"}
 _PROGRAMS: Final = {
@@ -281,7 +306,6 @@ _PROGRAMS: Final = {
                 *("--test-reporter=spec", "--test-reporter-destination=stdout"),
                 f"--test-reporter={(GUARDS / 'reporter.mjs').as_uri()}",
                 "--test-reporter-destination=REPORT",
-                f"--require={GUARDS / 'frozen_asserts.cjs'}",
             ),
             reports.read_node,
             after="--test",
@@ -297,50 +321,15 @@ _PROGRAMS: Final = {
 }
 
 
-class _Witness:
-    """A plugin that is loaded into pytest, where code under test runs too: that code could write a
-    report of its own and exit. The plugin signs the report with a key that is gone before that code
-    is loaded, and tells what was replaced. It is a guard against shortcuts that an LLM takes, not
-    against code that searches the process's memory for the key."""
-
-    def __init__(self, command: Sequence[str], report: Path, paths: Sequence[str]) -> None:
-        """`paths` are those that Python imports from before any others."""
-        name, first = "PYTHONPATH", os.pathsep.join((str(GUARDS), *paths))
-        self.environment = {name: first}
-        self.command = [
-            f"{name}={first}{os.pathsep}{word.removeprefix(f'{name}=')}"
-            if word.startswith(f"{name}=")
-            else word
-            for word in (*command, "-p", "bae_witness")
-        ]
-        self._signed = report.with_name(f"{report.name}.signed")
-        self._key = secrets.token_bytes(32)
-        report.with_name("key").write_bytes(self._key)
-
-    def find_objection(self, content: bytes, exit_code: int | None) -> str:
-        """Why a report is not believed; empty where it is."""
-        signed = read_file(self._signed, LARGEST_REPORT) or b""
-        signature, _, text = signed.partition(b"\n")
-        own = hmac.new(self._key, text, "sha256").hexdigest().encode()
-        if not hmac.compare_digest(signature, own):
-            return "its report is not pytest's own: something else wrote it, or ended pytest before"
-        told: dict[str, Any] = json.loads(text)
-        if told["report"] != hashlib.sha256(content).hexdigest():
-            return "its report was changed after pytest wrote it"
-        if told["replaced"]:
-            names = ", ".join(told["replaced"])
-            return f"parts of the test program were replaced by code of the project: {names}"
-        if exit_code == 0 and told["exit_code"]:
-            return f"it exited with 0 although pytest ended with {told['exit_code']}"
-        if exit_code == 0 and (told["failed"] or told["not_run"]):
-            return f"{told['failed']} tests failed and {told['not_run']} were not run"
-        return ""
-
-
-def _takes_plugins(command: Sequence[str]) -> bool:
-    """Whether the Python of a pytest command takes a plugin from elsewhere."""
-    before = command[: command.index("-m")] if "-m" in command else ()
-    return not any(re.fullmatch(r"-[A-Za-z]*[EI][A-Za-z]*", word) for word in before)
+def _import_first(command: Sequence[str], paths: Sequence[str]) -> list[str]:
+    """A command whose Python imports from paths before those that the command names itself."""
+    name = f"{_PYTHONPATH}="
+    return [
+        name + os.pathsep.join((*paths, word.removeprefix(name)))
+        if paths and word.startswith(name)
+        else word
+        for word in command
+    ]
 
 
 def _read_report(path: Path) -> tuple[bytes, str]:

@@ -27,8 +27,7 @@ from bae.team.models import Project, Task, TestReport
 from bae.team.repository import CodeReader
 from bae.team.store import Store
 from bae.team.test_order import run_in_order
-from bae.team.test_runs import run_tests
-from bae.team.verdict import Verdict, verify
+from bae.team.verdict import Verdict, run_fixed, verify
 from bae.team.workspaces import Workspace, Workspaces
 
 RUNS: Final = "runs.db"
@@ -128,7 +127,7 @@ class Workbench:
         repository = await Repository.open(Path(project.root))
 
         async def test(workspace: Workspace) -> TestReport:
-            return await run_tests(project, workspace.path, **bound)
+            return await run_fixed(project, workspace, **bound)
 
         async def test_first(
             workspace: Workspace, files: Sequence[str], is_accepted: Callable[[TestReport], bool]
@@ -195,17 +194,14 @@ class Workbench:
             await self.workspaces.refresh(workspace)
             before = await self.base_report(workspace.base)
             head = await workspace.head()
-            async with self.workspaces.scratch(head, workspace.base) as fresh:
-                verdict = await verify(
-                    self.project,
-                    self.workspaces,
-                    fresh,
-                    before=before,
-                    edits_tests=task.edits_tests,
-                    writes_tests=task.kind == "test",
-                    tests=task.tests,
-                    **self.limits,
-                )
+            verdict = await verify(
+                self.project,
+                self.workspaces,
+                workspace,
+                task,
+                before=before,
+                **self.limits,
+            )
             if verdict.accepted:
                 await self.reports.remember(head, verdict.report)
             return verdict
@@ -221,7 +217,9 @@ class Workbench:
             if guarded is not None and not await self.has_yes(task, guarded.digest):
                 return guarded
         with self.busy(task.id):
-            outcome = await self.integration.integrate(task.branch, task.title, tests=task.tests)
+            outcome = await self.integration.integrate(
+                task.branch, task.title, tests=task.tests, untested=task.proof == "none"
+            )
         if isinstance(outcome, Integrated) and outcome.everything is not None:
             await self.reports.remember(outcome.commit, outcome.everything)
         return outcome

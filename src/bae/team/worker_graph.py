@@ -310,6 +310,8 @@ class Checks(Node):
             return Blocked(question=error.question, digest=error.digest)
         if verdict.accepted:
             await desk.keep(attempt, "passed", verdict)
+            if verdict.concerns and not await desk.bench.has_yes(desk.task, verdict.digest):
+                return Blocked(question=_describe_concerns(verdict), digest=verdict.digest)
             return Merge(attempt=attempt)
         outcome = "refused" if verdict.report.passed else "failed"
         known = await desk.describe_failed_before()
@@ -381,7 +383,12 @@ async def run_task(
     worker: WorkerAgent, bench: Workbench, task: Task, failure: str = ""
 ) -> TaskResult:
     """Have a worker carry out a task, or correct the `failure` of an attempt at it. Where a run of
-    the task was killed, cancelled or failed, that one continues."""
+    the task was killed, cancelled or failed, that one continues. A task without tests that a person
+    has not approved is not begun."""
+    if task.proof == "none":
+        stored = await bench.store.task(task.id)
+        if not (stored.proof == "none" and stored.approved):
+            return await _result(bench, task, Blocked(question=_describe_untested(task)), Usage())
     correction = f"task-{task.id}-corrected-{urandom(4).hex()}"
     run = correction if failure else await _run_id(bench, task, worker.alone)
     start = Assignment(task_id=task.id, key=task.key, failure=failure)
@@ -471,7 +478,8 @@ async def _result(
     match last:
         case Delivered(commit=commit):
             text = f"{task.title}: merged as {commit[:12]}"
-            return TaskResult(status="completed", commit=commit, summary=text, **about)
+            done = "merged" if task.proof == "none" else "completed"
+            return TaskResult(status=done, commit=commit, summary=text, **about)
         case Blocked(question=question, digest=digest):
             return TaskResult(status="blocked", question=question, digest=digest, **about)
         case Stopped(number=number):
@@ -515,6 +523,22 @@ def is_same_failure(one: str, other: str) -> bool:
     """Whether two texts tell of the same failure, whatever its times, addresses and line numbers
     are."""
     return bool(one) and _VARYING.sub("", one) == _VARYING.sub("", other)
+
+
+def _describe_concerns(verdict: Verdict) -> str:
+    lines = [f"- {file} {what}" for file, what in verdict.concerns]
+    shown = bounded("\n".join(lines), _SHOWN_FAILURE)
+    return (
+        "The tests pass, and this code could decide about its own tests:\n"
+        f"{shown}\nRead it. Answer yes to merge it, or say what is to be changed."
+    )
+
+
+def _describe_untested(task: Task) -> str:
+    return (
+        f"{task.title!r} is to be merged without tests, and a person has not approved that: "
+        f"bae team tasks approve {task.key} --without-tests"
+    )
 
 
 def _question(task: Task, attempts: int, failure: str, again: bool) -> str:

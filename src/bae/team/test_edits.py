@@ -1,0 +1,509 @@
+"""What a change does to tests: which files are tests, what was only added, what was changed or
+removed, and what a person should look at before it is merged."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from bae.team.edits import FileChange
+from bae.team.models import May, TestReport
+from bae.team.project import as_table
+
+
+def is_test_file(path: str, *reports: TestReport) -> bool:
+    """Whether a file holds tests, or what only tests use: by its name, by its folder, or since a
+    report has tests of it."""
+    pure = PurePosixPath(path)
+    if _TEST_FOLDERS.intersection(part.lower() for part in pure.parts[:-1]):
+        return True
+    if _TEST_NAME.fullmatch(pure.name):
+        return True
+    return any(path in reported_files(report) for report in reports)
+
+
+def is_fixed(path: str) -> bool:
+    """Whether a run of tests may not write to a file: it holds tests, or says how they are run."""
+    name = PurePosixPath(path).name
+    known = _TEST_NAME.fullmatch(name) or _SETTINGS.fullmatch(name) or name in _CONFIGURATIONS
+    return bool(known) and "node_modules" not in PurePosixPath(path).parts
+
+
+def reported_files(report: TestReport) -> set[str]:
+    """The files that a report has tests of."""
+    return {case.id.partition("::")[0] for case in report.cases}
+
+
+def is_prose(path: str) -> bool:
+    """Whether a file is text or pictures for people, and no program reads it. In folders for
+    documentation that is also true of data."""
+    pure = PurePosixPath(path)
+    name, suffix = pure.name.lower(), pure.suffix.lower()
+    if _READ_BY_PROGRAMS.fullmatch(name) or any(part.startswith(".") for part in pure.parts):
+        return False
+    in_docs = any(part.lower() in _DOCS for part in pure.parts[:-1])
+    return suffix in _PROSE or name in _PROSE_NAMES or (in_docs and suffix in _DATA)
+
+
+_DOCS: Final = {"doc", "docs", "documentation", "man"}
+_PROSE: Final = {
+    *(".md", ".markdown", ".rst", ".txt", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".webp"),
+}
+_DATA: Final = {".json", ".yml", ".yaml", ".toml", ".csv", ".svg", ".css", ".html"}
+_PROSE_NAMES: Final = {"readme", "license", "licence", "changelog", "changes", "authors", "notice"}
+_READ_BY_PROGRAMS: Final = re.compile(r"(dev-|test-)?(requirements|constraints).*|cmakelists\.txt")
+_TEST_FOLDERS: Final = {"test", "tests", "__tests__", "spec", "specs", "__snapshots__", "testdata"}
+_TEST_NAME: Final = re.compile(
+    r"test_.*\.py|.*_test\.py|conftest\.py|.*_test\.go"
+    r"|(.*[.\-_])?(test|spec)\.[cm]?[jt]sx?|test-.*\.[cm]?[jt]sx?"
+)
+_SETTINGS: Final = re.compile(
+    r"\.?pytest\.(ini|toml)|(vitest|vite|jest)\.(config|workspace)\..*"
+    r"|(site|user)customize\.py|.*\.pth|\.mocharc.*|babel\.config\..*"
+)
+"""Files that say what is run as a test, or that run with every test."""
+_CONFTEST: Final = "conftest.py"
+_SHADOWS: Final = re.compile(
+    r"(src/)?(_?pytest|pluggy|iniconfig|unittest|vitest|jest)(\.py|/.*)|(.*/)?node_modules/.*"
+)
+"""Files that would be loaded instead of the test program's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestEdits:
+    """What a change does to tests that exist. `problems` are sentences for the next attempt,
+    `forbidden` the changes that they are about, `removed` the ids of tests, or what their ids begin
+    with, that went together with the code that they test."""
+
+    __test__ = False  # no test class for pytest
+
+    problems: tuple[str, ...] = ()
+    forbidden: tuple[FileChange, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def removes_of(self, path: str) -> bool:
+        """Whether tests of a file are gone for a good reason."""
+        return any(each.partition("::")[0] == path for each in self.removed)
+
+    def excuses(self, test: str) -> bool:
+        """Whether a test is gone for a good reason."""
+        return any(
+            test == each or test.startswith((f"{each}::", f"{each}[")) for each in self.removed
+        )
+
+
+def find_edits(
+    changes: Sequence[FileChange], files: Collection[str], may: May, *reports: TestReport
+) -> TestEdits:
+    """What a change does to existing tests, and to how they are run, that a task may not do.
+    `files` are those of the base; files that the reports have tests of are tests."""
+    refused: list[tuple[FileChange, str]] = []
+    gone = _Gone(changes, files)
+    removed: list[str] = []
+    for each in changes:
+        name = PurePosixPath(each.path).name
+        if may != "change-test-setup" and (reason := _describe_setup(each, name)):
+            refused.append((each, f"{each.path} {reason}. {_restore('change-test-setup')}"))
+        elif may == "add-tests" and each.before is not None and is_test_file(each.path, *reports):
+            reason, tests = _describe_edit(each, gone)
+            removed += (f"{each.path}::{test}" if test else each.path for test in tests)
+            if reason:
+                text = f"{each.path} has tests that existed, and {reason}"
+                refused.append((each, f"{text}. {_restore('change-tests')}"))
+    if removed:  # what only the removed tests used may go too
+        refused = [
+            (each, text) for each, text in refused if each.after is not None or _tests(each.before)
+        ]
+    return TestEdits(
+        (*_find_shadows(changes, files), *(text for _, text in refused)),
+        tuple(each for each, _ in refused),
+        tuple(removed),
+    )
+
+
+def _restore(level: May) -> str:
+    return (
+        "Restore it and only add to it, or put new tests into a new file; where the task needs "
+        f"this, ask for the level {level}, which a person gives it"
+    )
+
+
+def _find_shadows(changes: Sequence[FileChange], files: Collection[str]) -> Iterator[str]:
+    """Files that would be loaded in place of the test program, of a module of Python, or of the
+    project's own code."""
+    own = {part for path in files if not is_test_file(path) for part in _top_module(path)}
+    packages = {str(PurePosixPath(p).parent) for p in files if p.endswith("/__init__.py")}
+    for each in changes:
+        pure = PurePosixPath(each.path)
+        folder = pure.parent.parent if pure.name == "__init__.py" else pure.parent
+        name = pure.parent.name if pure.name == "__init__.py" else pure.stem
+        imported = pure.suffix == ".py" and str(folder) not in packages
+        in_tests = is_test_file(f"{folder}/x.py") and not is_test_file(f"x/{pure.name}")
+        if _SHADOWS.fullmatch(each.path):
+            yield f"{each.path} would take the place of the test program: remove it"
+        elif each.before is not None or not imported:
+            continue
+        elif name in sys.stdlib_module_names and (in_tests or str(folder) in (".", "src")):
+            yield f"{each.path} would be loaded in place of Python's own module: rename it"
+        elif in_tests and name in own:
+            yield f"{each.path} would be loaded in place of the project's {name}: rename it"
+
+
+def _top_module(path: str) -> Iterator[str]:
+    """The name that Python code of a project is imported by."""
+    parts = PurePosixPath(path).parts
+    if path.endswith(".py"):
+        start = 1 if parts[0] in _ROOTS and len(parts) > 1 else 0
+        yield parts[start].removesuffix(".py")
+
+
+_ROOTS: Final = ("src", "lib")
+
+
+# --- how tests are run ----------------------------------------------------------------------------
+
+
+def _describe_setup(change: FileChange, name: str) -> str:
+    """How a change affects the way in which tests are run; empty where it does not."""
+    if _SETTINGS.fullmatch(name):
+        return "decides how tests are run, and this task may not change that"
+    if (settings := _CONFIGURATIONS.get(name)) is not None:
+        if settings(change.before) != settings(change.after):
+            return "was changed in the part that decides how tests are run"
+    elif name.endswith(".py"):
+        added = _hooks(change.after, name) - _hooks(change.before, name)
+        if added:
+            names = ", ".join(sorted({hook for hook, _ in added}))
+            return f"has {names}, which would run around every test"
+    return ""
+
+
+def _hooks(content: bytes | None, name: str) -> set[tuple[str, str]]:
+    """What runs around every test: hooks, plugins and automatic fixtures of a conftest, and the
+    plugins that any file of tests names."""
+    found: set[tuple[str, str]] = set()
+    for each in _parse(content).body:
+        targets = getattr(each, "targets", [getattr(each, "target", None)])
+        names = {str(getattr(t, "id", "")) for t in targets} | {str(getattr(each, "name", ""))}
+        named = {n for n in names if n.startswith(("pytest_", "collect_ignore"))}
+        automatic = any("autouse" in ast.dump(d) for d in getattr(each, "decorator_list", ()))
+        if name == _CONFTEST and automatic:
+            named |= {str(getattr(each, "name", ""))}
+        if name != _CONFTEST:
+            named &= {"pytest_plugins"}
+        found |= {(n, ast.dump(each)) for n in named}
+    return found
+
+
+def _of_package(content: bytes | None) -> object:
+    values = _parse_table(content, json.loads)
+    scripts = as_table(values.get("scripts"))
+    tests = {key: value for key, value in scripts.items() if "test" in key}
+    return [tests, *(values.get(key) for key in ("jest", "vitest", "mocha", "ava", "imports"))]
+
+
+def _of_pyproject(content: bytes | None) -> object:
+    values = _parse_table(content, tomllib.loads)
+    tools, project = as_table(values.get("tool")), as_table(values.get("project"))
+    return tools.get("pytest"), as_table(project.get("entry-points")).get("pytest11")
+
+
+def _of_ini(content: bytes | None) -> object:
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string((content or b"").decode("utf-8", "replace"))
+    except configparser.Error as error:
+        return str(error)
+    return {name: dict(parser[name]) for name in ("pytest", "tool:pytest") if name in parser}
+
+
+_CONFIGURATIONS: Final = {
+    "package.json": _of_package,
+    "pyproject.toml": _of_pyproject,
+    "setup.cfg": _of_ini,
+    "tox.ini": _of_ini,
+}
+
+
+def _parse_table(content: bytes | None, parse: Any) -> Mapping[str, Any]:
+    try:
+        return as_table(parse((content or b"").decode()))
+    except (ValueError, RecursionError):
+        return {"jest": content, "tool": {"pytest": content}} if content else {}
+
+
+# --- tests that existed ---------------------------------------------------------------------------
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _describe_edit(change: FileChange, gone: _Gone) -> tuple[str, list[str]]:
+    """How tests of a file were changed, empty where some were only added; and those that were
+    removed together with what they test, or "" for the whole file."""
+    before, after = change.before or b"", change.after
+    if not change.path.endswith(".py"):
+        if after is not None:
+            added = is_added_to(_tokens_of(before), _tokens_of(after))
+            return ("" if added else "lines that existed were changed or removed"), []
+        return (
+            ("", [""]) if gone.has_all(_named_files(change.path, before)) else ("was deleted", [])
+        )
+    old, new = _parse(before), _parse(after)
+    if after and not new.body and after.strip() and not after.lstrip().startswith(b"#"):
+        return "it cannot be read as Python", []
+    tests, left = _tests(before), _tests(after)
+    removed = [name for name in tests if name not in left]
+    kept = [name for name in removed if not gone.has_all(_uses(old, tests[name]))]
+    if after is None and (kept or not tests):
+        return "was deleted", []
+    if kept:
+        return f"{kept[0]} was removed", []
+    for name, test in tests.items():
+        if name in left and _own_text(test) != _own_text(left[name]):
+            return f"{name} was changed", []
+    imported = _bindings(new)
+    used = {node.id for node in ast.walk(new) if isinstance(node, ast.Name)}
+    for name, source in _bindings(old).items():
+        if name in used and imported.get(name) != source:
+            return f"{name} is not imported from {source[0] or source[1]} any more", removed
+    tokens = _tokens_of(_text_without_imports(new, ()))
+    for each in old.body:
+        part = _text_without_imports(ast.Module([each], []), removed)
+        if not is_added_to(_tokens_of(part), tokens):
+            return f"{getattr(each, 'name', f'line {each.lineno}')} was changed", removed
+    whole = _tokens_of(_text_without_imports(old, removed))
+    return ("" if is_added_to(whole, tokens) else "what existed was changed"), removed
+
+
+def is_added_to(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether something was only added: all that existed is there, in its order."""
+    rest = iter(new)
+    return all(token in rest for token in old)
+
+
+def _tokens_of(text: bytes | str) -> list[str]:
+    if isinstance(text, bytes):
+        text = _COMMENT.sub(" ", text.decode("utf-8", "replace"))
+    return re.findall(r"\w+|[^\w\s,;]", text)
+
+
+_COMMENT: Final = re.compile(r"(?m)^\s*//[^\n]*$|/\*[\s\S]*?\*/")
+
+
+def _parse(content: bytes | None) -> ast.Module:
+    try:
+        return ast.parse(content or b"")
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
+def _tests(content: bytes | None) -> dict[str, _Function]:
+    """The tests of a file, by the part of their ids behind its name."""
+    return {
+        name: each
+        for name, each in _functions(_parse(content).body)
+        if each.name.startswith("test")
+    }
+
+
+def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, _Function]]:
+    for each in body:
+        if isinstance(each, _Function):
+            yield prefix + each.name, each
+        elif isinstance(each, ast.ClassDef):
+            yield from _functions(each.body, f"{prefix}{each.name}::")
+
+
+def _own_text(test: _Function) -> str:
+    """What a test does, without its cases and marks."""
+    return ast.dump(ast.Module([*test.body], [])) + ast.dump(test.args)
+
+
+def _text_without_imports(tree: ast.Module, removed: Collection[str], prefix: str = "") -> str:
+    """The code of a file without its imports and without some of its tests."""
+    parts: list[str] = []
+    for each in tree.body:
+        if isinstance(each, ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(each, _Function) and prefix + each.name in removed:
+            continue
+        if isinstance(each, ast.ClassDef):
+            inside = f"{prefix}{each.name}::"
+            body = _text_without_imports(ast.Module(each.body, []), removed, inside)
+            if not body and any(name.startswith(inside) for name in removed):
+                continue
+            head = (*each.decorator_list, *each.bases, *each.keywords)
+            parts += [each.name, *map(ast.unparse, head), body]
+        else:
+            parts.append(ast.unparse(each))
+    return "\n".join(parts)
+
+
+def _bindings(tree: ast.AST) -> dict[str, tuple[str, str]]:
+    """What each imported name stands for: a module, and a name in it."""
+    found: dict[str, tuple[str, str]] = {}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Import):
+            for name in each.names:
+                found[name.asname or name.name.partition(".")[0]] = name.name, ""
+        elif isinstance(each, ast.ImportFrom):
+            module = "." * each.level + (each.module or "")
+            found |= {name.asname or name.name: (module, name.name) for name in each.names}
+    return found
+
+
+def _uses(tree: ast.Module, test: _Function) -> set[tuple[str, str]]:
+    """What a test uses of what its file imports."""
+    known = _bindings(tree)
+    found = {known[n.id] for n in ast.walk(test) if isinstance(n, ast.Name) and n.id in known}
+    found |= {*_bindings(test).values()}
+    for node in ast.walk(test):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module, name = known.get(node.value.id, ("", "?"))
+            if not name:  # a module, and what is taken of it
+                found -= {(module, "")}
+                found |= {(module, node.attr)}
+    return found
+
+
+def _named_files(path: str, content: bytes) -> set[tuple[str, str]]:
+    """The files beside a file of JavaScript that it imports."""
+    folder = PurePosixPath(path).parent
+    text = content.decode("utf-8", "replace")
+    named = re.findall(r"""(?:from|require\(|import\(?)\s*["'](\.[^"']+)["']""", text)
+    return {(_normalize(str(folder / each)), "") for each in named}
+
+
+def _normalize(path: str) -> str:
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and parts:
+            parts.pop()
+        elif part not in (".", ""):
+            parts.append(part)
+    return re.sub(r"\.[cm]?[jt]sx?$", "", "/".join(parts))
+
+
+class _Gone:
+    """What a change removes of the project's code."""
+
+    def __init__(self, changes: Sequence[FileChange], files: Collection[str]) -> None:
+        code = [path for path in files if not is_test_file(path)]
+        self._project = {name for path in code for name in _modules(path)}
+        self._files: set[str] = set()
+        self._names: set[tuple[str, str]] = set()
+        for each in changes:
+            if each.before is None or is_test_file(each.path):
+                continue
+            if each.after is None:
+                self._files |= set(_modules(each.path))
+            elif each.path.endswith(".py"):
+                lost = _defined(each.before) - _defined(each.after)
+                self._names |= {(module, name) for module in _modules(each.path) for name in lost}
+
+    def has_all(self, used: Collection[tuple[str, str]]) -> bool:
+        """Whether something is used, and all of it that is the project's is gone."""
+        own = [each for each in used if self._is_own(*each)]
+        return bool(own) and all(self._is_gone(*each) for each in own)
+
+    def _is_own(self, module: str, name: str) -> bool:
+        return module in self._project or f"{module}.{name}" in self._project
+
+    def _is_gone(self, module: str, name: str) -> bool:
+        whole = module in self._files or f"{module}.{name}" in self._files
+        return whole or (module, name) in self._names
+
+
+def _modules(path: str) -> tuple[str, ...]:
+    """The names that the code of a file is imported by."""
+    if not path.endswith(".py"):
+        return (_normalize(path),)
+    dotted = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return tuple(dict.fromkeys([dotted, *(dotted.removeprefix(f"{root}.") for root in _ROOTS)]))
+
+
+def _defined(content: bytes | None) -> set[str]:
+    """The names that a module has."""
+    found: set[str] = set()
+    for each in _parse(content).body:
+        found |= {*_bindings(each)} | {str(getattr(each, "name", ""))}
+        targets = getattr(each, "targets", [getattr(each, "target", None)])
+        found |= {n.id for t in targets if t for n in ast.walk(t) if isinstance(n, ast.Name)}
+    return found - {""}
+
+
+# --- what a person looks at -----------------------------------------------------------------------
+
+
+def find_concerns(
+    changes: Sequence[FileChange], *reports: TestReport
+) -> tuple[tuple[str, str], ...]:
+    """What code outside of tests does since a change that could decide about its own tests, by its
+    file: it imports a test program, or ends the process. No reason to refuse it, but to look at
+    it."""
+    return tuple(
+        (each.path, reason)
+        for each in changes
+        if each.after is not None and not is_test_file(each.path, *reports)
+        for reason in sorted(_acts(each.path, each.after) - _acts(each.path, each.before))
+    )
+
+
+def _acts(path: str, content: bytes | None) -> set[str]:
+    if path.endswith(".py"):
+        return {*_acts_in_python(_parse(content))}
+    if not re.search(r"\.[cm]?[jt]sx?$", path):
+        return set()
+    text = (content or b"").decode("utf-8", "replace")
+    found = {f"imports {each}" for each in _JAVASCRIPT_TESTS.findall(text)}
+    if re.search(r"(?m)^\S.*process\.(exit|reallyExit|abort|kill)\b", text):
+        found.add("ends the process while it is loaded")
+    return found
+
+
+_JAVASCRIPT_TESTS: Final = re.compile(
+    r"""(?:from|require\(|import\(?)\s*["'](node:test|vitest|jest|@jest/[^"']+|mocha|ava)["']"""
+)
+_PYTHON_TESTS: Final = {"pytest", "_pytest", "unittest", "pluggy"}
+
+
+def _acts_in_python(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        for module, _ in _bindings(node).values() if isinstance(node, _IMPORTS) else ():
+            if module.partition(".")[0] in _PYTHON_TESTS:
+                yield f"imports {module.partition('.')[0]}"
+        if isinstance(node, ast.Attribute) and node.attr in ("_exit", "abort"):
+            yield "ends the process with os._exit"
+        if isinstance(node, ast.ImportFrom) and any(n.name == "_exit" for n in node.names):
+            yield "ends the process with os._exit"
+    for node in _run_at_import(tree.body):
+        call = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if call in ("sys.exit", "exit", "quit") or (
+            isinstance(node, ast.Raise) and "SystemExit" in ast.dump(node)
+        ):
+            yield "ends the process while it is imported"
+
+
+_IMPORTS: Final = (ast.Import, ast.ImportFrom)
+
+
+def _run_at_import(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The code of a module that runs when it is imported."""
+    for each in body:
+        if isinstance(each, (*_FUNCTIONS, ast.Lambda)):
+            continue
+        if isinstance(each, ast.If) and "__main__" in ast.dump(each.test):
+            continue
+        yield each
+        yield from _run_at_import(ast.iter_child_nodes(each))
+
+
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
