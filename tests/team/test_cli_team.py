@@ -121,12 +121,13 @@ def test_a_project_can_be_a_folder_of_its_repository_and_report_by_junit(bae: Ba
     assert "there is no folder nowhere" in bae("init", "--folder", "nowhere", code=1).err
     said = bae(
         *("init", "--folder", "packages/a", "--test", "sh -c 'npx mocha'"),
-        *("--report", "junit:out/*.xml"),
+        *("--report", "junit:out/*.xml", "--no-check"),
     ).out
     assert f"folder       {tmp_path / 'shop/packages/a'}" in said
     assert "report       junit:out/*.xml" in said
-    assert "junit:out/*.xml" in bae("init").out  # kept
-    assert "python -m pytest" in bae("init", "--folder", "", "--report", "").out
+    assert "there is no folder packages/a in this commit" in bae("init", code=1).err
+    assert "junit:out/*.xml" in bae("init", "--no-check").out  # kept
+    assert "python -m pytest" in bae("init", "--folder", "", "--report", "", "--no-check").out
     assert "writes" not in bae("init", "--report", "xml:a", code=1).out
 
 

@@ -120,7 +120,8 @@ async def test_a_setup_that_fails_for_a_task_is_a_question_and_no_failure(tmp_pa
         assert result.question is not None
         assert "The setup command failed." in result.question
         assert "broken" in result.question
-        assert left_over(Path(project.root)) == []
+        left = [path for path in left_over(Path(project.root)) if Path(path).name != "setup"]
+        assert left == []
 
 
 async def test_a_test_that_fails_by_itself_is_the_llms_to_correct(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ async def test_hostile_answers_are_contained_and_reported_and_other_tasks_unharm
         listening.accept()
     assert sorted(os.listdir(tmp_path)) == [".project.team", "outside", "project", "state"]
     assert git(root, "status", "--porcelain") == ""
-    tracked = git(root, "ls-files").split()
+    tracked = git(root, "ls-tree", "-r", "--name-only", "bae/team").split()
     assert {*tracked} == {
         *PYTHON,
         "link",

@@ -55,7 +55,7 @@ async def test_a_tree_that_was_just_tested_is_not_tested_again_at_the_merge(
         runs.clear()
         result = await work_on(bench, one, module("one"))
         assert result.status == "completed"
-        assert len(runs) == 2  # the work, and its new tests on the base
+        assert len(runs) == 3  # the work, the tests of the base with it, its tests on the base
         root, branch = Path(bench.project.root), bench.integration.branch
         judged = git(root, "rev-parse", f"{one.branch}^{{tree}}")
         assert git(root, "rev-parse", f"{branch}^{{tree}}") == judged
@@ -63,7 +63,7 @@ async def test_a_tree_that_was_just_tested_is_not_tested_again_at_the_merge(
         assert len(report.of("passed")) == 2
         runs.clear()
         assert (await work_on(bench, two, module("two"))).status == "completed"
-        assert len(runs) == 2  # the merged tree is the base of the next
+        assert len(runs) == 3  # the merged tree is the base of the next
 
 
 async def test_where_the_branch_has_moved_changed_tests_come_first_and_all_are_run(

@@ -87,7 +87,8 @@ async def test_agents_that_a_killed_process_has_left_are_retired(tmp_path: Path)
 
 async def test_agents_count_their_tasks(tmp_path: Path):
     good, bad = some_tasks(2)
-    lm = ScriptedLM({Answer: [edits({"t0.sh": "x=1\n"}), BaeLMError("down")]})
+    right = edits({"t0.sh": "x=1\n", "t0.test.sh": '. ./t0.sh\n[ "$x" = 1 ]\n'})
+    lm = ScriptedLM({Answer: [right, BaeLMError("down")]})
     async with a_bench(tmp_path, good, bad) as (bench, tasks):
         async with AgentPoolManager(bench, lm) as pool:
             for task in tasks:

@@ -275,7 +275,7 @@ async def test_cheating_is_refused_and_said_to_the_llm(tmp_path: Path) -> None:
         result = await work(bench, task, cheat, honest)
         assert (result.status, result.attempts) == ("completed", 2)
         [first, _] = await bench.store.attempts(task.id)
-        assert first.outcome == "refused"
+        assert first.outcome in ("refused", "failed")
         assert "sub.test.sh" in first.failure  # which the second attempt is shown
         root = Path(bench.project.root)
         assert git(root, "show", "bae/team:sub.test.sh") == TEST_SUB.rstrip()
@@ -442,9 +442,8 @@ def test_failures_are_the_same_whatever_their_times_and_addresses_are() -> None:
 async def test_code_that_could_decide_about_its_tests_is_merged_after_a_yes(
     tmp_path: Path,
 ) -> None:
-    ends = edits(
-        {"cli.py": "import sys\nif len(sys.argv) > 99:\n    sys.exit(0)\n", "calc.sh": SUB}
-    )
+    code = "import sys\nif len(sys.argv) > 99:\n    sys.exit(0)\n"
+    ends = edits({"cli.py": code, "calc.sh": SUB})
     async with a_bench(tmp_path) as (bench, [task]):
         result = await work(bench, task, ends)
         assert result.status == "blocked"
@@ -454,7 +453,7 @@ async def test_code_that_could_decide_about_its_tests_is_merged_after_a_yes(
             asked = await bench.store.add_blocker(task.id, said, digest=digest)
             await bench.store.answer_blocker(asked.id, answer)
             # A no is something to correct; after a yes the LLM is not asked again.
-            answers = [edits({"calc.sh": SUB + "# same\n"})] if status == "blocked" else []
+            answers = [edits({"cli.py": f"{code}# same\n"})] if status == "blocked" else []
             result = await work(bench, task, *answers)
             assert result.status == status
         root = Path(bench.project.root)

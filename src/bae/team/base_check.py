@@ -189,8 +189,9 @@ def _find_problem(
             return cause
     if report.reported or _NONE_FOUND.search(report.output):
         return _describe_none(project)
+    ended = f"the test program ended with {report.exit_code} without a report that can be read"
     return _cause(
-        f"the test program ended with {report.exit_code} without a report that can be read",
+        report.problem if report.exit_code is None and report.problem else ended,
         "run the command in a fresh clone, and correct it: bae team init --test COMMAND",
     )
 

@@ -44,6 +44,10 @@ async def run_tests(
     """
     commands = split_commands(project.test_command)
     place = Path(worktree)
+    if not await asyncio.to_thread((place / project.folder).is_dir):
+        problem = f"there is no folder {project.folder} in this commit: commit it"
+        command = project.test_command
+        return TestReport(command=command, exit_code=None, reported=False, problem=problem)
     before = await asyncio.to_thread(_hash_files, place, fixed)
     kept = tuple(before)
     found = [await _run_command(command, project, place, kept, limits) for command in commands]

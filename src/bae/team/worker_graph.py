@@ -304,7 +304,7 @@ class Checks(Node):
             cause = None if verdict.accepted else await desk.find_cause(verdict.report)
             if cause is not None:
                 return await desk.block_for(attempt, verdict.report, cause)
-            if verdict.accepted and attempt.number > 1:
+            if verdict.accepted and attempt.number > 1 and attempt.answer:
                 verdict = await desk.worker.leave_out_debris(desk.task, attempt.answer, verdict)
         except ManifestError as error:
             return Blocked(question=error.question, digest=error.digest)

@@ -497,7 +497,7 @@ class Workspaces:
         own = Checkout(parent.path / path, await self._find_module(parent, store, path))
         if not await asyncio.to_thread((own.git_dir / "HEAD").is_file):
             return False
-        index = own.git_dir / f"bae-{os.urandom(4).hex()}.tmp"
+        index = own.git_dir / f"index-of-bae.{os.urandom(4).hex()}.tmp"
         written = Checkout(to, own.git_dir)
         try:
             await self.repository.git("read-tree", commit, at=written, index=index)
