@@ -275,7 +275,7 @@ async def test_cheating_is_refused_and_said_to_the_llm(tmp_path: Path) -> None:
         result = await work(bench, task, cheat, honest)
         assert (result.status, result.attempts) == ("completed", 2)
         [first, _] = await bench.store.attempts(task.id)
-        assert first.outcome in ("refused", "failed")
+        assert first.outcome == "failed"  # the test of the base was restored, and judged it
         assert "sub.test.sh" in first.failure  # which the second attempt is shown
         root = Path(bench.project.root)
         assert git(root, "show", "bae/team:sub.test.sh") == TEST_SUB.rstrip()
