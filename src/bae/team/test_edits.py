@@ -21,13 +21,13 @@ from bae.team.project import as_table
 
 def is_test_file(path: str, *reports: TestReport) -> bool:
     """Whether a file holds tests, or what only tests use: by its name, by its folder, or since a
-    report has tests of it."""
+    report has tests of it. Code with doctests is code."""
     pure = PurePosixPath(path)
     if _TEST_FOLDERS.intersection(part.lower() for part in pure.parts[:-1]):
         return True
     if _TEST_NAME.fullmatch(pure.name):
         return True
-    return any(path in reported_files(report) for report in reports)
+    return any(path in reported_files(report, doctests=False) for report in reports)
 
 
 def is_fixed(path: str) -> bool:
@@ -37,9 +37,17 @@ def is_fixed(path: str) -> bool:
     return bool(known) and "node_modules" not in PurePosixPath(path).parts
 
 
-def reported_files(report: TestReport) -> set[str]:
-    """The files that a report has tests of."""
-    return {case.id.partition("::")[0] for case in report.cases}
+def reported_files(report: TestReport, *, doctests: bool = True) -> set[str]:
+    """The files that a report has tests of, those with doctests alone included or left out."""
+    named = (case.id.partition("::") for case in report.cases)
+    return {path for path, _, name in named if doctests or not _is_doctest(path, name)}
+
+
+def _is_doctest(path: str, name: str) -> bool:
+    """Whether pytest names a doctest of a module so: by the dotted path of what it documents."""
+    pure = PurePosixPath(path)
+    plain = name.partition("[")[0]
+    return pure.suffix == ".py" and ("." in plain or plain == pure.stem)
 
 
 def is_prose(path: str) -> bool:
