@@ -65,6 +65,13 @@ def test_settings_name_files_and_variables_that_are_passed_too(tmp_path: Path) -
     assert own_paths(access.readable, tmp_path) == {str(certificate)}
 
 
+def test_an_index_in_files_is_readable_with_the_files_that_it_links_to(tmp_path: Path) -> None:
+    write(tmp_path, {"index/simple/a/index.html": "", "index/files/a.whl": "", "home/x": ""})
+    environment = {"PIP_INDEX_URL": f"file://{tmp_path}/index/simple"}
+    access = find_access(environment, tmp_path / "home")
+    assert own_paths(access.readable, tmp_path) == {f"{tmp_path}/index"}
+
+
 @pytest.mark.parametrize(
     ("environment", "settings", "printed"),
     [

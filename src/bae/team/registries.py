@@ -84,7 +84,9 @@ def _is_passed(name: str) -> bool:
 
 def _find_paths(text: str) -> Iterator[Path]:
     for found in _PATH.findall(text):
-        yield Path(os.path.normpath(found))
+        path = Path(os.path.normpath(found))
+        # An index in files links to those beside it.
+        yield path.parent if path.name == "simple" and f"file://{found}" in text else path
 
 
 def _find_secrets(variables: Mapping[str, str], texts: list[str]) -> Iterator[str]:
@@ -94,7 +96,7 @@ def _find_secrets(variables: Mapping[str, str], texts: list[str]) -> Iterator[st
     for text in (*variables.values(), *texts):
         for url in _URL.findall(text):
             try:
-                parts = urlsplit(url)
+                parts = urlsplit(str(url))
             except ValueError:
                 continue
             found += filter(None, (parts.username, parts.password))
@@ -147,7 +149,7 @@ _FIXED: Final = {
     "COREPACK_ENABLE_DOWNLOAD_PROMPT": "0",
 }
 _REFERENCE: Final = re.compile(r"\$\{(\w+)\}")
-_PATH: Final = re.compile(r"(?:^|(?<=[\s=\"',:])|(?<=file://))(/[^\s\"',;:]+)")
+_PATH: Final = re.compile(r"(?:^|(?<=[\s=\"',:])|(?<=file://))(/(?!/)[^\s\"',;:]+)")
 _URL: Final = re.compile(r"\b[a-z][a-z+.-]*://[^\s\"'@/]+@[^\s\"',]+", re.IGNORECASE)
 _SETTING: Final = re.compile(
     r"^[^#;\n]*(?:_auth|password|token|npmAuthIdent)[\"']?[ \t]*[=:][ \t]*(\S+)",

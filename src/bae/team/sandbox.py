@@ -397,6 +397,14 @@ def write_profile(
     return "\n".join((*rules, "(allow network*)") if network else rules)
 
 
+def find_program(name: str, folder: Path) -> str | None:
+    """Where a program is that a command in a folder names; None where there is none."""
+    if os.sep in name:
+        return str(folder / name) if (folder / name).exists() else None
+    places = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+    return shutil.which(name, path=places)
+
+
 def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[str]:
     """Where a worktree has the Python code that is installed from the user's checkout `root`, as by
     `pip install -e`: it is to be imported in place of that."""
@@ -404,7 +412,7 @@ def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[st
     linked = [
         path.relative_to(root)
         for prefix in _find_installations(command, str(worktree))
-        for path in map(Path.resolve, _find_linked(prefix))
+        for path in map(Path.resolve, find_linked(prefix))
         if path.is_relative_to(root)
     ]
     found = (worktree / path for path in dict.fromkeys(linked))
@@ -468,12 +476,12 @@ def _parts(prefix: str) -> list[str]:
     home = Path.home()
     shared = {home, *home.parents, home / ".local"}
     parts = ("bin", "lib") if Path(prefix) in shared else ("",)
-    linked = (path for path in _find_linked(prefix) if path not in shared)
+    linked = (path for path in find_linked(prefix) if path not in shared)
     found = (*(Path(prefix, part) for part in parts), *linked)
     return [str(path) for path in found if path.exists()]
 
 
-def _find_linked(prefix: str) -> list[Path]:
+def find_linked(prefix: str) -> list[Path]:
     """The folders outside of an installation that its Python imports from."""
     found: list[Path] = []
     packages = "lib/python*/site-packages"

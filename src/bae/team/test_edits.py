@@ -15,8 +15,8 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from bae.team.edits import FileChange
+from bae.team.manifests import as_table
 from bae.team.models import May, TestReport
-from bae.team.project import as_table
 
 
 def is_test_file(path: str, *reports: TestReport) -> bool:
