@@ -12,7 +12,6 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from bae.calls import every_call
-from bae.dataflow import Dataflow
 from bae.draft import complete, validated, with_resolved
 from bae.failures import awaitable, chosen_outside, filled_other, invalid, too_many
 from bae.language_model import RoutingLM, in_scene, scene, unstorable
@@ -22,6 +21,7 @@ from bae.recall import recall_ahead
 from bae.records import ClassMet, LMAnswered
 from bae.resolver import resolve
 from bae.secrets import is_near_secret, shown_values
+from bae.sharing import Dataflow
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene

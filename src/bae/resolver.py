@@ -9,7 +9,6 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.calls import CallPlan, Input, every_call, is_by_value, plan_call, siblings_of
-from bae.dataflow import Dataflow, PendingValue, known_value
 from bae.exceptions import (
     BaeError,
     BudgetError,
@@ -29,6 +28,8 @@ from bae.place import Place
 from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
 from bae.recall import recall, recall_from_trace
 from bae.run import Answer, Run, Waiting
+from bae.scheduling import PendingValue, known_value
+from bae.sharing import Dataflow
 from bae.sources import ask_gate, map_items
 from bae.tasks import Closer
 

@@ -16,13 +16,14 @@ from bae.unicode import readable
 from bae.usage import Attempt, Restart
 
 if TYPE_CHECKING:
-    from bae.dataflow import Dataflow, PendingValue
     from bae.language_model import LM, Shown
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
     from bae.records import Asker
     from bae.rooms import Journal
+    from bae.scheduling import PendingValue
+    from bae.sharing import Dataflow
     from bae.usage import Event
 
 Answer = Callable[["OpenGate"], Awaitable[Any]]

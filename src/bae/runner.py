@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from bae.app_scope import opening_of
 from bae.arguments import Arguments
 from bae.calls import CallPlan
-from bae.dataflow import Dataflow
 from bae.draft import from_resolved, validated, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
@@ -56,6 +55,7 @@ from bae.resolver import resolve, start_early
 from bae.result import GraphResult
 from bae.run import NONE, Run, Waiting
 from bae.secrets import shown_values
+from bae.sharing import Dataflow
 from bae.tasks import gone, reason_of
 from bae.usage import Usage, meter_in_force
 

@@ -15,7 +15,6 @@ from pydantic_core import to_json
 
 from bae.assignable import type_name
 from bae.calls import CallPlan, siblings_of
-from bae.dataflow import Dataflow, PendingValue, lm_of, sibling_values
 from bae.draft import validated
 from bae.exceptions import BaeError, GateError, faults
 from bae.invoke import invoke
@@ -24,6 +23,8 @@ from bae.plan import FieldPlan, NodePlan
 from bae.recorder import NOTHING
 from bae.records import GateOpened, ItemEnded
 from bae.run import Answer, Waiting
+from bae.scheduling import PendingValue
+from bae.sharing import Dataflow, lm_of, sibling_values
 from bae.tasks import all_or_first_error
 
 ATTEMPTS = 3

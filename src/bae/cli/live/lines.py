@@ -95,14 +95,14 @@ class PlainLines(Display):
                 return f"  {source.by}", f"called{each} for {field}"
             case "waiting":
                 return "  waits for", f"an answer to {source.by!r}"
-            case "ended" if source.kind == "recall":
+            case "ended" if source.origin is not None:
                 value = f"{place.field}{place.parameter}={view.source_value(source)}"
                 return "  recalled", f"{value}{view.origin(source)}"
             case "ended" if source.state == "failed":
                 self._failed = error_of(source)
                 return f"  {source.by}", f"failed: {self._failed}"
             case "ended" if source.state == "done":
-                by = "answered" if source.kind == "gate" else source.by
+                by = source.by if source.gate is None else "answered"
                 return f"  {by}", view.source_value(source), took(source.took)
             case _:
                 return None
