@@ -239,6 +239,12 @@ class BaeParseError(BaeLMError):
     code: str = "bae-lm-unparsable"
 
 
+class ScriptError(BaeLMError):
+    """A scripted LM was asked something its script has no answer for."""
+
+    code: str = "bae-script-exhausted"
+
+
 class FillError(BaeError):
     """The LM's answers for a node stayed invalid after every attempt.
 

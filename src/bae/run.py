@@ -160,7 +160,7 @@ class Run:
         context, limit = self.shown_by(plan)
         if context == "previous":
             return self.scene
-        from bae.rooms import nodes_that_fit
+        from bae.prompts.questions import nodes_that_fit
 
         if context == "start":
             nodes = self.trace[:1]

@@ -24,10 +24,10 @@ from bae.journal.shape import ShapeView
 from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of
+from bae.prompts.questions import choice_question, fill_question, filled_options
 from bae.recall import recall_ahead
 from bae.records import NOTHING, Asker, Record, RecordedError, RunEnded, StepStarted, Unstored
 from bae.result import GraphResult
-from bae.rooms import choice_question, fill_question, filled_options
 from bae.run import Run
 from bae.run_tree import call_behind
 from bae.runner import run_graph

@@ -20,7 +20,7 @@ from bae.usage import Usage, read_amount, sound
 if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.lm.backend import Backend
-    from bae.lm.prompts import Prompt
+    from bae.prompts.messages import Prompt
 
 T = TypeVar("T", int, float)
 
