@@ -20,12 +20,12 @@ from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.recall import recall_ahead
 from bae.records import ClassMet, LMAnswered
 from bae.resolver import resolve
-from bae.rooms import QuestionText, choice_question, fill_question
 from bae.secrets import is_near_secret, shown_values
 from bae.sharing import Dataflow
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
+    from bae.prompts.messages import Prompt
     from bae.records import Asker
     from bae.run import Run
 
@@ -53,7 +53,7 @@ class GivenLM:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
         plan = plan_of(type(node), strict=True)
         self._meet((type(node),))
-        question = partial(choice_question, plan.offered, (), node, None)
+        question = partial(_choice_question, plan.offered, (), node, None)
         about = self._scene(plan, node)
         filled: Node | None = None
         plans = [plan_of(each) for each in plan.successors]
@@ -107,7 +107,7 @@ class GivenLM:
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
     ) -> type[Node] | type[None]:
         """Choose one of `types`, and nothing else; `type(None)`, where offered, ends the run."""
-        question = partial(choice_question, types, (), None, context)
+        question = partial(_choice_question, types, (), None, context)
         trace = self._run.trace
         about = self._scene(plan_of(self._asker.node), trace[-1] if trace else None)
 
@@ -140,7 +140,7 @@ class GivenLM:
             self._meet((type(source),))
         return await self._answer(
             method,
-            partial(fill_question, target, given, instruction, source),
+            partial(_fill_question, target, given, instruction, source),
             (target,),
             lambda lm: self._ask_to_fill(lm, method, target, given, instruction, source),
             self._scene(plan_of(target, strict=True), source),
@@ -222,7 +222,7 @@ class GivenLM:
     async def _answer(
         self,
         method: Method,
-        question: Callable[[], QuestionText],
+        question: Callable[[], Prompt],
         types: Sequence[type[Node] | type[None]],
         ask: Callable[[LM], Awaitable[Any]],
         about: Scene,
@@ -238,8 +238,9 @@ class GivenLM:
 
         target = types[0].__name__ if method in ("make", "fill") else ""
         with in_scene(about):
-            system, text = question()
-        asked = sha256(f"{system}\n{text}".encode()).hexdigest()[:16]
+            prompt = question()
+        text = prompt.text
+        asked = sha256(f"{prompt.system}\n{text}".encode()).hexdigest()[:16]
         spot = self._run.path, self._step, self._asker, method, asked, target
         taken = self._numbers.setdefault((method, asked, target), set())
         # The number of a question that failed is free: what asks it again asks the same question.
@@ -288,6 +289,18 @@ class GivenLM:
 def given_lm(run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]) -> LM | None:
     """The LM for a body or a dependency that asks for one; None where the run has none."""
     return None if lm() is None else GivenLM(run, step, asker, lm)
+
+
+def _fill_question(*asked: Any) -> Prompt:
+    from bae.prompts.questions import fill_question  # a run that stores nothing needs none
+
+    return fill_question(*asked)
+
+
+def _choice_question(*asked: Any) -> Prompt:
+    from bae.prompts.questions import choice_question
+
+    return choice_question(*asked)
 
 
 def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
