@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bae.calls import CallPlan, Input
     from bae.graph import Graph
     from bae.journal.store import Claim, Journal
-    from bae.markers import Dep, OpenGate
+    from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan
     from bae.run import Run
@@ -161,9 +161,9 @@ class PastRecorder(Recorder):
         """The calls of dependencies with arguments from the run that are recorded."""
         found: dict[Arguments, list[Source]] = {}
         for source in (source for step in self.past.steps() for source in step.sources.values()):
-            if source.kind == "dep" and not source.called_at and source.ended is not None:
+            if not source.called_at and source.ended is not None:
                 asked = _asked_for(source)
-                if is_by_value(asked) and cast("Dep", asked.marker).cache:
+                if asked.is_shared and is_by_value(asked):
                     arguments = self._arguments(source)
                     if arguments.is_known:
                         found.setdefault(arguments, []).append(source)

@@ -12,6 +12,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from bae.assignable import type_name, union_members
 from bae.draft import validated
@@ -35,7 +36,7 @@ ATTEMPTS = 3
 class GateField(FieldPlan):
     """A field whose value a person gives."""
 
-    __slots__ = ()
+    __slots__ = ("question",)
     kind = "gate"
     stored = "answer"
     is_remade = False
@@ -47,6 +48,10 @@ class GateField(FieldPlan):
     )
 
     marker: Gate
+
+    def __init__(self, name: str, info: FieldInfo, marker: Gate) -> None:
+        super().__init__(name, info, marker)
+        self.question = marker.question
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
         """A yes-or-no question of a node that an LM fills: the gate is asked first, since its
@@ -67,7 +72,7 @@ class GateField(FieldPlan):
     def start(self, at: Resolution, place: Place) -> PendingValue:
         """Ask a person."""
         compute = partial(self._ask, at)
-        what = self.marker.question, self.kind, compute
+        what = self.question, self.kind, compute
         return at.flow.add(PendingValue(at.run, at.plan.node, place, *what))
 
     async def _ask(self, at: Resolution, pending: PendingValue) -> Any:
@@ -75,7 +80,7 @@ class GateField(FieldPlan):
         raise what the run waits for."""
         run, path, step = pending.run, pending.place.path, pending.place.step
         gate, what = self.marker, (self.name, self.annotation, dict(at.known))
-        opened = OpenGate(gate.question, pending.node_type, *what, None, path, step)
+        opened = OpenGate(self.question, pending.node_type, *what, None, path, step)
         answered = run.recorder.recorded_answer(opened)
         if answered is not NOTHING:
             return answered
