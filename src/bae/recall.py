@@ -49,7 +49,7 @@ def recall(
         origin, value = found
         if is_recorded:
             where = time(), run.path, run.step, node_type, place.field
-            run.recorder.write(Recalled(*where, value, origin, place.parameter))
+            run.writer.write(Recalled(*where, value, origin, place.parameter))
         return (value,)
     if not field.required:
         return ()

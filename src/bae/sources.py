@@ -20,8 +20,7 @@ from bae.exceptions import BaeError, GateError, faults
 from bae.invoke import invoke
 from bae.markers import Gate, Map, OpenGate
 from bae.plan import FieldPlan, NodePlan
-from bae.recorder import NOTHING
-from bae.records import GateOpened, ItemEnded
+from bae.records import NOTHING, GateOpened, ItemEnded
 from bae.run import Answer, Waiting
 from bae.scheduling import PendingValue
 from bae.sharing import Dataflow, lm_of, sibling_values
@@ -40,7 +39,7 @@ async def map_items(
     shared = pending.arguments() | sibling_values(pending, {"": marker.over, **bound})
     items: Collection[Any] = tuple(in_order(shared.pop("")))
     place, run, node_type = pending.place, pending.run, pending.node_type
-    done = run.recorder.recorded_items(place, node_type)
+    done = run.past.items(place, node_type)
     results: list[Any] = [None] * len(items)
     gates: list[OpenGate] = []
     numbered = enumerate(items)
@@ -73,7 +72,7 @@ async def map_items(
                 if pending.failed_item is None:
                     pending.failed_item = index
                 raise
-            await run.recorder.store(
+            await run.writer.store(
                 ItemEnded(time(), place.path, place.step, node_type, place.field, index, value)
             )
 
@@ -92,16 +91,16 @@ async def ask_gate(
     opened = OpenGate(
         gate.question, plan.node, field.name, field.annotation, dict(known), None, path, step
     )
-    answered = run.recorder.recorded_answer(opened)
+    answered = run.past.gate_answer(opened)
     if answered is not NOTHING:
         return answered
-    since, now = run.recorder.opened.get(opened.address), time()
+    since, now = run.past.opened.get(opened.address), time()
     if gate.timeout is not None:
         opened = replace(opened, deadline=(since or now) + gate.timeout)
     if since is None:
-        run.recorder.write(GateOpened(now, path, step, opened))
+        run.writer.write(GateOpened(now, path, step, opened))
     value = await _answer(run.answer, opened, field, gate)
-    return await run.recorder.settle_answer(run, opened, value)
+    return await run.writer.settle_answer(run, opened, value)
 
 
 def in_order(over: Iterable[Any]) -> Iterable[Any]:

@@ -18,13 +18,13 @@ from bae.assignable import union_members
 from bae.evals.case_runs import is_eval_run
 from bae.evals.case_types import every_node
 from bae.exceptions import JournalError
+from bae.graph import checked_store
 from bae.history import History
 from bae.journal.codec import same
 from bae.journal.decoder import decode
 from bae.lm.prompts import asked_fields, shown_fields
 from bae.optimizer.node_schemas import chooses
 from bae.plan import plan_of
-from bae.recorder import checked_store
 from bae.records import RunStarted
 from bae.result import GraphResult
 from bae.secrets import Secrets, hidden_fields, secret_fields
