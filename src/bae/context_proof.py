@@ -158,7 +158,7 @@ def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
             return False
     if field.info.exclude or field.annotation in (str, int, float, bool):
         return not field.info.exclude
-    from bae.rooms import shown_fields
+    from bae.prompts.values import shown_fields
 
     return field.name in shown_fields(plan.node)
 

@@ -107,6 +107,8 @@ class BaeError(_Raised):
     code: str = "bae-error"
     path: str | None = None
     fix: str | None = None
+    trace_note: str = ""
+    """What `.trace` holds; printed after the fix."""
     run_id: str | None = None
 
     def __str__(self) -> str:
@@ -116,7 +118,8 @@ class BaeError(_Raised):
         if self.cause is not None:
             lines.append(f"  cause: {describe(self.cause)}")
         if self.fix:
-            lines.append(f"  try:   {self.fix}")
+            note = f"; {self.trace_note}" if self.trace_note else ""
+            lines.append(f"  try:   {self.fix}{note}")
         return "\n".join(lines)
 
 
@@ -189,12 +192,14 @@ class GateError(_FieldError):
 
 
 class LimitError(BaeError):
-    """A bound was reached: `.limit` names it, `.bound` is its value, `.used` how far it got."""
+    """A bound was reached: `.limit` names it, `.bound` is its value, `.used` how far it got.
+    `.looped` says that the run met a node class twice."""
 
     code: str = "bae-limit-reached"
     limit: str = ""
     bound: float = 0
     used: float = 0
+    looped: bool = False
 
 
 class BudgetError(LimitError):
@@ -232,6 +237,12 @@ class BaeParseError(BaeLMError):
     """The LM, or the program that speaks for it, answered with something that is not JSON."""
 
     code: str = "bae-lm-unparsable"
+
+
+class ScriptError(BaeLMError):
+    """A scripted LM was asked something its script has no answer for."""
+
+    code: str = "bae-script-exhausted"
 
 
 class FillError(BaeError):

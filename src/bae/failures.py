@@ -114,7 +114,8 @@ def lm_failed(error: Exception, doing: str, lm: object) -> BaeLMError:
     return BaeLMError(
         f"{type(lm).__name__} raised {type(error).__name__} while {doing}",
         cause=error,
-        fix="see the cause; the nodes that were done are in .trace",
+        fix="see the cause",
+        trace_note="the nodes that were done are in .trace",
     )
 
 
@@ -149,13 +150,14 @@ def too_many(run: Run, *following: type[Node]) -> LimitError:
         limit="max_iters",
         bound=run.max_iters,
         used=len(run.trace),
+        looped=looped,
         fix=f"raise the bound with max_iters={run.max_iters * 2} or max_iters=0 for none"
         + (", or give the loop a way out" if looped else ""),
     )
 
 
 def body_failed(plan: NodePlan, error: Exception) -> NodeError:
-    fix = f"fix the body of {plan.name}; the nodes before it are in .trace"
+    fix, note = f"fix the body of {plan.name}", "the nodes before it are in .trace"
     if isinstance(error, ValidationError):
         is_missing = any(each["type"] == "missing" for each in error.errors(include_url=False))
         wanted = "all its plain fields" if is_missing else "values that its fields accept"
@@ -163,11 +165,13 @@ def body_failed(plan: NodePlan, error: Exception) -> NodeError:
             f"give {error.title} {wanted}; or have the LM fill it, with a parameter "
             f"`lm: LM` and `return await lm.make(self, {error.title})`"
         )
+        note = ""
     return NodeError(
         f"{plan.name}.__call__ raised {type(error).__name__}",
         node_type=plan.node,
         cause=error,
         fix=fix,
+        trace_note=note,
     )
 
 

@@ -20,12 +20,12 @@ from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.recall import recall_ahead
 from bae.records import NOTHING, ClassMet, LMAnswered
 from bae.resolver import resolve
-from bae.rooms import QuestionText, choice_question, fill_question
 from bae.secrets import is_near_secret, shown_values
 from bae.sharing import Dataflow
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
+    from bae.prompts.messages import Prompt
     from bae.records import Asker
     from bae.run import Run
 
@@ -41,7 +41,7 @@ class AskedLM:
         self,
         spot: tuple[str, int, Asker],
         method: Method,
-        question: Callable[[], QuestionText],
+        question: Callable[[], Prompt],
         types: Sequence[type[Node] | type[None]],
         about: Scene,
         numbers: dict[tuple[str, ...], set[int]],
@@ -61,8 +61,9 @@ class AskedLM:
             from hashlib import sha256
 
             with in_scene(self._about):
-                system, self.text = self._question()
-            asked = sha256(f"{system}\n{self.text}".encode()).hexdigest()[:16]
+                prompt = self._question()
+            self.text = prompt.text
+            asked = sha256(f"{prompt.system}\n{self.text}".encode()).hexdigest()[:16]
             method, target = self._method, ""
             if method in ("make", "fill"):
                 target = self.types[0].__name__
@@ -99,7 +100,7 @@ class GivenLM:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
         plan = plan_of(type(node), strict=True)
         self._meet((type(node),))
-        question = partial(choice_question, plan.offered, (), node, None)
+        question = partial(_choice_question, plan.offered, (), node, None)
         about = self._scene(plan, node)
         filled: Node | None = None
         plans = [plan_of(each) for each in plan.successors]
@@ -153,7 +154,7 @@ class GivenLM:
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
     ) -> type[Node] | type[None]:
         """Choose one of `types`, and nothing else; `type(None)`, where offered, ends the run."""
-        question = partial(choice_question, types, (), None, context)
+        question = partial(_choice_question, types, (), None, context)
         trace = self._run.trace
         about = self._scene(plan_of(self._asker.node), trace[-1] if trace else None)
 
@@ -186,7 +187,7 @@ class GivenLM:
             self._meet((type(source),))
         return await self._answer(
             method,
-            partial(fill_question, target, given, instruction, source),
+            partial(_fill_question, target, given, instruction, source),
             (target,),
             lambda lm: self._ask_to_fill(lm, method, target, given, instruction, source),
             self._scene(plan_of(target, strict=True), source),
@@ -269,7 +270,7 @@ class GivenLM:
     async def _answer(
         self,
         method: Method,
-        question: Callable[[], QuestionText],
+        question: Callable[[], Prompt],
         types: Sequence[type[Node] | type[None]],
         ask: Callable[[LM], Awaitable[Any]],
         about: Scene,
@@ -314,6 +315,18 @@ class GivenLM:
 
     def __repr__(self) -> str:
         return repr(self._find())
+
+
+def _fill_question(*asked: Any) -> Prompt:
+    from bae.prompts.questions import fill_question  # a run that stores nothing needs none
+
+    return fill_question(*asked)
+
+
+def _choice_question(*asked: Any) -> Prompt:
+    from bae.prompts.questions import choice_question
+
+    return choice_question(*asked)
 
 
 def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from bae.language_model import LM, Shown
     from bae.observers import RunStream
     from bae.plan import FieldKind
+    from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
-    from bae.rooms import Journal, Prompt
+    from bae.rooms import Journal
     from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
     from bae.secrets import Copies
     from bae.writer import Log
@@ -250,7 +251,9 @@ class Graph(Generic[S, T]):
         call. Of a written body it has what `lm.make` and `lm.decide` would send, not what the body
         asks in its own words: in a test, `ScriptedLM.prompts` has what was asked.
         """
-        return rooms.prompts_of(self, nodes, lm)
+        from bae.prompts.preview import prompts_of
+
+        return prompts_of(self, nodes, lm)
 
     def to_mermaid(self, *, fields: bool = False) -> str:
         """The graph as a Mermaid flowchart, with exactly the edges of the types. With `fields` it

@@ -202,14 +202,15 @@ def _check_recall(
         if len(gap) == 1:
             yield recall_on_start().at(place)
             return
+        fix = f"fill {_a(wanted)} before {cls.__name__} on that path, or give the {what} a default"
         skipped = _skipped(graph, field, gap)
+        if skipped is not None:
+            fix = "use the same Dep here, which is not called again"
+        near = _not_in_graph(graph, field) if skipped is None else f"; {skipped}"
         yield an_error(
             "bae-recall-path",
-            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{skipped}",
-            "use the same Dep here, which is not called again"
-            if "from Dep" in skipped
-            else f"fill {_a(wanted)} before {cls.__name__} on that path, or give the {what} a "
-            "default",
+            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{near}",
+            fix,
             place,
         )
     if gaps:
@@ -234,11 +235,18 @@ def _check_recall(
             )
 
 
-def _skipped(graph: Graph[Any, Any], field: FieldPlan, gap: Sequence[str]) -> str:
-    """What on the path looks as if it were meant, and why it is not."""
+def _not_in_graph(graph: Graph[Any, Any], field: FieldPlan) -> str:
+    """That the node class which a Recall names is not in the graph; empty if it is."""
     marker = cast(Recall, field.marker)
-    if marker.node_type is not None and marker.node_type not in graph.plans:
-        return f"; {marker.node_type.__name__} cannot be reached in this graph"
+    if marker.node_type is None or marker.node_type in graph.plans:
+        return ""
+    return f"; {marker.node_type.__name__} cannot be reached in this graph"
+
+
+def _skipped(graph: Graph[Any, Any], field: FieldPlan, gap: Sequence[str]) -> str | None:
+    """What on the path comes from a Dep and looks as if it were meant."""
+    if _not_in_graph(graph, field):
+        return None
     for cls, plan in graph.plans.items():
         for other in plan.sourced:
             if (
@@ -246,10 +254,8 @@ def _skipped(graph: Graph[Any, Any], field: FieldPlan, gap: Sequence[str]) -> st
                 and other.kind == "dep"
                 and assignable(other.annotation, field.annotation) is True
             ):
-                return (
-                    f"; {cls.__name__}.{other.name} is one, but comes from Dep, which Recall skips"
-                )
-    return ""
+                return f"{cls.__name__}.{other.name} is one, but comes from Dep, which Recall skips"
+    return None
 
 
 def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:

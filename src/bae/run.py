@@ -66,6 +66,9 @@ class RunOptions(NamedTuple):
 class Waiting(Exception):
     """Raised inside a run where gates have no answer; it never leaves the run."""
 
+    code: Final = "waiting"
+    """Tells it from errors in a journal."""
+
     def __init__(self, gates: Sequence[OpenGate]) -> None:
         super().__init__(f"waiting for {', '.join(gate.place for gate in gates)}")
         self.gates = tuple(gates)
@@ -161,7 +164,7 @@ class Run:
         context, limit = self.shown_by(plan)
         if context == "previous":
             return self.scene
-        from bae.rooms import nodes_that_fit
+        from bae.prompts.questions import nodes_that_fit
 
         if context == "start":
             nodes = self.trace[:1]

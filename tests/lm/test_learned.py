@@ -27,7 +27,7 @@ from bae.lm import (
 )
 from bae.lm.policies.budget import estimated_tokens
 from bae.lm.policies.cache import cache_key
-from bae.lm.prompts import fill_prompt
+from bae.prompts.questions import fill_prompt
 from bae.testing import Provider, Received
 from bounded import BOUND
 from end_node import EndNode

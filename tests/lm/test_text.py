@@ -16,7 +16,7 @@ from asked_nodes import attempts_of
 from bae import LM, Dep, FillError, Graph, Map, Node, NodeError, Recall, Text
 from bae.journal import AnswerJudged, SQLiteJournal
 from bae.lm import Answer, Cached, LearnedPrompt, NodePrompts, PromptExample, WithPrompts
-from bae.lm.prompts import SYSTEM
+from bae.prompts.questions import SYSTEM
 from bae.testing import ScriptedLM
 from bounded import run
 from end_node import EndNode

@@ -20,16 +20,19 @@ from bae.exceptions import (
     faults,
 )
 from bae.language_model import unstorable
-from bae.lm.prompts import asked_fields, once
-from bae.lm.requests import UNPARSED, Turn
+from bae.lm.requests import UNPARSED
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.messages import Turn
+from bae.prompts.questions import asked_fields
+from bae.prompts.values import once
 from bae.unicode import readable, whole, whole_json
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
-    from bae.lm.prompts import Choice
-    from bae.lm.requests import Answer, Prompt
+    from bae.lm.requests import Answer
+    from bae.prompts.messages import Prompt
+    from bae.prompts.questions import Choice
     from bae.usage import Verdict
 
 N = TypeVar("N", bound="Node")

@@ -23,9 +23,10 @@ from bae.lm.answers import (
     read_choice,
     read_fill,
 )
-from bae.lm.prompts import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
-from bae.lm.requests import UNPARSED, Answer, FewShot, Prompt, Question, Turn, ask, send
+from bae.lm.requests import UNPARSED, Answer, ask, send
 from bae.plan import plan_of
+from bae.prompts.messages import FewShot, Prompt, Question, Turn
+from bae.prompts.questions import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
 from bae.secrets import shown_values
 from bae.usage import tell
 
@@ -121,10 +122,22 @@ class Backend(RoutingLM):
         `source`: all of them here, and fewer where some are asked for in another way."""
         return fillable
 
-    def with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt as this backend sends it: the same here, and with what was learned for it
-        where there is something."""
-        return prompt
+    def offer(
+        self,
+        node: Node | None,
+        types: Sequence[NodeOrEnd],
+        fillable: Sequence[type[Node]] = (),
+        resolved: Resolved | None = None,
+    ) -> Choice:
+        """The choice among `types` as this backend asks for it: with the fields of those in
+        `fillable` that the model can answer in the same call, which need nothing more than what is
+        `resolved`."""
+        cls = type(self)
+        has_own_way = cls.choose_type is not Backend.choose_type or cls.fill is not Backend.fill
+        if not fillable or has_own_way or not self.one_call or not self.answers_unions:
+            return choice_of(tuple(types), ())
+        at_once = tuple(self.at_once(node, fillable))
+        return choice_of(tuple(types), at_once, tuple(resolved) if resolved else ())
 
     def pinned(self, lm: LM) -> LM:
         """The LM that is pinned to a node, as it is asked in a run with this LM: `lm` itself here,
@@ -190,12 +203,9 @@ class Backend(RoutingLM):
         is among `fillable` and the model can. `resolved` has the values for those of `fillable`
         that need some first. The second value is None where the chosen one is still to be
         filled."""
-        cls = type(self)
-        if cls.choose_type is not Backend.choose_type:  # it has its own way to choose
+        if type(self).choose_type is not Backend.choose_type:  # it has its own way to choose
             choosing = self.choose_type(types, shown_values(node))
             return await awaitable(choosing, self, "choose_type"), None
-        if cls.fill is not Backend.fill:
-            fillable = ()
         return await ask_to_choose(self, types, node, fillable=fillable, resolved=resolved)
 
 
@@ -269,7 +279,7 @@ async def ask_to_choose(
         raise ValueError("there is nothing to choose from: give choose_type one type or more")
     if len(types) == 1:
         return types[0], None
-    choice = choice_with(backend, types, fillable, source, resolved)
+    choice = backend.offer(source, types, fillable, resolved)
     tried: list[Attempt] = []
     turns: tuple[Turn, ...] = ()
     while True:
@@ -303,18 +313,3 @@ async def asks_again(
     tell(tried[-1])
     await backend.reject(prompt)
     return len(tried) <= backend.attempts and wrong.verdict != "refused"
-
-
-def choice_with(
-    backend: Backend,
-    types: Sequence[NodeOrEnd],
-    fillable: Sequence[type[Node]],
-    source: Node | None,
-    resolved: Resolved | None = None,
-) -> Choice:
-    """The choice among `types` as a backend is asked for it: with the fields of those in `fillable`
-    that the model can answer in the same call, which need nothing more than what is `resolved`."""
-    if not fillable or not backend.one_call or not backend.answers_unions:
-        return choice_of(tuple(types), ())
-    at_once = tuple(backend.at_once(source, fillable))
-    return choice_of(tuple(types), at_once, tuple(resolved) if resolved else ())

@@ -14,8 +14,6 @@ from bae.lm.backend import Answer, Prompt
 from bae.lm.dspy_backend import DSPyBackend
 from bae.lm.extras import load_dspy
 from bae.lm.policies.learned import LearnedPrompt, PromptExample, check_texts, with_prompt
-from bae.lm.prompts import choice_instruction
-from bae.lm.schemas import fill_schema
 from bae.lm.signatures import (
     answer_class,
     check_outputs,
@@ -26,6 +24,8 @@ from bae.lm.signatures import (
 )
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.questions import choice_instruction
+from bae.prompts.schemas import fill_schema
 
 
 class OptimizedLM(DSPyBackend):

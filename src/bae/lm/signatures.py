@@ -15,10 +15,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
 
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import asked_fields, in_order
 from bae.markers import MARKERS
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.questions import asked_fields
+from bae.prompts.values import in_order
 from bae.secrets import MASK
 
 SOURCE = "source"

@@ -15,10 +15,11 @@ from pydantic.json_schema import GenerateJsonSchema
 from bae.assignable import type_name
 from bae.core_schemas import field_schema
 from bae.evals.case_types import every_node
-from bae.lm.prompts import asked_fields, names_of, once, shown_fields
 from bae.markers import Dep, Gate, Map, Recall
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
+from bae.prompts.questions import asked_fields, names_of
+from bae.prompts.values import once, shown_fields
 
 if TYPE_CHECKING:
     from bae.graph import Graph

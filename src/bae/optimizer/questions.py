@@ -18,18 +18,9 @@ from bae.evals.judge import Refusals
 from bae.exceptions import BaeError, BaeLMError, FillError, RouteError
 from bae.language_model import PLAIN_SCENE, Scene, in_scene
 from bae.lm.answers import Wrong, read, read_fill
-from bae.lm.backend import Answer, Prompt, choice_with
+from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, WithPrompts
 from bae.lm.policies.policy import Policy
-from bae.lm.prompts import (
-    asked_fields,
-    choice_instruction,
-    choice_of,
-    fill_prompt,
-    names_of,
-    text_form,
-    text_of_question,
-)
 from bae.lm.requests import ask
 from bae.lm.signatures import known_inputs
 from bae.node import Node
@@ -42,6 +33,15 @@ from bae.optimizer.predictors import (
     prompt_example,
 )
 from bae.plan import plan_of
+from bae.prompts.questions import (
+    asked_fields,
+    choice_instruction,
+    choice_of,
+    fill_prompt,
+    names_of,
+    text_form,
+    text_of_question,
+)
 from bae.usage import Attempt, Event, metered
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class RunAsker:
                 raise
             chosen = error.node_type
         else:
-            if made is None and chosen in choice_with(backend, types, fillable, source).fillable:
+            if made is None and chosen in backend.offer(source, types, fillable).fillable:
                 with suppress(FillError):
                     await asked.fill(chosen, {}, plan_of(chosen).instruction, source)
         names = {cls: name for name, cls in names_of(types).items()}
@@ -302,7 +302,7 @@ class RunAsker:
         if source is None or len(choosers) != 1:
             return None
         types, fillable = choosers[0].offered, self._fillable(choosers[0].node)
-        if cls not in choice_with(backend, types, fillable, source).fillable:
+        if cls not in backend.offer(source, types, fillable).fillable:
             return None
         found.chosen = False
         try:

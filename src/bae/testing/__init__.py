@@ -7,13 +7,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bae.rooms import export_lazily
-from bae.testing.scripted import Answerer, Asked, Scripted, ScriptedLM, ScriptError
+from bae.testing.scripted import (
+    Answerer,
+    Asked,
+    Scripted,
+    ScriptedLM,
+    ScriptError,
+    assert_prompt,
+)
 
 if TYPE_CHECKING:
     from bae.testing.cassette import Recorded, replaying
-    from bae.testing.prompts import assert_prompt
-    from bae.testing.provider import Provider, ThreadedProvider
-    from bae.testing.samples import sample
+    from bae.testing.provider import Provider, ThreadedProvider, sample
     from bae.testing.wire import (
         Cut,
         Empty,
@@ -58,9 +63,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "cassette": "Recorded replaying",
-        "prompts": "assert_prompt",
-        "provider": "Provider ThreadedProvider",
-        "samples": "sample",
+        "provider": "Provider ThreadedProvider sample",
         "wire": "Cut Empty Fault Malformed Overlong Received Refusal Stall Status WrongSchema "
         "tokens_in",
     },

@@ -17,15 +17,10 @@ from pydantic_core import to_jsonable_python
 from bae.lm.adapter import LMAdapter
 from bae.lm.backend import Answer, FewShot, Prompt
 from bae.lm.policies.policy import Policy, as_backend, innermost
-from bae.lm.prompts import (
-    choice_instruction,
-    names_of,
-    text_form,
-    text_of_answer,
-    text_of_question,
-)
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.questions import choice_instruction, names_of, text_form, text_of_question
+from bae.prompts.values import text_of_answer
 
 if TYPE_CHECKING:
     from bae.language_model import LM
