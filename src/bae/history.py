@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae import records as kinds
 from bae.place import Place
-from bae.recorder import UsageCount
 from bae.records import Asker, Record, RecordedError, Unstored
+from bae.result import UsageCount
 from bae.run_tree import ITEMS_KEPT, Change, RunTree
 from bae.sources import kind_named
 from bae.work import NOTHING_USED, BodyCall, GraphRun, Source, Span, State, Step, Work

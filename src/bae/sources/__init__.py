@@ -167,7 +167,7 @@ class FieldPlan:
         found = self.find(run, node_type, place)
         if found is not None:
             if is_recorded:
-                run.recorder.write(found[1])
+                run.writer.write(found[1])
             return (found[0],)
         if self.required:
             raise self.missing(run, node_type, place)

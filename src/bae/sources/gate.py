@@ -18,8 +18,7 @@ from bae.assignable import type_name, union_members
 from bae.draft import validated
 from bae.exceptions import BaeError, GateError, Problem, a_warning, faults
 from bae.markers import Gate, OpenGate
-from bae.recorder import NOTHING
-from bae.records import GateOpened
+from bae.records import NOTHING, GateOpened
 from bae.run import Answer, Waiting
 from bae.scheduling import PendingValue
 from bae.sources import FieldPlan
@@ -81,16 +80,16 @@ class GateField(FieldPlan):
         run, path, step = pending.run, pending.place.path, pending.place.step
         gate, what = self.marker, (self.name, self.annotation, dict(at.known))
         opened = OpenGate(self.question, pending.node_type, *what, None, path, step)
-        answered = run.recorder.recorded_answer(opened)
+        answered = run.past.gate_answer(opened)
         if answered is not NOTHING:
             return answered
-        since, now = run.recorder.opened.get(opened.address), time()
+        since, now = run.past.opened.get(opened.address), time()
         if gate.timeout is not None:
             opened = replace(opened, deadline=(since or now) + gate.timeout)
         if since is None:
-            run.recorder.write(GateOpened(now, path, step, opened))
+            run.writer.write(GateOpened(now, path, step, opened))
         value = await _answer(run.answer, opened, self)
-        return await run.recorder.settle_answer(run, opened, value)
+        return await run.writer.settle_answer(run, opened, value)
 
 
 async def _answer(answer_with: Answer | None, opened: OpenGate, field: GateField) -> Any:

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from bae.team.doctests import ids_of, is_example, read_examples
 from bae.team.edits import FileChange
+from bae.team.manifests import as_table
 from bae.team.models import May, TestReport
-from bae.team.project import as_table
 
 
 def is_test_file(path: str, *reports: TestReport) -> bool:
     """Whether a file holds tests, or what only tests use: by its name, by its folder, or since a
-    report has tests of it."""
+    report has tests of it. Code with doctests is code."""
     pure = PurePosixPath(path)
     if _TEST_FOLDERS.intersection(part.lower() for part in pure.parts[:-1]):
         return True
