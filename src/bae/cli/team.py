@@ -119,8 +119,8 @@ def init(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="A command that installs what tests need, as `npm ci`; `&&` joins several. It runs "
-            "with the network for your newest commit, and worktrees get a copy of what it made. "
+            help="A command that installs what tests need, as `npm ci`; `&&` joins several. It "
+            "runs with the network for your newest commit, and worktrees get a copy of the result. "
             "Left out: what the files of the project show. An empty text: none.",
         ),
     ] = None,
@@ -140,8 +140,8 @@ def init(
 
     Languages, the test command and the setup command are read off the files; what cannot be known
     is asked. The tests are run once, as the team will run them: where they cannot be run, the
-    likely cause and a command that corrects it are printed, and the exit code is 1. The state is kept beside the repository, in `.NAME.team`. Run it again
-    to change the settings.
+    likely cause and a command that corrects it are printed, and the exit code is 1. The state is
+    kept beside the repository, in `.NAME.team`. Run it again to change the settings.
     """
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
