@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.plan import FieldPlan
 
-Kind = Literal["async", "sync", "async_generator", "generator", "context", "graph"]
+CallKind = Literal["async", "sync", "async_generator", "generator", "context", "graph"]
 
 
 OPENING: Final = ("generator", "async_generator", "context")
@@ -46,7 +46,7 @@ class CallPlan:
     fn: Any
     key: Hashable
     name: str
-    kind: Kind
+    kind: CallKind
     declared: Any = MISSING
     """What the function is annotated to return; of a graph, read `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
@@ -351,7 +351,7 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p for n, p in signature.parameters.items() if n not in given and p.kind not in variadic]
 
 
-def _kind(fn: Callable[..., Any]) -> Kind:
+def _kind(fn: Callable[..., Any]) -> CallKind:
     while isinstance(fn, partial):
         fn = cast("partial[Any]", fn).func
     if not isinstance(fn, FunctionType | MethodType) and not inspect.isclass(fn):

@@ -10,7 +10,7 @@ from bae import records as kinds
 from bae.place import Place
 from bae.recorder import UsageCount
 from bae.records import Asker, Record, RecordedError, Unstored
-from bae.run_tree import ITEMS_KEPT, Change, RunTree
+from bae.run_tree import ITEMS_KEPT, RunTree, WorkChange
 from bae.work import NOTHING_USED, BodyCall, GraphRun, Source, Span, State, Step, Work
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class History(RunTree):
         records: Iterable[Record] = (),
         *,
         keep: int = 0,
-        on_change: Callable[[Change, Work], None] | None = None,
+        on_change: Callable[[WorkChange, Work], None] | None = None,
     ) -> None:
         super().__init__(keep, on_change)
         self.run_id = ""

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from bae.rooms import Journal
     from bae.scheduling import PendingValue
     from bae.sharing import Dataflow
-    from bae.usage import Event
+    from bae.usage import CallEvent
 
-Answer = Callable[["OpenGate"], Awaitable[Any]]
+GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""
 
 
@@ -34,7 +34,7 @@ class WorkParameters(TypedDict, total=False):
     """The parameters by name that all ways to run a graph have; `Graph.arun` explains them."""
 
     prefetch: bool
-    answer: Answer | None
+    answer: GateAnswerer | None
     dep_cache: dict[Any, Any] | None
 
 
@@ -57,7 +57,7 @@ class RunOptions(NamedTuple):
     lm: LM | str | None = None
     max_iters: int | None = None
     prefetch: bool = True
-    answer: Answer | None = None
+    answer: GateAnswerer | None = None
     dep_cache: dict[Any, Any] | None = None
 
 
@@ -91,7 +91,7 @@ class Run:
     lm: LM | None = None
     max_iters: int = 10
     prefetch: bool = True
-    answer: Answer | None = None
+    answer: GateAnswerer | None = None
     dep_cache: dict[Any, Any] | None = None
     _: KW_ONLY
     recorder: Recorder = field(default_factory=Recorder)
@@ -210,7 +210,7 @@ class Run:
             run.by_name[name] = cached_lm(name)
         return run.by_name[name]
 
-    def watch(self, asker: Asker, event: Event, step: int | None = None) -> None:
+    def watch(self, asker: Asker, event: CallEvent, step: int | None = None) -> None:
         """Record what an LM reports of a call while it is in progress; `step` is that of a call
         that was started early."""
         place = time(), self.path, self.step if step is None else step, asker

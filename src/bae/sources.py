@@ -22,7 +22,7 @@ from bae.markers import Gate, Map, OpenGate
 from bae.plan import FieldPlan, NodePlan
 from bae.recorder import NOTHING
 from bae.records import GateOpened, ItemEnded
-from bae.run import Answer, Waiting
+from bae.run import GateAnswerer, Waiting
 from bae.scheduling import PendingValue
 from bae.sharing import Dataflow, lm_of, sibling_values
 from bae.tasks import all_or_first_error
@@ -127,7 +127,7 @@ def text_to_sort_by(item: Any) -> str:
 
 
 async def _answer(
-    answer_with: Answer | None, opened: OpenGate, field: FieldPlan, gate: Gate
+    answer_with: GateAnswerer | None, opened: OpenGate, field: FieldPlan, gate: Gate
 ) -> Any:
     """The answer that is given in time, or the default of the field."""
     if opened.deadline is not None and opened.deadline <= time():
@@ -144,7 +144,7 @@ async def _answer(
     return _default(opened, field, gate)
 
 
-async def _ask(answer_with: Answer, opened: OpenGate) -> Any:
+async def _ask(answer_with: GateAnswerer, opened: OpenGate) -> Any:
     last: ValidationError | None = None
     for _ in range(ATTEMPTS):
         try:

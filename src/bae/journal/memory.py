@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from bae.journal.sqlite.journal import SQLJournal, settle
 from bae.journal.sqlite.lease import Lease
 from bae.journal.sqlite.schema import failure
-from bae.journal.sqlite.writer import Work, Writer
+from bae.journal.sqlite.writer import WriteJob, Writer
 
 T = TypeVar("T")
 
@@ -46,12 +46,12 @@ class MemoryJournal(SQLJournal):
             self._closed = True
             self._writer.close()
 
-    def _ask(self, work: Work) -> Future[Any]:
+    def _ask(self, work: WriteJob) -> Future[Any]:
         future = work.future = get_running_loop().create_future()
         self._note(work)
         return future
 
-    def _note(self, work: Work) -> None:
+    def _note(self, work: WriteJob) -> None:
         with self._lock:
             if self._closed:
                 work.error = failure("bae-journal-closed", self.name, work.run_id)

@@ -20,7 +20,7 @@ from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
-from bae.lm.subprocesses import Ended, run
+from bae.lm.subprocesses import EndedProgram, run
 from bae.usage import Usage, read_amount, read_count
 
 
@@ -114,7 +114,7 @@ class ClaudeCLIBackend(Backend):
     def _who(self) -> str:
         return f"ClaudeCLIBackend({self.model!r})"
 
-    async def _run(self, arguments: list[str], text: bytes, empty: str) -> Ended:
+    async def _run(self, arguments: list[str], text: bytes, empty: str) -> EndedProgram:
         kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
         env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
         return await run(
@@ -202,7 +202,7 @@ TOOL = "StructuredOutput"
 """The tool by which the program has the model answer to the schema."""
 
 
-def _answer_in(ended: Ended, who: str, model: str, *, in_text: bool) -> Answer:
+def _answer_in(ended: EndedProgram, who: str, model: str, *, in_text: bool) -> Answer:
     """The answer that the program printed, with `in_text` one that is plain text.
 
     An answer that does not fit the schema is one too: the program reports it as an error, because
@@ -241,7 +241,7 @@ def _answer_in(ended: Ended, who: str, model: str, *, in_text: bool) -> Answer:
     )
 
 
-def _messages(ended: Ended, who: str) -> list[Message]:
+def _messages(ended: EndedProgram, who: str) -> list[Message]:
     """The printed messages, up to the result; without --verbose that is all there is."""
     wrong: ValueError | None = None
     messages: list[Message] = []
@@ -319,7 +319,7 @@ def _usage(result: Message, model: str) -> Usage:
     )
 
 
-def _failure(who: str, result: Message, kind: str, ended: Ended) -> BaeLMError:
+def _failure(who: str, result: Message, kind: str, ended: EndedProgram) -> BaeLMError:
     """The error of a request that failed; `kind` is the program's word for it."""
     reason = _reason(result)
     reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
@@ -343,7 +343,7 @@ def _reason(result: Message) -> str:
     return "; ".join(map(str, _list(result.get("errors")))) or "no reason is given"
 
 
-def _stderr(ended: Ended) -> str:
+def _stderr(ended: EndedProgram) -> str:
     """The end of what a program printed on stderr, as the end of a message."""
     text = ended.err.decode(errors="replace").strip()
     return f"; stderr ends: {text[-_SHOWN:]}" if text else ""

@@ -42,7 +42,7 @@ from bae.prompts.questions import (
     text_form,
     text_of_question,
 )
-from bae.usage import Attempt, Event, metered
+from bae.usage import Attempt, CallEvent, metered
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -241,7 +241,7 @@ class RunAsker:
         found = RunAnswer()
         verdicts: list[str] = []
 
-        def watch(event: Event) -> None:
+        def watch(event: CallEvent) -> None:
             if isinstance(event, Attempt):
                 verdicts.append(event.verdict)
 

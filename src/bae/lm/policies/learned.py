@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bae.language_model import LM
 
 Part = Literal["fill", "choice"]
+"""What a model is asked for about a node: its fields, or its successor."""
 _STRICT = ConfigDict(extra="forbid")  # a file with other keys is refused
 
 
