@@ -25,8 +25,8 @@ from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of
 from bae.prompts.questions import choice_question, fill_question, filled_options
-from bae.recall import recall_ahead
 from bae.records import NOTHING, Asker, Record, RecordedError, RunEnded, StepStarted, Unstored
+from bae.resolver import find_ahead
 from bae.result import GraphResult
 from bae.run import Run
 from bae.run_tree import call_behind
@@ -189,7 +189,7 @@ class Replayer(PastRecorder):
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None:
             plans = [plan_of(cls) for cls in plan.successors]
-            known = {each.node: recall_ahead(run, each) for each in plans if each.context}
+            known = {each.node: find_ahead(run, each) for each in plans if each.context}
             filled = filled_options(plan.offered, recorded)
             fillable = [cls for cls in filled if known.get(cls, ()) is not None]
             resolved = {cls: found[0] for cls, found in known.items() if found is not None}
