@@ -342,14 +342,12 @@ def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, b
     with arguments from the run it does not. A gate and a recall call nothing; an unknown field or
     parameter is a KeyError."""
     from bae.calls import asked_at, is_by_value
-    from bae.markers import Dep
     from bae.plan import plan_of
 
     asked = asked_at(plan_of(node_type).fields[place.field], place.parameter)
     if asked is None:
         raise KeyError(place.parameter)
-    is_cached = isinstance(asked.marker, Dep) and asked.marker.cache
-    return asked.call, is_cached and not is_by_value(asked)
+    return asked.call, asked.is_shared and not is_by_value(asked)
 
 
 def shared_key(place: Place, node_type: type[Node]) -> Hashable | None:

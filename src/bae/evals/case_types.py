@@ -13,7 +13,6 @@ from bae.draft import from_answer, validated
 from bae.evals.cases import MOST_PROBLEMS, Case, invalid_cases, suggest
 from bae.evals.metrics import is_json
 from bae.exceptions import describe, faults
-from bae.markers import Gate
 from bae.node import Node
 from bae.plan import plan_of
 from bae.run import Waiting
@@ -46,7 +45,7 @@ class CaseTypes:
             f"{name}.{field.name}": (cls, field.name)
             for cls, name in self.names.items()
             for field in plan_of(cls, strict=True).fields.values()
-            if isinstance(field.marker, Gate)
+            if field.asks_person
         }
         """The gates of the graph and of graphs in it, by their name in cases: `Refund.approved`."""
 

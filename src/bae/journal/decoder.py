@@ -17,7 +17,7 @@ from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged, parse_l
 from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
 from bae.journal.outside import CallName, named_call
 from bae.journal.shape import Json, ShapeView
-from bae.markers import Gate, OpenGate
+from bae.markers import OpenGate
 from bae.node import Node
 from bae.place import Place
 from bae.plan import FieldPlan, plan_of
@@ -428,14 +428,14 @@ class LineReader:
             source is not None
             and source.node_type is cls
             and source.state == "done"
-            and (source.kind == "recall") is (field.kind == "recall")
+            and (source.origin is not None) is field.is_immediate
         ):
             return source.value
         call, is_shared = call_behind(cls, Place(field=field.name))
         shared = self.history.shared.get(call.key) if call is not None and is_shared else None
         if shared is not None:
             return shared.value
-        is_default = field.kind == "recall" or self._has_failed(step, cls, field)
+        is_default = field.is_immediate or self._has_failed(step, cls, field)
         return NOTHING if is_default and not field.required else LIVE
 
     def _has_failed(self, step: Step | None, cls: type[Node], field: FieldPlan) -> bool:
@@ -488,7 +488,7 @@ class LineReader:
             if step is not None and type(step.node) is cls:
                 known = dict(step.node.__dict__)
             for source in () if step is None else step.sources.values():
-                is_field = source.kind == "recall" and not source.place.parameter
+                is_field = source.origin is not None and not source.place.parameter
                 if is_field and not isinstance(source.value, Unstored):
                     known[source.place.field] = source.value
         where = line.path, line.step, data["deadline"]
@@ -508,9 +508,9 @@ class LineReader:
         question, annotation = "", Any
         if self._graph is not None:
             field = plan_of(cls).fields.get(place.field)
-            if field is None or not isinstance(field.marker, Gate):
+            if field is None or not field.asks_person:
                 return None
-            question, annotation = field.marker.question, field.annotation
+            question, annotation = field.question, field.annotation
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
 
 

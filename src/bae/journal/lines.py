@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from hashlib import sha256
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 from pydantic_core import from_json
@@ -29,6 +29,7 @@ from bae.records import (
 )
 from bae.run import Waiting
 from bae.secrets import Secrets
+from bae.sources import STARTED, kind_named
 from bae.unicode import LONGEST_INT, readable
 from bae.usage import AnswerVerdict, Usage
 
@@ -212,7 +213,7 @@ class Encoder:
             if record.error is not None:
                 data["error"] = self._error(record.error)
                 return ""
-            if record.source == "map" and not parameter:
+            if kind_named(record.source).stored == "items" and not parameter:
                 data["items"] = None if isinstance(value, Unstored) else len(value)
                 return ""
             if record.called_at:  # whose line has the value
@@ -234,7 +235,7 @@ class Encoder:
         if not self._in_clear and self._secrets.source(cls, field, parameter):
             return WITHHELD
         try:
-            if codec.plan.fields[field].kind == "gate":
+            if codec.plan.fields[field].stored == "answer":
                 return codec.dump_answer(field, value)
             return source.dump(value)
         except Unkeepable:
@@ -366,7 +367,7 @@ _FIELD: Final[Json] = {"node": str, "field": str}
 _SOURCE: Final[Json] = {
     **_FIELD,
     "parameter": (str, ""),
-    "source": Literal["dep", "map", "gate"],
+    "source": cast(Any, Literal)[STARTED],
     "by": str,
 }
 _VALUE: Final[Json] = {

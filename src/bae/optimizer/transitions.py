@@ -18,6 +18,7 @@ from bae.assignable import union_members
 from bae.evals.case_runs import is_eval_run
 from bae.evals.case_types import every_node
 from bae.exceptions import JournalError
+from bae.graph import checked_store
 from bae.history import History
 from bae.journal.codec import same
 from bae.journal.decoder import decode
@@ -25,7 +26,6 @@ from bae.optimizer.node_schemas import chooses
 from bae.plan import plan_of
 from bae.prompts.questions import asked_fields
 from bae.prompts.values import shown_fields
-from bae.recorder import checked_store
 from bae.records import RunStarted
 from bae.result import GraphResult
 from bae.secrets import Secrets, hidden_fields, secret_fields

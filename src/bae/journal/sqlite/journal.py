@@ -20,7 +20,7 @@ from bae.exceptions import JournalError
 from bae.journal.sqlite.lease import Lease, SQLiteClaim, give_up
 from bae.journal.sqlite.runs import RunTables, add_run, release_run, shape_key
 from bae.journal.sqlite.schema import failure
-from bae.journal.sqlite.writer import JournalReader, WriteJob, Writer
+from bae.journal.sqlite.writer import JournalReader, SQLiteWriter, WriteJob
 from bae.journal.store import Claim, Line, ParkedGate, Status
 from bae.threads import in_thread_to_the_end
 
@@ -171,7 +171,7 @@ class SQLiteJournal(SQLJournal):
                 raise failure("bae-journal-closed", self.path, run_id)
             if not self._workers:
                 lease = Lease(self.lease)
-                writer = Writer(self.path, lease, self.durability, self.busy_timeout)
+                writer = SQLiteWriter(self.path, lease, self.durability, self.busy_timeout)
                 reader = JournalReader(self.path, self.busy_timeout)
                 self._workers = Worker(self.path, writer), Worker(self.path, reader)
                 self._owner = lease.owner
@@ -184,7 +184,7 @@ class Worker:
     """A thread that serves what is in its queue, all that is there at once, until it is told to
     stop. It is stopped when the program ends, and not used in forked children."""
 
-    def __init__(self, path: str, desk: Writer | JournalReader) -> None:
+    def __init__(self, path: str, desk: SQLiteWriter | JournalReader) -> None:
         if path in _inherited:
             raise failure("bae-journal-forked", path)
         self.path = path

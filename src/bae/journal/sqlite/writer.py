@@ -46,7 +46,7 @@ class WriteJob:
     error: BaseException | None = None
 
 
-class Writer:
+class SQLiteWriter:
     """Stores work, in the thread that calls it. `path` is None for a journal in memory."""
 
     def __init__(
