@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
     from bae.rooms import Journal
-    from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
+    from bae.run import GateAnswerer, RunParameters, StreamParameters, WorkParameters
     from bae.secrets import Copies
     from bae.writer import Log
 
@@ -294,7 +294,7 @@ class Graph(Generic[S, T]):
         max_iters: int = 10,
         *,
         prefetch: bool = True,
-        answer: Answer | None = None,
+        answer: GateAnswerer | None = None,
         dep_cache: dict[Any, Any] | None = None,
         journal: Journal | None = None,
         run_id: str | None = None,

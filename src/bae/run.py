@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from bae.records import Asker
     from bae.rooms import Journal
     from bae.sharing import Dataflow
-    from bae.usage import Event
+    from bae.usage import CallEvent
 
-Answer = Callable[["OpenGate"], Awaitable[Any]]
+GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""
 
 
@@ -35,7 +35,7 @@ class WorkParameters(TypedDict, total=False):
     """The parameters by name that all ways to run a graph have; `Graph.arun` explains them."""
 
     prefetch: bool
-    answer: Answer | None
+    answer: GateAnswerer | None
     dep_cache: dict[Any, Any] | None
 
 
@@ -59,7 +59,7 @@ class RunOptions(NamedTuple):
     lm: LM | str | None = None
     max_iters: int | None = 10
     prefetch: bool = True
-    answer: Answer | None = None
+    answer: GateAnswerer | None = None
     dep_cache: dict[Any, Any] | None = None
 
 
@@ -249,7 +249,7 @@ class Run:
             named[name] = cached_lm(name)
         return named[name]
 
-    def watch(self, asker: Asker, event: Event, step: int | None = None) -> None:
+    def watch(self, asker: Asker, event: CallEvent, step: int | None = None) -> None:
         """Record what an LM reports of a call while it is in progress; `step` is that of a call
         that was started early."""
         place = time(), self.path, self.step if step is None else step, asker

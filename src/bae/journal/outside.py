@@ -20,7 +20,6 @@ from weakref import WeakKeyDictionary
 
 from bae.arguments import freeze
 from bae.calls import asked_at, call_at, is_by_value, recalled_behind, routes, siblings_of
-from bae.markers import Dep
 from bae.place import Place
 from bae.plan import plan_of
 from bae.records import CallEnded, ClassMet, LMUsed, Record, SourceEnded
@@ -125,8 +124,8 @@ def call_name(
     """What names a call in every process. None where nothing does: for a function that no graph of
     the run uses and that is not found under its own name, for arguments without a hash, and where
     the function is called each time."""
-    call, is_once = asked.call, isinstance(asked.marker, Dep) and asked.marker.cache
-    if call is None or not is_once or is_by_value(asked) is not (arguments is not None):
+    call = asked.call
+    if call is None or not asked.is_shared or is_by_value(asked) is not (arguments is not None):
         return None
     places = _PLACES.get(graph)
     if places is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.run_writer import JournalWriter
     from bae.language_model import Scene
-    from bae.markers import Dep, OpenGate
+    from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan
     from bae.run import Run
@@ -156,9 +156,9 @@ class RecordedPast(Past):
         found: dict[Arguments, list[Source]] = {}
         steps = self._history.steps()
         for source in (source for step in steps for source in step.sources.values()):
-            if source.kind == "dep" and not source.called_at and source.ended is not None:
+            if not source.called_at and source.ended is not None:
                 asked = _asked_for(source)
-                if is_by_value(asked) and cast("Dep", asked.marker).cache:
+                if asked.is_shared and is_by_value(asked):
                     arguments = self._arguments(source)
                     if arguments.is_known:
                         found.setdefault(arguments, []).append(source)

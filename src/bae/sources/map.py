@@ -57,6 +57,10 @@ class MapField(FieldPlan):
         field.waits_for = (marker.over, *field.waits_for)
         return field
 
+    def draw(self) -> dict[str, Any]:
+        """The field with the items."""
+        return {"over": self.items_of}
+
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
         """Those of the call and of its arguments, and items or a type that do not fit."""
         call = cast(CallPlan, self.call)
