@@ -24,8 +24,7 @@ from bae.team.git import split_paths
 from bae.team.models import Project, TeamError, TestReport, bounded
 from bae.team.project import as_table, read_json
 from bae.team.reports import NOT_LOADED
-from bae.team.test_runs import run_tests
-from bae.team.verdict import is_test_file
+from bae.team.verdict import is_test_file, run_fixed
 from bae.team.workspaces import SetupError, Workspaces
 
 CHECK: Final = "base.json"
@@ -351,7 +350,7 @@ class BaseReports:
             for last in (False, True):
                 try:
                     async with self.workspaces.scratch(commit) as base:
-                        report = await run_tests(self.project, base.path, **self.limits)
+                        report = await run_fixed(self.project, base, **self.limits)
                 except SetupError:
                     if last:
                         raise

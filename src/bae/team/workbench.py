@@ -27,7 +27,7 @@ from bae.team.models import Project, Task, TestReport
 from bae.team.repository import CodeReader
 from bae.team.store import Store
 from bae.team.test_order import run_in_order
-from bae.team.verdict import Verdict, run_fixed, verify
+from bae.team.verdict import Verdict, list_fixed, run_fixed, verify
 from bae.team.workspaces import Workspace, Workspaces
 
 RUNS: Final = "runs.db"
@@ -72,7 +72,10 @@ def open_reports(
     async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
         own: sandbox.Limits = {**_SETUP_LIMITS, **limits} if network else limits
         within = project.folder
-        return await sandbox.run(command, path, within=within, network=network, **own)
+        hidden = [project.root]
+        return await sandbox.run(
+            command, path, within=within, network=network, hidden=hidden, **own
+        )
 
     workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
     return BaseReports(project, workspaces, limits, store.path.parent)
@@ -127,12 +130,18 @@ class Workbench:
         repository = await Repository.open(Path(project.root))
 
         async def test(workspace: Workspace) -> TestReport:
-            return await run_fixed(project, workspace, **bound)
+            return await run_fixed(project, workspace, *await known(workspace), **bound)
+
+        async def known(workspace: Workspace) -> list[TestReport]:
+            report = await reports.find(workspace.base)
+            return [report] if report is not None else []
 
         async def test_first(
             workspace: Workspace, files: Sequence[str], is_accepted: Callable[[TestReport], bool]
         ) -> TestReport:
-            return await run_in_order(project, workspace.path, files, is_accepted, **bound)
+            fixed = await list_fixed(project, workspace, *await known(workspace))
+            path = workspace.path
+            return await run_in_order(project, path, files, is_accepted, fixed=fixed, **bound)
 
         reports = open_reports(project, repository, store, bound)
         workspaces = reports.workspaces
@@ -218,7 +227,11 @@ class Workbench:
                 return guarded
         with self.busy(task.id):
             outcome = await self.integration.integrate(
-                task.branch, task.title, tests=task.tests, untested=task.proof == "none"
+                task.branch,
+                task.title,
+                tests=task.tests,
+                untested=task.proof == "none",
+                may=task.may,
             )
         if isinstance(outcome, Integrated) and outcome.everything is not None:
             await self.reports.remember(outcome.commit, outcome.everything)
