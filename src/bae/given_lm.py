@@ -11,15 +11,13 @@ from time import time
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from bae.calls import every_call
 from bae.draft import complete, validated, with_resolved
 from bae.failures import awaitable, chosen_outside, filled_other, invalid, too_many
 from bae.language_model import RoutingLM, in_scene, scene, unstorable
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
-from bae.recall import recall_ahead
 from bae.records import ClassMet, LMAnswered
-from bae.resolver import resolve
+from bae.resolver import find_ahead, resolve
 from bae.secrets import is_near_secret, shown_values
 from bae.sharing import Dataflow
 
@@ -69,7 +67,7 @@ class GivenLM:
                 with in_scene(about):
                     choosing = lm.choose_type([*plan.offered], shown_values(node))
                     return await awaitable(choosing, lm, "choose_type")
-            ahead = {each.node: recall_ahead(self._within(each), each) for each in plans}
+            ahead = {each.node: find_ahead(self._within(each), each) for each in plans}
             recalled = {cls: found for cls, found in ahead.items() if found is not None}
             fillable = [each.node for each in alike if each.node in recalled]
             given = {cls: values for cls, (values, _) in recalled.items() if values}
@@ -310,9 +308,7 @@ def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
 
 
 def _may_wait(plan: NodePlan, field: FieldPlan, given: Mapping[str, Any]) -> bool:
-    if field.kind == "gate" or any(
-        call.graph is not None and call.graph.has("gate") for call in every_call(field.call)
-    ):
+    if field.may_wait:
         return True
     needed = [plan.fields[name] for name in field.waits_for if name not in given]
     return any(_may_wait(plan, each, given) for each in needed)

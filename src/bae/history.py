@@ -439,9 +439,8 @@ def is_waiting(error: BaseException) -> bool:
     """Whether a source ended because it waits for a person, which is no failure."""
     from bae.run import Waiting
 
-    if isinstance(error, RecordedError):  # a journal has the name and the words
-        words = error.message.startswith("waiting for ") or error.message in ("", "withheld")
-        return words and error.type_name == Waiting.__name__
+    if isinstance(error, RecordedError):
+        return error.code == Waiting.code
     return isinstance(error, Waiting)
 
 

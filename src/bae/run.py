@@ -64,6 +64,9 @@ class RunOptions(NamedTuple):
 class Waiting(Exception):
     """Raised inside a run where gates have no answer; it never leaves the run."""
 
+    code: Final = "waiting"
+    """Tells it from errors in a journal."""
+
     def __init__(self, gates: Sequence[OpenGate]) -> None:
         super().__init__(f"waiting for {', '.join(gate.place for gate in gates)}")
         self.gates = tuple(gates)

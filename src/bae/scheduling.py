@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from bae.exceptions import BaeError, DepError, JournalError, add_note, describe
 from bae.failures import close_failed
@@ -39,7 +39,7 @@ class PendingValue:
     node_type: type[Node]
     place: Place
     name: str = ""
-    source: Literal["dep", "map", "gate"] = "dep"
+    source: str = "dep"
     compute: Compute | None = None
     inputs: Sequence[tuple[str, PendingValue]] = ()
     call: CallPlan | None = None

@@ -22,7 +22,6 @@ from bae.draft import validated
 from bae.exceptions import RecallError
 from bae.invoke import invoke
 from bae.place import Place
-from bae.recall import recall
 from bae.recorder import NOTHING
 from bae.run import Run
 from bae.scheduling import Compute, PendingValue, Scheduler, known_value
@@ -173,7 +172,7 @@ class Dataflow(Scheduler):
         try:
             for name, found in recalls_of(field):
                 below_it = place.below(name)
-                for value in recall(run, node_type, found, below_it):
+                for value in found.take(run, node_type, below_it):
                     inputs.append((name, known_value(run, node_type, below_it, value)))
         except RecallError as error:
             return self._fail(pending, error)
@@ -215,7 +214,7 @@ class Dataflow(Scheduler):
         place = value.place
         for way, key, found in recalled_behind(wanted):
             where, own = place._replace(parameter=place.parameter + way), way.count("(") == 1
-            for each in recall(value.run, value.node_type, found, where, own):
+            for each in found.take(value.run, value.node_type, where, own):
                 if own:
                     value.own[found.name] = each
                 else:

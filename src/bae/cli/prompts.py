@@ -95,7 +95,7 @@ def _classes(prompt: Prompt) -> list[type]:
 
 def _print(prompt: Prompt) -> None:
     said = Text(_heading(prompt), style="bold")
-    for role, text in prompt.parts():
+    for role, text in prompt.sections():
         said.append(f"\n{role}", style="cyan not bold")
         lines = in_lines(text, 2).replace("\n  \n", "\n\n")
         said.append(f"\n  {lines}", style="not bold")

@@ -160,8 +160,8 @@ async def _init(
     settings: dict[str, Any],
     checks: bool,
 ) -> None:
-    from bae.team.git import Repository
-    from bae.team.project import detect, find_command_problems
+    from bae.team.git import Repository, split_paths
+    from bae.team.project import detect, find_command_problems, find_setup_problems
     from bae.team.store import Store, store_path
 
     path = Path(directory)
@@ -179,19 +179,17 @@ async def _init(
         async with await Store.open(state) as store:
             before = await _find_project(store, root)
     within = find_folder(root, folder) if folder is not None else before.folder if before else ""
-    detected = await asyncio.to_thread(detect, root, within)
+    committed = None
+    if repository is not None:
+        committed = split_paths((await repository.run_git("ls-files", "-z"))[1])
+    detected = await asyncio.to_thread(detect, root, within, committed)
     command = split_command(test)
     if before is not None and before.folder == within:
         command = command or before.test_command
     if report is None:  # that of before is for the command of before
         report = before.report if before and command == before.test_command else ""
-    command = command or await _ask_test_command(detected, asks)
-    problems = await asyncio.to_thread(find_command_problems, command, root / within, report)
-    if problems:
-        raise refused("\n".join(problems), fix="name a test command with --test")
-    if repository is None:
-        repository = await Repository.create(path)
-        note(f"made a git repository in {directory}")
+    if not command:
+        command, report = await _ask_test_command(detected, asks, report)
     project = detected.project(
         branch=branch or (before.branch if before else "bae/team"),
         test_command=command,
@@ -199,6 +197,15 @@ async def _init(
         requirements=before.requirements if before else "",
         report=report,
     )
+    place = root / within
+    problems = await asyncio.to_thread(find_command_problems, command, place, report, project.setup)
+    if problems:
+        raise refused("\n".join(problems), fix="name a test command with --test")
+    if problems := await asyncio.to_thread(find_setup_problems, project.setup, place):
+        raise refused("\n".join(problems), fix="name a setup command with --setup")
+    if repository is None:
+        repository = await Repository.create(path)
+        note(f"made a git repository in {directory}")
     if before is not None:
         same = {"id", "update_checkout", "allow", "allow_unsandboxed"}
         project = project.model_copy(update={name: getattr(before, name) for name in same})
@@ -241,23 +248,36 @@ async def _find_project(store: Store, root: Path) -> Project | None:
     return next(iter(here or gone), None)
 
 
-async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
+async def _ask_test_command(
+    detected: Detected, asks: bool, report: str
+) -> tuple[tuple[str, ...], str]:
+    """The test command and what it reports by: as detected, or as a person says."""
+    from bae.team.test_runs import write_command
+
     if not detected.questions:
-        return detected.test_command
+        return detected.test_command, report
+    default = detected.suggested or detected.test_command
     if asks and can_ask():
         try:
-            return split_command(
-                await ask(detected.questions[0], shlex.join(detected.test_command))
-            )
+            said = split_command(await ask(detected.questions[0], write_command(default)))
         except EOFError:
             pass
+        else:
+            return said, report or (_REPORT if said == detected.suggested else "")
     if detected.test_command:
         note(detected.questions[0])
-        return detected.test_command
+        return detected.test_command, report
+    words = ["--test", write_command(detected.suggested), "--report", _REPORT]
+    named = f"`bae team init {shlex.join(words)}`"
     raise refused(
         f"the test command of this project is not known. {detected.questions[0]}",
-        fix="name it: bae team init --test 'python -m pytest', or any with --report junit:PATH",
+        fix=f"name it: {named}"
+        if detected.suggested
+        else "name it: bae team init --test 'python -m pytest', or any with --report junit:PATH",
     )
+
+
+_REPORT: Final = "junit:report.xml"
 
 
 @team_command(

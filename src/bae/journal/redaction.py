@@ -18,9 +18,10 @@ from bae.journal.node_codec import is_node
 from bae.journal.shape import Json
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
 from bae.place import Place
+from bae.records import WITHHELD_MESSAGE
 from bae.tasks import finish_despite_cancel
 
-_WITHHELD: Final = "withheld"
+_WITHHELD: Final = WITHHELD_MESSAGE
 _WITH_VALUE: Final = ("SourceEnded", "ItemEnded", "CallEnded")
 _WITH_USAGE: Final = ("ChoiceMade", "FillEnded", "LMUsed")
 

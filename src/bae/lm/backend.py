@@ -25,7 +25,7 @@ from bae.lm.answers import (
 )
 from bae.lm.requests import UNPARSED, Answer, ask, send
 from bae.plan import plan_of
-from bae.prompts.messages import FewShot, Prompt, Question, Turn
+from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
 from bae.prompts.questions import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
 from bae.secrets import shown_values
 from bae.usage import tell
@@ -37,7 +37,17 @@ if TYPE_CHECKING:
 
     NodeOrEnd = type[Node] | type[None]
 
-__all__ = ["UNPARSED", "Answer", "Backend", "FewShot", "Prompt", "Question", "Turn"]
+__all__ = [
+    "UNPARSED",
+    "Answer",
+    "Backend",
+    "Correction",
+    "FewShot",
+    "Message",
+    "Prompt",
+    "Question",
+    "TextPart",
+]
 
 N = TypeVar("N", bound="Node")
 
@@ -235,13 +245,13 @@ async def ask_to_fill(
         return from_resolved(target, resolved)
     kept: dict[str, Any] = {}
     tried = list(before)
-    turns: tuple[Turn, ...] = ()
+    corrections: tuple[Correction, ...] = ()
     while True:
         if first is not None:
             prompt, answer, found = first
             first = None
         else:
-            prompt = fill_prompt(target, wanted, resolved, instruction, source, turns)
+            prompt = fill_prompt(target, wanted, resolved, instruction, source, corrections)
             answer = await ask(backend, prompt)
             if type(answer.value) is target:  # from an LM that builds nodes by itself
                 tell(attempt(len(tried) + 1, prompt, answer))
@@ -261,7 +271,7 @@ async def ask_to_fill(
             raise fill_failed(target, tried, found.cause)
         form = text_form(target)
         again = correction(tried[-1], (), form) if form else correction(tried[-1], wanted)
-        turns = (*turns, again)
+        corrections = (*corrections, again)
 
 
 async def ask_to_choose(
@@ -281,9 +291,9 @@ async def ask_to_choose(
         return types[0], None
     choice = backend.offer(source, types, fillable, resolved)
     tried: list[Attempt] = []
-    turns: tuple[Turn, ...] = ()
+    corrections: tuple[Correction, ...] = ()
     while True:
-        prompt = choice.prompt(source, context, turns, resolved)
+        prompt = choice.prompt(source, context, corrections, resolved)
         answer = await ask(backend, prompt)
         found = read(answer)
         if not isinstance(found, Wrong):
@@ -302,7 +312,7 @@ async def ask_to_choose(
             found = got
         if not await asks_again(backend, prompt, answer, found, tried):
             raise choice_failed(choice.names, source, tried)
-        turns = (*turns, correction(tried[-1], ()))
+        corrections = (*corrections, correction(tried[-1], ()))
 
 
 async def asks_again(

@@ -151,7 +151,7 @@ class PartQuestion:
         else:
             choice = choice_of(of.types, ())
             instruction, prompt = choice.instruction, choice.prompt(self.source)
-        self.prompt = replace(prompt, text=text_of_question(instruction, known, form))
+        self.prompt = prompt.with_question(text_of_question(instruction, known, form))
 
 
 def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
@@ -171,11 +171,11 @@ class Reworded(Policy):
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the LM inside with the other text."""
-        return await self.ask(replace(prompt, text=self._text_for(prompt)))
+        return await self.ask(prompt.with_question(self._text_for(prompt)))
 
     async def reject(self, prompt: Prompt) -> None:
         """Pass on that the answer was not valid, with the prompt as it was asked."""
-        await super().reject(replace(prompt, text=self._text_for(prompt)))
+        await super().reject(prompt.with_question(self._text_for(prompt)))
 
 
 def _text_with(known: Mapping[str, Any], prompt: Prompt) -> str:

@@ -13,7 +13,7 @@ from bae.core_schemas import field_schema
 from bae.exceptions import NodeError
 from bae.language_model import scene
 from bae.plan import plan_of
-from bae.prompts.messages import Prompt, Question, Turn
+from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, has_schema, notes_on
 from bae.prompts.values import as_json, context_of, once, seen_of, text_of_json
 
@@ -75,7 +75,7 @@ def fill_prompt(
     resolved: Mapping[str, Any],
     instruction: str,
     source: Node | None,
-    turns: tuple[Turn, ...] = (),
+    corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
     """Ask for some fields of a node."""
     known = _known_nodes(source)
@@ -84,11 +84,10 @@ def fill_prompt(
     form = text_form(target)
     return Prompt(
         system_text(TEXT_SYSTEM if form else SYSTEM),
-        text_of_question(instruction, known, form),
+        ask_in_text(text_of_question(instruction, known, form), corrections),
         None if form else once(target, fields, lambda: fill_schema(target, fields)),
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
         Question((), (), target, fields, resolved, None, instruction, source),
-        turns,
     )
 
 
@@ -108,7 +107,7 @@ def text_form(target: type[Node]) -> str:
         if field is None:
             return ""
         about = " ".join((field.info.description or "").split())
-        if field.parse is None:
+        if not field.is_parsed:
             schema = fill_schema(target, (field.name,))["properties"][field.name]
             about = notes_on(schema)
         return f"{IN_TEXT}: {about}" if about else f"{IN_TEXT}."
@@ -143,7 +142,7 @@ class Choice:
         self,
         source: Node | None,
         context: Mapping[str, Any] | None = None,
-        turns: tuple[Turn, ...] = (),
+        corrections: tuple[Correction, ...] = (),
         resolved: Resolved | None = None,
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
@@ -154,11 +153,10 @@ class Choice:
             known["context"] = contexts
         return Prompt(
             system_text(),
-            text_of_question(self.instruction, known),
+            ask_in_text(text_of_question(self.instruction, known), corrections),
             self.schema,
             "Choice",
             Question(self.types, self.fillable, None, (), _NOTHING, context, "", source),
-            turns,
         )
 
     def _contexts(self, resolved: Resolved) -> dict[str, Any]:

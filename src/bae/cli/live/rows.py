@@ -185,7 +185,7 @@ def _describe_source(view: RunView, row: Row, source: Source, now: float) -> Non
             over = f", {count(total, 'item')}" if state == "done" and total is not None else ""
             said.insert(0, f"{by}{over}")
             row.value = _progress(source.items_done, total)
-        case "dep":
+        case _:
             said.insert(0, by)
     if state == "done":
         row.value = view.source_value(source)
