@@ -26,7 +26,7 @@ from bae.node import Node
 from bae.node_proof import check_node, problems_of, unfilled
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
-from bae.run import Answer, Run, Waiting
+from bae.run import GateAnswerer, Run, Waiting
 from bae.scheduling import PendingValue, known_value
 from bae.sharing import Dataflow
 from bae.sources.recall import recall_from_trace
@@ -135,7 +135,7 @@ async def resolve_fields(
     dep_cache: dict[Any, Any] | None = None,
     *,
     lm: LM | None = None,
-    answer: Answer | None = None,
+    answer: GateAnswerer | None = None,
     stack: AsyncExitStack | None = None,
 ) -> dict[str, Any]:
     """The values of all fields of `node_cls` that have a source, in the order of the fields.

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, with_limit
 from bae.observers import everywhere, here, in_force, observed
-from bae.recorder import Recorder, RunJournal
+from bae.past import NO_PAST, Past
 from bae.records import AnswerJudged, AnswerRestarted, TextArrived
+from bae.result import RunJournal
 from bae.unicode import readable
 from bae.usage import Attempt, Restart
+from bae.writer import Writer
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Shown
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
     from bae.rooms import Journal
     from bae.scheduling import PendingValue
     from bae.sharing import Dataflow
-    from bae.usage import Event
+    from bae.usage import CallEvent
 
-Answer = Callable[["OpenGate"], Awaitable[Any]]
+GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""
 
 
@@ -34,7 +36,7 @@ class WorkParameters(TypedDict, total=False):
     """The parameters by name that all ways to run a graph have; `Graph.arun` explains them."""
 
     prefetch: bool
-    answer: Answer | None
+    answer: GateAnswerer | None
     dep_cache: dict[Any, Any] | None
 
 
@@ -57,7 +59,7 @@ class RunOptions(NamedTuple):
     lm: LM | str | None = None
     max_iters: int | None = None
     prefetch: bool = True
-    answer: Answer | None = None
+    answer: GateAnswerer | None = None
     dep_cache: dict[Any, Any] | None = None
 
 
@@ -85,16 +87,17 @@ class Run:
 
     `ahead` are dependencies of the next node that were started early; `given_up` are fields of the
     node that is being filled whose source failed, so that their default is used; `returned` is what
-    a body has returned and the next step is to store.
+    a body has returned.
     """
 
     lm: LM | None = None
     max_iters: int = 10
     prefetch: bool = True
-    answer: Answer | None = None
+    answer: GateAnswerer | None = None
     dep_cache: dict[Any, Any] | None = None
     _: KW_ONLY
-    recorder: Recorder = field(default_factory=Recorder)
+    writer: Writer = field(default_factory=Writer)
+    past: Past = NO_PAST
     flow: Dataflow | None = None
     trace: list[Node] = field(default_factory=list["Node"])
     path: str = ""
@@ -119,7 +122,7 @@ class Run:
         if not self.run_id:
             self.run_id = urandom(12).hex()
         if self.outer is None and (everywhere or here.get()):
-            self.recorder.log = observed(self.recorder.log, self.run_id, in_force())
+            self.writer.log = observed(self.writer.log, self.run_id, in_force())
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
@@ -128,7 +131,8 @@ class Run:
             self.max_iters,
             self.prefetch,
             self.answer,
-            recorder=self.recorder,
+            writer=self.writer,
+            past=self.past,
             flow=self.flow,
             path=path,
             outer=self,
@@ -141,7 +145,7 @@ class Run:
     def lm_for(self, plan: NodePlan) -> LM | None:
         """The LM that is pinned to a node class, asked as the run's LM has it asked, or else the
         run's own. It is the same object for the same LM, so nodes that share one are known."""
-        if plan.lm is None or self.recorder.replays:
+        if plan.lm is None:
             return self.lm
         own = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
         if isinstance(self.lm, RoutingLM):
@@ -210,7 +214,7 @@ class Run:
             run.by_name[name] = cached_lm(name)
         return run.by_name[name]
 
-    def watch(self, asker: Asker, event: Event, step: int | None = None) -> None:
+    def watch(self, asker: Asker, event: CallEvent, step: int | None = None) -> None:
         """Record what an LM reports of a call while it is in progress; `step` is that of a call
         that was started early."""
         place = time(), self.path, self.step if step is None else step, asker
@@ -218,13 +222,13 @@ class Run:
             case str():
                 text = self._whole(asker, event)
                 if text:
-                    self.recorder.write(TextArrived(*place, text))
+                    self.writer.write(TextArrived(*place, text))
             case Attempt():
                 self.halves = None
-                self.recorder.write(AnswerJudged(*place, event))
+                self.writer.write(AnswerJudged(*place, event))
             case Restart():
                 self.halves = None
-                self.recorder.write(AnswerRestarted(*place, event.error, event.wait))
+                self.writer.write(AnswerRestarted(*place, event.error, event.wait))
 
     def _whole(self, asker: Asker, piece: str) -> str:
         """A piece of text that streams in, with the half of a character that the piece before it
@@ -242,7 +246,7 @@ class Run:
     def journal(self) -> RunJournal:
         """What has been recorded so far, of the whole run that this is part of."""
         run = self.outermost
-        return RunJournal(run.recorder.log, run.trace)
+        return RunJournal(run.writer.log, run.trace)
 
     def places(self) -> dict[type[Node], list[int]]:
         """The positions of the nodes of each class in the trace; updated when asked for."""

@@ -33,14 +33,14 @@ from bae.failures import (
     too_many,
     undeclared,
 )
-from bae.given_lm import given_lm
+from bae.given_lm import GivenLM
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, in_scene, is_lm, scene, spending_limit, unstorable
+from bae.language_model import RoutingLM, is_lm, scene, spending_limit, unstorable
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
-from bae.recorder import NOTHING
 from bae.records import (
+    NOTHING,
     Asker,
     ChoiceMade,
     ChoiceStarted,
@@ -76,6 +76,17 @@ _Recalls = tuple[dict[str, Any], list[Record]]
 _NOTHING_RECALLED: _Recalls = {}, []
 
 
+async def start_run(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
+    """A run that begins here. One that stopped at a gate is resumed where a journal has the answer
+    by then."""
+    result = await run_graph(graph, start, run)
+    if result.waiting and run.writer.journal is not None:
+        from bae.rooms import continue_if_answered
+
+        return await continue_if_answered(graph, run, result)
+    return result
+
+
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
     """One run from its first node to its last, with everything it opened closed.
 
@@ -96,7 +107,10 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     # The default is set too where a body of another run has started this one.
     token = None if scene.get() is run.scene else scene.set(run.scene)
     try:
-        await _follow(run, plans, await run.recorder.begin(run, graph, start))
+        start, is_recorded = run.past.begin(run, graph, start)
+        if not is_recorded:
+            await run.writer.begin(run, graph, start)
+        await _follow(run, plans, start)
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
@@ -107,12 +121,9 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         scene.reset(token)
     failure = await _finish(run, failure)
     try:
-        result = _result(run, failure)
+        return _result(run, failure)
     finally:
         del failure  # the traceback holds this frame; without this both are kept alive
-    if result.waiting and run.outer is None:
-        return await run.recorder.continue_if_answered(graph, run, result)
-    return result
 
 
 async def run_inside(
@@ -170,7 +181,9 @@ def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
 async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
     """Record how a run came out; answers what it fails with then."""
     try:
-        await run.recorder.finish(run, _end_record(run, failure))
+        ended = _end_record(run, failure)
+        await run.writer.finish(run, ended)
+        run.past.end(run, ended)
     except asyncio.CancelledError as cancelled:
         return cancelled
     except BaeError as error:
@@ -219,9 +232,9 @@ async def _let_go(run: Run, flow: Dataflow) -> None:
 
 
 async def _follow(run: Run, plans: Plans, node: Node) -> None:
-    trace, limit, recorder = run.trace, run.max_iters, run.recorder
-    start_step = recorder.step_starter(run, plans)
-    looks_back, stores = recorder.looks_back, recorder.stores
+    trace, limit = run.trace, run.max_iters
+    start_step = run.past.step_starter(run, run.writer.step_starter(run, plans))
+    find_next = run.past.next_finder(run)
     step = 0
     since = now = time()
     following: Node | None
@@ -240,7 +253,7 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
             since = time()
         step += 1
         run.step = step
-        if looks_back and (found := recorder.recorded_next(run)) is not NOTHING:
+        if find_next is not None and (found := find_next()) is not NOTHING:
             following = found
         elif plan.written:
             try:
@@ -256,10 +269,7 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
                 following is not None or not plan.may_end
             ):
                 raise undeclared(plan, following)
-            if stores and following is not None:
-                stored = recorder.store_returned(run, following, plans[type(following)])
-                if stored is not None:
-                    await stored
+            run.returned = following
         elif plan.successors:
             following = await _ask_for_next(run, plans, plan, node)
         else:
@@ -267,6 +277,8 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
         if following is None:
             return
         if step == limit:
+            if following is run.returned:
+                await run.writer.store_returned(run, following)
             raise too_many(run, type(following))
         node = following
 
@@ -277,14 +289,15 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
     It is a copy where something was resolved: the node that a caller or a body keeps may be the
     start of other runs, which must not see what this one found.
     """
-    recorder = run.recorder
     given_up, run.given_up = run.given_up, NONE
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     if len(absent) < len(plan.sourced) and _log.isEnabledFor(logging.DEBUG):
         _log_given(run, plans, plan, node)
     values: dict[str, Any] = {}
     if absent:
-        left_out = recorder.fields_left_out(run, plan, absent)
+        if node is run.returned:
+            await run.writer.store_returned(run, node)
+        left_out = run.past.fields_left_out(run, plan, absent)
         missing = [f for f in absent if f.name not in given_up and f not in left_out]
         try:
             values = await resolve(run, plan, missing, node.__dict__)
@@ -297,7 +310,7 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
     if not absent:
         return node
     try:
-        return recorder.complete_node(run, node, values)
+        return run.past.complete_node(run, node, values)
     except Exception as error:
         raise invalid(plan, error) from error
 
@@ -313,7 +326,8 @@ def _log_given(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
     asker = Asker("body", plan.node)
-    lm = given_lm(run, run.step, asker, lambda: run.lm_for(plan))
+    has_lm = run.lm is not None or plan.lm is not None
+    lm = GivenLM(run, run.step, asker, lambda: run.lm_for(plan)) if has_lm else None
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, asker)))
     try:
@@ -345,14 +359,12 @@ async def _choose(
 ) -> tuple[type[Node] | type[None], Node | None]:
     """Where to go on, and the node itself where the LM has filled it in the same call."""
     about = run.scene_for(plan, node)
-    if run.recorder.looks_back:
-        with in_scene(about):
-            known = run.recorder.recorded_choice(run, plan)
-        if known is not None:
-            return known, None
+    known = run.past.choice(run, plan, about)
+    if known is not NOTHING:
+        return known, None
     lm = cast("LM", run.lm_for(plan))
     recalled: dict[type[Any], _Recalls] = {}
-    run.recorder.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
+    run.writer.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
         chosen, seconds, used = await _answer(
@@ -376,9 +388,7 @@ async def _choose(
         _note_usage(run, doing, [used])
         raise chosen_outside(plan, chosen)
     if filled is None:
-        await run.recorder.store(
-            ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used)
-        )
+        await run.writer.store(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
         return chosen, None
     if type(filled) is not chosen:
         _note_usage(run, doing, [used])
@@ -389,7 +399,7 @@ async def _choose(
         filled = _with_resolved(lm, target_plan, filled, resolved)
         run.given_up = frozenset(f.name for f in target_plan.context if f.name not in resolved)
     place = time(), run.path, run.step
-    await run.recorder.store(
+    await run.writer.store(
         ChoiceMade(*place, node, chosen, 0.0, Usage()),
         *records,
         FillStarted(*place, type(filled), resolved),
@@ -419,9 +429,6 @@ def options_ahead(
 
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
-    looks_back = run.recorder.looks_back
-    if looks_back and (known := run.recorder.recorded_fill(run, plan, source)) is not None:
-        return known
     resolved: dict[str, Any] = {}
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
@@ -434,19 +441,17 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         except Exception as error:
             raise invalid(plan, error) from error
     about = run.scene_for(plan, source)
-    if looks_back:
-        with in_scene(about):
-            known = run.recorder.recorded_fill(run, plan, source, resolved)
-        if known is not None:
-            return known
+    known = run.past.fill(run, plan, source, resolved, about)
+    if known is not NOTHING:
+        return known
     lm = run.lm if plan.lm is None else run.lm_for(plan)
     sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
     if run.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
-    run.recorder.write(FillStarted(time(), run.path, run.step, plan.node, resolved))
+    run.writer.write(FillStarted(time(), run.path, run.step, plan.node, resolved))
     if lm is None:  # and there is nothing to ask it for: see `Graph.needs_lm`
         node = from_resolved(plan.node, resolved)
-        await run.recorder.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
+        await run.writer.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node
     doing = Asker("fill", plan.node)
     node, seconds, used = await _answer(
@@ -464,7 +469,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         raise filled_other(plan, node)
     if plan.sourced:
         node = _with_resolved(lm, plan, node, resolved)
-    await run.recorder.store(FillEnded(time(), run.path, run.step, node, seconds, used))
+    await run.writer.store(FillEnded(time(), run.path, run.step, node, seconds, used))
     return node
 
 
@@ -490,8 +495,7 @@ async def _answer(
     started = perf_counter()
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
-    recorder = run.recorder
-    storing = unstorable.set(recorder.unstorable if recorder.stores else None)
+    storing = unstorable.set(run.writer.unstorable)
     shown = None if about is run.scene else scene.set(about)
     try:
         answer = await ask()
@@ -513,7 +517,7 @@ async def _answer(
 def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:
     usage = Usage.total(used)
     if usage != Usage():
-        run.recorder.write(LMUsed(time(), run.path, run.step, asker, usage))
+        run.writer.write(LMUsed(time(), run.path, run.step, asker, usage))
 
 
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:

@@ -45,7 +45,7 @@ from bae.cli.wording import count, in_lines
 
 if TYPE_CHECKING:
     from bae.journal import Journal, Record
-    from bae.run import Answer
+    from bae.run import GateAnswerer
     from bae.team.git import Repository
     from bae.team.models import Project
     from bae.team.project import Detected
@@ -391,7 +391,7 @@ async def _find_goal(goal: str | None, file: str | None, journal: Journal) -> st
     return waiting[0]
 
 
-def _make_answer(file: str | None, decide: bool, asks: bool) -> Answer | None:
+def _make_answer(file: str | None, decide: bool, asks: bool) -> GateAnswerer | None:
     from bae.team.planning import FromAnswers, decide_yourself
 
     if decide:
