@@ -247,7 +247,7 @@ async def test_code_with_examples_in_its_docstrings_is_code(tmp_path: Path) -> N
     edits = {"calc.py": wrong, "tests/test_calc.py": tests, "shop.py": "sub = 1\n"}
     edits["tests/test_new.py"] = "def test_new():\n    from shop import sub\n    assert sub\n"
     verdict = await work(tmp_path / "1", edits, files)
-    assert "The tests as they were before this task" in verdict.text
+    assert "tests as they were before this task" in verdict.text
     right = {**NEW, "calc.py": files["calc.py"].replace("return a + b", "return b + a") + SUB}
     verdict = await work(tmp_path / "2", right, files)
     assert verdict.accepted, verdict.text
