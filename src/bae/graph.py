@@ -325,10 +325,8 @@ class Graph(Generic[S, T]):
 
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
-        # A name is made an LM before the first step.
-        own = cast("LM | None", lm)
-        writer = new_writer(journal)
-        run = Run(own, max_iters, prefetch, answer, dep_cache, writer=writer, run_id=run_id or "")
+        options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
+        run = Run(options, writer=new_writer(journal), run_id=run_id or "")
         if resume:
             return await rooms.begin_or_resume(self, start_node, run, checked_store(journal))
         return await start_run(self, start_node, run)
@@ -395,7 +393,7 @@ class Graph(Generic[S, T]):
         are left out. Runs that failed or were cancelled are not resumed: `resume` does that.
         """
 
-        resumed = RunOptions(lm, **options)
+        resumed = RunOptions(lm, None, **options)
         return await rooms.recover(self, resumed, checked_store(journal), concurrency, given)
 
     async def answer(

@@ -116,7 +116,7 @@ class GateField(FieldPlan):
             opened = replace(opened, deadline=(since or now) + gate.timeout)
         if since is None:
             run.writer.write(GateOpened(now, path, step, opened))
-        value = await _answer(run.answer, opened, self)
+        value = await _answer(run.options.answer, opened, self)
         return await run.writer.settle_answer(run, opened, value)
 
 
