@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, time
@@ -20,7 +20,6 @@ from bae.calls import CallPlan
 from bae.draft import from_resolved, validated, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
-    awaitable,
     body_failed,
     chosen_outside,
     filled_other,
@@ -35,7 +34,8 @@ from bae.failures import (
 )
 from bae.given_lm import given_lm
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, in_scene, is_lm, scene, spending_limit, unstorable
+from bae.language_model import RoutingLM, is_lm, scene_around, spending_limit
+from bae.lm_calls import ask_lm
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
@@ -95,7 +95,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         run.shows_limit = graph.context_limit or run.shows_limit
         run.scene = replace(run.scene)  # so that its questions are told from those of other runs
     # The default is set too where a body of another run has started this one.
-    token = None if scene.get() is run.scene else scene.set(run.scene)
+    token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
     try:
         await _follow(run, plans, await run.recorder.begin(run, graph, start))
     except BaseException as caught:
@@ -105,7 +105,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         if run.flow.opening is not None and run.outer is None:
             run.flow.opening.leave(run)
     if token is not None:
-        scene.reset(token)
+        scene_around.reset(token)
     failure = await _finish(run, failure)
     try:
         result = _result(run, failure)
@@ -345,10 +345,11 @@ async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[type[Node] | type[None], Node | None]:
     """Where to go on, and the node itself where the LM has filled it in the same call."""
+    chosen: type[Node] | type[None]
+    filled: Node | None
     about = run.scene_for(plan, node)
     if run.recorder.looks_back:
-        with in_scene(about):
-            known = run.recorder.recorded_choice(run, plan)
+        known = run.recorder.recorded_choice(run, plan)
         if known is not None:
             return known, None
     lm = cast("LM", run.lm_for(plan))
@@ -356,23 +357,15 @@ async def _choose(
     run.recorder.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
-        chosen, seconds, used = await _answer(
-            run,
-            lm,
-            doing,
-            lambda: awaitable(
-                lm.choose_type([*plan.offered], shown_values(node)), lm, "choose_type"
-            ),
-            about,
-        )
+        asked = "choose_type", [*plan.offered], shown_values(node, about.hidden)
+        chosen, seconds, used = await _answer(run, lm, doing, about, *asked)
         filled = None
     else:
         fillable, recalled = options_ahead(run, plans, plan, lm)
         # Without what few need: an LM of the caller's own may not take it.
         given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
-        (chosen, filled), seconds, used = await _answer(
-            run, lm, doing, lambda: lm.route(node, plan.offered, fillable, *given), about
-        )
+        asked = "route", node, plan.offered, fillable, *given
+        (chosen, filled), seconds, used = await _answer(run, lm, doing, about, *asked)
     if chosen not in plan.offered:
         _note_usage(run, doing, [used])
         raise chosen_outside(plan, chosen)
@@ -436,8 +429,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
             raise invalid(plan, error) from error
     about = run.scene_for(plan, source)
     if looks_back:
-        with in_scene(about):
-            known = run.recorder.recorded_fill(run, plan, source, resolved)
+        known = run.recorder.recorded_fill(run, plan, source, resolved)
         if known is not None:
             return known
     lm = run.lm if plan.lm is None else run.lm_for(plan)
@@ -450,16 +442,8 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         await run.recorder.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node
     doing = Asker("fill", plan.node)
-    node, seconds, used = await _answer(
-        run,
-        lm,
-        doing,
-        lambda: awaitable(
-            lm.fill(plan.node, resolved, plan.instruction, source=source), lm, "fill"
-        ),
-        about,
-        plan.node,
-    )
+    asked = plan.node, resolved, plan.instruction
+    node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=source)
     if type(node) is not plan.node:
         _note_usage(run, doing, [used])
         raise filled_other(plan, node)
@@ -480,34 +464,25 @@ def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, An
 
 
 async def _answer(
-    run: Run,
-    lm: LM,
-    doing: Asker,
-    ask: Callable[[], Awaitable[A]],
-    about: Scene,
-    target: type[Node] | None = None,
-) -> tuple[A, float, Usage]:
+    run: Run, lm: LM, doing: Asker, about: Scene, method: str, *given: Any, **named: Any
+) -> tuple[Any, float, Usage]:
     """What the LM answers, how long it took and what it used; that of a failure is noted too."""
     started = perf_counter()
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
-    recorder = run.recorder
-    storing = unstorable.set(recorder.unstorable if recorder.stores else None)
-    shown = None if about is run.scene else scene.set(about)
+    if run.recorder.stores:
+        about = about.storing(run.recorder.unstorable)
     try:
-        answer = await ask()
+        answer = await ask_lm(lm, method, about, *given, **named)
     except BaseException as error:
         _note_usage(run, doing, used)
         if isinstance(error, BaeError) or not isinstance(error, Exception):
             raise
-        if target is not None and isinstance(error, ValidationError):
-            raise filled_wrong(target, error) from error
+        if doing.kind == "fill" and isinstance(error, ValidationError):
+            raise filled_wrong(doing.node, error) from error
         raise lm_failed(error, str(doing), lm) from error
     finally:
         meter_in_force.reset(token)
-        unstorable.reset(storing)
-        if shown is not None:
-            scene.reset(shown)
     return answer, perf_counter() - started, Usage.total(used)
 
 

@@ -194,7 +194,8 @@ class Replayer(PastRecorder):
             fillable = [cls for cls in filled if known.get(cls, ()) is not None]
             resolved = {cls: found[0] for cls, found in known.items() if found is not None}
             node = run.trace[-1]
-            question = choice_question(plan.offered, fillable, node, None, resolved)
+            scene = run.scene_for(plan, node)
+            question = choice_question(plan.offered, fillable, node, None, resolved, scene)
             self._compare_prompt(run, asker, question.text)
         return chosen
 
@@ -210,7 +211,8 @@ class Replayer(PastRecorder):
             raise self._nothing_more(run, f"the fill of {plan.name}")
         if type(node) is not plan.node:
             raise self._other_node(run, node, plan.node)
-        question = fill_question(plan.node, resolved, plan.instruction, source)
+        scene = run.scene_for(plan, source)
+        question = fill_question(plan.node, resolved, plan.instruction, source, scene)
         self._compare_prompt(run, Asker("fill", plan.node), question.text)
         return node
 
