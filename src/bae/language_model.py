@@ -149,8 +149,10 @@ class Scene:
     hidden: Copies | None = None
     unstorable: Callable[[Node], Mapping[str, str]] | None = None
 
-    def storing(self, unstorable: Callable[[Node], Mapping[str, str]]) -> Scene:
-        """The scene of questions whose answers are stored."""
+    def storing(self, unstorable: Callable[[Node], Mapping[str, str]] | None) -> Scene:
+        """The scene of questions whose answers are stored, where there is an `unstorable`."""
+        if unstorable is None:
+            return self
         return Scene(self.system, self.shown, self.omitted, self.hidden, unstorable)
 
 

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
-from bae.core_schemas import Schema, field_schema, parts, returned_schema, type_schema
-from bae.markers import Map
+from bae.core_schemas import CoreSchemaDict, field_schema, parts, returned_schema, type_schema
 from bae.plan import plan_of
-from bae.recall import holders_for
 from bae.records import Asker
 
 if TYPE_CHECKING:
@@ -123,7 +121,7 @@ def secret_in(schema: Any) -> str:
     return _secret_among(parts(schema))
 
 
-def _secret_among(schemas: Iterable[Schema]) -> str:
+def _secret_among(schemas: Iterable[CoreSchemaDict]) -> str:
     for part in schemas:
         if is_masked(part):
             maker: Any = part.get("json_schema", part).get("function", {}).get("function")
@@ -136,9 +134,9 @@ def _secret_among(schemas: Iterable[Schema]) -> str:
     return ""
 
 
-def is_masked(schema: Schema) -> bool:
+def is_masked(schema: CoreSchemaDict) -> bool:
     """Whether this is the schema of one of pydantic's secrets, which are written as stars."""
-    said = cast("Schema | None", schema.get("serialization"))
+    said = cast("CoreSchemaDict | None", schema.get("serialization"))
     function = None if said is None else said.get("function")
     name = getattr(function, "__name__", "")
     return "secret" in name and getattr(function, "__module__", "") == "pydantic.types"
@@ -301,7 +299,7 @@ class Secrets:
                     bound = dict(siblings_of(field))
                     names = [name for name, sibling in bound.items() if sibling in hidden]
                     names += [name for name, each in recalls_of(field) if self.recalls(each)]
-                    if isinstance(field.marker, Map) and (over := field.marker.over) in hidden:
+                    if (over := field.items_of) in hidden:
                         start = graph.start
                         is_node = any(
                             part["type"] in _ANYTHING or part.get("cls") is start
@@ -352,10 +350,11 @@ class Secrets:
 
     def recalls(self, field: FieldPlan) -> bool:
         """Whether a field may find its value in one that is a secret, though it is none itself."""
-        return field.kind == "recall" and any(
-            not names.isdisjoint(name for name, _ in holders_for(field, cls))
+        return any(
+            not names.isdisjoint(name for name, _ in found.holders_in(cls))
+            for way, _, found in field.recalls()
             for cls in self._secret
-            if (names := self._hidden(cls))
+            if not way and (names := self._hidden(cls))
         )
 
 

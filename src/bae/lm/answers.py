@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bae.lm.requests import Answer
     from bae.prompts.messages import Prompt
     from bae.prompts.questions import Choice
-    from bae.usage import Verdict
+    from bae.usage import AnswerVerdict
 
 N = TypeVar("N", bound="Node")
 
@@ -48,7 +48,7 @@ class Wrong:
     """Why an answer is not what was asked for: the `fields` are to be asked for again, and `cause`
     is the error that pydantic raised."""
 
-    verdict: Verdict
+    verdict: AnswerVerdict
     errors: tuple[str, ...]
     fields: tuple[str, ...] = ()
     cause: ValidationError | None = None
@@ -165,7 +165,7 @@ def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
         if target.__init__ is not Node.__init__:
             return None
         text = plan_of(target).text
-        parsed = text is not None and text.parse is not None
+        parsed = text is not None and text.is_parsed
         return frozenset(() if parsed else asked_fields(target))
 
     return once(target, "from JSON", find)

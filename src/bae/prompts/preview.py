@@ -17,12 +17,12 @@ from bae.failures import not_an_lm
 from bae.given_lm import looked_up
 from bae.language_model import RoutingLM, is_lm
 from bae.node import Node
+from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.prompts.questions import asked_fields, choice_of, fill_prompt
 from bae.prompts.samples import sample
 from bae.prompts.schemas import fill_schema, has_schema
-from bae.recall import recall_field
-from bae.run import Run
+from bae.run import Run, RunOptions
 from bae.runner import options_ahead
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class _Walk:
         around = Run() if outer is None else outer
 
         def run_with(trace: list[Node]) -> Run:
-            own = Run(self._lm, 0, trace=trace, outer=outer, by_name=self._by_name)
+            own = Run(RunOptions(self._lm, 0), trace=trace, outer=outer)
+            own.outermost.notes.named.update(self._by_name)
             own.scene = replace(graph.scene or around.scene, hidden=self._hidden)
             own.shows = graph.context or around.shows
             own.shows_limit = graph.context_limit or around.shows_limit
@@ -191,10 +192,11 @@ class _Walk:
             if field.name in held:
                 values[field.name] = held[field.name]
                 continue
-            found = recall_field(field, run) if field.kind == "recall" else None
+            place = Place(run.path, run.step, plan.name, field.name)
+            found = field.find(run, plan.node, place) if field.is_immediate else None
             if found is not None:
-                values[field.name] = found[1]
-            elif field.kind != "recall" or field.required:
+                values[field.name] = found[0]
+            elif not field.is_immediate or field.required:
                 values |= _sample_field(plan.node, field)
         return values
 

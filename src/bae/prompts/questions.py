@@ -113,7 +113,7 @@ def text_form(target: type[Node]) -> str:
         if field is None:
             return ""
         about = " ".join((field.info.description or "").split())
-        if field.parse is None:
+        if not field.is_parsed:
             schema = fill_schema(target, (field.name,))["properties"][field.name]
             about = notes_on(schema)
         return f"{IN_TEXT}: {about}" if about else f"{IN_TEXT}."
