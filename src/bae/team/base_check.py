@@ -23,7 +23,7 @@ from bae.team.files import INCLUDE
 from bae.team.git import split_paths
 from bae.team.models import Project, TeamError, TestReport, bounded
 from bae.team.reports import NOT_LOADED
-from bae.team.test_runs import run_tests
+from bae.team.verdict import run_fixed
 from bae.team.workspaces import SetupError, Workspaces
 
 CHECK: Final = "base.json"
@@ -176,7 +176,7 @@ class BaseReports:
             for last in (False, True):
                 try:
                     async with self.workspaces.scratch(commit) as base:
-                        report = await run_tests(self.project, base.path, **self.limits)
+                        report = await run_fixed(self.project, base, **self.limits)
                 except SetupError:
                     if last:
                         raise
