@@ -138,7 +138,8 @@ def serve_unless_stopping(self, batch):
     with writing:
         serve(self, batch)
 
-room.settle, SQLiteWriter.serve, Dataflow._start = settle_and_stop, serve_unless_stopping, start_and_stop
+room.settle, Dataflow._start = settle_and_stop, start_and_stop
+SQLiteWriter.serve = serve_unless_stopping
 try:
     asyncio.run(test_stopped.run_here(path, "stopped", effects, resume=False))
     print(*reached.values())
