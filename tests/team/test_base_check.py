@@ -115,7 +115,7 @@ async def test_a_generated_file_of_the_checkout_is_named_and_including_it_is_eno
         assert found.problem == "shop/_version.py is missing: git does not have it"
         assert found.fix == "list it in .worktreeinclude"
         write(root, {".worktreeinclude": "_version.py\n"})
-        assert (await bench.check_base("HEAD")).text == "1 tests"
+        assert (await bench.check_base("HEAD")).text == "1 test"
 
 
 async def test_a_src_layout_passes_with_the_command_that_is_printed(tmp_path: Path) -> None:
