@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bae.markers import OpenGate
     from bae.node import Node
-    from bae.recorder import RunJournal
+    from bae.result import RunJournal
     from bae.rooms import Budget
     from bae.usage import Attempt
 
@@ -160,12 +160,12 @@ class RouteError(NodeError):
     tried: Sequence[Attempt] = ()
 
 
-class _FieldError(BaeError):
+class FieldError(BaeError):
     node_type: type[Node] | None = None
     field_name: str = ""
 
 
-class DepError(_FieldError):
+class DepError(FieldError):
     """A dependency of a field failed; `.node_type` and `.field_name` say whose."""
 
     code: str = "bae-dep-failed"
@@ -175,13 +175,13 @@ class CallTimeout(TimeoutError):
     """A dependency took longer than its bound; raised in its place."""
 
 
-class RecallError(_FieldError):
+class RecallError(FieldError):
     """A `Recall()` field found nothing of its type in the trace."""
 
     code: str = "bae-recall-missing"
 
 
-class GateError(_FieldError):
+class GateError(FieldError):
     """A gate has no usable answer: none was given, or the one that was given does not fit.
 
     Read `.gates` for the questions that are open.

@@ -14,10 +14,8 @@ from bae.exceptions import (
     BaeLMError,
     DepError,
     FillError,
-    GateError,
     LimitError,
     NodeError,
-    RecallError,
     RouteError,
     faults,
 )
@@ -216,13 +214,9 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
     name = str(first["loc"][0]) if first["loc"] else ""
     field = plan.fields.get(name)
     said = f"{'.'.join(map(str, [plan.name, *first['loc']]))}: {first['msg']}"
-    if field is None or field.kind == "plain":
+    if field is None or field.fills != "source":
         return _refused(plan, said, error, f"fix what builds {plan.name}, or its validators")
-    raised, code = {
-        "recall": (RecallError, "bae-recall-invalid"),
-        "gate": (GateError, "bae-gate-invalid"),
-        "map": (DepError, "bae-map-invalid"),
-    }.get(field.kind, (DepError, "bae-dep-invalid"))
+    raised, code, fix = field.invalid
     by = f" from {field.call.name}" if field.call is not None else ""
     return raised(
         f"{said} (the value{by} is {type(first.get('input')).__name__})",
@@ -230,9 +224,7 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
         field_name=name,
         code=code,
         cause=error,
-        fix="declare the field as the one it is recalled from"
-        if field.kind == "recall"
-        else "return what the field declares, or declare what is returned",
+        fix=fix,
     )
 
 

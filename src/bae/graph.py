@@ -3,19 +3,19 @@ once and run as often as wanted. `runner.py` does the running, `proof.py` the pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from bae import rooms
-from bae.calls import every_call, recalled_behind
+from bae.calls import every_call
 from bae.exceptions import HintError, LoopError, ProofError
 from bae.language_model import Scene
 from bae.node import Node, NodeTypes, check_context
 from bae.plan import NodePlan, plan_of
-from bae.recorder import checked_store
 from bae.run import Run, RunOptions
+from bae.writer import Writer
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from bae.exceptions import Problem
     from bae.language_model import LM, Shown
     from bae.observers import RunStream
-    from bae.plan import FieldKind
+    from bae.plan import FieldPlan
     from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
     from bae.rooms import Journal
-    from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
+    from bae.run import GateAnswerer, RunParameters, StreamParameters, WorkParameters
     from bae.secrets import Copies
+    from bae.writer import Log
 
 S = TypeVar("S", bound=Node, contravariant=True)
 T = TypeVar("T", bound=Node, covariant=True)
@@ -147,15 +148,20 @@ class Graph(Generic[S, T]):
             shape.needs_lm = _needs_lm(self)
         return shape.needs_lm
 
-    def has(self, kind: FieldKind) -> bool:
-        """Whether some node, here or in a graph inside, has a field of a kind: a "recall", say,
-        which may find its value in a run around this graph."""
-        plans = [plan for graph in self.graphs for plan in graph.plans.values()]
-        fields = [field for plan in plans for field in plan.sourced]
-        return any(
-            field.kind == kind or (kind == "recall" and any(recalled_behind(field)))
-            for field in fields
-        )
+    @property
+    def asks_person(self) -> bool:
+        """Whether a person gives the value of a field, here or in a graph inside."""
+        return any(field.asks_person for field in self._sourced())
+
+    @property
+    def recalls(self) -> bool:
+        """Whether the value of a field, here or in a graph inside, is looked up in the trace: it
+        may be found in a run around this graph."""
+        return any(any(field.recalls()) for field in self._sourced())
+
+    def _sourced(self) -> Iterator[FieldPlan]:
+        for plan in [plan for graph in self.graphs for plan in graph.plans.values()]:
+            yield from plan.sourced
 
     @property
     def graphs(self) -> tuple[Graph[Any, Any], ...]:
@@ -288,7 +294,7 @@ class Graph(Generic[S, T]):
         max_iters: int = 10,
         *,
         prefetch: bool = True,
-        answer: Answer | None = None,
+        answer: GateAnswerer | None = None,
         dep_cache: dict[Any, Any] | None = None,
         journal: Journal | None = None,
         run_id: str | None = None,
@@ -315,18 +321,15 @@ class Graph(Generic[S, T]):
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
         """
-        from bae.runner import run_graph
+        from bae.runner import start_run
 
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
-        # A name is made an LM before the first step.
-        own = cast("LM | None", lm)
-        run = Run(own, max_iters, prefetch, answer, dep_cache, run_id=run_id or "")
-        if journal is None:
-            return await run_graph(self, start_node, run)
+        options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
+        run = Run(options, writer=new_writer(journal), run_id=run_id or "")
         if resume:
             return await rooms.begin_or_resume(self, start_node, run, checked_store(journal))
-        return await checked_store(journal).begin_run(self, start_node, run)
+        return await start_run(self, start_node, run)
 
     def open(self, app: object = None) -> AbstractAsyncContextManager[None]:
         """Share the dependencies of `Dep(fn, scope="app")` among the runs inside this block:
@@ -390,7 +393,7 @@ class Graph(Generic[S, T]):
         are left out. Runs that failed or were cancelled are not resumed: `resume` does that.
         """
 
-        resumed = RunOptions(lm, **options)
+        resumed = RunOptions(lm, None, **options)
         return await rooms.recover(self, resumed, checked_store(journal), concurrency, given)
 
     async def answer(
@@ -532,6 +535,21 @@ def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
         if graph.plans[target].lm is None and graph.plans[target].plain:
             return f"{plan.name} has an empty body: the LM goes on from it to {target.__name__}"
     return ""
+
+
+def new_writer(journal: Journal | None, log: Log | None = None) -> Writer:
+    """The writer of a run that begins."""
+    return Writer(log) if journal is None else rooms.JournalWriter(checked_store(journal), log)
+
+
+def checked_store(journal: object) -> Journal:
+    """The journal that was given, if it is one."""
+    if isinstance(journal, rooms.Journal):
+        return journal
+    hint = ""
+    if isinstance(journal, str) or hasattr(journal, "__fspath__"):
+        hint = f": journal=SQLiteJournal({str(cast(Any, journal))!r})"
+    raise TypeError(f"journal={journal!r} is no Journal; give one of bae.journal{hint}")
 
 
 def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: str) -> R:

@@ -4,28 +4,25 @@ reported all at once by `Graph.validate()`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from bae.assignable import assignable, type_name
-from bae.calls import CallPlan, every_call, recalled_behind, too_deep
+from bae.calls import CallPlan, every_call, too_deep
 from bae.context_proof import lost_context
-from bae.core_schemas import field_schema, unreadable_enum
 from bae.exceptions import Problem, a_warning, an_error
-from bae.markers import Dep, Recall
-from bae.node_proof import approvals_of_the_unseen, check_node, recall_on_start
+from bae.markers import Dep
+from bae.node_proof import check_node, recall_on_start
 from bae.plan import FieldPlan, NodePlan
-from bae.recall import holders_for
+from bae.sources.recall import RecallField
 
 if TYPE_CHECKING:
-    from pydantic.json_schema import GenerateJsonSchema
-
     from bae.graph import Graph
     from bae.language_model import Shown
     from bae.node import Node
 
 V = TypeVar("V")
-Key = tuple["type[Node]", str, tuple["type[Node]", ...]]
+NestKey = tuple["type[Node]", str, tuple["type[Node]", ...]]
 """What tells graphs apart: a node class that is a dependency becomes one for every field."""
 
 DEEPEST: Final = 50
@@ -56,10 +53,10 @@ class _Nest:
     def __init__(self, root: Graph[Any, Any]) -> None:
         self.root = root
         self.graphs = {_key(root): root}
-        self.links: dict[Key, list[_Link]] = {}
+        self.links: dict[NestKey, list[_Link]] = {}
         """The ways in which graphs run inside another, by that one."""
         self.problems: list[Problem] = []
-        self._chains: dict[Key, list[str]] = {}
+        self._chains: dict[NestKey, list[str]] = {}
         """The names of the most graphs that are inside each other, from each on."""
         chain = self._walk(root, {root.start: root.name})
         if len(chain) > DEEPEST:
@@ -91,10 +88,10 @@ class _Nest:
         return found
 
     @cached_property
-    def contexts(self) -> dict[Key, list[Shown | None]]:
+    def contexts(self) -> dict[NestKey, list[Shown | None]]:
         """The settings `context` that each graph runs with: its own, or else those around it."""
-        ahead: list[tuple[Key, Shown | None]] = [(_key(self.root), self.root.context)]
-        found: dict[Key, list[Shown | None]] = {key: [context] for key, context in ahead}
+        ahead: list[tuple[NestKey, Shown | None]] = [(_key(self.root), self.root.context)]
+        found: dict[NestKey, list[Shown | None]] = {key: [context] for key, context in ahead}
         for key, context in ahead:
             for link in self.links.get(key, ()):
                 own = link.inner.context
@@ -106,7 +103,7 @@ class _Nest:
         return found
 
     def gaps(
-        self, graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, surely: bool
+        self, graph: Graph[Any, Any], cls: type[Node], field: RecallField, surely: bool
     ) -> Iterator[list[str]]:
         """Paths to the field's node on which nothing holds its type: one for each way in which its
         graph comes to run. A graph inside another sees the trace around it, so there must be a gap
@@ -117,12 +114,12 @@ class _Nest:
             return None if path is None else [node.__name__ for node in path]
 
         def holds(node: type[Node]) -> bool:
-            return any(sure or not surely for _, sure in holders_for(field, node))
+            return any(sure or not surely for _, sure in field.holders_in(node))
 
         own = gap(graph, cls)
         if own is None:
             return
-        before: dict[Key, list[str]] = {_key(self.root): []}
+        before: dict[NestKey, list[str]] = {_key(self.root): []}
         """The graphs that are reached with a gap, and the path to there."""
         if graph is self.root:
             yield own
@@ -144,7 +141,7 @@ class _Nest:
                     ahead.append(link.inner)
 
 
-def _key(graph: Graph[Any, Any]) -> Key:
+def _key(graph: Graph[Any, Any]) -> NestKey:
     return graph.start, graph.name, graph.end
 
 
@@ -167,14 +164,12 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     for cls, plan in plans.items():
         for field in plan.sourced:
             place = f"{cls.__name__}.{field.name}"
-            if field.kind == "recall":
-                yield from _check_recall(graph, cls, field, nest, place)
-            elif field.required:  # or its default is used
-                for way, _, found in recalled_behind(field):
+            if field.required:  # or its default is used
+                for way, _, found in field.recalls():
                     yield from _check_recall(graph, cls, found, nest, place + way)
     for cls in _filled(plans):
-        yield from _fields_without_schema(plans[cls])
-        yield from approvals_of_the_unseen(plans[cls])
+        for field in plans[cls].fields.values():
+            yield from field.fill_problems(plans[cls])
     yield from lost_context(graph, nest.contexts[_key(graph)])
     yield from _check_end(graph)
     for loop in endless_loops(edges, ends):
@@ -190,7 +185,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
 
 
 def _check_recall(
-    graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, nest: _Nest, place: str
+    graph: Graph[Any, Any], cls: type[Node], field: RecallField, nest: _Nest, place: str
 ) -> Iterator[Problem]:
     """The problems of a field, or of a parameter behind one, that is looked up in the trace."""
     what = "parameter" if place.endswith(")") else "field"
@@ -224,7 +219,7 @@ def _check_recall(
             place,
         )
     for holder in graph.nodes:
-        held = [name for name, _ in holders_for(field, holder)]
+        held = [name for name, _ in field.holders_in(holder)]
         comes_before = len(held) > 1 and cls in _reachable(graph.edges, holder)
         if comes_before and held[0] != field.name:
             yield a_warning(
@@ -235,15 +230,15 @@ def _check_recall(
             )
 
 
-def _not_in_graph(graph: Graph[Any, Any], field: FieldPlan) -> str:
+def _not_in_graph(graph: Graph[Any, Any], field: RecallField) -> str:
     """That the node class which a Recall names is not in the graph; empty if it is."""
-    marker = cast(Recall, field.marker)
+    marker = field.marker
     if marker.node_type is None or marker.node_type in graph.plans:
         return ""
     return f"; {marker.node_type.__name__} cannot be reached in this graph"
 
 
-def _skipped(graph: Graph[Any, Any], field: FieldPlan, gap: Sequence[str]) -> str | None:
+def _skipped(graph: Graph[Any, Any], field: RecallField, gap: Sequence[str]) -> str | None:
     """What on the path comes from a Dep and looks as if it were meant."""
     if _not_in_graph(graph, field):
         return None
@@ -251,7 +246,8 @@ def _skipped(graph: Graph[Any, Any], field: FieldPlan, gap: Sequence[str]) -> st
         for other in plan.sourced:
             if (
                 cls.__name__ in gap[:-1]
-                and other.kind == "dep"
+                and other.call is not None
+                and not other.is_recallable
                 and assignable(other.annotation, field.annotation) is True
             ):
                 return f"{cls.__name__}.{other.name} is one, but comes from Dep, which Recall skips"
@@ -289,7 +285,7 @@ def _options(marker: Dep) -> tuple[object, ...]:
 
 def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:
     """The shared calls that a field leads to, each with who asks for it."""
-    if field.call is not None and isinstance(field.marker, Dep) and field.marker.cache:
+    if field.call is not None and field.is_shared:
         yield field.call, field.marker, f"{plan.name}.{field.name}"
     for caller in every_call(field.call):
         for parameter, below in caller.inputs:
@@ -301,61 +297,6 @@ def _filled(plans: dict[type[Node], NodePlan]) -> list[type[Node]]:
     """The node classes that an LM fills: those that follow an empty body."""
     empty = [plan for plan in plans.values() if not plan.written]
     return list(dict.fromkeys(target for plan in empty for target in plan.successors))
-
-
-def _fields_without_schema(plan: NodePlan) -> Iterator[Problem]:
-    for field in plan.plain:
-        if field.parse is not None:  # the LM is not asked for the value, but for a text
-            continue
-        reason = _no_schema(plan.node, field)
-        if reason is None:
-            continue
-        yield an_error(
-            "bae-field-no-schema",
-            f"the LM is to fill it, but {type_name(field.annotation)} has no JSON schema"
-            + (f" ({reason})" if reason else ""),
-            "use what JSON can say (str, int, list, a BaseModel, …), or give the field a "
-            "source, as Annotated[…, Dep(…)]",
-            f"{plan.name}.{field.name}",
-        )
-
-
-def _no_schema(cls: type[Node], field: FieldPlan) -> str | None:
-    """Why a field has no schema, empty where the type's name says it all; None where it has one."""
-    if field.annotation in (str, int, float, bool) and not field.info.metadata:
-        return None
-    from pydantic.errors import PydanticInvalidForJsonSchema
-    from pydantic_core import PydanticOmit
-
-    schema = field_schema(cls, field.name)
-    if enum := unreadable_enum(schema):
-        return f"JSON cannot name the members of {enum}: make it a StrEnum"
-    if not field.required:  # without a schema it is not asked for
-        return None
-    try:
-        _schema_generator()().generate(schema)
-    except PydanticOmit:
-        return "SkipJsonSchema leaves it out"
-    except PydanticInvalidForJsonSchema as error:
-        said = str(error).splitlines()[0]
-        return "" if "IsInstanceSchema" in said else said
-    return None
-
-
-@cache
-def _schema_generator() -> type[GenerateJsonSchema]:
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class Quiet(GenerateJsonSchema):
-        """A default that JSON cannot say is worth no warning here: the field has a schema."""
-
-        def emit_warning(self, kind: Any, detail: str) -> None: ...
-
-        def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
-            # Pydantic lets a class be anything in JSON, which it cannot be.
-            return self.handle_invalid_for_json_schema(schema, "core_schema.IsSubclassSchema")
-
-    return Quiet
 
 
 def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:

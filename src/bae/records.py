@@ -182,7 +182,7 @@ class SourceStarted(Record):
 
     node_type: type[Node]
     field: str
-    source: Literal["dep", "map", "gate"]
+    source: str
     by: str
     parameter: str = ""
     """The parameter that the value is for, if it is not for the field itself: `(place)` of the
@@ -195,7 +195,7 @@ class SourceEnded(Record):
 
     node_type: type[Node]
     field: str
-    source: Literal["dep", "map", "gate"]
+    source: str
     by: str
     seconds: float
     value: Any = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, time
@@ -20,7 +20,6 @@ from bae.calls import CallPlan
 from bae.draft import from_resolved, validated, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
-    awaitable,
     body_failed,
     chosen_outside,
     filled_other,
@@ -33,30 +32,30 @@ from bae.failures import (
     too_many,
     undeclared,
 )
-from bae.given_lm import given_lm
+from bae.given_lm import GivenLM
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, in_scene, is_lm, scene, spending_limit, unstorable
+from bae.language_model import RoutingLM, is_lm, scene_around, spending_limit
+from bae.lm_calls import ask_lm
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
-from bae.recall import recall_ahead
-from bae.recorder import NOTHING
 from bae.records import (
+    NOTHING,
     Asker,
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
     FillStarted,
     LMUsed,
-    Recalled,
+    Record,
     RunEnded,
 )
-from bae.resolver import resolve, start_early
+from bae.resolver import find_ahead, resolve, start_early
 from bae.result import GraphResult
-from bae.run import NONE, Run, Waiting
+from bae.run import Run, Waiting
 from bae.secrets import shown_values
 from bae.sharing import Dataflow
-from bae.tasks import gone, reason_of
+from bae.tasks import reason_of
 from bae.usage import Usage, meter_in_force
 
 if TYPE_CHECKING:
@@ -73,8 +72,20 @@ LONGEST_HOLD = 0.01
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
-_Recalls = tuple[dict[str, Any], list[Recalled]]
+_Recalls = tuple[dict[str, Any], list[Record]]
 _NOTHING_RECALLED: _Recalls = {}, []
+NONE: Final[Collection[str]] = ()
+
+
+async def start_run(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
+    """A run that begins here. One that stopped at a gate is resumed where a journal has the answer
+    by then."""
+    result = await run_graph(graph, start, run)
+    if result.waiting and run.writer.journal is not None:
+        from bae.rooms import continue_if_answered
+
+        return await continue_if_answered(graph, run, result)
+    return result
 
 
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
@@ -95,9 +106,12 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         run.shows_limit = graph.context_limit or run.shows_limit
         run.scene = replace(run.scene)  # so that its questions are told from those of other runs
     # The default is set too where a body of another run has started this one.
-    token = None if scene.get() is run.scene else scene.set(run.scene)
+    token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
     try:
-        await _follow(run, plans, await run.recorder.begin(run, graph, start))
+        start, is_recorded = run.past.begin(run, graph, start)
+        if not is_recorded:
+            await run.writer.begin(run, graph, start)
+        await _follow(run, plans, start)
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
@@ -105,15 +119,12 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         if run.flow.opening is not None and run.outer is None:
             run.flow.opening.leave(run)
     if token is not None:
-        scene.reset(token)
+        scene_around.reset(token)
     failure = await _finish(run, failure)
     try:
-        result = _result(run, failure)
+        return _result(run, failure)
     finally:
         del failure  # the traceback holds this frame; without this both are kept alive
-    if result.waiting and run.outer is None:
-        return await run.recorder.continue_if_answered(graph, run, result)
-    return result
 
 
 async def run_inside(
@@ -171,7 +182,9 @@ def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
 async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
     """Record how a run came out; answers what it fails with then."""
     try:
-        await run.recorder.finish(run, _end_record(run, failure))
+        ended = _end_record(run, failure)
+        await run.writer.finish(run, ended)
+        run.past.end(run, ended)
     except asyncio.CancelledError as cancelled:
         return cancelled
     except BaeError as error:
@@ -204,32 +217,28 @@ def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
 async def _close(run: Run, failure: BaseException | None) -> BaseException | None:
     """Cancel what was started early for nothing; in the outermost run, close what was opened."""
     flow = cast(Dataflow, run.flow)
-    if run.ahead is not None:
-        try:
-            await _let_go(run, flow)
-        except asyncio.CancelledError as cancelled:
-            failure = cancelled
+    try:
+        await flow.let_go_ahead(run)
+    except asyncio.CancelledError as cancelled:
+        failure = cancelled
     if run.outer is not None or not flow.closers:
         return failure
     return await flow.close_after(failure)
 
 
-async def _let_go(run: Run, flow: Dataflow) -> None:
-    ahead, run.ahead = run.ahead or (), None
-    await gone([task for one in ahead for task in [*one.cancelled, *flow.release(one)]])
-
-
 async def _follow(run: Run, plans: Plans, node: Node) -> None:
-    trace, limit, recorder = run.trace, run.max_iters, run.recorder
-    start_step = recorder.step_starter(run, plans)
-    looks_back, stores = recorder.looks_back, recorder.stores
+    trace, limit = run.trace, run.max_iters
+    start_step = run.past.step_starter(run, run.writer.step_starter(run, plans))
+    find_next = run.past.next_finder(run)
     step = 0
     since = now = time()
     following: Node | None
+    given_up = NONE
     while True:
         plan = plans[type(node)]
         if plan.sourced:
-            node = await _complete(run, plans, plan, node)
+            node = await _complete(run, plans, plan, node, given_up)
+            given_up = NONE
         trace.append(node)
         now = time()
         stored = start_step(now)
@@ -241,7 +250,7 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
             since = time()
         step += 1
         run.step = step
-        if looks_back and (found := recorder.recorded_next(run)) is not NOTHING:
+        if find_next is not None and (found := find_next()) is not NOTHING:
             following = found
         elif plan.written:
             try:
@@ -257,35 +266,37 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
                 following is not None or not plan.may_end
             ):
                 raise undeclared(plan, following)
-            if stores and following is not None:
-                stored = recorder.store_returned(run, following, plans[type(following)])
-                if stored is not None:
-                    await stored
+            run.returned = following
         elif plan.successors:
-            following = await _ask_for_next(run, plans, plan, node)
+            following, given_up = await _ask_for_next(run, plans, plan, node)
         else:
             return
         if following is None:
             return
         if step == limit:
+            if following is run.returned:
+                await run.writer.store_returned(run, following)
             raise too_many(run, type(following))
         node = following
 
 
-async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
-    """The node with its missing sourced fields resolved, validated as a whole.
+async def _complete(
+    run: Run, plans: Plans, plan: NodePlan, node: Node, given_up: Collection[str]
+) -> Node:
+    """The node with its missing sourced fields resolved, validated as a whole. The fields in
+    `given_up` have their default, since their source has failed.
 
     It is a copy where something was resolved: the node that a caller or a body keeps may be the
     start of other runs, which must not see what this one found.
     """
-    recorder = run.recorder
-    given_up, run.given_up = run.given_up, NONE
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     if len(absent) < len(plan.sourced) and _log.isEnabledFor(logging.DEBUG):
         _log_given(run, plans, plan, node)
     values: dict[str, Any] = {}
     if absent:
-        left_out = recorder.fields_left_out(run, plan, absent)
+        if node is run.returned:
+            await run.writer.store_returned(run, node)
+        left_out = run.past.fields_left_out(run, plan, absent)
         missing = [f for f in absent if f.name not in given_up and f not in left_out]
         try:
             values = await resolve(run, plan, missing, node.__dict__)
@@ -293,12 +304,12 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
             waiting.node = node
             raise
     # After a node that the LM has filled, what was started early is for the one that follows it.
-    if run.ahead is not None and plans[type(run.trace[-1])].written:
-        await _let_go(run, cast(Dataflow, run.flow))
+    if run.trace and plans[type(run.trace[-1])].written:
+        await cast(Dataflow, run.flow).let_go_ahead(run)
     if not absent:
         return node
     try:
-        return recorder.complete_node(run, node, values)
+        return run.past.complete_node(run, node, values)
     except Exception as error:
         raise invalid(plan, error) from error
 
@@ -314,7 +325,8 @@ def _log_given(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
     asker = Asker("body", plan.node)
-    lm = given_lm(run, run.step, asker, lambda: run.lm_for(plan))
+    has_lm = run.lm is not None or plan.lm is not None
+    lm = GivenLM(run, run.step, asker, lambda: run.lm_for(plan)) if has_lm else None
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, asker)))
     try:
@@ -324,17 +336,20 @@ async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) ->
         _note_usage(run, asker, used)
 
 
-async def _ask_for_next(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | None:
-    """The next node after an empty body: the LM chooses a successor, if there are several, and
-    fills it. At the last step it is only asked whether to end there."""
+async def _ask_for_next(
+    run: Run, plans: Plans, plan: NodePlan, node: Node
+) -> tuple[Node | None, Collection[str]]:
+    """The next node after an empty body, and its fields whose source has failed. The LM chooses a
+    successor, if there are several, and fills it. At the last step it is only asked whether to end
+    there."""
     is_last = run.step == run.max_iters
     if is_last and not plan.may_end:
         raise too_many(run, *plan.successors)
     target: type[Node] = plan.successors[0]
     if len(plan.offered) > 1:
-        chosen, filled = await _choose(run, plans, plan, node)
+        chosen, filled, given_up = await _choose(run, plans, plan, node)
         if chosen is NoneType or filled is not None:
-            return filled
+            return filled, given_up
         target = chosen
     if is_last:
         raise too_many(run, target)
@@ -343,60 +358,59 @@ async def _ask_for_next(run: Run, plans: Plans, plan: NodePlan, node: Node) -> N
 
 async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
-) -> tuple[type[Node] | type[None], Node | None]:
-    """Where to go on, and the node itself where the LM has filled it in the same call."""
+) -> tuple[type[Node] | type[None], Node | None, Collection[str]]:
+    """Where to go on; and the node itself, with its fields whose source has failed, where the LM
+    has filled it in the same call."""
+    chosen: type[Node] | type[None]
+    filled: Node | None
     about = run.scene_for(plan, node)
-    if run.recorder.looks_back:
-        with in_scene(about):
-            known = run.recorder.recorded_choice(run, plan)
-        if known is not None:
-            return known, None
+    known = run.past.choice(run, plan, about)
+    if known is not NOTHING:
+        return known, None, NONE
     lm = cast("LM", run.lm_for(plan))
     recalled: dict[type[Any], _Recalls] = {}
-    run.recorder.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
+    run.writer.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
-        chosen, seconds, used = await _answer(
-            run,
-            lm,
-            doing,
-            lambda: awaitable(
-                lm.choose_type([*plan.offered], shown_values(node)), lm, "choose_type"
-            ),
-            about,
-        )
+        asked = "choose_type", [*plan.offered], shown_values(node, about.hidden)
+        chosen, seconds, used = await _answer(run, lm, doing, about, *asked)
         filled = None
     else:
         fillable, recalled = options_ahead(run, plans, plan, lm)
         # Without what few need: an LM of the caller's own may not take it.
         given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
-        (chosen, filled), seconds, used = await _answer(
-            run, lm, doing, lambda: lm.route(node, plan.offered, fillable, *given), about
-        )
+        asked = "route", node, plan.offered, fillable, *given
+        (chosen, filled), seconds, used = await _answer(run, lm, doing, about, *asked)
     if chosen not in plan.offered:
         _note_usage(run, doing, [used])
         raise chosen_outside(plan, chosen)
     if filled is None:
-        await run.recorder.store(
-            ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used)
-        )
-        return chosen, None
+        await run.writer.store(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
+        return chosen, None, NONE
     if type(filled) is not chosen:
         _note_usage(run, doing, [used])
         raise filled_other(plans[cast("type[Node]", chosen)], filled)
+    given_up: Collection[str] = NONE
     resolved, records = recalled.get(chosen, _NOTHING_RECALLED)
     if chosen in recalled:
         target_plan = plans[type(filled)]
         filled = _with_resolved(lm, target_plan, filled, resolved)
-        run.given_up = frozenset(f.name for f in target_plan.context if f.name not in resolved)
+        given_up = _missing(target_plan, resolved)
     place = time(), run.path, run.step
-    await run.recorder.store(
+    await run.writer.store(
         ChoiceMade(*place, node, chosen, 0.0, Usage()),
         *records,
         FillStarted(*place, type(filled), resolved),
         FillEnded(*place, filled, seconds, used),
     )
-    return chosen, filled
+    return chosen, filled, given_up
+
+
+def _missing(plan: NodePlan, resolved: Mapping[str, Any]) -> Collection[str]:
+    """The fields whose source has failed, so that their default is used."""
+    if len(resolved) == len(plan.context):
+        return NONE
+    return [field.name for field in plan.context if field.name not in resolved]
 
 
 def options_ahead(
@@ -409,7 +423,7 @@ def options_ahead(
     shows = run.shown_by(plan)
     for target in plan.successors:
         if plans[target].context:
-            found = recall_ahead(run, plans[target])
+            found = find_ahead(run, plans[target])
             if found is None:
                 continue
             recalled[target] = found
@@ -419,54 +433,42 @@ def options_ahead(
     return fillable, recalled
 
 
-async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
-    looks_back = run.recorder.looks_back
-    if looks_back and (known := run.recorder.recorded_fill(run, plan, source)) is not None:
-        return known
+async def _fill(
+    run: Run, plans: Plans, plan: NodePlan, source: Node
+) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
+    given_up: Collection[str] = NONE
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
-        if len(resolved) < len(plan.context):
-            run.given_up = frozenset(f.name for f in plan.context if f.name not in resolved)
-        if run.ahead is not None:
-            await _let_go(run, cast(Dataflow, run.flow))
+        given_up = _missing(plan, resolved)
+        await cast(Dataflow, run.flow).let_go_ahead(run)
         try:
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
     about = run.scene_for(plan, source)
-    if looks_back:
-        with in_scene(about):
-            known = run.recorder.recorded_fill(run, plan, source, resolved)
-        if known is not None:
-            return known
+    known = run.past.fill(run, plan, source, resolved, about)
+    if known is not NOTHING:
+        return known, given_up
     lm = run.lm if plan.lm is None else run.lm_for(plan)
     sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
-    if run.prefetch and run.flow is not None and sure:
+    if run.options.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
-    run.recorder.write(FillStarted(time(), run.path, run.step, plan.node, resolved))
+    run.writer.write(FillStarted(time(), run.path, run.step, plan.node, resolved))
     if lm is None:  # and there is nothing to ask it for: see `Graph.needs_lm`
         node = from_resolved(plan.node, resolved)
-        await run.recorder.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
-        return node
+        await run.writer.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
+        return node, given_up
     doing = Asker("fill", plan.node)
-    node, seconds, used = await _answer(
-        run,
-        lm,
-        doing,
-        lambda: awaitable(
-            lm.fill(plan.node, resolved, plan.instruction, source=source), lm, "fill"
-        ),
-        about,
-        plan.node,
-    )
+    asked = plan.node, resolved, plan.instruction
+    node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=source)
     if type(node) is not plan.node:
         _note_usage(run, doing, [used])
         raise filled_other(plan, node)
     if plan.sourced:
         node = _with_resolved(lm, plan, node, resolved)
-    await run.recorder.store(FillEnded(time(), run.path, run.step, node, seconds, used))
-    return node
+    await run.writer.store(FillEnded(time(), run.path, run.step, node, seconds, used))
+    return node, given_up
 
 
 def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
@@ -480,41 +482,31 @@ def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, An
 
 
 async def _answer(
-    run: Run,
-    lm: LM,
-    doing: Asker,
-    ask: Callable[[], Awaitable[A]],
-    about: Scene,
-    target: type[Node] | None = None,
-) -> tuple[A, float, Usage]:
+    run: Run, lm: LM, doing: Asker, about: Scene, method: str, *given: Any, **named: Any
+) -> tuple[Any, float, Usage]:
     """What the LM answers, how long it took and what it used; that of a failure is noted too."""
     started = perf_counter()
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
-    recorder = run.recorder
-    storing = unstorable.set(recorder.unstorable if recorder.stores else None)
-    shown = None if about is run.scene else scene.set(about)
+    about = about.storing(run.writer.unstorable)
     try:
-        answer = await ask()
+        answer = await ask_lm(lm, method, about, *given, **named)
     except BaseException as error:
         _note_usage(run, doing, used)
         if isinstance(error, BaeError) or not isinstance(error, Exception):
             raise
-        if target is not None and isinstance(error, ValidationError):
-            raise filled_wrong(target, error) from error
+        if doing.kind == "fill" and isinstance(error, ValidationError):
+            raise filled_wrong(doing.node, error) from error
         raise lm_failed(error, str(doing), lm) from error
     finally:
         meter_in_force.reset(token)
-        unstorable.reset(storing)
-        if shown is not None:
-            scene.reset(shown)
     return answer, perf_counter() - started, Usage.total(used)
 
 
 def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:
     usage = Usage.total(used)
     if usage != Usage():
-        run.recorder.write(LMUsed(time(), run.path, run.step, asker, usage))
+        run.writer.write(LMUsed(time(), run.path, run.step, asker, usage))
 
 
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
@@ -528,7 +520,7 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
         raise not_an_lm(lm)
     if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
-    for key in run.dep_cache or ():
+    for key in run.options.dep_cache or ():
         made = isinstance(key, tuple | Arguments)  # by a run before this one
         if not made and not callable(key) and not hasattr(key, "arun"):
             raise not_a_dependency(key)
@@ -541,6 +533,6 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
         run.lm = limit.charge(run.lm)
     opening = opening_of(graph, run)
     if graph.has_sources or opening is not None:
-        run.flow = Dataflow(run.dep_cache)
+        run.flow = Dataflow(run.options.dep_cache)
         run.flow.opening = opening
     return graph.plans

@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
-from bae.core_schemas import Schema, field_schema, parts, returned_schema, type_schema
-from bae.language_model import scene
-from bae.markers import Map
+from bae.core_schemas import CoreSchemaDict, field_schema, parts, returned_schema, type_schema
 from bae.plan import plan_of
-from bae.recall import holders_for
 from bae.records import Asker
 
 if TYPE_CHECKING:
@@ -58,15 +55,14 @@ class Veil(NamedTuple):
     looks: bool
 
 
-def veil_of(cls: type) -> Veil | None:
-    """What a model sees of the fields of a node, model or dataclass, with the copies of secrets in
-    the graph that runs here; None where nothing is hidden. Worked out once per class."""
+def veil_of(cls: type, copies: Copies | None = None) -> Veil | None:
+    """What a model sees of the fields of a node, model or dataclass, with `copies` of secrets in a
+    graph; None where nothing is hidden. Worked out once per class."""
     try:
         veil: Veil | None = cls.__dict__[_VEIL]
     except KeyError:
         veil = _make_veil(cls)
         type.__setattr__(cls, _VEIL, veil)
-    copies = scene.get().hidden
     if copies is None or cls not in copies:
         return veil
     own = _PLAIN if veil is None else veil
@@ -92,10 +88,10 @@ def _revealed(cls: type) -> frozenset[str]:
     return plan_of(cls, strict=True).revealed if issubclass(cls, Node) else _NO_FIELDS
 
 
-def shown_values(node: Node) -> dict[str, Any]:
+def shown_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
     """The fields of a node by name, with a mask in the place of the hidden ones: for an LM that
     writes its own prompts."""
-    veil = veil_of(type(node))
+    veil = veil_of(type(node), copies)
     hidden = () if veil is None else veil.masked
     return {n: MASK if n in hidden and value is not None else value for n, value in node}
 
@@ -125,7 +121,7 @@ def secret_in(schema: Any) -> str:
     return _secret_among(parts(schema))
 
 
-def _secret_among(schemas: Iterable[Schema]) -> str:
+def _secret_among(schemas: Iterable[CoreSchemaDict]) -> str:
     for part in schemas:
         if is_masked(part):
             maker: Any = part.get("json_schema", part).get("function", {}).get("function")
@@ -138,9 +134,9 @@ def _secret_among(schemas: Iterable[Schema]) -> str:
     return ""
 
 
-def is_masked(schema: Schema) -> bool:
+def is_masked(schema: CoreSchemaDict) -> bool:
     """Whether this is the schema of one of pydantic's secrets, which are written as stars."""
-    said = cast("Schema | None", schema.get("serialization"))
+    said = cast("CoreSchemaDict | None", schema.get("serialization"))
     function = None if said is None else said.get("function")
     name = getattr(function, "__name__", "")
     return "secret" in name and getattr(function, "__module__", "") == "pydantic.types"
@@ -303,7 +299,7 @@ class Secrets:
                     bound = dict(siblings_of(field))
                     names = [name for name, sibling in bound.items() if sibling in hidden]
                     names += [name for name, each in recalls_of(field) if self.recalls(each)]
-                    if isinstance(field.marker, Map) and (over := field.marker.over) in hidden:
+                    if (over := field.items_of) in hidden:
                         start = graph.start
                         is_node = any(
                             part["type"] in _ANYTHING or part.get("cls") is start
@@ -354,10 +350,11 @@ class Secrets:
 
     def recalls(self, field: FieldPlan) -> bool:
         """Whether a field may find its value in one that is a secret, though it is none itself."""
-        return field.kind == "recall" and any(
-            not names.isdisjoint(name for name, _ in holders_for(field, cls))
+        return any(
+            not names.isdisjoint(name for name, _ in found.holders_in(cls))
+            for way, _, found in field.recalls()
             for cls in self._secret
-            if (names := self._hidden(cls))
+            if not way and (names := self._hidden(cls))
         )
 
 

@@ -26,18 +26,18 @@ from bae.lm import (
     Backend,
     Budget,
     Cached,
+    Correction,
     MemoryCache,
     Prompt,
     Retry,
     SQLiteCache,
     Timeout,
-    Turn,
     metered,
     tell,
 )
 from bae.lm.policies.cache import cache_key
 from bae.lm.policies.policy import Policy
-from bae.run import Run
+from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.testing import ScriptedLM
 from bounded import BOUND
@@ -373,13 +373,13 @@ questions = st.fixed_dictionaries(
         "system": st.text(),
         "text": st.text(),
         "schema": objects,
-        "turns": st.lists(st.builds(Turn, st.text(), st.text()), max_size=2).map(tuple),
+        "corrections": st.lists(st.builds(Correction, st.text(), st.text()), max_size=2),
         "model": st.text(),
         "settings": objects,
     }
 )
 
-PARTS = ["system", "text", "schema", "turns", "model", "settings"]
+PARTS = ["system", "text", "schema", "corrections", "model", "settings"]
 UNORDERED = ["schema", "settings"]
 
 
@@ -415,7 +415,7 @@ class Politely(Policy):
     """A policy of a user's own may change what is asked."""
 
     async def answer(self, prompt: Prompt) -> Answer:
-        return await self.ask(replace(prompt, text=f"Please: {prompt.text}"))
+        return await self.ask(prompt.with_question(f"Please: {prompt.text}"))
 
 
 def test_a_key_is_the_same_in_every_process_and_tells_apart_what_may_answer_otherwise():
@@ -541,7 +541,7 @@ async def in_budget(budget: Budget, run: Run) -> GraphResult[Reply]:
 async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
     held = Streaming(USED)
     lm = Cached(held)
-    runs, budgets = [Run(lm) for _ in range(3)], [Budget(calls=5) for _ in range(3)]
+    runs, budgets = [Run(RunOptions(lm)) for _ in range(3)], [Budget(calls=5) for _ in range(3)]
     asking = []
     for budget, each in zip(budgets, runs, strict=True):
         asking.append(asyncio.create_task(in_budget(budget, each)))
@@ -557,7 +557,10 @@ async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
 async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_reaches_the_first():
     held = Streaming(USED)
     lm = Cached(held)
-    runs, budgets = [Run(lm), Run(lm)], [Budget(calls=5), Budget(calls=5, cost=1)]
+    runs, budgets = (
+        [Run(RunOptions(lm)), Run(RunOptions(lm))],
+        [Budget(calls=5), Budget(calls=5, cost=1)],
+    )
     asking = []
     for budget, each in zip(budgets, runs, strict=True):
         asking.append(asyncio.create_task(in_budget(budget, each)))

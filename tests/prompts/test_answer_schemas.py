@@ -352,7 +352,7 @@ async def test_a_node_is_asked_for_by_the_names_of_its_fields_and_never_by_their
     assert list(lm.prompts[0].schema["properties"]) == ["one", "two", "three"]
     assert (node.one, node.two, node.three) == (1, 2, 3)
     assert lm.prompts[1].question.fields == ("two",)
-    assert "- two: Input should be a valid integer" in lm.prompts[1].turns[0].correction
+    assert "- two: Input should be a valid integer" in lm.prompts[1].corrections[0].correction
 
 
 # The way back: defaults and keys that nobody asked for

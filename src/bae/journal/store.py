@@ -4,18 +4,16 @@ to one owner at a time, and takes one answer for a gate."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from time import time
 from typing import (
     TYPE_CHECKING,
     Annotated,
-    Any,
     Final,
     Literal,
     NamedTuple,
     Self,
-    TypeVar,
     get_args,
 )
 
@@ -26,15 +24,9 @@ from bae.exceptions import JournalError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from bae.graph import Graph
     from bae.journal.export import Existing, PathOrFile, Unfinished
     from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
-    from bae.node import Node
-    from bae.result import GraphResult
-    from bae.run import Run
-
-T = TypeVar("T", bound="Node")
 
 Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
 """The status of a run. One that is "running" and has no living owner was interrupted."""
@@ -383,16 +375,6 @@ class Journal(ABC):
         from bae.journal.redaction import redact
 
         return await redact(self, run_id, places)
-
-    def begin_run(
-        self, graph: Graph[Any, T], start: Node, run: Run
-    ) -> Coroutine[Any, Any, GraphResult[T]]:
-        """Run a graph, and store the run: `Graph.arun`."""
-        from bae.journal.recorder import JournalRecorder
-        from bae.runner import run_graph
-
-        run.recorder = JournalRecorder(self, run.recorder.log)
-        return run_graph(graph, start, run)
 
 
 def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bae.lm.registry import resolve
     from bae.lm.requests import Answer
     from bae.lm.signatures import node_to_signature
-    from bae.prompts.messages import FewShot, Prompt, Question, Turn
+    from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
 
 __all__ = [
     "LM",
@@ -39,11 +39,13 @@ __all__ = [
     "Cached",
     "ClaudeCLIBackend",
     "Concurrency",
+    "Correction",
     "DSPyBackend",
     "FewShot",
     "LearnedPrompt",
     "LocalBackend",
     "MemoryCache",
+    "Message",
     "NodePrompts",
     "OptimizedLM",
     "PerLoop",
@@ -56,8 +58,8 @@ __all__ = [
     "Restart",
     "Retry",
     "SQLiteCache",
+    "TextPart",
     "Timeout",
-    "Turn",
     "Usage",
     "WithPrompts",
     "metered",
@@ -71,7 +73,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "anthropic_backend": "AnthropicBackend",
-        "backend": "Backend FewShot Prompt Question Turn",
+        "backend": "Backend Correction FewShot Message Prompt Question TextPart",
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
         "http": "PerLoop",

@@ -19,21 +19,22 @@ from bae.exceptions import (
     UnparsableRouteError,
     faults,
 )
-from bae.language_model import unstorable
+from bae.language_model import PLAIN_SCENE
 from bae.lm.requests import UNPARSED
 from bae.node import Node
 from bae.plan import plan_of
-from bae.prompts.messages import Turn
+from bae.prompts.messages import Correction
 from bae.prompts.questions import asked_fields
 from bae.prompts.values import once
 from bae.unicode import readable, whole, whole_json
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
+    from bae.language_model import Scene
     from bae.lm.requests import Answer
     from bae.prompts.messages import Prompt
     from bae.prompts.questions import Choice
-    from bae.usage import Verdict
+    from bae.usage import AnswerVerdict
 
 N = TypeVar("N", bound="Node")
 
@@ -47,7 +48,7 @@ class Wrong:
     """Why an answer is not what was asked for: the `fields` are to be asked for again, and `cause`
     is the error that pydantic raised."""
 
-    verdict: Verdict
+    verdict: AnswerVerdict
     errors: tuple[str, ...]
     fields: tuple[str, ...] = ()
     cause: ValidationError | None = None
@@ -124,6 +125,7 @@ def build(
     asked: tuple[str, ...],
     answered: Mapping[str, Any],
     resolved: Mapping[str, Any],
+    scene: Scene = PLAIN_SCENE,
 ) -> N | Wrong:
     """The node, validated as a whole; or which of the `asked` fields to ask for again, and why.
     Where the error lies between fields, that is all of them."""
@@ -145,7 +147,7 @@ def build(
             code="bae-node-invalid",
             fix=f"fix the validators of {target.__name__}: to refuse a value, raise ValueError",
         ) from error
-    find = unstorable.get()
+    find = scene.unstorable
     refused = {} if find is None else {n: w for n, w in find(node).items() if n in asked}
     if refused:
         said = (f"{name}: it cannot be stored: {why}" for name, why in refused.items())
@@ -163,7 +165,7 @@ def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
         if target.__init__ is not Node.__init__:
             return None
         text = plan_of(target).text
-        parsed = text is not None and text.parse is not None
+        parsed = text is not None and text.is_parsed
         return frozenset(() if parsed else asked_fields(target))
 
     return once(target, "from JSON", find)
@@ -185,7 +187,7 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
     return Attempt(number, text, verdict, wrong.errors, answer.usage, prompt.flat())
 
 
-def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Turn:
+def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:
     """A wrong answer, and what the model is told about it. `wanted` are the fields to answer
     again, and `form` says how."""
     quoted = tried.answer
@@ -202,7 +204,7 @@ def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Turn
             text = "\n".join(["That was not valid:", *(f"- {error}" for error in tried.errors)])
             again = f" with these fields alone: {', '.join(wanted)}" if wanted else ""
             text += f"\nAnswer again{again}."
-    return Turn(quoted, text)
+    return Correction(quoted, text)
 
 
 def fill_failed(

@@ -90,7 +90,7 @@ class OptimizedLM(DSPyBackend):
         else:
             lm = found.lm if self._lm is None and found.lm is not None else self.lm
             answer = await self._ask(found.applied_to(prompt), lm, found.config)
-        if not prompt.turns:
+        if not prompt.corrections:
             if found is not None:
                 self._asked["optimized"] += 1
             elif prompt.question.target is not None:

@@ -143,7 +143,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
             if budget.cost is not None:
                 report(used)
                 raise budget.cost_unknown(backend.model)
-    return Answer(answer.text, used, answer.stop, answer.value)
+    return replace(answer, usage=used, sent=True)
 
 
 def checked(backend: Backend, answer: object) -> Answer:
@@ -169,7 +169,7 @@ def masked(answer: Answer, secrets: Iterable[str]) -> Answer:
     models = tuple(mask(read_name(model), secrets) for model in used.models)
     if models != used.models:
         used = replace(used, models=models)
-    return Answer(mask(answer.text, secrets), used, answer.stop, value, answer.sent)
+    return replace(answer, text=mask(answer.text, secrets), usage=used, value=value)
 
 
 async def in_time(ask: Callable[[], Awaitable[T]]) -> T:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema
@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from bae.assignable import type_name
 from bae.core_schemas import field_schema
 from bae.evals.case_types import every_node
+from bae.lm.policies.learned import NodePart
 from bae.markers import Dep, Gate, Map, Recall
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
@@ -24,9 +25,7 @@ from bae.prompts.values import once, shown_fields
 if TYPE_CHECKING:
     from bae.graph import Graph
 
-Part = Literal["fill", "choice"]
-"""What a model is asked for about a node: its fields, or its successor."""
-PARTS: Final[tuple[Part, Part]] = ("fill", "choice")
+PARTS: Final[tuple[NodePart, NodePart]] = ("fill", "choice")
 
 
 class NodeSchema(BaseModel):
@@ -103,7 +102,7 @@ def is_filled(cls: type[Node]) -> bool:
 def is_parsed(cls: type[Node]) -> bool:
     """Whether a model answers the class with a text for `Text(parse)`."""
     text = plan_of(cls, strict=True).text
-    return text is not None and text.parse is not None
+    return text is not None and text.is_parsed
 
 
 def chooses(cls: type[Node]) -> bool:
@@ -149,7 +148,7 @@ def _field_text(plan: NodePlan, field: FieldPlan) -> str:
     by = field.call.name if field.call is not None else ""
     match field.marker:
         case None:
-            return kind if field.text is None else f"{kind} in plain text"
+            return f"{kind} in plain text" if field.fills == "text" else kind
         case Dep():
             return f"{kind} from {by}"
         case Map(over=over):
@@ -158,6 +157,8 @@ def _field_text(plan: NodePlan, field: FieldPlan) -> str:
             return f"{kind} from a person"
         case Recall(node_type=node_type):
             return f"{kind} recalled{f' from {node_type.__name__}' if node_type else ''}"
+        case _:
+            raise AssertionError(field.kind)
 
 
 def _type_text(cls: type[Node], name: str) -> str:

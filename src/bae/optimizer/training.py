@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from bae.evals.judge import Refusals
 from bae.exceptions import BaeLMError, FillError, text_of
+from bae.language_model import PLAIN_SCENE
 from bae.lm.backend import ask_to_fill
 from bae.lm.extras import load_dspy
 from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
@@ -214,7 +215,7 @@ class _NoEngine:
         )
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The LM refused a request of an optimizer's own."""
 
 
@@ -338,7 +339,7 @@ class AskingAdapter(_dspy.Adapter):
         async def asked() -> Any:
             self._reporter.phase = "proposing"
             try:
-                made = await ask_to_fill(exactly, target, {}, instruction, source)
+                made = await ask_to_fill(exactly, target, {}, instruction, source, PLAIN_SCENE)
             except FillError:
                 if current:
                     self._reporter.note(
@@ -352,13 +353,13 @@ class AskingAdapter(_dspy.Adapter):
                     self._reporter.note(
                         f"the teacher could not be asked for an instruction: {text_of(error)}"
                     )
-                raise Refused(error.message) from error
+                raise RequestRefused(error.message) from error
             self._reporter.report()
             return made
 
         try:
-            made = self._bridge.call(asked, expected=(FillError, Refused))
-        except (FillError, Refused, OutOfBudget):
+            made = self._bridge.call(asked, expected=(FillError, RequestRefused))
+        except (FillError, RequestRefused, OutOfBudget):
             if not current:
                 raise
             return current

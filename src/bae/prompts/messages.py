@@ -1,12 +1,14 @@
-"""One question to a model as it is sent: the system text, the messages, and the schema of the
-answer."""
+"""One question to a model as it is sent: the system text, messages of typed parts, and the schema
+of the answer."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+
+from bae.language_model import PLAIN_SCENE, Scene
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -19,7 +21,7 @@ class Question:
     With `types`, one of them is to be chosen, and filled in the same answer where it is among
     `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
     only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
-    own method of that name.
+    own method of that name. `scene` is what the question shows besides.
     """
 
     types: tuple[type[Node] | type[None], ...] = ()
@@ -31,6 +33,7 @@ class Question:
     instruction: str = ""
     source: Node | None = None
     method: Literal["", "make", "decide"] = ""
+    scene: Scene = PLAIN_SCENE
 
     def asks_for(self, node: type[Node]) -> bool:
         """Whether a node of this class is to be made, or may be chosen."""
@@ -38,11 +41,31 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A wrong answer, and the correction that the model is sent."""
+class TextPart:
+    """A text in a message."""
 
-    answer: str
-    correction: str
+    kind: ClassVar[Literal["text"]] = "text"
+    text: str
+
+
+Part = TextPart
+"""What a message can hold, told apart by `kind`. Texts are all there is today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation. `kind` is what it is for: an "example" is a question or its
+    answer, shown before the "question"; a "correction" is a wrong answer of the model, or what the
+    model is told about it."""
+
+    role: Literal["user", "assistant"]
+    parts: tuple[Part, ...]
+    kind: Literal["example", "question", "correction"] = "question"
+
+    @property
+    def text(self) -> str:
+        """The texts of the message."""
+        return "\n\n".join(part.text for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,64 +75,117 @@ class FewShot:
     asked: str
     answer: str
 
+    def messages(self) -> tuple[Message, Message]:
+        """The example, as it is shown."""
+        return _exchange("user", "example", self.asked, self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A wrong answer, and what the model is told about it."""
+
+    answer: str
+    correction: str
+
+    def messages(self) -> tuple[Message, Message]:
+        """The answer and its correction, as they are sent. Providers refuse an empty message."""
+        answer = self.answer or "(no answer)"
+        return _exchange("assistant", "correction", answer, self.correction)
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One question to a model. Equal input gives an equal prompt.
 
-    `system` is the same for every question. `text` is the instruction and, as JSON, what is
-    known. `schema` is the JSON schema of the answer, always an object; send it by the provider's
-    channel for structured output. It is None where the answer is plain text: send the texts alone,
-    and return an `Answer` with the text. `name` is a name for the schema that every provider
-    accepts.
-    `turns` are the wrong answers so far. `examples` are few-shot examples; `messages` and `flat`
-    include them.
+    `system` is the same for every question. `conversation` are the messages after it: few-shot
+    examples, the question, and then the wrong answers so far with their corrections; the last
+    message is the user's. `schema` is the JSON schema of the answer, always an object; send it by
+    the provider's channel for structured output. It is None where the answer is plain text: send
+    the messages alone, and return an `Answer` with the text. `name` is a name for the schema that
+    every provider accepts.
     """
 
     system: str
-    text: str
+    conversation: tuple[Message, ...]
     schema: Mapping[str, Any] | None
     name: str
     question: Question = field(compare=False)
-    turns: tuple[Turn, ...] = ()
-    examples: tuple[FewShot, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text of the question: the instruction and, as JSON, what is known."""
+        return next((each.text for each in self.conversation if each.kind == "question"), "")
+
+    @property
+    def examples(self) -> tuple[FewShot, ...]:
+        """The few-shot examples."""
+        texts = [each.text for each in self.conversation if each.kind == "example"]
+        return tuple(map(FewShot, texts[::2], texts[1::2]))
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """The wrong answers so far, and what the model was told about each."""
+        texts = [each.text for each in self.conversation if each.kind == "correction"]
+        return tuple(map(Correction, texts[::2], texts[1::2]))
 
     def messages(self) -> list[dict[str, str]]:
-        """The conversation without the system part: user and assistant for each example, user for
-        the question, then assistant and user for each turn."""
-        messages: list[dict[str, str]] = []
-        for example in self.examples:
-            messages.append({"role": "user", "content": example.asked})
-            messages.append({"role": "assistant", "content": example.answer})
-        messages.append({"role": "user", "content": self.text})
-        for turn in self.turns:
-            # Providers refuse an empty message.
-            messages.append({"role": "assistant", "content": turn.answer or "(no answer)"})
-            messages.append({"role": "user", "content": turn.correction})
-        return messages
+        """The conversation in the form of chat completions, which many servers take."""
+        return [{"role": each.role, "content": each.text} for each in self.conversation]
 
-    def parts(self) -> list[tuple[str, str]]:
+    def with_question(self, text: str, examples: Iterable[FewShot] = ()) -> Prompt:
+        """The prompt with another text of the question, and with few-shot examples before it."""
+        shown = [message for example in examples for message in example.messages()]
+        asked = (
+            replace(each, parts=(TextPart(text),)) if each.kind == "question" else each
+            for each in self.conversation
+        )
+        return replace(self, conversation=(*shown, *asked))
+
+    def sections(self) -> list[tuple[str, str]]:
         """All that is sent, to be read: the system text, the messages by their role, and the
         schema, where there is one."""
-        parts = [("system", self.system), *((m["role"], m["content"]) for m in self.messages())]
-        return parts if self.schema is None else [*parts, ("schema", in_rows(self.schema))]
+        texts = [("system", self.system), *((each.role, each.text) for each in self.conversation)]
+        return texts if self.schema is None else [*texts, ("schema", in_rows(self.schema))]
 
     def __str__(self) -> str:
-        return "\n\n".join(f"{role}:\n{text}" for role, text in self.parts())
+        return "\n\n".join(f"{role}:\n{text}" for role, text in self.sections())
 
     def flat(self) -> str:
-        """The conversation as one text, for models that take no turns."""
-        if not self.turns and not self.examples:
-            return self.text
-        parts = [
-            f"For example, when asked:\n{each.asked}\n\nthe answer is:\n{each.answer}"
-            for each in self.examples
-        ]
-        parts.append(f"Now you are asked:\n{self.text}" if parts else self.text)
-        for turn in self.turns:
-            parts.append(f"Your answer was:\n{turn.answer or '(no answer)'}")
-            parts.append(turn.correction)
-        return "\n\n".join(parts)
+        """The conversation as one text, for models that take no messages."""
+        first = self.conversation[0]
+        if len(self.conversation) == 1:
+            return first.text
+        introductions = {**_INTRODUCTIONS}
+        if first.kind != "question":
+            introductions["question", "user"] = "Now you are asked:\n"
+        return "\n\n".join(
+            f"{introductions.get((each.kind, each.role), '')}{each.text}"
+            for each in self.conversation
+        )
+
+
+def ask_in_text(text: str, corrections: Iterable[Correction] = ()) -> tuple[Message, ...]:
+    """A conversation that asks one thing, with the wrong answers so far."""
+    asked = Message("user", (TextPart(text),))
+    return (asked, *(message for each in corrections for message in each.messages()))
+
+
+def _exchange(
+    first: Literal["user", "assistant"],
+    kind: Literal["example", "correction"],
+    opening: str,
+    reply: str,
+) -> tuple[Message, Message]:
+    second = "assistant" if first == "user" else "user"
+    return Message(first, (TextPart(opening),), kind), Message(second, (TextPart(reply),), kind)
+
+
+_INTRODUCTIONS: Final = {
+    ("example", "user"): "For example, when asked:\n",
+    ("example", "assistant"): "the answer is:\n",
+    ("correction", "assistant"): "Your answer was:\n",
+}
+"""What stands before a message in one text, by its kind and role."""
 
 
 def in_rows(value: Any, indent: int = 0, column: int = 0) -> str:

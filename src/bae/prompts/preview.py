@@ -15,14 +15,14 @@ from bae.draft import from_answer, hold, validated, with_resolved
 from bae.exceptions import ScriptError
 from bae.failures import not_an_lm
 from bae.given_lm import looked_up
-from bae.language_model import RoutingLM, in_scene, is_lm
+from bae.language_model import RoutingLM, is_lm
 from bae.node import Node
+from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.prompts.questions import asked_fields, choice_of, fill_prompt
 from bae.prompts.samples import sample
 from bae.prompts.schemas import fill_schema, has_schema
-from bae.recall import recall_field
-from bae.run import Run
+from bae.run import Run, RunOptions
 from bae.runner import options_ahead
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class _Walk:
         around = Run() if outer is None else outer
 
         def run_with(trace: list[Node]) -> Run:
-            own = Run(self._lm, 0, trace=trace, outer=outer, by_name=self._by_name)
+            own = Run(RunOptions(self._lm, 0), trace=trace, outer=outer)
+            own.outermost.notes.named.update(self._by_name)
             own.scene = replace(graph.scene or around.scene, hidden=self._hidden)
             own.shows = graph.context or around.shows
             own.shows_limit = graph.context_limit or around.shows_limit
@@ -168,8 +169,8 @@ class _Walk:
             resolved = {cls: values for cls, (values, _) in recalled.items()}
             choice = _routing(lm).offer(source, plan.offered, fillable, resolved)
             filled = choice.fillable
-            with in_scene(run.scene_for(plan, source)):
-                yield _routing(lm).with_learned(choice.prompt(source, resolved=resolved))
+            prompt = choice.prompt(source, None, resolved, run.scene_for(plan, source))
+            yield _routing(lm).with_learned(prompt)
         for target in targets:
             own, asked = plan_of(target), asked_fields(target)
             if not asked or target in filled:
@@ -177,8 +178,8 @@ class _Walk:
             filling = _routing(lm if plan.written else cast("LM", run.lm_for(own)))
             fields = looked_up(own, {}) if plan.written else own.context
             resolved = self._resolved(own, fields, run)
-            with in_scene(run.scene_for(own, source)):
-                prompt = fill_prompt(target, asked, resolved, own.instruction, source)
+            scene = run.scene_for(own, source)
+            prompt = fill_prompt(target, asked, resolved, own.instruction, source, scene)
             yield filling.with_learned(prompt)
 
     def _resolved(self, plan: NodePlan, fields: Sequence[FieldPlan], run: Run) -> dict[str, Any]:
@@ -191,10 +192,11 @@ class _Walk:
             if field.name in held:
                 values[field.name] = held[field.name]
                 continue
-            found = recall_field(field, run) if field.kind == "recall" else None
+            place = Place(run.path, run.step, plan.name, field.name)
+            found = field.find(run, plan.node, place) if field.is_immediate else None
             if found is not None:
-                values[field.name] = found[1]
-            elif field.kind != "recall" or field.required:
+                values[field.name] = found[0]
+            elif not field.is_immediate or field.required:
                 values |= _sample_field(plan.node, field)
         return values
 

@@ -98,7 +98,7 @@ async def _run_command(
 ) -> TestReport:
     program = find_test_program(command)
     if program is None and project.report:
-        return await _run_with_junit(command, project, worktree, limits)
+        return await _run_with_junit(command, project, worktree, fixed, limits)
     if program is None:
         unknown = _describe_unknown(command)
         return TestReport(command=command, exit_code=None, reported=False, problem=unknown)
@@ -121,6 +121,7 @@ async def _run_command(
             readable=[GUARDS],
             writable=[report.parent],
             fixed=[worktree / name for name in fixed[:MOST_MOUNTED]],
+            hidden=[root],
             **limits,
         )
         content, missing = await asyncio.to_thread(_read_report, report)
@@ -143,13 +144,25 @@ async def _run_command(
 
 
 async def _run_with_junit(
-    command: tuple[str, ...], project: Project, worktree: Path, limits: sandbox.Limits
+    command: tuple[str, ...],
+    project: Project,
+    worktree: Path,
+    fixed: Sequence[str],
+    limits: sandbox.Limits,
 ) -> TestReport:
     """Run a test program that bae does not know, and read the JUnit files that it writes. Files of
     an earlier run are removed first."""
     pattern, start = read_report_option(project.report), worktree / project.folder
     await asyncio.to_thread(_take_reports, start, pattern)
-    ran = await sandbox.run(command, worktree, within=project.folder, env=_ENVIRONMENT, **limits)
+    ran = await sandbox.run(
+        command,
+        worktree,
+        within=project.folder,
+        env=_ENVIRONMENT,
+        fixed=[worktree / name for name in fixed[:MOST_MOUNTED]],
+        hidden=[project.root],
+        **limits,
+    )
     contents = await asyncio.to_thread(_take_reports, start, pattern)
     cases: tuple[TestCase, ...] = ()
     missing = "" if contents else f"it wrote no JUnit file at {pattern}"
@@ -290,7 +303,15 @@ KNOWN_PROGRAMS: Final = "pytest, node --test, vitest run, jest or go test"
 _NONE: Final = "no tests were found"
 _PYTHONPATH: Final = "PYTHONPATH"
 # `CI` also keeps Vitest and Jest from waiting. No `FORCE_COLOR=0`: Rich takes it for a terminal.
-_ENVIRONMENT: Final = {"CI": "1", "NO_COLOR": "1", "TERM": "dumb"}
+# `uv run` would install again what setup has installed, and needs the network for it.
+_ENVIRONMENT: Final = {
+    "CI": "1",
+    "NO_COLOR": "1",
+    "TERM": "dumb",
+    "UV_NO_SYNC": "1",
+    "UV_OFFLINE": "1",
+    "UV_PYTHON_DOWNLOADS": "never",
+}
 _PROGRAMS: Final = {
     each.name: each
     for each in (

@@ -347,11 +347,7 @@ def budgets_in_force() -> tuple[Budget, ...]:
 def estimated_tokens(prompt: Prompt) -> int:
     """About how many tokens the prompt has, its schema included, and at least one. Budgets and rate
     limits need a number before anything is sent, and correct it by the usage of the answer."""
-    texts = [prompt.system, prompt.text]
-    for turn in prompt.turns:
-        texts += turn.answer, turn.correction
-    for example in prompt.examples:
-        texts += example.asked, example.answer
+    texts = [prompt.system, *(message.text for message in prompt.conversation)]
     texts.append(json.dumps(prompt.schema, default=str))
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return max(1, size // BYTES_PER_TOKEN)

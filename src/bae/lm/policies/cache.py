@@ -25,7 +25,7 @@ from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.policy import Policy, innermost
 from bae.tasks import cancellations, gone
-from bae.usage import Event, Meter, Restart, Usage, meter_in_force, report, tell
+from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -187,11 +187,11 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
             "settings": backend.settings,  # with those of the policies around it
             "system": prompt.system,
             "text": prompt.text,
-            "turns": [[turn.answer, turn.correction] for turn in prompt.turns],
+            "turns": [[each.answer, each.correction] for each in prompt.corrections],
             "schema": prompt.schema,
         }
-        if prompt.examples:
-            parts["examples"] = [[each.asked, each.answer] for each in prompt.examples]
+        if examples := prompt.examples:
+            parts["examples"] = [[each.asked, each.answer] for each in examples]
         if prompt.question.method:
             parts["method"] = prompt.question.method
         text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
@@ -312,7 +312,7 @@ class _SharedRequest:
         self.budgets = budgets_in_force()
         # By caller, in order; each can leave at once, however many wait.
         self._meters: OrderedDict[asyncio.Future[None], Meter | None] = OrderedDict()
-        self._told: list[Event] = []
+        self._told: list[CallEvent] = []
         self._is_given = False
         self._is_left = False
         self._task = asyncio.get_running_loop().create_task(self._run(ask))
@@ -370,7 +370,7 @@ class _SharedRequest:
         if first is not None:
             first[0](usage)
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: CallEvent) -> None:
         self._told.append(event)
         for meter in self._meters.values():
             if meter is not None and meter[1] is not None:

@@ -25,7 +25,8 @@ from bae.prompts.values import text_of_answer
 if TYPE_CHECKING:
     from bae.language_model import LM
 
-Part = Literal["fill", "choice"]
+NodePart = Literal["fill", "choice"]
+"""What a model is asked for about a node: its fields, or its successor."""
 _STRICT = ConfigDict(extra="forbid")  # a file with other keys is refused
 
 
@@ -59,7 +60,7 @@ class NodePrompts:
     fill: LearnedPrompt | None = None
     choice: LearnedPrompt | None = None
 
-    def parts(self) -> tuple[tuple[Part, LearnedPrompt | None], ...]:
+    def parts(self) -> tuple[tuple[NodePart, LearnedPrompt | None], ...]:
         """Both prompts, by what they are for."""
         return ("fill", self.fill), ("choice", self.choice)
 
@@ -116,7 +117,7 @@ class WithPrompts(Policy):
         """Ask the LM inside, with the learned prompt for the question where there is one."""
         learned = self._with_learned(prompt)
         answer = await self.ask(learned)
-        if not prompt.turns:
+        if not prompt.corrections:
             self._asked["naive" if learned is prompt else "optimized"] += 1
         return answer
 
@@ -174,24 +175,22 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
     if question.target is not None:
         own = plan_of(question.target).instruction
     # After it come what is known and, of a choice, the options.
-    begins = prompt.text == own or prompt.text.startswith(f"{own}\n")
+    text = prompt.text
+    begins = text == own or text.startswith(f"{own}\n")
     if prompt.examples or not begins:
         return prompt
     instruction, names = learned.instruction.strip() or own, names_of(question.types)
     form = "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
-    return replace(
-        prompt,
-        text=f"{instruction}{prompt.text[len(own) :]}",
-        question=replace(question, instruction=instruction),
-        examples=tuple(
-            FewShot(
-                text_of_question(instruction, each.known, form),
-                str(each.answer[question.fields[0]]) if form else text_of_answer(each.answer),
-            )
-            for each in learned.examples
-            if not names or each.answer.get("choice") in names
-        ),
+    examples = (
+        FewShot(
+            text_of_question(instruction, each.known, form),
+            str(each.answer[question.fields[0]]) if form else text_of_answer(each.answer),
+        )
+        for each in learned.examples
+        if not names or each.answer.get("choice") in names
     )
+    taught = prompt.with_question(f"{instruction}{text[len(own) :]}", examples)
+    return replace(taught, question=replace(question, instruction=instruction))
 
 
 def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
@@ -206,7 +205,7 @@ def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
             )
 
 
-def _checked(cls: Any, given: Any) -> list[tuple[Part, LearnedPrompt]]:
+def _checked(cls: Any, given: Any) -> list[tuple[NodePart, LearnedPrompt]]:
     """The prompts of a class that are not empty, by what they are for."""
     if not (isinstance(cls, type) and issubclass(cls, Node)):
         raise TypeError(f"WithPrompts(lm, {{{cls!r}: …}}): give the prompts by their node class")
