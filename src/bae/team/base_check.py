@@ -59,7 +59,7 @@ class BaseCheck(BaseModel):
             return f"the tests cannot be run: {self.problem}"
         if not self.tests:
             return "no tests yet"
-        parts = [f"{self.tests} tests"]
+        parts = [f"{self.tests} test{'s' if self.tests > 1 else ''}"]
         if self.failed:
             parts.append(f"{len(self.failed)} failed before any work: {list_names(self.failed)}")
         if self.not_loaded:
