@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         ParkedGate,
         Rewrite,
         RunInfo,
-        Status,
+        RunStatus,
         StoredRun,
         check_listed,
         is_listed,
@@ -90,10 +90,10 @@ __all__ = [
     "RunJournal",
     "RunResumed",
     "RunStarted",
+    "RunStatus",
     "SQLiteJournal",
     "SourceEnded",
     "SourceStarted",
-    "Status",
     "StepStarted",
     "StoredRun",
     "TextArrived",
@@ -115,7 +115,7 @@ __getattr__, __dir__ = export_lazily(
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
         "store": (
-            "Claim Journal Line Listed ParkedGate Rewrite RunInfo Status StoredRun check_listed "
+            "Claim Journal Line Listed ParkedGate Rewrite RunInfo RunStatus StoredRun check_listed "
             "is_listed"
         ),
     },

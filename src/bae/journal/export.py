@@ -29,7 +29,7 @@ from bae.journal.store import (
     Listed,
     ParkedGate,
     RunInfo,
-    Status,
+    RunStatus,
     StoredRun,
     Time,
     check_listed,
@@ -268,7 +268,7 @@ class _Header(BaseModel):
     version: int = Field(ge=1, le=FORMAT)
     run_id: str
     graph: str
-    status: Status
+    status: RunStatus
     started: Time
     updated: Time
     parent: str | None = None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
 
-Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
+RunStatus = Literal["running", "waiting", "ended", "failed", "cancelled"]
 """The status of a run. One that is "running" and has no living owner was interrupted."""
 Listed = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 """What runs can be listed by: their status, or that they were interrupted."""
@@ -89,7 +89,7 @@ class RunInfo:
 
     run_id: str
     graph: str
-    status: Status
+    status: RunStatus
     started: Time
     updated: Time
     shape: str
@@ -193,7 +193,7 @@ class Journal(ABC):
     def release(
         self,
         claim: Claim,
-        status: Status,
+        status: RunStatus,
         lines: Sequence[Line],
         waiting: Sequence[ParkedGate] = (),
         error: str = "",
@@ -256,7 +256,7 @@ class Journal(ABC):
         is deleted too, and so does one that a process works on."""
 
     @abstractmethod
-    async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
+    async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         """The ids of the runs that were last written before the time `than`, by status."""
 
     @abstractmethod
@@ -312,14 +312,14 @@ class Journal(ABC):
         self,
         *,
         older_than: float | timedelta,
-        statuses: Sequence[Status] = ("ended", "failed", "cancelled"),
+        statuses: Sequence[RunStatus] = ("ended", "failed", "cancelled"),
     ) -> int:
         """Delete the runs that were last written longer ago than `older_than`, in seconds or as a
         timedelta, and return how many. Runs that wait or are in progress stay unless `statuses`
         names them."""
         age = older_than if isinstance(older_than, int | float) else older_than.total_seconds()
         for status in statuses:
-            check_listed(status, get_args(Status))
+            check_listed(status, get_args(RunStatus))
         return await self.delete(await self.older(time() - age, statuses))
 
     async def export(

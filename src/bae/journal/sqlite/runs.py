@@ -30,7 +30,7 @@ from bae.journal.store import (
     ParkedGate,
     Rewrite,
     RunInfo,
-    Status,
+    RunStatus,
     StoredRun,
     Time,
     check_listed,
@@ -211,7 +211,7 @@ class RunTables(Journal):
 
         return await self._read(ask)
 
-    async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
+    async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         wanted = f"status in ({_marks(statuses)}) and {_UPDATED} < ?"
         query = f"select id from runs where {wanted} order by run"
 
@@ -356,7 +356,11 @@ def shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
 
 
 def release_run(
-    db: sqlite3.Connection, fence: Fence, status: Status, waiting: Sequence[ParkedGate], error: str
+    db: sqlite3.Connection,
+    fence: Fence,
+    status: RunStatus,
+    waiting: Sequence[ParkedGate],
+    error: str,
 ) -> None:
     """Store how a run ended, and that it has no owner."""
     statement = """update runs set owner = null, status = ?, waiting = ?, error = ?
@@ -364,7 +368,7 @@ def release_run(
     db.execute(statement, (status, _dump(waiting), error, *fence))
 
 
-def page_query(status: Status | None, graph: str | None) -> tuple[str, list[str]]:
+def page_query(status: RunStatus | None, graph: str | None) -> tuple[str, list[str]]:
     """The statement behind `runs`, always found through an index, and its first parameters; those
     after them are the key below which a page begins, and its size."""
     wanted = {"runs.graph": graph, "runs.status": status}
