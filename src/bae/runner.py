@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from bae.app_scope import opening_of
 from bae.arguments import Arguments
 from bae.calls import CallPlan
-from bae.draft import from_resolved, validated, with_resolved
+from bae.draft import empty_draft, from_resolved, validated, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
     awaitable,
@@ -110,6 +110,8 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         start, is_recorded = run.past.begin(run, graph, start)
         if not is_recorded:
             await run.writer.begin(run, graph, start)
+        if graph.is_filled and not start.__dict__:
+            start = await _fill(run, plans, plans[graph.start], next(run.seen(), None))
         await _follow(run, plans, start)
     except BaseException as caught:
         failure = caught
@@ -154,7 +156,10 @@ async def run_inside(
 
 
 def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
-    start = cast("Graph[Any, Any]", call.graph).start
+    graph = cast("Graph[Any, Any]", call.graph)
+    start = graph.start
+    if graph.is_filled:
+        return empty_draft(start)
     if not item:
         return start(**bound)
     if type(item[0]) is start:
@@ -428,7 +433,7 @@ def options_ahead(
     return fillable, recalled
 
 
-async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
+async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node | None) -> Node:
     resolved: dict[str, Any] = {}
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
