@@ -237,7 +237,7 @@ class GivenLM:
     ) -> dict[str, Any]:
         """What the sources of some fields find, at the step of the one who asks."""
         if self._run.flow is None:
-            self._run.flow = Dataflow(self._run.dep_cache)
+            self._run.flow = Dataflow(self._run.options.dep_cache)
         return await resolve(self._within(plan), plan, fields, given)
 
     def _within(self, plan: NodePlan) -> Run:
@@ -253,14 +253,12 @@ class GivenLM:
     def _meet(self, classes: Iterable[type[Node] | type[None]]) -> None:
         """Record the classes of a question that are none of the graph's and hold a secret,
         or have one behind a field."""
-        run, outermost = self._run, self._run.outermost
+        run = self._run
         for cls in classes:
             if cls is NoneType or cls in (run.plans or ()):
                 continue
-            if outermost.met is None:
-                outermost.met = set()
-            if cls not in outermost.met:
-                outermost.met.add(cls)
+            if cls not in run.notes.met:
+                run.notes.met.add(cls)
                 if is_near_secret(cls):
                     met = ClassMet(time(), run.path, self._step, cls)
                     run.writer.write(met)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
     from bae.rooms import Journal
-    from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
+    from bae.run import GateAnswerer, RunParameters, StreamParameters, WorkParameters
     from bae.secrets import Copies
     from bae.writer import Log
 
@@ -309,7 +309,7 @@ class Graph(Generic[S, T]):
         max_iters: int = 10,
         *,
         prefetch: bool = True,
-        answer: Answer | None = None,
+        answer: GateAnswerer | None = None,
         dep_cache: dict[Any, Any] | None = None,
         journal: Journal | None = None,
         run_id: str | None = None,
@@ -340,10 +340,8 @@ class Graph(Generic[S, T]):
 
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
-        # A name is made an LM before the first step.
-        own = cast("LM | None", lm)
-        writer = new_writer(journal)
-        run = Run(own, max_iters, prefetch, answer, dep_cache, writer=writer, run_id=run_id or "")
+        options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
+        run = Run(options, writer=new_writer(journal), run_id=run_id or "")
         if resume:
             return await rooms.begin_or_resume(self, start_node, run, checked_store(journal))
         return await start_run(self, start_node, run)
@@ -410,7 +408,7 @@ class Graph(Generic[S, T]):
         are left out. Runs that failed or were cancelled are not resumed: `resume` does that.
         """
 
-        resumed = RunOptions(lm, **options)
+        resumed = RunOptions(lm, None, **options)
         return await rooms.recover(self, resumed, checked_store(journal), concurrency, given)
 
     async def answer(

@@ -10,7 +10,7 @@ from bae import records as kinds
 from bae.place import Place
 from bae.records import Asker, Record, RecordedError, Unstored
 from bae.result import UsageCount
-from bae.run_tree import ITEMS_KEPT, Change, RunTree
+from bae.run_tree import ITEMS_KEPT, RunTree, WorkChange
 from bae.sources import kind_named
 from bae.work import NOTHING_USED, BodyCall, GraphRun, Source, Span, State, Step, Work
 
@@ -30,7 +30,7 @@ class History(RunTree):
         records: Iterable[Record] = (),
         *,
         keep: int = 0,
-        on_change: Callable[[Change, Work], None] | None = None,
+        on_change: Callable[[WorkChange, Work], None] | None = None,
     ) -> None:
         super().__init__(keep, on_change)
         self.run_id = ""

@@ -128,12 +128,13 @@ async def _follow(
     graph: Graph[Any, T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
     from bae.graph import new_writer
-    from bae.run import Run
+    from bae.run import Run, RunOptions
     from bae.runner import start_run
 
     news = asyncio.Event()
     writer = new_writer(options.pop("journal", None), ObservedLog(wake=news.set))
-    run = Run(**options, writer=writer)
+    run_id = options.pop("run_id", None) or ""
+    run = Run(RunOptions(**options), writer=writer, run_id=run_id)
     journal = run.journal
     task = asyncio.create_task(start_run(graph, start, run))
     task.add_done_callback(lambda _: news.set())

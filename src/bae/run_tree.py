@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from bae.place import Place
 from bae.records import NOTHING, Asker, Nothing, Recalled, Record, Returned, SourceStarted
-from bae.work import GraphRun, Item, Question, Source, State, Step, Work
+from bae.work import GraphRun, Item, LMQuestion, Source, State, Step, Work
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan
@@ -20,7 +20,7 @@ ITEMS_KEPT: Final = 4
 
 Exit = Literal["body", "choice", "other"]
 """What leads on from a node: its own body, a choice by the LM, or what takes no time of its own."""
-Change = Literal["started", "whole", "waiting", "answered", "restarted", "ended"]
+WorkChange = Literal["started", "whole", "waiting", "answered", "restarted", "ended"]
 """What can happen to work: it starts and ends, a node is whole, a gate waits for a person, a
 question is answered or its request is sent again."""
 
@@ -34,7 +34,7 @@ class RunTree:
     """
 
     def __init__(
-        self, keep: int = 0, on_change: Callable[[Change, Work], None] | None = None
+        self, keep: int = 0, on_change: Callable[[WorkChange, Work], None] | None = None
     ) -> None:
         self.graphs: dict[str, GraphRun] = {}
         self.met: dict[type[Node], None] = {}
@@ -228,7 +228,7 @@ class RunTree:
         record: Record,
         asker: Asker,
         offered: tuple[type[Node] | type[None], ...] = (),
-    ) -> Question | None:
+    ) -> LMQuestion | None:
         """What the LM is asked by the asker of a record: of a body or a function the last question,
         until that is answered."""
         after = asker.kind in ("choice", "body")
@@ -245,7 +245,7 @@ class RunTree:
         else:
             question = by.asked[-1] if by.asked and by.asked[-1].is_open else None
         if question is None:
-            question = Question(record.at, asker=asker, asked_by=by, offered=offered)
+            question = LMQuestion(record.at, asker=asker, asked_by=by, offered=offered)
             if asker.kind == "choice":
                 step.choice = question
             elif asker.kind == "fill":
@@ -289,7 +289,7 @@ class RunTree:
         work.resumed = work.resumed or self.replaying
         self._change("ended", work)
 
-    def _change(self, change: Change, work: Work) -> None:
+    def _change(self, change: WorkChange, work: Work) -> None:
         if self.on_change is not None:
             self.on_change(change, work)
 

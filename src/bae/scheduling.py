@@ -169,6 +169,7 @@ class Scheduler:
     def __init__(self, context: Context | None = None) -> None:
         self._context = context
         self.closers: list[tuple[str, Closer]] = []
+        self._ahead: dict[Run, list[PendingValue]] = {}
 
     def add(self, pending: PendingValue) -> PendingValue:
         """Take a value in: its work starts now, or when the last of its inputs is known."""
@@ -231,6 +232,16 @@ class Scheduler:
             pending.task.cancel()
             return [pending.task]
         return self._release_inputs(pending)
+
+    def start_ahead(self, run: Run) -> list[PendingValue]:
+        """A list for the values that are started early, for the next node of a run."""
+        return self._ahead.setdefault(run, [])
+
+    async def let_go_ahead(self, run: Run) -> None:
+        """Stop being a user of the values that were started early for a run."""
+        ahead = self._ahead.pop(run, None)
+        if ahead is not None:
+            await gone([task for one in ahead for task in [*one.cancelled, *self.release(one)]])
 
     def on_close(self, name: str, closer: Closer) -> None:
         """Have `closer` called when the run is over; `name` says who opened what it closes."""

@@ -45,7 +45,7 @@ from bae.cli.wording import count, in_lines
 
 if TYPE_CHECKING:
     from bae.journal import Journal, Record
-    from bae.run import Answer
+    from bae.run import GateAnswerer
     from bae.team.git import Repository
     from bae.team.models import Project
     from bae.team.project import Detected
@@ -74,6 +74,8 @@ _QUESTIONS: Final = "questions.md"
         "bae team init",
         "bae team init shop --test 'python -m pytest -q'",
         "bae team init web --test 'node --test' --setup 'npm ci'",
+        "bae team init --setup 'python -m venv .venv && .venv/bin/pip install -e .[test]' "
+        "--test '.venv/bin/python -m pytest'",
         "bae team init --test 'npx mocha --reporter mocha-junit-reporter' "
         "--report junit:test-results.xml",
         "bae team init --folder packages/api",
@@ -117,8 +119,9 @@ def init(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="A command that is run once in every new worktree, as `npm ci`. Left out: what "
-            "the files of the project show. An empty text: none.",
+            help="A command that installs what tests need, as `npm ci`; `&&` joins several. It "
+            "runs with the network for your newest commit, and worktrees get a copy of the result. "
+            "Left out: what the files of the project show. An empty text: none.",
         ),
     ] = None,
     branch: Annotated[
@@ -135,10 +138,10 @@ def init(
 ) -> None:
     """Set up a team for a project.
 
-    Languages and the test command are read off the files; what cannot be known is asked. The tests
-    are run once, as the team will run them: where they cannot be run, the likely cause is printed,
-    and the exit code is 1. The state is kept beside the repository, in `.NAME.team`. Run it again
-    to change the settings.
+    Languages, the test command and the setup command are read off the files; what cannot be known
+    is asked. The tests are run once, as the team will run them: where they cannot be run, the
+    likely cause and a command that corrects it are printed, and the exit code is 1. The state is
+    kept beside the repository, in `.NAME.team`. Run it again to change the settings.
     """
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
@@ -391,7 +394,7 @@ async def _find_goal(goal: str | None, file: str | None, journal: Journal) -> st
     return waiting[0]
 
 
-def _make_answer(file: str | None, decide: bool, asks: bool) -> Answer | None:
+def _make_answer(file: str | None, decide: bool, asks: bool) -> GateAnswerer | None:
     from bae.team.planning import FromAnswers, decide_yourself
 
     if decide:

@@ -20,7 +20,7 @@ from bae.run import Waiting
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.markers import OpenGate
-    from bae.run import Answer
+    from bae.run import GateAnswerer
 
 Checked: TypeAlias = "tuple[str, Case | None, list[str]]"
 """The label of a case in errors, the case, and its known problems."""
@@ -118,7 +118,7 @@ class CaseTypes:
         fits = [end for end in self._ends if not self._field_problems("", end, case.expected)]
         return fits[0] if len(fits) == 1 else None
 
-    def answerer(self, case: Case, otherwise: Answer | None) -> Answer | None:
+    def answerer(self, case: Case, otherwise: GateAnswerer | None) -> GateAnswerer | None:
         """What answers the gates in a run of a case: the case, and then `otherwise`."""
         if not case.answers:
             return otherwise

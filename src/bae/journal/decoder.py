@@ -14,10 +14,10 @@ from bae.calls import every_call, is_by_value
 from bae.draft import empty_draft
 from bae.exceptions import JournalError, describe
 from bae.history import History
-from bae.journal.lines import AskerData, ErrorData, Json, StoredNode, damaged, parse_line
+from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged, parse_line
 from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
 from bae.journal.outside import CallName, named_call
-from bae.journal.shape import ShapeView
+from bae.journal.shape import Json, ShapeView
 from bae.markers import OpenGate
 from bae.node import Node
 from bae.place import Place
@@ -115,10 +115,10 @@ def _graph_behind(outer: Graph[Any, Any], part: str) -> Graph[Any, Any]:
     """The graph that runs for a field of a graph; `part` is the place of the field there."""
     place = Place.parse(part)
     if place is None:
-        raise Refused(f"{part!r} is no place in a run")
+        raise LineRefused(f"{part!r} is no place in a run")
     cls = next((cls for cls in outer.plans if cls.__name__ == place.node), None)
     if cls is None:
-        raise Refused(f"the graph {outer.name} has no node {place.node}")
+        raise LineRefused(f"the graph {outer.name} has no node {place.node}")
     call = _call_at(cls, place)
     if call is None or call.graph is None:
         raise Gone(f"the graph {outer.name} runs no graph for {place}")
@@ -133,7 +133,7 @@ def _call_at(cls: type[Node], place: Place) -> CallPlan | None:
         raise Gone(f"there is no {gone}") from None
 
 
-class Refused(JournalError):
+class LineRefused(JournalError):
     """Raised where a line does not fit the classes of today."""
 
     def __init__(self, what: str) -> None:
@@ -141,7 +141,7 @@ class Refused(JournalError):
         super().__init__(what, code="bae-journal-unreadable", fix=fix)
 
 
-class Gone(Refused):
+class Gone(LineRefused):
     """Raised for a field, or a parameter behind it, that its class no longer has."""
 
 
@@ -261,13 +261,13 @@ class LineReader:
         if self._graph is None:
             return classes.setdefault(name, cast(Any, create_model(name, __base__=StoredNode)))
         graph, known = self._graphs[path], ", ".join(reversed(classes))
-        raise Refused(f"the graph {graph.name} has no node {name}; it has {known}")
+        raise LineRefused(f"the graph {graph.name} has no node {name}; it has {known}")
 
     def _offered(self, path: str, name: str | None) -> type[Node] | type[None] | None:
         """A class that was offered; None if it is gone today."""
         try:
             return NoneType if name is None else self._class(path, name)
-        except Refused:
+        except LineRefused:
             return None
 
     def _find_field(self, line: Line, data: Json) -> None:
@@ -330,7 +330,7 @@ class LineReader:
         cls = self._class(line.path, name)
         if self._graph is None:
             return cls.model_construct(type=name, fields={})
-        raise Refused(f"the run is not at {name} before step {line.step}")
+        raise LineRefused(f"the run is not at {name} before step {line.step}")
 
     def _last_node(self, line: Line) -> Node | None:
         """The node that the graph of a line ended at."""
@@ -350,7 +350,7 @@ class LineReader:
             return None, tuple(made)
         step = self.history.step(line.path, line.step)
         if step is None or step.node is None:
-            raise Refused(f"nothing is recorded of the node at step {line.step}")
+            raise LineRefused(f"nothing is recorded of the node at step {line.step}")
         draft, codec = step.node, node_codec(type(step.node))
         values = {n: codec.load_field(n, made[n]) for n in made if n in codec.fields}
         absent = [f for f in codec.plan.sourced if f.name not in {*draft.__dict__, *values}]
@@ -419,7 +419,7 @@ class LineReader:
         done = {index: item.value for index, item in items.items() if item.state == "done"}
         wanted = range(len(done) if count is None else count)
         if not all(index in done for index in wanted):
-            raise Refused(f"items of {place.node}.{place.field} are missing")
+            raise LineRefused(f"items of {place.node}.{place.field} are missing")
         values = [done[index] for index in wanted]
         return next((each for each in values if isinstance(each, Unstored)), values)
 
@@ -458,7 +458,7 @@ class LineReader:
             return None
         step = self.history.step(origin.path, origin.step)
         if step is None or step.node is None:
-            raise Refused(f"nothing is recorded of step {origin.step} at {origin.path!r}")
+            raise LineRefused(f"nothing is recorded of step {origin.step} at {origin.path!r}")
         if not origin.field:
             return step.node
         is_secret = origin.field in node_codec(type(step.node)).secret

@@ -16,6 +16,7 @@ from bae import records
 from bae.exceptions import BaeError, JournalError, describe, faults
 from bae.journal.codec import Unkeepable, quoted
 from bae.journal.node_codec import node_codec
+from bae.journal.shape import Json
 from bae.records import (
     LIVE,
     NOTHING,
@@ -30,14 +31,12 @@ from bae.run import Waiting
 from bae.secrets import Secrets
 from bae.sources import STARTED, kind_named
 from bae.unicode import LONGEST_INT, readable
-from bae.usage import Usage, Verdict
+from bae.usage import AnswerVerdict, Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Line
     from bae.node import Node
-
-Json = dict[str, Any]
 
 FOLLOWS: Final = "{}"
 """The data of a `StepStarted` whose node follows from the lines before it."""
@@ -413,7 +412,7 @@ DATA: Final[Mapping[str, Mapping[str, Any]]] = {
     "AnswerJudged": {
         "asker": AskerData,
         "number": int,
-        "verdict": Verdict,
+        "verdict": AnswerVerdict,
         "errors": _TEXTS,
         "usage": Usage,
         "prompt": (str, ""),

@@ -17,13 +17,14 @@ from bae.draft import complete, from_answer, hold, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.codec import (
     ANYTHING,
+    Keeping,
     Unkeepable,
     ValueCodec,
-    Verdict,
     quoted,
     same,
     value_codec,
 )
+from bae.journal.shape import Json
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import LIVE
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.plan import FieldPlan
 
-Json = dict[str, Any]
 _CODEC: Final = "__bae_codec__"
 
 
@@ -303,7 +303,7 @@ class EndCodec:
 
     def __init__(self, graph: Graph[Any, Any]) -> None:
         self._ends = {cls.__name__: cls for cls in graph.terminal_nodes}
-        self.verdict: Verdict = "keep"
+        self.verdict: Keeping = "keep"
         self.why = ""
         for cls in self._ends.values():
             codec = node_codec(cls)

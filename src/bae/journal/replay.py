@@ -28,7 +28,7 @@ from bae.prompts.questions import choice_question, fill_question, filled_options
 from bae.records import NOTHING, Asker, RecordedError, RunEnded, Unstored
 from bae.resolver import find_ahead
 from bae.result import GraphResult
-from bae.run import Run
+from bae.run import Run, RunOptions
 from bae.run_tree import call_behind
 from bae.runner import run_graph
 from bae.unicode import readable
@@ -60,7 +60,8 @@ async def replay(
     stored = await journal.read(run_id)
     _, past = await decode_run(graph, stored.lines, given=given)
     # Without the observers of now: they were called with all this when it happened.
-    run = Run(_NO_LM, _limit_reached(past), False, None, dep_cache, run_id=run_id)
+    options = RunOptions(_NO_LM, _limit_reached(past), False, None, dep_cache)
+    run = Run(options, run_id=run_id)
     run.writer = Writer()
     run.past = ReplayedPast(graph, past, ShapeView(stored.shape, stored.info.shape))
     return await run_graph(graph, cast("Node", past.run.start), run)

@@ -43,7 +43,6 @@ async def begin_or_resume(
     graph: Graph[Any, T], start: Node, run: Run, journal: Journal
 ) -> GraphResult[T]:
     """Run a graph with a journal; if that has a run of the same id, resume that one."""
-    options = _options_of(run)
     try:
         await journal.read(run.run_id)
     except JournalError as error:
@@ -57,7 +56,7 @@ async def begin_or_resume(
     # The secrets of the start node, which no journal stores, are given again here.
     secret = node_codec(type(start)).secret & start.__dict__.keys()
     given = {f"{type(start).__name__}.{name}": start.__dict__[name] for name in secret}
-    return await resume(graph, run.run_id, options, journal, given)
+    return await resume(graph, run.run_id, run.options, journal, given)
 
 
 async def resume(
@@ -94,9 +93,9 @@ async def resume(
         new = frozenset(change.place for change in changes if change.kind == "new")
         writer = JournalWriter(journal, [*records])
         writer.continue_run(graph, claim, len(stored.lines))
-        lm, limit, prefetch, answer, cache = options
-        limit = past.run.max_iters if limit is None else limit
-        run = Run(cast(Any, lm), limit, prefetch, answer, cache, writer=writer, run_id=run_id)
+        if options.max_iters is None:
+            options = options._replace(max_iters=past.run.max_iters)
+        run = Run(options, writer=writer, run_id=run_id)
         run.past = ResumedPast(graph, past, writer, stored.answers, new)
         if earlier is not None:  # the reader of its log has read what it has stored
             earlier.log.extend(records[earlier.lines :])
@@ -171,7 +170,9 @@ async def continue_if_answered(
     if stored.info.status != "waiting" or not answered:
         return result
     try:
-        return await resume(graph, run.run_id, _options_of(run), journal, given, earlier)
+        return await resume(
+            graph, run.run_id, run.options._replace(lm=run.lm), journal, given, earlier
+        )
     except JournalError as error:
         if error.code != "bae-run-owned":
             raise
@@ -228,10 +229,6 @@ async def result_of(
         answered = status == "waiting"
         result.unfinished = "its gates are answered" if answered else describe_status(stored.info)
     return result
-
-
-def _options_of(run: Run) -> RunOptions:
-    return RunOptions(run.lm, run.max_iters, run.prefetch, run.answer, run.dep_cache)
 
 
 async def _recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:

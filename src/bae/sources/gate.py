@@ -19,7 +19,7 @@ from bae.draft import validated
 from bae.exceptions import BaeError, GateError, Problem, a_warning, faults
 from bae.markers import Gate, OpenGate
 from bae.records import NOTHING, GateOpened
-from bae.run import Answer, Waiting
+from bae.run import GateAnswerer, Waiting
 from bae.scheduling import PendingValue
 from bae.sources import FieldPlan
 
@@ -88,11 +88,11 @@ class GateField(FieldPlan):
             opened = replace(opened, deadline=(since or now) + gate.timeout)
         if since is None:
             run.writer.write(GateOpened(now, path, step, opened))
-        value = await _answer(run.answer, opened, self)
+        value = await _answer(run.options.answer, opened, self)
         return await run.writer.settle_answer(run, opened, value)
 
 
-async def _answer(answer_with: Answer | None, opened: OpenGate, field: GateField) -> Any:
+async def _answer(answer_with: GateAnswerer | None, opened: OpenGate, field: GateField) -> Any:
     """The answer that is given in time, or the default of the field."""
     if opened.deadline is not None and opened.deadline <= time():
         return _default(opened, field)
@@ -108,7 +108,7 @@ async def _answer(answer_with: Answer | None, opened: OpenGate, field: GateField
     return _default(opened, field)
 
 
-async def _ask(answer_with: Answer, opened: OpenGate) -> Any:
+async def _ask(answer_with: GateAnswerer, opened: OpenGate) -> Any:
     last: ValidationError | None = None
     for _ in range(ATTEMPTS):
         try:

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from bae.exceptions import JournalError, describe
 from bae.journal.sqlite.lease import Fence, SQLiteClaim, has_died, is_alive
 from bae.journal.sqlite.schema import LINES_OF_A_RUN, as_journal_error, failure, is_busy
-from bae.journal.sqlite.writer import Work, add_lines
+from bae.journal.sqlite.writer import WriteJob, add_lines
 from bae.journal.store import (
     LATEST,
     Journal,
@@ -74,7 +74,7 @@ class RunTables(Journal):
     _owner: str = ""
 
     @abstractmethod
-    def _ask(self, work: Work) -> Future[Any]:
+    def _ask(self, work: WriteJob) -> Future[Any]:
         """Have work done; it is taken in at the call."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class RunTables(Journal):
             statement = "insert or ignore into answers (run, gate, value) values (?, ?, ?)"
             return db.execute(statement, (self._find(db, run_id), gate, value)).rowcount > 0
 
-        return await self._ask(Work(run_id, add))
+        return await self._ask(WriteJob(run_id, add))
 
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
         given = tuple(lines)
@@ -99,7 +99,7 @@ class RunTables(Journal):
                 raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
             add_run(db, new_id, given, graph=graph, shape=shape, parent=parent, shared=upto)
 
-        await self._ask(Work(run_id, add))
+        await self._ask(WriteJob(run_id, add))
 
     async def rewrite(self, changes: Sequence[Rewrite]) -> None:
         """Replace lines by others with the same numbers, and leave nothing of the old ones in the
@@ -108,7 +108,7 @@ class RunTables(Journal):
         given = [Rewrite(run_id, tuple(lines), tuple(gates)) for run_id, lines, gates in changes]
         run_id = given[0].run_id if len(given) == 1 else None
         change = partial(self._change_lines, changes=given)
-        await self._ask(Work(run_id, change, then=partial(self._vacuum, changes=given)))
+        await self._ask(WriteJob(run_id, change, then=partial(self._vacuum, changes=given)))
 
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
         """Store a run that was read elsewhere, in one transaction, which also deletes the run that
@@ -139,7 +139,7 @@ class RunTables(Journal):
             answers = [(run_key, gate, value) for gate, value in run.answers.items()]
             db.executemany("insert into answers (run, gate, value) values (?, ?, ?)", answers)
 
-        await self._ask(Work(info.run_id, add))
+        await self._ask(WriteJob(info.run_id, add))
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run that has forks stays, and so does one that a
@@ -155,7 +155,7 @@ class RunTables(Journal):
         count = 0
         for first in range(0, len(found), RUNS_AT_ONCE):
             some = found[first : first + RUNS_AT_ONCE]
-            count += await self._ask(Work(do=partial(_delete, run_ids=some)))
+            count += await self._ask(WriteJob(do=partial(_delete, run_ids=some)))
         return count
 
     async def read(self, run_id: str) -> StoredRun:
