@@ -203,7 +203,8 @@ def _plan_call(fn: Any, names: Names, planning: _Planning) -> CallPlan:
     if fn is None:
         plan = CallPlan(fn, key, "Dep()", "sync", Any, problems=[_nothing_to_call()])
     elif graph is not None:
-        plan = CallPlan(fn=fn, key=key, name=graph.name, kind="graph", graph=graph)
+        name = graph.start.__name__ if graph.is_filled else graph.name
+        plan = CallPlan(fn=fn, key=key, name=name, kind="graph", graph=graph)
     else:
         plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))
         hints = _hints(plan, names)
