@@ -55,7 +55,7 @@ group = typer.Typer(
     ),
 )
 
-Status = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
+Status = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 OfStatus = Annotated[
     Status | None,
     typer.Option("--status", "-s", help="Only runs with this status."),
@@ -78,8 +78,8 @@ def list_runs(
 ) -> None:
     """List runs, the newest first.
 
-    A run is running, waiting (for a person), ended, failed or cancelled. One that is interrupted
-    was running when its process went away: `bae runs resume` continues it.
+    A run is queued, running, waiting (for a person), ended, failed or cancelled. One that is
+    interrupted was running when its process went away: `bae runs resume` continues it.
     """
 
     async def found(runs: Journal) -> list[RunInfo]:

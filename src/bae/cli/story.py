@@ -21,6 +21,7 @@ from bae.journal.store import RunInfo
 from bae.usage import Usage
 
 STYLES: Final = {
+    "queued": "blue",
     "ended": "green",
     "failed": "red",
     "waiting": "yellow",

@@ -46,12 +46,11 @@ if TYPE_CHECKING:
         Line,
         Listed,
         ParkedGate,
-        Rewrite,
         RunInfo,
+        RunSummary,
         Status,
         StoredRun,
-        check_listed,
-        is_listed,
+        list_runs,
     )
 
 __all__ = [
@@ -84,13 +83,13 @@ __all__ = [
     "Recovered",
     "Redaction",
     "Returned",
-    "Rewrite",
     "RunEnded",
     "RunForked",
     "RunInfo",
     "RunJournal",
     "RunResumed",
     "RunStarted",
+    "RunSummary",
     "SQLiteJournal",
     "SourceEnded",
     "SourceStarted",
@@ -100,8 +99,7 @@ __all__ = [
     "TextArrived",
     "Timeline",
     "check",
-    "check_listed",
-    "is_listed",
+    "list_runs",
     "timeline",
 ]
 
@@ -116,8 +114,7 @@ __getattr__, __dir__ = export_lazily(
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
         "store": (
-            "Claim Journal Line Listed ParkedGate Rewrite RunInfo Status StoredRun check_listed "
-            "is_listed"
+            "Claim Journal Line Listed ParkedGate RunInfo RunSummary Status StoredRun list_runs"
         ),
     },
 )

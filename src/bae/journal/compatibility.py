@@ -88,9 +88,9 @@ async def check(
 
     Call it with the new code and the journal that is in use, before you deploy; it changes nothing.
     Runs belong to a graph by its name, which is that of its start class unless you gave it one: if
-    either was renamed, give the old name with `was=`. Runs that wait, failed, were cancelled or
-    interrupted, or are in progress right now are looked at; those whose classes are the same are
-    not even read.
+    either was renamed, give the old name with `was=`. Runs that are queued, wait, failed, were
+    cancelled or interrupted, or are in progress right now are looked at; those whose classes are
+    the same are not even read.
     """
     graph.prove()
     # A run can be listed twice: its status can change between two pages.
@@ -162,7 +162,7 @@ def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     return found
 
 
-_UNFINISHED: Final[tuple[Status, ...]] = ("running", "waiting", "failed", "cancelled")
+_UNFINISHED: Final[tuple[Status, ...]] = ("queued", "running", "waiting", "failed", "cancelled")
 _Key = tuple[str, str]
 """A graph by its name, which is empty for the run's own, and a place in it."""
 _GONE: Final = "the run has such a node, or is to go there"

@@ -14,10 +14,19 @@ from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.outside import OutsideRecorder
 from bae.journal.shape import shape_of
-from bae.journal.store import Claim, Journal, Line, ParkedGate, check_names
+from bae.journal.store import (
+    Claim,
+    Journal,
+    Line,
+    ParkedGate,
+    RunInfo,
+    RunSummary,
+    StoredRun,
+    check_names,
+)
 from bae.language_model import restore_limits
 from bae.node import Node
-from bae.recorder import Log, Recorder, StartStep
+from bae.recorder import Log, Recorder, StartStep, UsageCount
 from bae.records import (
     NOTHING,
     ClassMet,
@@ -90,7 +99,8 @@ class JournalRecorder(Recorder):
         self.log.append(started)
         shape = shape_of(graph)
         line = self._line(started, self._encoder.encode(started))
-        create = self.journal.create(run.run_id, graph.name, shape.json, shape.hash, [line])
+        info = RunInfo(run.run_id, graph.name, "running", line.at, line.at, shape.hash)
+        create = self.journal.create(StoredRun(info, shape.json, (line,), {}))
         await finish_despite_cancel(create, self._take_claim)
         await self.confirm()
         restore_limits(run.lm, run.run_id, Usage(), 0.0)
@@ -213,8 +223,18 @@ class JournalRecorder(Recorder):
         # After lines that could not be stored there would be a gap.
         with self._order:
             lines = [] if self._broken is not None else [self._line(ended, data)]
-        release = self.journal.release(claim, ended.outcome, lines, waiting, error)
+        summary = self._summary(run)
+        release = self.journal.release(claim, ended.outcome, lines, waiting, error, summary)
         await finish_despite_cancel(release)
+
+    def _summary(self, run: Run) -> RunSummary:
+        """What lists show of the run."""
+        count = UsageCount()
+        for record in self.log:
+            count.take(record)
+        used, nodes = count.total(), run.trace
+        last = type(nodes[-1]).__name__ if nodes else ""
+        return RunSummary(len(nodes), last, used.calls, used.tokens, used.cost)
 
     def outside(self, path: str, step: int, asker: Asker) -> Recorder:
         """The recorder of what is resolved for a class outside the graph."""
@@ -240,7 +260,7 @@ class JournalRecorder(Recorder):
         if self._claim is not None and self._claim.is_in_doubt():
             await self._append(self._claim, ())
 
-    def _take_claim(self, claim: Claim) -> None:
+    def _take_claim(self, claim: Claim | None) -> None:
         self._claim = claim
 
     def _line(self, record: Record, data: str) -> Line:

@@ -1,6 +1,7 @@
 """For tests, shipped: `ScriptedLM` answers a graph's questions without a model; `assert_prompt`
-looks into what a model would be sent; `replaying` runs what was recorded once more; `Provider` is a
-model provider on loopback for tests of real clients, with the faults that real providers have."""
+looks into what a model would be sent; `replaying` runs what was recorded once more; `check_journal`
+checks a store of runs; `Provider` is a model provider on loopback for tests of real clients, with
+the faults that real providers have."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from bae.testing.scripted import Answerer, Asked, Scripted, ScriptedLM, ScriptEr
 
 if TYPE_CHECKING:
     from bae.testing.cassette import Recorded, replaying
+    from bae.testing.journal_promises import check_journal
     from bae.testing.prompts import assert_prompt
     from bae.testing.provider import Provider, ThreadedProvider
     from bae.testing.samples import sample
@@ -48,6 +50,7 @@ __all__ = [
     "ThreadedProvider",
     "WrongSchema",
     "assert_prompt",
+    "check_journal",
     "replaying",
     "sample",
     "tokens_in",
@@ -58,6 +61,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "cassette": "Recorded replaying",
+        "journal_promises": "check_journal",
         "prompts": "assert_prompt",
         "provider": "Provider ThreadedProvider",
         "samples": "sample",
