@@ -122,8 +122,8 @@ class Filler(Backend):
         self._outside = outside
 
     async def answer(self, prompt: Prompt) -> Answer:
-        asked, seed = prompt.question, number(prompt.text, len(prompt.turns))
-        wrong = not prompt.turns and number(prompt.text) % 5 == 0
+        asked, seed = prompt.question, number(prompt.text, len(prompt.corrections))
+        wrong = not prompt.corrections and number(prompt.text) % 5 == 0
         said = "wrong answer" if wrong else "lm answer"
         await self._outside.act(f"{said} {prompt.name} {seed}", seed % 4)
         if wrong:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from bae import BaeLMError, Graph, Node, Usage
 from bae.lm import Answer, Backend, Prompt, Question
+from bae.prompts.messages import ask_in_text
 from bounded import BOUND
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ def prompt(text: str = "Reply", **parts: Any) -> Prompt:
     """A prompt that asks for a `Reply`."""
     given: dict[str, Any] = {
         "system": "",
-        "text": text,
+        "conversation": ask_in_text(text, parts.pop("corrections", ())),
         "schema": {"type": "object", "properties": {"text": {"type": "string"}}},
         "name": "Reply",
         "question": Question(target=Reply, fields=("text",), instruction="Reply"),

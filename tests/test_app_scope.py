@@ -258,8 +258,8 @@ async def test_a_cancelled_run_is_not_looked_for_among_all_that_wait_for_the_ope
         looks += 1
         return one is other
 
-    monkeypatch.setattr("bae.dataflow._Waiter.__eq__", compare)
-    monkeypatch.setattr("bae.dataflow._Waiter.__hash__", lambda one: id(one))
+    monkeypatch.setattr("bae.scheduling._Waiter.__eq__", compare)
+    monkeypatch.setattr("bae.scheduling._Waiter.__hash__", lambda one: id(one))
     async with pools.graph.open():
         runs = [asyncio.ensure_future(pools.run()) for _ in range(200)]
         await pools.asked.wait()

@@ -12,7 +12,7 @@ from pydantic import Field
 from bae import LM, Dep, Graph, Node, NodeConfig, Recall, ReplayError
 from bae.journal import AnswerJudged, MemoryJournal, check
 from bae.language_model import scene
-from bae.lm.prompts import EARLIER, SYSTEM
+from bae.prompts.questions import EARLIER, SYSTEM
 from end_node import EndNode, leading_to
 from toy_backend import FourMethods, ToyBackend, route
 

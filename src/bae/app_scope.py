@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.dataflow import Dataflow, PendingValue
 from bae.run import Run
+from bae.scheduling import PendingValue
+from bae.sharing import Dataflow
 from bae.tasks import wait_despite_cancel
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
 from bae.hints import NOWHERE, Names, annotations_of, rebuild, signature_of
 from bae.language_model import LM
-from bae.markers import MARKERS, Dep, Map, Recall
+from bae.markers import Dep, Map, Marker, Recall
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.plan import FieldPlan
+    from bae.sources import FieldPlan
+    from bae.sources.recall import RecallField
 
 Kind = Literal["async", "sync", "async_generator", "generator", "context", "graph"]
 
@@ -50,7 +51,7 @@ class CallPlan:
     declared: Any = MISSING
     """What the function is annotated to return; of a graph, read `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
-    recalls: tuple[tuple[str, FieldPlan], ...] = ()
+    recalls: tuple[tuple[str, RecallField], ...] = ()
     """The parameters that are looked up in the trace."""
     by_value: bool = False
     """Whether what it returns depends on values of the run: of these parameters, or of those of a
@@ -117,8 +118,18 @@ class Input(NamedTuple):
     wanted: Any = Any
     bound: Bound = ()
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether one call serves all that ask for the same value in a run."""
+        return self.marker.cache
 
-Bound = tuple[tuple[str, "str | FieldPlan"], ...]
+    @property
+    def is_of_app(self) -> bool:
+        """Whether one value serves all runs of an app."""
+        return self.marker.scope == "app"
+
+
+Bound = tuple[tuple[str, "str | RecallField"], ...]
 
 
 def is_by_value(asked: FieldPlan | Input) -> bool:
@@ -126,7 +137,7 @@ def is_by_value(asked: FieldPlan | Input) -> bool:
     return bool(asked.bound) or (asked.call is not None and asked.call.by_value)
 
 
-def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, FieldPlan]]:
+def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
     """The parameters of what is asked for that are looked up in the trace."""
     if asked.call is not None:
         yield from asked.call.recalls
@@ -135,7 +146,7 @@ def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, FieldPlan]]:
             yield name, source
 
 
-def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, FieldPlan]]:
+def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
     """The parameters behind what is asked for that are looked up in the trace, all the way down,
     each once: the way to it, as `(hits)(query)`, and what tells it from the others."""
     ahead: list[tuple[str, FieldPlan | Input]] = [("", asked)]
@@ -159,15 +170,15 @@ def siblings_of(asked: FieldPlan | Input) -> Iterator[tuple[str, str]]:
 
 def plan_bound(call: CallPlan, marker: Dep | Map) -> Bound:
     """What a marker binds. What is wrong with it is for the proof to say."""
-    from bae.plan import recalled_parameter
+    from bae.sources.recall import recalled_parameter
 
     if not marker.bound:
         return ()
     types = call.bindable if call.graph is None else _types_at_start(call.graph)
     return tuple(
-        (name, recalled_parameter(name, types.get(name, Any), each))
-        if isinstance(each, Recall)
-        else (name, each)
+        (name, each)
+        if isinstance(each, str)
+        else (name, recalled_parameter(name, types.get(name, Any), each))
         for name, each in marker.bound
     )
 
@@ -284,7 +295,7 @@ def _plan_parameters(
     above = planning.above
     above[plan.key] = plan.name
     inputs: list[tuple[str, Input]] = []
-    recalls: list[tuple[str, FieldPlan]] = []
+    recalls: list[tuple[str, RecallField]] = []
     lms: list[str] = []
     free: list[tuple[str, Any]] = []
     optional: list[tuple[str, Any]] = []
@@ -307,7 +318,7 @@ def _plan_parameters(
             inputs.append((parameter.name, Input(call, marker, hint, bound)))
             plan.by_value |= call.by_value or bool(bound)
         elif isinstance(marker, Recall):
-            from bae.plan import recalled_parameter
+            from bae.sources.recall import recalled_parameter
 
             is_required = parameter.default is parameter.empty
             found = recalled_parameter(parameter.name, hint, marker, is_required)
@@ -381,7 +392,7 @@ def _returned(plan: CallPlan, hint: Any) -> Any:
 def _marker(hint: Any) -> Any:
     if typing.get_origin(hint) is not typing.Annotated:
         return None
-    return next((m for m in typing.get_args(hint)[1:] if isinstance(m, MARKERS)), None)
+    return next((m for m in typing.get_args(hint)[1:] if isinstance(m, Marker)), None)
 
 
 def is_buried(annotation: Any) -> bool:

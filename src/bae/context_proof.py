@@ -12,7 +12,7 @@ from pydantic import SecretBytes, SecretStr
 from bae.assignable import type_name, union_members
 from bae.exceptions import Problem, a_warning
 from bae.plan import FieldPlan, NodePlan
-from bae.recall import holders_for
+from bae.sources.recall import RecallField
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -125,11 +125,12 @@ class _Walk:
 
     def _recalls_given(self, plan: NodePlan) -> bool:
         """Whether a field recalls what the caller gave, whichever path leads to the node."""
-        recalls = [f for f in plan.context if f.kind == "recall" and _is_shown(plan, f)]
+        shown = [field for field in plan.context if _is_shown(plan, field)]
+        recalls = [found for f in shown for way, _, found in f.recalls() if not way]
         return any(self._finds_given(field, plan.node) for field in recalls)
 
-    def _finds_given(self, field: FieldPlan, cls: type[Node]) -> bool:
-        holders = {c: h[0][0] for c in self._graph.nodes if (h := holders_for(field, c))}
+    def _finds_given(self, field: RecallField, cls: type[Node]) -> bool:
+        holders = {c: h[0][0] for c in self._graph.nodes if (h := field.holders_in(c))}
         nearby = {c: name for c, name in holders.items() if self._leads_to(c, cls)}
         return bool(nearby) and all(
             c is self._graph.start or (c in self._carriers and (not name or c not in self._filled))
@@ -158,7 +159,7 @@ def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
             return False
     if field.info.exclude or field.annotation in (str, int, float, bool):
         return not field.info.exclude
-    from bae.rooms import shown_fields
+    from bae.prompts.values import shown_fields
 
     return field.name in shown_fields(plan.node)
 

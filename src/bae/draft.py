@@ -118,7 +118,7 @@ def from_text(cls: type[Node], text: str) -> dict[str, Any]:
 
     field = cast("FieldPlan", plan_of(cls).text)
     try:
-        return {field.name: text if field.parse is None else field.parse.fn(text)}
+        return {field.name: field.read_text(text)}
     except Exception as error:
         said = text_of(error).strip()
         if isinstance(error, ValidationError):

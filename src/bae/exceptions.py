@@ -107,6 +107,8 @@ class BaeError(_Raised):
     code: str = "bae-error"
     path: str | None = None
     fix: str | None = None
+    trace_note: str = ""
+    """What `.trace` holds; printed after the fix."""
     run_id: str | None = None
 
     def __str__(self) -> str:
@@ -116,7 +118,8 @@ class BaeError(_Raised):
         if self.cause is not None:
             lines.append(f"  cause: {describe(self.cause)}")
         if self.fix:
-            lines.append(f"  try:   {self.fix}")
+            note = f"; {self.trace_note}" if self.trace_note else ""
+            lines.append(f"  try:   {self.fix}{note}")
         return "\n".join(lines)
 
 
@@ -157,12 +160,12 @@ class RouteError(NodeError):
     tried: Sequence[Attempt] = ()
 
 
-class _FieldError(BaeError):
+class FieldError(BaeError):
     node_type: type[Node] | None = None
     field_name: str = ""
 
 
-class DepError(_FieldError):
+class DepError(FieldError):
     """A dependency of a field failed; `.node_type` and `.field_name` say whose."""
 
     code: str = "bae-dep-failed"
@@ -172,13 +175,13 @@ class CallTimeout(TimeoutError):
     """A dependency took longer than its bound; raised in its place."""
 
 
-class RecallError(_FieldError):
+class RecallError(FieldError):
     """A `Recall()` field found nothing of its type in the trace."""
 
     code: str = "bae-recall-missing"
 
 
-class GateError(_FieldError):
+class GateError(FieldError):
     """A gate has no usable answer: none was given, or the one that was given does not fit.
 
     Read `.gates` for the questions that are open.
@@ -189,12 +192,14 @@ class GateError(_FieldError):
 
 
 class LimitError(BaeError):
-    """A bound was reached: `.limit` names it, `.bound` is its value, `.used` how far it got."""
+    """A bound was reached: `.limit` names it, `.bound` is its value, `.used` how far it got.
+    `.looped` says that the run met a node class twice."""
 
     code: str = "bae-limit-reached"
     limit: str = ""
     bound: float = 0
     used: float = 0
+    looped: bool = False
 
 
 class BudgetError(LimitError):
@@ -232,6 +237,12 @@ class BaeParseError(BaeLMError):
     """The LM, or the program that speaks for it, answered with something that is not JSON."""
 
     code: str = "bae-lm-unparsable"
+
+
+class ScriptError(BaeLMError):
+    """A scripted LM was asked something its script has no answer for."""
+
+    code: str = "bae-script-exhausted"
 
 
 class FillError(BaeError):

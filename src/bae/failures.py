@@ -14,10 +14,8 @@ from bae.exceptions import (
     BaeLMError,
     DepError,
     FillError,
-    GateError,
     LimitError,
     NodeError,
-    RecallError,
     RouteError,
     faults,
 )
@@ -114,7 +112,8 @@ def lm_failed(error: Exception, doing: str, lm: object) -> BaeLMError:
     return BaeLMError(
         f"{type(lm).__name__} raised {type(error).__name__} while {doing}",
         cause=error,
-        fix="see the cause; the nodes that were done are in .trace",
+        fix="see the cause",
+        trace_note="the nodes that were done are in .trace",
     )
 
 
@@ -149,13 +148,14 @@ def too_many(run: Run, *following: type[Node]) -> LimitError:
         limit="max_iters",
         bound=run.max_iters,
         used=len(run.trace),
+        looped=looped,
         fix=f"raise the bound with max_iters={run.max_iters * 2} or max_iters=0 for none"
         + (", or give the loop a way out" if looped else ""),
     )
 
 
 def body_failed(plan: NodePlan, error: Exception) -> NodeError:
-    fix = f"fix the body of {plan.name}; the nodes before it are in .trace"
+    fix, note = f"fix the body of {plan.name}", "the nodes before it are in .trace"
     if isinstance(error, ValidationError):
         is_missing = any(each["type"] == "missing" for each in error.errors(include_url=False))
         wanted = "all its plain fields" if is_missing else "values that its fields accept"
@@ -163,11 +163,13 @@ def body_failed(plan: NodePlan, error: Exception) -> NodeError:
             f"give {error.title} {wanted}; or have the LM fill it, with a parameter "
             f"`lm: LM` and `return await lm.make(self, {error.title})`"
         )
+        note = ""
     return NodeError(
         f"{plan.name}.__call__ raised {type(error).__name__}",
         node_type=plan.node,
         cause=error,
         fix=fix,
+        trace_note=note,
     )
 
 
@@ -212,13 +214,9 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
     name = str(first["loc"][0]) if first["loc"] else ""
     field = plan.fields.get(name)
     said = f"{'.'.join(map(str, [plan.name, *first['loc']]))}: {first['msg']}"
-    if field is None or field.kind == "plain":
+    if field is None or field.fills != "source":
         return _refused(plan, said, error, f"fix what builds {plan.name}, or its validators")
-    raised, code = {
-        "recall": (RecallError, "bae-recall-invalid"),
-        "gate": (GateError, "bae-gate-invalid"),
-        "map": (DepError, "bae-map-invalid"),
-    }.get(field.kind, (DepError, "bae-dep-invalid"))
+    raised, code, fix = field.invalid
     by = f" from {field.call.name}" if field.call is not None else ""
     return raised(
         f"{said} (the value{by} is {type(first.get('input')).__name__})",
@@ -226,9 +224,7 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
         field_name=name,
         code=code,
         cause=error,
-        fix="declare the field as the one it is recalled from"
-        if field.kind == "recall"
-        else "return what the field declares, or declare what is returned",
+        fix=fix,
     )
 
 

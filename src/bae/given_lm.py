@@ -11,21 +11,19 @@ from time import time
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from bae.calls import every_call
-from bae.dataflow import Dataflow
 from bae.draft import complete, validated, with_resolved
 from bae.failures import awaitable, chosen_outside, filled_other, invalid, too_many
 from bae.language_model import RoutingLM, in_scene, scene, unstorable
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
-from bae.recall import recall_ahead
 from bae.records import ClassMet, LMAnswered
-from bae.resolver import resolve
-from bae.rooms import QuestionText, choice_question, fill_question
+from bae.resolver import find_ahead, resolve
 from bae.secrets import is_near_secret, shown_values
+from bae.sharing import Dataflow
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
+    from bae.prompts.messages import Prompt
     from bae.records import Asker
     from bae.run import Run
 
@@ -53,7 +51,7 @@ class GivenLM:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
         plan = plan_of(type(node), strict=True)
         self._meet((type(node),))
-        question = partial(choice_question, plan.offered, (), node, None)
+        question = partial(_choice_question, plan.offered, (), node, None)
         about = self._scene(plan, node)
         filled: Node | None = None
         plans = [plan_of(each) for each in plan.successors]
@@ -69,7 +67,7 @@ class GivenLM:
                 with in_scene(about):
                     choosing = lm.choose_type([*plan.offered], shown_values(node))
                     return await awaitable(choosing, lm, "choose_type")
-            ahead = {each.node: recall_ahead(self._within(each), each) for each in plans}
+            ahead = {each.node: find_ahead(self._within(each), each) for each in plans}
             recalled = {cls: found for cls, found in ahead.items() if found is not None}
             fillable = [each.node for each in alike if each.node in recalled]
             given = {cls: values for cls, (values, _) in recalled.items() if values}
@@ -107,7 +105,7 @@ class GivenLM:
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
     ) -> type[Node] | type[None]:
         """Choose one of `types`, and nothing else; `type(None)`, where offered, ends the run."""
-        question = partial(choice_question, types, (), None, context)
+        question = partial(_choice_question, types, (), None, context)
         trace = self._run.trace
         about = self._scene(plan_of(self._asker.node), trace[-1] if trace else None)
 
@@ -140,7 +138,7 @@ class GivenLM:
             self._meet((type(source),))
         return await self._answer(
             method,
-            partial(fill_question, target, given, instruction, source),
+            partial(_fill_question, target, given, instruction, source),
             (target,),
             lambda lm: self._ask_to_fill(lm, method, target, given, instruction, source),
             self._scene(plan_of(target, strict=True), source),
@@ -222,7 +220,7 @@ class GivenLM:
     async def _answer(
         self,
         method: Method,
-        question: Callable[[], QuestionText],
+        question: Callable[[], Prompt],
         types: Sequence[type[Node] | type[None]],
         ask: Callable[[LM], Awaitable[Any]],
         about: Scene,
@@ -238,8 +236,9 @@ class GivenLM:
 
         target = types[0].__name__ if method in ("make", "fill") else ""
         with in_scene(about):
-            system, text = question()
-        asked = sha256(f"{system}\n{text}".encode()).hexdigest()[:16]
+            prompt = question()
+        text = prompt.text
+        asked = sha256(f"{prompt.system}\n{text}".encode()).hexdigest()[:16]
         spot = self._run.path, self._step, self._asker, method, asked, target
         taken = self._numbers.setdefault((method, asked, target), set())
         # The number of a question that failed is free: what asks it again asks the same question.
@@ -290,6 +289,18 @@ def given_lm(run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]) -> 
     return None if lm() is None else GivenLM(run, step, asker, lm)
 
 
+def _fill_question(*asked: Any) -> Prompt:
+    from bae.prompts.questions import fill_question  # a run that stores nothing needs none
+
+    return fill_question(*asked)
+
+
+def _choice_question(*asked: Any) -> Prompt:
+    from bae.prompts.questions import choice_question
+
+    return choice_question(*asked)
+
+
 def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
     """The fields of a node that are resolved before the LM fills it. Those that may wait for a
     person are left to the run: it does so between the bodies, which are called once."""
@@ -297,9 +308,7 @@ def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
 
 
 def _may_wait(plan: NodePlan, field: FieldPlan, given: Mapping[str, Any]) -> bool:
-    if field.kind == "gate" or any(
-        call.graph is not None and call.graph.has("gate") for call in every_call(field.call)
-    ):
+    if field.may_wait:
         return True
     needed = [plan.fields[name] for name in field.waits_for if name not in given]
     return any(_may_wait(plan, each, given) for each in needed)

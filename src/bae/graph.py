@@ -3,13 +3,13 @@ once and run as often as wanted. `runner.py` does the running, `proof.py` the pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from bae import rooms
-from bae.calls import every_call, recalled_behind
+from bae.calls import every_call
 from bae.exceptions import HintError, LoopError, ProofError
 from bae.language_model import Scene
 from bae.node import Node, NodeTypes, check_context
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from bae.exceptions import Problem
     from bae.language_model import LM, Shown
     from bae.observers import RunStream
-    from bae.plan import FieldKind
+    from bae.plan import FieldPlan
+    from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
-    from bae.rooms import Journal, Prompt
+    from bae.rooms import Journal
     from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
     from bae.secrets import Copies
 
@@ -146,15 +147,20 @@ class Graph(Generic[S, T]):
             shape.needs_lm = _needs_lm(self)
         return shape.needs_lm
 
-    def has(self, kind: FieldKind) -> bool:
-        """Whether some node, here or in a graph inside, has a field of a kind: a "recall", say,
-        which may find its value in a run around this graph."""
-        plans = [plan for graph in self.graphs for plan in graph.plans.values()]
-        fields = [field for plan in plans for field in plan.sourced]
-        return any(
-            field.kind == kind or (kind == "recall" and any(recalled_behind(field)))
-            for field in fields
-        )
+    @property
+    def asks_person(self) -> bool:
+        """Whether a person gives the value of a field, here or in a graph inside."""
+        return any(field.asks_person for field in self._sourced())
+
+    @property
+    def recalls(self) -> bool:
+        """Whether the value of a field, here or in a graph inside, is looked up in the trace: it
+        may be found in a run around this graph."""
+        return any(any(field.recalls()) for field in self._sourced())
+
+    def _sourced(self) -> Iterator[FieldPlan]:
+        for plan in [plan for graph in self.graphs for plan in graph.plans.values()]:
+            yield from plan.sourced
 
     @property
     def graphs(self) -> tuple[Graph[Any, Any], ...]:
@@ -249,7 +255,9 @@ class Graph(Generic[S, T]):
         call. Of a written body it has what `lm.make` and `lm.decide` would send, not what the body
         asks in its own words: in a test, `ScriptedLM.prompts` has what was asked.
         """
-        return rooms.prompts_of(self, nodes, lm)
+        from bae.prompts.preview import prompts_of
+
+        return prompts_of(self, nodes, lm)
 
     def to_mermaid(self, *, fields: bool = False) -> str:
         """The graph as a Mermaid flowchart, with exactly the edges of the types. With `fields` it

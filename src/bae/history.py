@@ -244,8 +244,13 @@ class History(RunTree):
         key = record.field, record.parameter
         source = self._source(step, key, record.node_type, record.source, record.at)
         source.started = record.at
-        if source.kind == "map" and source.state == "done":
+        if source.kind != record.source:  # the field has another source since the run was resumed
+            source.gate = source.origin = None
+        if source.state == "done":
             source.items, source.items_done = {}, 0
+        opened = self.gates.get(str(source.place)) if self.gates else None
+        if opened is not None:  # before the run was resumed, perhaps in a graph that begins again
+            source.gate = opened.gate
         source.kind, source.by, source.value = record.source, record.by, None
         source.taken = False
         self._begin(source, record.at)
@@ -434,9 +439,8 @@ def is_waiting(error: BaseException) -> bool:
     """Whether a source ended because it waits for a person, which is no failure."""
     from bae.run import Waiting
 
-    if isinstance(error, RecordedError):  # a journal has the name and the words
-        words = error.message.startswith("waiting for ") or error.message in ("", "withheld")
-        return words and error.type_name == Waiting.__name__
+    if isinstance(error, RecordedError):
+        return error.code == Waiting.code
     return isinstance(error, Waiting)
 
 

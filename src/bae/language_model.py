@@ -21,6 +21,8 @@ from typing import (
 
 if TYPE_CHECKING:
     from bae.node import Node
+    from bae.prompts.messages import Prompt
+    from bae.prompts.questions import Choice
     from bae.secrets import Copies
     from bae.usage import Usage
 
@@ -83,6 +85,23 @@ class RoutingLM(ABC):
         """Choose one of `types` as the successor of `node`. The second value is the chosen node,
         filled, or None where it is still to be filled. `resolved` has the values that those of
         `fillable` need first, where they need some; it is given where there are any."""
+
+    def offer(
+        self,
+        node: Node | None,
+        types: Sequence[type[Node] | type[None]],
+        fillable: Sequence[type[Node]] = (),
+        resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
+    ) -> Choice:
+        """The choice that `route` asks for: none of its options comes filled, unless an LM says
+        otherwise."""
+        from bae.prompts.questions import choice_of
+
+        return choice_of(tuple(types), ())
+
+    def with_learned(self, prompt: Prompt) -> Prompt:
+        """The prompt as this LM sends it: with what was learned for it, where there is such."""
+        return prompt
 
     @abstractmethod
     def pinned(self, lm: LM) -> LM:

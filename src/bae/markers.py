@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -25,12 +25,15 @@ _NO_OPTIONS: Final = ("fn", "over", "bound", "scope")
 """Of what `Dep` and `Map` take, that which is no option or is a text."""
 
 
-class _Marker:
+class Marker:
     """What every marker is: a value that is compared by its options and never changes."""
 
     # Written once and not generated for each class: that would be most of what `import` costs.
     __slots__ = ()
     __match_args__: tuple[str, ...] = ()
+
+    is_source: ClassVar[bool] = True
+    """Whether it names a source. A field with another marker is plain."""
 
     def _set(self, **options: object) -> None:
         for name, value in options.items():
@@ -51,7 +54,7 @@ class _Marker:
 
     def __eq__(self, other: object) -> bool:
         same = type(other) is type(self)
-        return same and self._options() == cast("_Marker", other)._options()
+        return same and self._options() == cast("Marker", other)._options()
 
     def __hash__(self) -> int:
         return hash((type(self), *self._options().values()))
@@ -63,7 +66,7 @@ class _Marker:
         self._set(**options)
 
 
-class _Called(_Marker):
+class _Called(Marker):
     """What `Dep` and `Map` have in common: something to call, and how."""
 
     __slots__ = ("bound", "fn", "inline", "retries", "timeout")
@@ -205,7 +208,7 @@ class Map(_Called):
             raise ValueError(f"Map(limit={limit!r}): give a number, 1 or more")
 
 
-class Recall(_Marker):
+class Recall(Marker):
     """The field's value is the newest one of its type in the trace of the run.
 
     Name a node class to look only at nodes of that class. Values that were themselves resolved
@@ -234,7 +237,7 @@ class Recall(_Marker):
         return f"Recall({self.node_type.__name__ if self.node_type else ''})"
 
 
-class Gate(_Marker):
+class Gate(Marker):
     """The field's value is a person's answer to `question`.
 
     Give `arun(…, answer=…)` an async callable that takes the `OpenGate` and returns the answer;
@@ -293,7 +296,7 @@ class OpenGate:
         return f"{self.node_type.__name__}.{self.field_name}"
 
 
-class Text(_Marker):
+class Text(Marker):
     """The LM answers with the field's text, and not with JSON: for code and long prose.
 
     `parse` makes the field's value from the text; without it the value is the text. It is a plain
@@ -304,6 +307,7 @@ class Text(_Marker):
 
     __slots__ = ("parse",)
     __match_args__ = ("parse",)
+    is_source = False
 
     parse: Callable[[str], Any] | None
 
@@ -313,12 +317,3 @@ class Text(_Marker):
             raise TypeError(f"Text({parse!r}): the name is not defined yet")  # see `_Called`
         if parse is not None and not callable(cast(object, parse)):
             raise TypeError(f"Text({parse!r}): give it a function of the text, or nothing")
-
-
-SOURCES: Final = (Dep, Map, Recall, Gate)
-"""Every marker that names a source."""
-
-MARKERS: Final = (*SOURCES, Text)
-"""Every marker of a field."""
-
-Source = Dep | Map | Recall | Gate

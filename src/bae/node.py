@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from bae.draft import start_draft
 from bae.exceptions import NodeError
 from bae.hints import rebuild, remember_frame
-from bae.markers import SOURCES
+from bae.markers import Marker
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Shown
@@ -218,7 +218,8 @@ def _sourced_fields(cls: type[Node]) -> frozenset[str]:
         [
             name
             for name, field in cls.__pydantic_fields__.items()
-            if field.metadata and any(isinstance(marker, SOURCES) for marker in field.metadata)
+            if field.metadata
+            and any(isinstance(each, Marker) and each.is_source for each in field.metadata)
         ]
     )
 

@@ -3,22 +3,17 @@ behind them."""
 
 from __future__ import annotations
 
-import collections.abc
 import inspect
 import typing
 from collections.abc import Iterator
-from types import FunctionType, MethodType, NoneType
+from types import FunctionType, MethodType
 from typing import Any, cast
 
-from pydantic import BaseModel
-
-from bae.assignable import assignable, type_name, union_members
-from bae.calls import MISSING, CallPlan, Input, every_call, recalled_behind
-from bae.core_schemas import converts
-from bae.exceptions import Problem, a_warning, an_error
-from bae.hints import signature_of
+from bae.assignable import assignable, type_name
+from bae.calls import MISSING, CallPlan, Input, every_call
+from bae.exceptions import Problem, an_error
 from bae.language_model import is_lm
-from bae.markers import Dep, Map, Recall
+from bae.markers import Dep, Map
 from bae.plan import FieldPlan, NodePlan
 
 
@@ -27,19 +22,9 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
     problems = list(plan.problems)
     for field in plan.fields.values():
         place = f"{plan.name}.{field.name}"
-        if field.kind == "dep":
-            found = _check_dep(plan, field, cast(CallPlan, field.call))
-        elif field.kind == "map":
-            found = _check_map(plan, field, cast(CallPlan, field.call), cast(Map, field.marker))
-        elif field.text is not None:
-            found = _check_text(plan, field)
-        elif field.kind == "recall" and is_start and field.required:
-            found = [recall_on_start()]
-        else:
-            continue
-        problems.extend(problem.at(place) for problem in found)
+        problems.extend(problem.at(place) for problem in field.problems(plan))
         required = field.required and is_start
-        if required and any(found.required for *_, found in recalled_behind(field)):
+        if required and any(found.required for *_, found in field.recalls()):
             problems.append(recall_on_start().at(place))
     problems.extend(_check_lm(plan))
     problems.extend(_check_shown(plan))
@@ -95,26 +80,6 @@ def recall_on_start() -> Problem:
     )
 
 
-def approvals_of_the_unseen(plan: NodePlan) -> Iterator[Problem]:
-    """The yes-or-no questions of a node class that an LM fills: a gate is asked first, since its
-    answer is context for the LM, so that a person would approve what is not there yet."""
-    if not plan.plain:
-        return
-    names = ", ".join(field.name for field in plan.plain)
-    it = "them" if len(plan.plain) > 1 else "it"
-    for field in plan.fields.values():
-        members = {member for member in union_members(field.annotation) if member is not NoneType}
-        if field.kind == "gate" and members == {bool}:
-            yield a_warning(
-                "bae-gate-before-fill",
-                f"the question is asked before the LM fills {names}, so the person does not "
-                f"see {it}",
-                f"put the gate on a node after {plan.name}, one that shows {names}; or on a node "
-                "before it, where the answer is for the LM to work with",
-                f"{plan.name}.{field.name}",
-            )
-
-
 def problems_of(call: CallPlan) -> Iterator[Problem]:
     """What is wrong with a call and with whatever it waits for, all the way down.
 
@@ -138,10 +103,10 @@ def _check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Pro
         )
     yield from unfilled(below.call, below.marker)
     yield from _check_bound(below.call, below.marker, None)
-    yield from _check_scope(below.call, below.marker)
+    yield from check_scope(below.call, below.marker)
 
 
-def _check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
+def check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
     """What a value of the app would need that only a run has."""
     if marker.scope != "app":
         return
@@ -225,7 +190,7 @@ def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> It
             yield _unbindable(call, name, said)
             continue
         wanted = types[name]
-        if isinstance(source, Recall):
+        if not isinstance(source, str):
             if wanted is Any:
                 yield an_error(
                     "bae-dep-binding",
@@ -268,24 +233,13 @@ def _unbindable(call: CallPlan, name: str, said: str) -> Problem:
 
 
 def check_arguments(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
-    """The problems of what a function is called with for a field."""
-    call, marker = cast(CallPlan, field.call), cast("Dep | Map", field.marker)
-    if isinstance(marker, Dep):
-        yield from unfilled(call, marker)
-    yield from _check_bound(call, marker, plan)
+    """The problems of what a marker binds, and of fields that wait for each other."""
+    yield from _check_bound(cast(CallPlan, field.call), field.marker, plan)
     yield from _check_circle(plan, field)
 
 
-def _check_dep(plan: NodePlan, field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
-    yield from problems_of(call)
-    yield from _check_scope(call, cast(Dep, field.marker))
-    yield from unreturned(call, field.annotation)
-    yield from check_arguments(plan, field)
-    if not converts(plan.node, field.name):
-        yield from _check_type(call, call.returns, field.annotation)
-
-
-def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem]:
+def check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem]:
+    """The problem of a value that does not fit its field."""
     if call.returns is not MISSING and assignable(returned, declared) is False:
         made = type_name(returned)
         yield an_error(
@@ -293,130 +247,6 @@ def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Proble
             f"is {type_name(declared)}, but {call.name} returns {made}",
             f"declare the field {made}, or give it a function that returns {type_name(declared)}",
         )
-
-
-def _check_text(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
-    call, declared = field.parse, type_name(field.annotation)
-    if call is not None:
-        yield from call.problems
-        if not _takes_text(call):
-            yield an_error(
-                "bae-text-parse",
-                f"{call.name} cannot parse the answer: it has to take one str, and not be async",
-                f"write `def {call.name}(text: str) -> {declared}`",
-            )
-    made = str if call is None else call.returns
-    if made is MISSING or converts(plan.node, field.name):
-        return
-    if assignable(made, field.annotation) is False:
-        by = "the answer of the LM is a str" if call is None else f"{call.name} returns "
-        yield an_error(
-            "bae-text-type",
-            f"is {declared}, but {by}{'' if call is None else type_name(made)}",
-            f"declare the field {type_name(made)}, or give Text a function that returns {declared}",
-        )
-
-
-def _takes_text(call: CallPlan) -> bool:
-    if call.kind != "sync":
-        return False
-    try:
-        signature_of(call.fn).bind("")
-    except TypeError:
-        return False
-    except ValueError:  # some builtins have no signature
-        return True
-    return not call.free or assignable(str, call.free[0][1]) is not False
-
-
-def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) -> Iterator[Problem]:
-    yield from problems_of(call)
-    yield from unreturned(call)
-    if assignable(call.returns, field.annotation) is True and field.annotation is not Any:
-        declared = type_name(field.annotation)
-        yield an_error(
-            "bae-dep-type",
-            f"is {declared}, but Map makes a list of what {call.name} returns",
-            f"declare the field list[{declared}]",
-        )
-    elif not converts(plan.node, field.name):
-        yield from _check_type(call, list[call.returns], field.annotation)
-    over = plan.fields.get(marker.over)
-    if over is None:
-        names = ", ".join(name for name in plan.fields if name != field.name) or "none"
-        yield an_error(
-            "bae-map-over",
-            f"maps over {marker.over!r}, and {plan.name} has no such field (it has: {names})",
-            "name a field of the same node that holds a list",
-        )
-        return
-    wrong = [*check_arguments(plan, field)]
-    if wrong:
-        yield from wrong
-        return
-    element = _element(over.annotation)
-    if element is None:
-        yield an_error(
-            "bae-map-over",
-            f"maps over {marker.over}, which is {type_name(over.annotation)} and no list",
-            f"declare {marker.over} a list, tuple, set or sequence",
-        )
-        return
-    yield from _check_item(call, element[0], marker)
-
-
-def _check_item(call: CallPlan, element: Any, marker: Map) -> Iterator[Problem]:
-    if call.graph is not None and element is call.graph.start and not marker.bound:
-        return
-    bound = dict(marker.bound)
-    free = [(name, declared) for name, declared in call.free if name not in bound]
-    if len(free) != 1:
-        takes = ", ".join(name for name, _ in free) or "nothing"
-        what = "the required plain fields of its start" if call.graph else "its free parameters"
-        yield an_error(
-            "bae-map-item",
-            f"{call.name} must take the item and nothing else that is not filled, but {what} are: "
-            f"{takes}",
-            "leave exactly one; bind the others, or give them a Dep or a default",
-        )
-        return
-    name, declared = free[0]
-    if assignable(element, declared) is False:
-        yield an_error(
-            "bae-map-item",
-            f"{call.name}({name}) takes {type_name(declared)}, but the items are "
-            f"{type_name(element)}",
-            f"annotate {name} as {type_name(element)}, or map over another field",
-        )
-
-
-def _element(annotation: Any) -> tuple[Any] | None:
-    """The type of the items of a list-like annotation, or None where it is not list-like."""
-    elements: list[Any] = []
-    for member in union_members(annotation):
-        if isinstance(member, typing.NewType):
-            inside = _element(member.__supertype__)
-            if inside is None:
-                return None
-            elements.extend(inside)
-            continue
-        origin = typing.get_origin(member) or member
-        if origin is Any:
-            return (Any,)
-        if not isinstance(origin, type) or issubclass(
-            origin, str | bytes | collections.abc.Mapping
-        ):
-            return None
-        if not issubclass(origin, collections.abc.Iterable):
-            return None
-        if issubclass(origin, BaseModel) and origin.__iter__ is BaseModel.__iter__:
-            return None  # iterating a model gives its fields, which is no list of items
-        arguments = typing.get_args(member)
-        if origin is tuple and arguments and arguments[-1] is not Ellipsis:
-            elements.extend(arguments)
-        else:
-            elements.append(arguments[0] if arguments else Any)
-    return (typing.Union[tuple(elements)] if elements else Any,)  # noqa: UP007
 
 
 def _check_circle(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
@@ -438,8 +268,7 @@ def _check_circle(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
 
 def _circle(plan: NodePlan, names: list[str]) -> Iterator[Problem]:
     around = zip(names, [*names[1:], names[0]], strict=True)
-    markers = ((plan.fields[name].marker, other) for name, other in around)
-    if all(isinstance(marker, Map) and marker.over == other for marker, other in markers):
+    if all(plan.fields[name].items_of == other for name, other in around):
         yield an_error("bae-map-over", "maps over itself", "map over a field that is no map of it")
     elif names[0] == next(name for name in plan.fields if name in names):
         path = " -> ".join(f"{plan.name}.{name}" for name in [*names, names[0]])

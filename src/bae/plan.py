@@ -4,30 +4,17 @@ leads. Made once per class and never during a step."""
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from inspect import cleandoc
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, cast
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from bae.assignable import type_name, union_members
-from bae.calls import (
-    Bound,
-    CallPlan,
-    buried,
-    every_call,
-    flat,
-    is_buried,
-    is_lm,
-    plan_bound,
-    plan_call,
-    siblings_of,
-)
+from bae.calls import buried, flat, is_buried, is_lm
 from bae.exceptions import HintError, Problem, an_error
 from bae.hints import (
     Names,
@@ -38,49 +25,12 @@ from bae.hints import (
     remembers_frame,
     signature_of,
 )
-from bae.markers import MARKERS, Dep, Gate, Map, Recall, Source, Text
+from bae.markers import Marker
 from bae.node import Node, NodeConfig, finish_class
+from bae.sources import FieldPlan, kind_of
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Shown
-
-FieldKind = Literal["plain", "dep", "recall", "map", "gate"]
-
-
-@dataclass(slots=True, eq=False)
-class FieldPlan:
-    """One field: where its value comes from, and what it may be."""
-
-    name: str
-    kind: FieldKind
-    info: FieldInfo
-    marker: Source | None = None
-    call: CallPlan | None = None
-    members: tuple[Any, ...] = ()
-    """For a Recall: the types that are looked for."""
-    text: Text | None = None
-    """Of a plain field that the LM answers in plain text."""
-    parse: CallPlan | None = None
-    """The function that makes its value from the text."""
-    found_in: MutableMapping[type[Node], tuple[tuple[str, bool], ...]] = field(
-        default_factory=dict["type[Node]", "tuple[tuple[str, bool], ...]"]
-    )
-    """For a Recall: the fields of a node class that may hold its value, see `recall.py`."""
-    bound: Bound = ()
-    """The parameters that the marker binds."""
-
-    annotation: Any = field(init=False)
-    required: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.annotation = self.info.annotation
-        self.required = self.info.is_required()
-
-    @property
-    def waits_for(self) -> tuple[str, ...]:
-        """The fields of the node whose values it needs."""
-        over = (self.marker.over,) if isinstance(self.marker, Map) else ()
-        return (*over, *(name for _, name in siblings_of(self)))
 
 
 @dataclass(slots=True, eq=False)
@@ -135,21 +85,6 @@ class NodePlan:
 _SELF: Any = typing.Self
 
 
-def recall_members(wanted: Any) -> tuple[Any, ...]:
-    """What a Recall looks for: of `T | None` the T, since None is no value to recall."""
-    members = union_members(wanted)
-    return tuple(m for m in members if m is not NoneType) or members
-
-
-def recalled_parameter(name: str, hint: Any, marker: Recall, is_required: bool = True) -> FieldPlan:
-    """The plan of a parameter that is looked up in the trace, as a field of its name would be."""
-    annotation = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
-    info = FieldInfo(annotation=annotation, default=PydanticUndefined if is_required else None)
-    found = FieldPlan(name, "recall", info, marker, members=recall_members(annotation))
-    found.found_in = WeakKeyDictionary()  # a function may be older than the classes that use it
-    return found
-
-
 def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     """The plan of a node class, made on first use.
 
@@ -174,10 +109,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
         plan.unresolved = plan.provisional = True
         plan.problems.append(_unresolved(plan, error))
         return plan
-    calls = [call for each in plan.sourced for call in every_call(each.call)]
-    if plan.text is not None:
-        calls += every_call(plan.text.parse)
-    if any(problem.code == HintError.code for call in calls for problem in call.problems):
+    if any(field.is_provisional for field in plan.fields.values()):
         plan.provisional = True
         return plan
     type.__setattr__(cls, "__bae_plan__", plan)
@@ -218,14 +150,14 @@ def _own_words(cls: type[Node]) -> tuple[str, str]:
 def _plan_fields(plan: NodePlan, names: Names) -> None:
     for name, info in plan.node.__pydantic_fields__.items():
         plan.fields[name] = _plan_field(plan, name, info, names)
-    plan.plain = tuple([f for f in plan.fields.values() if f.kind == "plain"])
-    plan.text = next((f for f in plan.plain if f.text is not None), None)
-    if plan.text is not None and len(plan.plain) > 1:
-        plan.problems.append(_text_not_alone(plan, plan.text))
+    plan.plain = tuple([f for f in plan.fields.values() if f.fills != "source"])
+    text = plan.text = next((f for f in plan.plain if f.fills == "text"), None)
+    if text is not None and len(plan.plain) > 1:
+        plan.problems.append(_text_not_alone(plan, text))
     if len(plan.plain) == len(plan.fields):
         return
-    sourced = [f for f in plan.fields.values() if f.kind != "plain"]
-    waiting = [(f.name, f.waits_for) for f in sourced if f.kind in ("dep", "map")]
+    sourced = [f for f in plan.fields.values() if f.fills == "source"]
+    waiting = [(f.name, f.waits_for) for f in sourced if f.waits_for]
     filled = {f.name for f in plan.plain}
     found = -1
     while found != len(filled):  # a map over a map over a plain field is found in two rounds
@@ -239,7 +171,7 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
 
 def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> FieldPlan:
     place = f"{plan.name}.{name}"
-    markers = [m for m in info.metadata if isinstance(m, MARKERS)]
+    markers = [m for m in info.metadata if isinstance(m, Marker)]
     if len(markers) > 1:
         said = " and ".join(type(m).__name__ for m in markers)
         plan.problems.append(
@@ -247,22 +179,8 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
         )
     if not markers:
         plan.problems.extend(problem.at(place) for problem in _missed_markers(info))
-        return FieldPlan(name, "plain", info)
-    match markers[0]:
-        case Dep() as dep:
-            call = plan_call(dep.fn, names)
-            return FieldPlan(name, "dep", info, dep, call, bound=plan_bound(call, dep))
-        case Map() as mapping:
-            call = plan_call(mapping.fn, names)
-            return FieldPlan(name, "map", info, mapping, call, bound=plan_bound(call, mapping))
-        case Gate() as gate:
-            return FieldPlan(name, "gate", info, gate)
-        case Recall() as recall:
-            wanted = recall_members(info.annotation)
-            return FieldPlan(name, "recall", info, recall, members=wanted)
-        case Text(parse=parse) as text:
-            call = None if parse is None else plan_call(parse, names)
-            return FieldPlan(name, "plain", info, text=text, parse=call)
+        return kind_of(None)(name, info)
+    return kind_of(markers[0]).make(name, info, markers[0], names)
 
 
 def _text_not_alone(plan: NodePlan, text: FieldPlan) -> Problem:
@@ -277,14 +195,14 @@ def _text_not_alone(plan: NodePlan, text: FieldPlan) -> Problem:
 
 def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
     """Sources that were meant and are written where, or as, they are not seen."""
-    bare = [m for m in info.metadata if m in MARKERS]
+    bare = [m for m in info.metadata if isinstance(m, type) and issubclass(m, Marker)]
     if bare:
         yield an_error(
             "bae-field-bare",
             f"has the class {bare[0].__name__} for a marker, not one of its objects",
             f"write {bare[0].__name__}(…) with its parentheses",
         )
-    if isinstance(info.default, MARKERS):
+    if isinstance(info.default, Marker):
         kind = type(info.default).__name__
         yield an_error(
             "bae-field-default",
@@ -313,7 +231,7 @@ def _in_model(annotation: Any) -> str:
         seen[id(cast(object, each))] = each
         if isinstance(each, type) and issubclass(each, BaseModel):
             for name, field in each.__pydantic_fields__.items():
-                if any(isinstance(m, MARKERS) for m in field.metadata):
+                if any(isinstance(m, Marker) for m in field.metadata):
                     return f"{each.__name__}.{name}"
                 ahead.append(field.annotation)
         else:

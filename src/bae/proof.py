@@ -4,22 +4,19 @@ reported all at once by `Graph.validate()`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from bae.assignable import assignable, type_name
-from bae.calls import CallPlan, every_call, recalled_behind, too_deep
+from bae.calls import CallPlan, every_call, too_deep
 from bae.context_proof import lost_context
-from bae.core_schemas import field_schema, unreadable_enum
 from bae.exceptions import Problem, a_warning, an_error
-from bae.markers import Dep, Recall
-from bae.node_proof import approvals_of_the_unseen, check_node, recall_on_start
+from bae.markers import Dep
+from bae.node_proof import check_node, recall_on_start
 from bae.plan import FieldPlan, NodePlan
-from bae.recall import holders_for
+from bae.sources.recall import RecallField
 
 if TYPE_CHECKING:
-    from pydantic.json_schema import GenerateJsonSchema
-
     from bae.graph import Graph
     from bae.language_model import Shown
     from bae.node import Node
@@ -106,7 +103,7 @@ class _Nest:
         return found
 
     def gaps(
-        self, graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, surely: bool
+        self, graph: Graph[Any, Any], cls: type[Node], field: RecallField, surely: bool
     ) -> Iterator[list[str]]:
         """Paths to the field's node on which nothing holds its type: one for each way in which its
         graph comes to run. A graph inside another sees the trace around it, so there must be a gap
@@ -117,7 +114,7 @@ class _Nest:
             return None if path is None else [node.__name__ for node in path]
 
         def holds(node: type[Node]) -> bool:
-            return any(sure or not surely for _, sure in holders_for(field, node))
+            return any(sure or not surely for _, sure in field.holders_in(node))
 
         own = gap(graph, cls)
         if own is None:
@@ -167,14 +164,12 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     for cls, plan in plans.items():
         for field in plan.sourced:
             place = f"{cls.__name__}.{field.name}"
-            if field.kind == "recall":
-                yield from _check_recall(graph, cls, field, nest, place)
-            elif field.required:  # or its default is used
-                for way, _, found in recalled_behind(field):
+            if field.required:  # or its default is used
+                for way, _, found in field.recalls():
                     yield from _check_recall(graph, cls, found, nest, place + way)
     for cls in _filled(plans):
-        yield from _fields_without_schema(plans[cls])
-        yield from approvals_of_the_unseen(plans[cls])
+        for field in plans[cls].fields.values():
+            yield from field.fill_problems(plans[cls])
     yield from lost_context(graph, nest.contexts[_key(graph)])
     yield from _check_end(graph)
     for loop in endless_loops(edges, ends):
@@ -190,7 +185,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
 
 
 def _check_recall(
-    graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, nest: _Nest, place: str
+    graph: Graph[Any, Any], cls: type[Node], field: RecallField, nest: _Nest, place: str
 ) -> Iterator[Problem]:
     """The problems of a field, or of a parameter behind one, that is looked up in the trace."""
     what = "parameter" if place.endswith(")") else "field"
@@ -202,14 +197,15 @@ def _check_recall(
         if len(gap) == 1:
             yield recall_on_start().at(place)
             return
+        fix = f"fill {_a(wanted)} before {cls.__name__} on that path, or give the {what} a default"
         skipped = _skipped(graph, field, gap)
+        if skipped is not None:
+            fix = "use the same Dep here, which is not called again"
+        near = _not_in_graph(graph, field) if skipped is None else f"; {skipped}"
         yield an_error(
             "bae-recall-path",
-            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{skipped}",
-            "use the same Dep here, which is not called again"
-            if "from Dep" in skipped
-            else f"fill {_a(wanted)} before {cls.__name__} on that path, or give the {what} a "
-            "default",
+            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{near}",
+            fix,
             place,
         )
     if gaps:
@@ -223,7 +219,7 @@ def _check_recall(
             place,
         )
     for holder in graph.nodes:
-        held = [name for name, _ in holders_for(field, holder)]
+        held = [name for name, _ in field.holders_in(holder)]
         comes_before = len(held) > 1 and cls in _reachable(graph.edges, holder)
         if comes_before and held[0] != field.name:
             yield a_warning(
@@ -234,22 +230,28 @@ def _check_recall(
             )
 
 
-def _skipped(graph: Graph[Any, Any], field: FieldPlan, gap: Sequence[str]) -> str:
-    """What on the path looks as if it were meant, and why it is not."""
-    marker = cast(Recall, field.marker)
-    if marker.node_type is not None and marker.node_type not in graph.plans:
-        return f"; {marker.node_type.__name__} cannot be reached in this graph"
+def _not_in_graph(graph: Graph[Any, Any], field: RecallField) -> str:
+    """That the node class which a Recall names is not in the graph; empty if it is."""
+    marker = field.marker
+    if marker.node_type is None or marker.node_type in graph.plans:
+        return ""
+    return f"; {marker.node_type.__name__} cannot be reached in this graph"
+
+
+def _skipped(graph: Graph[Any, Any], field: RecallField, gap: Sequence[str]) -> str | None:
+    """What on the path comes from a Dep and looks as if it were meant."""
+    if _not_in_graph(graph, field):
+        return None
     for cls, plan in graph.plans.items():
         for other in plan.sourced:
             if (
                 cls.__name__ in gap[:-1]
-                and other.kind == "dep"
+                and other.call is not None
+                and not other.is_recallable
                 and assignable(other.annotation, field.annotation) is True
             ):
-                return (
-                    f"; {cls.__name__}.{other.name} is one, but comes from Dep, which Recall skips"
-                )
-    return ""
+                return f"{cls.__name__}.{other.name} is one, but comes from Dep, which Recall skips"
+    return None
 
 
 def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
@@ -283,7 +285,7 @@ def _options(marker: Dep) -> tuple[object, ...]:
 
 def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:
     """The shared calls that a field leads to, each with who asks for it."""
-    if field.call is not None and isinstance(field.marker, Dep) and field.marker.cache:
+    if field.call is not None and field.is_shared:
         yield field.call, field.marker, f"{plan.name}.{field.name}"
     for caller in every_call(field.call):
         for parameter, below in caller.inputs:
@@ -295,61 +297,6 @@ def _filled(plans: dict[type[Node], NodePlan]) -> list[type[Node]]:
     """The node classes that an LM fills: those that follow an empty body."""
     empty = [plan for plan in plans.values() if not plan.written]
     return list(dict.fromkeys(target for plan in empty for target in plan.successors))
-
-
-def _fields_without_schema(plan: NodePlan) -> Iterator[Problem]:
-    for field in plan.plain:
-        if field.parse is not None:  # the LM is not asked for the value, but for a text
-            continue
-        reason = _no_schema(plan.node, field)
-        if reason is None:
-            continue
-        yield an_error(
-            "bae-field-no-schema",
-            f"the LM is to fill it, but {type_name(field.annotation)} has no JSON schema"
-            + (f" ({reason})" if reason else ""),
-            "use what JSON can say (str, int, list, a BaseModel, …), or give the field a "
-            "source, as Annotated[…, Dep(…)]",
-            f"{plan.name}.{field.name}",
-        )
-
-
-def _no_schema(cls: type[Node], field: FieldPlan) -> str | None:
-    """Why a field has no schema, empty where the type's name says it all; None where it has one."""
-    if field.annotation in (str, int, float, bool) and not field.info.metadata:
-        return None
-    from pydantic.errors import PydanticInvalidForJsonSchema
-    from pydantic_core import PydanticOmit
-
-    schema = field_schema(cls, field.name)
-    if enum := unreadable_enum(schema):
-        return f"JSON cannot name the members of {enum}: make it a StrEnum"
-    if not field.required:  # without a schema it is not asked for
-        return None
-    try:
-        _schema_generator()().generate(schema)
-    except PydanticOmit:
-        return "SkipJsonSchema leaves it out"
-    except PydanticInvalidForJsonSchema as error:
-        said = str(error).splitlines()[0]
-        return "" if "IsInstanceSchema" in said else said
-    return None
-
-
-@cache
-def _schema_generator() -> type[GenerateJsonSchema]:
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class Quiet(GenerateJsonSchema):
-        """A default that JSON cannot say is worth no warning here: the field has a schema."""
-
-        def emit_warning(self, kind: Any, detail: str) -> None: ...
-
-        def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
-            # Pydantic lets a class be anything in JSON, which it cannot be.
-            return self.handle_invalid_for_json_schema(schema, "core_schema.IsSubclassSchema")
-
-    return Quiet
 
 
 def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:

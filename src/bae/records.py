@@ -68,15 +68,24 @@ WITHHELD: Final = Unstored("<withheld: a secret>")
 """A secret that was not stored."""
 
 
+WITHHELD_MESSAGE: Final = "withheld"
+"""The message of an error that might quote a secret, after the place of the error if it has one."""
+
+
 class RecordedError(Exception):
     """Stands in a record that was read from a journal for the exception that was raised:
-    `type_name` is the name of its class, `code` its code if it was a `BaeError`."""
+    `type_name` is the name of its class, `code` its code if it was an error of bae."""
 
     def __init__(self, type_name: str, message: str, code: str | None = None) -> None:
         super().__init__(type_name, message, code)
         self.type_name = type_name
         self.message = message
         self.code = code
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether the message was not stored."""
+        return self.message.rpartition(": ")[2] == WITHHELD_MESSAGE
 
     def __str__(self) -> str:
         code = f"[{self.code}] " if self.code else ""
@@ -173,7 +182,7 @@ class SourceStarted(Record):
 
     node_type: type[Node]
     field: str
-    source: Literal["dep", "map", "gate"]
+    source: str
     by: str
     parameter: str = ""
     """The parameter that the value is for, if it is not for the field itself: `(place)` of the
@@ -186,7 +195,7 @@ class SourceEnded(Record):
 
     node_type: type[Node]
     field: str
-    source: Literal["dep", "map", "gate"]
+    source: str
     by: str
     seconds: float
     value: Any = None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.calls import CallPlan, Input, every_call, is_by_value, plan_call, siblings_of
-from bae.dataflow import Dataflow, PendingValue, known_value
+from bae.calls import CallPlan, Input, every_call, plan_call
+from bae.draft import validated
 from bae.exceptions import (
     BaeError,
     BudgetError,
@@ -22,18 +21,20 @@ from bae.exceptions import (
     describe,
 )
 from bae.hints import HintError
-from bae.markers import Dep, Gate, Map
+from bae.markers import Dep
 from bae.node import Node
-from bae.node_proof import check_arguments, check_node, problems_of, unfilled
+from bae.node_proof import check_node, problems_of, unfilled
 from bae.place import Place
-from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
-from bae.recall import recall, recall_from_trace
+from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.run import Answer, Run, Waiting
-from bae.sources import ask_gate, map_items
+from bae.scheduling import PendingValue, known_value
+from bae.sharing import Dataflow
+from bae.sources.recall import recall_from_trace
 from bae.tasks import Closer
 
 if TYPE_CHECKING:
     from bae.language_model import LM
+    from bae.records import Record
 
 __all__ = [
     "build_dep_dag",
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 
-def classify_fields(node_cls: type[Node]) -> dict[str, FieldKind]:
+def classify_fields(node_cls: type[Node]) -> dict[str, str]:
     """Where each field of a node class gets its value: dep, recall, map, gate or plain."""
     return {name: field.kind for name, field in plan_of(node_cls, strict=True).fields.items()}
 
@@ -146,7 +147,7 @@ async def resolve_fields(
     plan = plan_of(node_cls, strict=True)
     for field in plan.context:
         if field.call is not None:
-            _refuse_unrunnable(field.call, check_arguments(plan, field))
+            _refuse_unrunnable(field.call, field.argument_problems(plan))
     flow = _StackedFlow(dep_cache, stack)
     run = Run(lm=lm, answer=answer, flow=flow, trace=list(trace))
     try:
@@ -179,40 +180,48 @@ async def resolve(
     """
     values: dict[str, Any] = {}
     for field in fields:
-        if field.kind == "recall":
+        if field.is_immediate:
             place = Place(run.path, run.step, plan.name, field.name)
-            for value in recall(run, plan.node, field, place):
+            for value in field.take(run, plan.node, place):
                 values[field.name] = value
     if len(values) < len(fields):
-        values |= await _Resolution(run, plan, {**given, **values}).values_of(
-            [field for field in fields if field.kind != "recall"]
+        values |= await Resolution(run, plan, {**given, **values}).values_of(
+            [field for field in fields if not field.is_immediate]
         )
     return {field.name: values[field.name] for field in fields if field.name in values}
 
 
+def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Record]] | None:
+    """All that a node needs before an LM fills it, where that is found at once, and the records of
+    it, which are not written here. None where something else is to be resolved too, where a
+    required value is not found, or where one is not valid: the fill itself then reports that."""
+    values: dict[str, Any] = {}
+    records: list[Record] = []
+    for field in plan.context:
+        place = Place(run.path, run.step, plan.name, field.name)
+        found = field.find(run, plan.node, place) if field.is_immediate else None
+        if found is not None:
+            values[field.name] = found[0]
+            records.append(found[1])
+        elif not field.is_immediate or field.required:
+            return None
+    try:
+        validated(plan.node, values)
+    except Exception:  # validators are code of the node's own
+        return None
+    return values, records
+
+
 def start_early(run: Run, plan: NodePlan) -> None:
     """Start the dependencies of a node that is sure to come next."""
-    flow = cast(Dataflow, run.flow)
+    at = Resolution(run, plan, {})
     ahead: list[PendingValue] = []
     run.ahead = ahead
     for field in plan.context:
-        if field.kind == "dep" and field.call is not None and not uses_trace(field):
-            marker = cast(Dep, field.marker)
-            if not marker.cache:
-                continue  # the node would ask for a call of its own
-            place = Place(run.path, run.step + 1, plan.node.__name__, field.name)
-            wanted = Input(field.call, marker)
-            ahead.append(flow.dependency(wanted, run, plan.node, place))
-
-
-def uses_trace(field: FieldPlan) -> bool:
-    """Whether what a dependency returns can depend on where in the run it is asked for: on its
-    arguments, or, here or further down, on what a graph recalls from the run around it or on what a
-    function has the LM make, which may recall too."""
-    return is_by_value(field) or any(
-        call.lm_parameters or (call.graph is not None and call.graph.has("recall"))
-        for call in every_call(field.call)
-    )
+        # Not where the node would ask for a call of its own.
+        if field.starts_early and field.is_shared and not field.depends_on_run:
+            place = Place(run.path, run.step + 1, plan.name, field.name)
+            ahead.append(field.start(at, place))
 
 
 class _StackedFlow(Dataflow):
@@ -253,12 +262,12 @@ class _StackedFlow(Dataflow):
         return failed
 
 
-class _Resolution:
+class Resolution:
     """The fields of one node while their values are computed; `known` are those that are there."""
 
     def __init__(self, run: Run, plan: NodePlan, known: Mapping[str, Any]) -> None:
-        self._run, self._plan, self._known = run, plan, known
-        self._flow = cast(Dataflow, run.flow)
+        self.run, self.plan, self.known = run, plan, known
+        self.flow = cast(Dataflow, run.flow)
         self._pending: dict[str, PendingValue] = {}
 
     async def values_of(self, fields: Sequence[FieldPlan]) -> dict[str, Any]:
@@ -268,43 +277,22 @@ class _Resolution:
                 self._start(field)
         pending, wanted = self._pending, list(self._pending.values())
         needed = {f.name: pending[f.name] for f in fields if f.required}
-        failed = await self._flow.gather(wanted, frozenset(wanted).difference(needed.values()))
+        failed = await self.flow.gather(wanted, frozenset(wanted).difference(needed.values()))
         if failed is not None:
             asked = [*needed.items(), *pending.items()]
             name = next(name for name, value in asked if value is failed)
-            raise _failure(self._plan, name, failed)
+            raise _failure(self.plan, name, failed)
         for name, value in pending.items():
             if value.error is not None:
-                _warn_of_default(self._plan, name, value)
+                _warn_of_default(self.plan, name, value)
         return {name: value.value for name, value in pending.items() if value.error is None}
 
     def _start(self, field: FieldPlan) -> PendingValue:
-        run, node, flow = self._run, self._plan.node, self._flow
-        place = Place(run.path, run.step, self._plan.name, field.name)
-        match field.marker:
-            case Dep() as dep:
-                wanted = Input(cast(CallPlan, field.call), dep, Any, field.bound)
-                if is_by_value(wanted):
-                    bound = self._start_siblings(siblings_of(field))
-                    value = flow.look_up(wanted, run, node, place, bound)
-                else:
-                    value = flow.dependency(wanted, run, node, place)
-            case Map() as mapping:
-                call = cast(CallPlan, field.call)
-                compute = partial(map_items, field=field, marker=mapping, flow=flow)
-                inputs = self._start_siblings([("", mapping.over), *siblings_of(field)])
-                value = PendingValue(run, node, place, call.name, "map", compute, inputs, call)
-                flow.add_map(value, field)
-            case Gate() as gate:
-                known = self._known
-                compute = partial(ask_gate, plan=self._plan, field=field, gate=gate, known=known)
-                value = flow.add(PendingValue(run, node, place, gate.question, "gate", compute))
-            case _:
-                raise AssertionError(field.kind)
-        self._pending[field.name] = value
+        place = Place(self.run.path, self.run.step, self.plan.name, field.name)
+        value = self._pending[field.name] = field.start(self, place)
         return value
 
-    def _start_siblings(self, names: Iterable[tuple[str, str]]) -> list[tuple[str, PendingValue]]:
+    def siblings(self, names: Iterable[tuple[str, str]]) -> list[tuple[str, PendingValue]]:
         """The values of fields that another needs, by its parameters."""
         found: list[tuple[str, PendingValue]] = []
         for parameter, name in names:
@@ -316,16 +304,16 @@ class _Resolution:
 
     def _start_sibling(self, name: str) -> PendingValue:
         """The value of a field that another needs."""
-        field, known = self._plan.fields[name], self._known
-        if name not in known and field.kind != "recall":
+        field, known = self.plan.fields[name], self.known
+        if name not in known and not field.is_immediate:
             return self._start(field)
         if name in known:
             value = known[name]
-        else:  # nothing was recalled, so the default is used
+        else:  # nothing was found, so the default is used
             value = field.info.get_default(call_default_factory=True, validated_data=dict(known))
-        place = Place(self._run.path, self._run.step, self._plan.name, name)
-        is_validated = name in known and field.kind != "recall"
-        return known_value(self._run, self._plan.node, place, value, is_validated)
+        place = Place(self.run.path, self.run.step, self.plan.name, name)
+        is_validated = name in known and not field.is_immediate
+        return known_value(self.run, self.plan.node, place, value, is_validated)
 
 
 def _failure(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
@@ -345,8 +333,8 @@ def _failure(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
     code = DepError.code
     if isinstance(error, CallTimeout):
         code, said = "bae-dep-timeout", str(error)
-        marker = "Map" if below.source == "map" else "Dep"
-        fix = f"raise the bound: {marker}({below.name}, timeout=…), or give the field a default"
+        marker = f"{below.source.title()}({below.name}, timeout=…)"
+        fix = f"raise the bound: {marker}, or give the field a default"
     elif isinstance(error, BaeError) and below.call is not None and below.call.graph is not None:
         # A graph inside: its own error has the fix.
         said, fix = f"in the graph {below.name}, {error.message}", error.fix

@@ -5,8 +5,8 @@ needs no other package loads none."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from bae.exceptions import Problem
@@ -19,18 +19,12 @@ if TYPE_CHECKING:
     from bae.journal.resume import resume as resume
     from bae.journal.store import Journal as Journal
     from bae.lm.policies.budget import Budget as Budget
-    from bae.lm.prompts import filled_options as filled_options
-    from bae.lm.prompts import nodes_that_fit as nodes_that_fit
-    from bae.lm.prompts import shown_fields as shown_fields
     from bae.lm.registry import LazyLM as LazyLM
     from bae.lm.registry import cached_lm as cached_lm
     from bae.lm.registry import default_lm as default_lm
     from bae.lm.registry import name_error as name_error
-    from bae.lm.requests import Prompt as Prompt
-    from bae.node import Node
     from bae.pictures import to_mermaid as to_mermaid
     from bae.pictures import to_svg as to_svg
-    from bae.testing.prompts import prompts_of as prompts_of
 
 
 _GONE: Final = {
@@ -79,45 +73,11 @@ __getattr__, __dir__ = export_lazily(
         "journal.replay": "replay",
         "journal.resume": "begin_or_resume fork recover resume",
         "journal.store": "Journal",
-        "lm.prompts": "filled_options nodes_that_fit shown_fields",
         "lm.registry": "LazyLM cached_lm default_lm name_error",
         "pictures": "to_mermaid to_svg",
-        "testing.prompts": "prompts_of",
     },
     root="bae",
 )
-
-
-class QuestionText(NamedTuple):
-    """What an LM is asked: the system prompt and the prompt, without the schema of the answer."""
-
-    system: str
-    text: str
-
-
-def fill_question(
-    target: type[Node], resolved: Mapping[str, Any], instruction: str, source: Node | None
-) -> QuestionText:
-    """What an LM is asked that fills a node."""
-    from bae.lm.prompts import asked_fields, fill_prompt
-
-    prompt = fill_prompt(target, asked_fields(target), resolved, instruction, source)
-    return QuestionText(prompt.system, prompt.text)
-
-
-def choice_question(
-    offered: Sequence[type[Node] | type[None]],
-    fillable: Sequence[type[Node]],
-    source: Node | None,
-    context: Mapping[str, Any] | None,
-    resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
-) -> QuestionText:
-    """What an LM is asked that chooses the next node; it may fill one of `fillable` at once."""
-    from bae.lm.prompts import choice_of
-
-    choice = choice_of(tuple(offered), tuple(fillable), tuple(resolved or ()))
-    prompt = choice.prompt(source, context, resolved=resolved)
-    return QuestionText(prompt.system, prompt.text)
 
 
 def journal_problems(graph: Graph[Any, Any]) -> tuple[list[Problem], list[Problem]]:

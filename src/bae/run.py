@@ -16,13 +16,14 @@ from bae.unicode import readable
 from bae.usage import Attempt, Restart
 
 if TYPE_CHECKING:
-    from bae.dataflow import Dataflow, PendingValue
     from bae.language_model import LM, Shown
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
     from bae.records import Asker
     from bae.rooms import Journal
+    from bae.scheduling import PendingValue
+    from bae.sharing import Dataflow
     from bae.usage import Event
 
 Answer = Callable[["OpenGate"], Awaitable[Any]]
@@ -62,6 +63,9 @@ class RunOptions(NamedTuple):
 
 class Waiting(Exception):
     """Raised inside a run where gates have no answer; it never leaves the run."""
+
+    code: Final = "waiting"
+    """Tells it from errors in a journal."""
 
     def __init__(self, gates: Sequence[OpenGate]) -> None:
         super().__init__(f"waiting for {', '.join(gate.place for gate in gates)}")
@@ -156,7 +160,7 @@ class Run:
         context, limit = self.shown_by(plan)
         if context == "previous":
             return self.scene
-        from bae.rooms import nodes_that_fit
+        from bae.prompts.questions import nodes_that_fit
 
         if context == "start":
             nodes = self.trace[:1]

@@ -197,7 +197,7 @@ class RunTree:
         step: Step,
         key: tuple[str, str],
         node_type: type[Node] | None,
-        kind: Literal["dep", "map", "gate", "recall"],
+        kind: str,
         at: float,
     ) -> Source:
         """The source of a field and parameter. Its class is `NoneType` where only the path of a

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from bae.app_scope import opening_of
 from bae.arguments import Arguments
 from bae.calls import CallPlan
-from bae.dataflow import Dataflow
 from bae.draft import from_resolved, validated, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
@@ -40,7 +39,6 @@ from bae.language_model import RoutingLM, in_scene, is_lm, scene, spending_limit
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
-from bae.recall import recall_ahead
 from bae.recorder import NOTHING
 from bae.records import (
     Asker,
@@ -49,13 +47,14 @@ from bae.records import (
     FillEnded,
     FillStarted,
     LMUsed,
-    Recalled,
+    Record,
     RunEnded,
 )
-from bae.resolver import resolve, start_early
+from bae.resolver import find_ahead, resolve, start_early
 from bae.result import GraphResult
 from bae.run import NONE, Run, Waiting
 from bae.secrets import shown_values
+from bae.sharing import Dataflow
 from bae.tasks import gone, reason_of
 from bae.usage import Usage, meter_in_force
 
@@ -73,7 +72,7 @@ LONGEST_HOLD = 0.01
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
-_Recalls = tuple[dict[str, Any], list[Recalled]]
+_Recalls = tuple[dict[str, Any], list[Record]]
 _NOTHING_RECALLED: _Recalls = {}, []
 
 
@@ -409,7 +408,7 @@ def options_ahead(
     shows = run.shown_by(plan)
     for target in plan.successors:
         if plans[target].context:
-            found = recall_ahead(run, plans[target])
+            found = find_ahead(run, plans[target])
             if found is None:
                 continue
             recalled[target] = found

@@ -15,9 +15,7 @@ from weakref import WeakKeyDictionary
 from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
 from bae.core_schemas import Schema, field_schema, parts, returned_schema, type_schema
 from bae.language_model import scene
-from bae.markers import Map
 from bae.plan import plan_of
-from bae.recall import holders_for
 from bae.records import Asker
 
 if TYPE_CHECKING:
@@ -303,7 +301,7 @@ class Secrets:
                     bound = dict(siblings_of(field))
                     names = [name for name, sibling in bound.items() if sibling in hidden]
                     names += [name for name, each in recalls_of(field) if self.recalls(each)]
-                    if isinstance(field.marker, Map) and (over := field.marker.over) in hidden:
+                    if (over := field.items_of) in hidden:
                         start = graph.start
                         is_node = any(
                             part["type"] in _ANYTHING or part.get("cls") is start
@@ -354,10 +352,11 @@ class Secrets:
 
     def recalls(self, field: FieldPlan) -> bool:
         """Whether a field may find its value in one that is a secret, though it is none itself."""
-        return field.kind == "recall" and any(
-            not names.isdisjoint(name for name, _ in holders_for(field, cls))
+        return any(
+            not names.isdisjoint(name for name, _ in found.holders_in(cls))
+            for way, _, found in field.recalls()
             for cls in self._secret
-            if (names := self._hidden(cls))
+            if not way and (names := self._hidden(cls))
         )
 
 

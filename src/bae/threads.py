@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 THREAD_LIMIT = 64
 """How many sync calls of a process run at once unless `set_thread_limit` says otherwise."""
+NAME_PREFIX = "bae "
+"""What the names of the threads begin with."""
 
 
 def set_thread_limit(limit: int) -> None:
@@ -61,7 +63,7 @@ def _submit(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any])
         pool = _pools.get(depth)
         if pool is None:
             pool = _pools[depth] = ThreadPoolExecutor(
-                _limit, f"bae {depth}", initializer=_begin, initargs=(depth + 1,)
+                _limit, f"{NAME_PREFIX}{depth}", initializer=_begin, initargs=(depth + 1,)
             )
         return pool.submit(contextvars.copy_context().run, _call, fn, args, kwargs)
 

@@ -166,7 +166,7 @@ class Source(Work):
     place: Place
     node_type: type[Node]
     step: Step
-    kind: Literal["dep", "map", "gate", "recall"]
+    kind: str
     by: str = ""
     """The function, the graph or the question."""
     took: float = 0.0

@@ -206,7 +206,7 @@ def test_the_json_of_a_run_has_the_keys_that_are_promised(journal, capsys):
         for work in found["work"]:
             assert set(work) == {
                 *("kind", "place", "name", "spans", "outcome", "error", "note", "marks", "usage"),
-                "inside",
+                *("inside", "waits"),
             }
     replayed = json.loads(said(capsys, "replay", "abc123", *DB, "-m", "wardrobe.py", "--json"))
     assert set(replayed) == {"run_id", "outcome", "trace", "waiting", "error"}

@@ -17,7 +17,7 @@ pytest.importorskip("rich")
 from rich.console import Console
 
 from bae.cli.timeline import bars_of, rows_of
-from bae.journal.report import Span, Timeline, Work
+from bae.journal.report import Span, Timeline, TimelineEntry
 
 pytestmark = pytest.mark.once
 
@@ -28,17 +28,21 @@ def drawn(found: Timeline, width: int = 80, encoding: str = "utf-8", full: bool 
     return "\n".join(line.plain for line in bars_of(found, console, full=full))
 
 
-def made_up(*lives: tuple[float, float], work: Iterator[Work] | tuple[Work, ...] = ()) -> Timeline:
+def made_up(
+    *lives: tuple[float, float], work: Iterator[TimelineEntry] | tuple[TimelineEntry, ...] = ()
+) -> Timeline:
     return Timeline("x", "G", "ended", tuple(Span(*life) for life in lives), tuple(work))
 
 
-def dep(name: str, *spans: tuple[float, float], outcome: Any = "done") -> Work:
-    return Work("dep", f"0:Day.{name}", f"get_{name}", tuple(Span(*s) for s in spans), outcome)
+def dep(name: str, *spans: tuple[float, float], outcome: Any = "done") -> TimelineEntry:
+    return TimelineEntry(
+        "dep", f"0:Day.{name}", f"get_{name}", tuple(Span(*s) for s in spans), outcome
+    )
 
 
-def node(*inside: Work) -> Work:
+def node(*inside: TimelineEntry) -> TimelineEntry:
     spans = (Span(min(w.start for w in inside), max(w.end for w in inside)),)
-    return Work("node", "0:Day", "Day", spans, "done", inside=inside)
+    return TimelineEntry("node", "0:Day", "Day", spans, "done", inside=inside)
 
 
 def test_bars_stand_where_the_work_was_and_say_when_and_how_long():
@@ -71,7 +75,7 @@ def test_the_time_between_a_crash_and_the_resume_is_narrow_and_marked():
 
 
 def test_work_after_a_gap_is_from_where_it_stands_on_the_axis():
-    gate = Work("gate", "0:Day.g", "?", (Span(8, 100_001),), "done")
+    gate = TimelineEntry("gate", "0:Day.g", "?", (Span(8, 100_001),), "done", waits=True)
     work = (node(dep("a", (0, 10)), gate, dep("b", (100_001, 100_010))),)
     axis, day, a, g, b, _, legend = drawn(
         made_up((0, 10), (100_000, 100_010), work=work)
@@ -117,7 +121,9 @@ def test_no_row_is_wider_than_the_terminal_whatever_the_lives_of_the_run(lives, 
 
 
 def test_long_runs_are_drawn_with_their_first_and_last_nodes():
-    each = [Work("node", f"{i}:Day", "Day", (Span(i, i + 1),), "done") for i in range(2000)]
+    each = [
+        TimelineEntry("node", f"{i}:Day", "Day", (Span(i, i + 1),), "done") for i in range(2000)
+    ]
     found = made_up((0, 2000), work=tuple(each))
     rows = rows_of(found)
     assert len(rows) == 41
@@ -126,7 +132,7 @@ def test_long_runs_are_drawn_with_their_first_and_last_nodes():
 
 
 def test_a_question_that_is_open_is_drawn_until_now():
-    gate = Work("gate", "0:Ask.sure", "Sure?", (Span(0, 259_201),), "waiting")
+    gate = TimelineEntry("gate", "0:Ask.sure", "Sure?", (Span(0, 259_201),), "waiting", waits=True)
     _, ask, asked, *legend = drawn(made_up((0, 1), work=(node(gate),))).splitlines()
     assert "╱" in ask
     assert "┅" in asked
@@ -136,16 +142,17 @@ def test_a_question_that_is_open_is_drawn_until_now():
 
 
 def test_what_is_left_out_is_not_said_to_be_done_where_some_of_it_failed():
-    each = [Work("item", f"[{i}]", "Day", (Span(i, i + 1),), "failed") for i in range(9)]
+    each = [TimelineEntry("item", f"[{i}]", "Day", (Span(i, i + 1),), "failed") for i in range(9)]
     rows = rows_of(made_up((0, 9), work=tuple(each)))
     assert [(label, work.outcome) for label, work in rows][-1] == ("… 3 more", "failed")
 
 
 def test_long_maps_are_drawn_as_a_few_rows_and_how_many_more():
     items = tuple(
-        Work("item", f"0:Day.short[{i}]", f"[{i}]", (Span(i, i + 1),), "done") for i in range(50)
+        TimelineEntry("item", f"0:Day.short[{i}]", f"[{i}]", (Span(i, i + 1),), "done")
+        for i in range(50)
     )
-    mapped = Work("map", "0:Day.short", "Piece", (Span(0, 50),), "done", inside=items)
+    mapped = TimelineEntry("map", "0:Day.short", "Piece", (Span(0, 50),), "done", inside=items)
     found = made_up((0, 50), work=(node(mapped),))
     text = drawn(found)
     assert "short <- Piece x 50" in text

@@ -217,7 +217,7 @@ async def test_what_a_journal_cannot_store_of_an_answer_is_asked_for_again(said:
     async with MemoryJournal() as journal:
         result = await Graph(start=Begin).arun(Begin(), lm=lm, journal=journal)
     assert result.result == Filled(inner=Inner(text="a", number=1), note="b")
-    (turn,) = lm.prompts[1].turns
+    (turn,) = lm.prompts[1].corrections
     assert "- inner: it cannot be stored: " in turn.correction
     assert "with these fields alone: inner" in turn.correction
 

@@ -136,7 +136,7 @@ def answer(prompt: Any) -> Any:
             return {"choice": chosen}
         return {"answer": {"choice": chosen, "fields": {"body": ANSWERS["body"]}}}
     found = {name: ANSWERS[name] for name in schema["properties"]}
-    if "weights" in found and not prompt.turns:
+    if "weights" in found and not prompt.corrections:
         found["weights"] = {"text-of-weight": "none"}
     return found
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bae import BaeError, Dep, Gate, Graph, Map, Node
 from bae.journal import Line, MemoryJournal, StoredRun
-from bae.journal.report import Timeline, Work, report_run, timeline
+from bae.journal.report import Timeline, TimelineEntry, report_run, timeline
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
@@ -25,12 +25,12 @@ from made_graphs import Made, made_graphs, number
 pytestmark = pytest.mark.once
 
 
-def works(found: Timeline) -> dict[str, Work]:
+def works(found: Timeline) -> dict[str, TimelineEntry]:
     """The work of a run by kind and place."""
     return {f"{work.kind} {work.place}": work for work in found.every()}
 
 
-def overlap(one: Work, other: Work) -> bool:
+def overlap(one: TimelineEntry, other: TimelineEntry) -> bool:
     return one.start < other.end and other.start < one.end
 
 
@@ -297,13 +297,13 @@ def check(stored: StoredRun) -> Timeline:
         _check(work, found.start, found.end)
     lives = sorted((life.start, life.end) for life in found.lives)
     for work in found.every():
-        if work.kind != "gate":
+        if not work.waits:
             for span in work.spans:
                 assert any(start <= span.start <= span.end <= end for start, end in lives), work
     return found
 
 
-def _check(work: Work, start: float, end: float) -> None:
+def _check(work: TimelineEntry, start: float, end: float) -> None:
     assert start <= work.start <= work.end <= end, work
     assert all(span.start <= span.end for span in work.spans), work
     assert all(one.end <= other.start for one, other in pairwise(work.spans)), work

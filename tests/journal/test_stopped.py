@@ -108,7 +108,7 @@ STOPPED = """
 import asyncio, os, signal, sys, threading
 import test_stopped
 from bae import JournalError
-from bae.dataflow import Dataflow
+from bae.sharing import Dataflow
 from bae.journal.sqlite import journal as room
 from bae.journal.sqlite.lease import SQLiteClaim
 from bae.journal.sqlite.writer import Writer

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, HttpUrl
 
 from bae import Node, Text
 from bae.lm.backend import Backend, Prompt, Question
+from bae.prompts.messages import ask_in_text
 from bae.testing import Empty, Overlong, Provider, WrongSchema
 from bae.usage import Attempt, metered
 from end_node import EndNode
@@ -162,8 +163,9 @@ def prompt(schema: dict[str, Any] | None = None, **given: Any) -> Prompt:
         "required": ["top"],
         "additionalProperties": False,
     }
-    said = {"system": "Be brief.", "text": "Outfit", "name": "Outfit", **given}
-    return Prompt(schema=schema or made, question=Question(), **said)
+    said = {"system": "Be brief.", "text": "Outfit", "corrections": (), "name": "Outfit", **given}
+    conversation = ask_in_text(said.pop("text"), said.pop("corrections"))
+    return Prompt(conversation=conversation, schema=schema or made, question=Question(), **said)
 
 
 WRONG: list[tuple[Any, str]] = [

@@ -34,13 +34,13 @@ async def test_valid_fields_are_kept_and_only_the_failing_ones_asked_for_again()
     assert again.question.fields == ("score", "note")
     assert list(again.schema["properties"]) == ["score", "note"]
     assert again.schema["required"] == ["score", "note"]
-    assert again.turns[0].correction == (
+    assert again.corrections[0].correction == (
         "That was not valid:\n"
         "- score: Input should be less than or equal to 10\n"
         "- note: Input should be a valid string\n"
         "Answer again with these fields alone: score, note."
     )
-    assert json.loads(again.turns[0].answer)["score"] == 70
+    assert json.loads(again.corrections[0].answer)["score"] == 70
     assert lm.rejected == [lm.prompts[0]]
     first, second = (record.attempt for record in result.journal.of(AnswerJudged))
     assert first.asked == lm.prompts[0].text
@@ -67,7 +67,7 @@ async def test_a_fault_deep_inside_a_field_asks_for_that_field_whole():
     assert (
         "- person.name: String should have at least 2 characters\n"
         "- person.age: Input should be greater than or equal to 0"
-    ) in lm.prompts[1].turns[0].correction
+    ) in lm.prompts[1].corrections[0].correction
 
 
 async def test_a_wrong_value_is_forgotten_when_the_next_answer_leaves_it_out():
@@ -78,7 +78,7 @@ async def test_a_wrong_value_is_forgotten_when_the_next_answer_leaves_it_out():
 
     lm = ToyBackend({**GOOD, "score": 99}, {}, {"score": 7})
     await run(Ask(), lm)
-    assert "- score: Field required" in lm.prompts[2].turns[1].correction
+    assert "- score: Field required" in lm.prompts[2].corrections[1].correction
 
 
 class Range(EndNode):
@@ -153,7 +153,7 @@ async def test_a_wrong_answer_is_asked_again_and_answers_that_stay_wrong_end_in_
     result = await run(Ask(), lm)
     assert result.trace[-1] == Found(**GOOD)
     assert [each[1] for each in attempts_of(result)] == [verdict, "valid"]
-    assert lm.prompts[1].turns[0].correction.startswith(CORRECTIONS[verdict])
+    assert lm.prompts[1].corrections[0].correction.startswith(CORRECTIONS[verdict])
 
     lm = ToyBackend(lambda prompt: wrong)
     with pytest.raises(FillError) as caught:
@@ -253,7 +253,7 @@ async def test_a_validator_that_raises_something_else_is_the_nodes_fault_and_not
 async def test_a_long_wrong_answer_or_choice_is_not_sent_back_whole():
     lm = ToyBackend({"note": "x" * 100_000}, GOOD)
     await run(Ask(), lm)
-    assert len(lm.prompts[1].turns[0].answer) < 5000
+    assert len(lm.prompts[1].corrections[0].answer) < 5000
 
     lm = ToyBackend(choose("x" * 100_000), choose("Found"))
     await lm.choose_type([Found, Ask], {})
@@ -335,7 +335,7 @@ async def test_a_resolved_value_that_only_fits_other_answers_is_asked_about_agai
 
     lm = ToyBackend({"text": "xxx"}, {"text": "x"})
     assert (await lm.fill(Sourced, {"longest": 1}, "Sourced")).text == "x"
-    assert "text is too long" in lm.prompts[1].turns[0].correction
+    assert "text is too long" in lm.prompts[1].corrections[0].correction
 
 
 async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
@@ -386,10 +386,10 @@ async def test_concurrent_fills_do_not_mix_up_their_turns():
     def answer(prompt: Prompt) -> Any:
         source = prompt.question.source
         assert isinstance(source, Numbered)
-        if not prompt.turns:
+        if not prompt.corrections:
             return {"number": "wrong", "word": str(source.number)}
         assert prompt.question.fields == ("number",)
-        assert f'"word": "{source.number}"' in prompt.turns[0].answer
+        assert f'"word": "{source.number}"' in prompt.corrections[0].answer
         return {"number": source.number}
 
     class Numbered(Node):

@@ -26,12 +26,12 @@ from bae.lm import (
     Backend,
     Budget,
     Cached,
+    Correction,
     MemoryCache,
     Prompt,
     Retry,
     SQLiteCache,
     Timeout,
-    Turn,
     metered,
     tell,
 )
@@ -373,13 +373,13 @@ questions = st.fixed_dictionaries(
         "system": st.text(),
         "text": st.text(),
         "schema": objects,
-        "turns": st.lists(st.builds(Turn, st.text(), st.text()), max_size=2).map(tuple),
+        "corrections": st.lists(st.builds(Correction, st.text(), st.text()), max_size=2),
         "model": st.text(),
         "settings": objects,
     }
 )
 
-PARTS = ["system", "text", "schema", "turns", "model", "settings"]
+PARTS = ["system", "text", "schema", "corrections", "model", "settings"]
 UNORDERED = ["schema", "settings"]
 
 
@@ -415,7 +415,7 @@ class Politely(Policy):
     """A policy of a user's own may change what is asked."""
 
     async def answer(self, prompt: Prompt) -> Answer:
-        return await self.ask(replace(prompt, text=f"Please: {prompt.text}"))
+        return await self.ask(prompt.with_question(f"Please: {prompt.text}"))
 
 
 def test_a_key_is_the_same_in_every_process_and_tells_apart_what_may_answer_otherwise():

@@ -52,7 +52,7 @@ async def test_one_candidate_needs_no_call_and_none_is_an_error():
 async def test_a_choice_outside_is_asked_again_and_then_an_error(outside: Any):
     lm = ToyBackend(outside, choose("Right"))
     assert type((await run(Fork(), lm)).trace[-1]) is Right
-    (turn,) = lm.prompts[1].turns
+    (turn,) = lm.prompts[1].corrections
     assert turn.correction.startswith("That was not valid:\n- choice: ")
     assert turn.correction.endswith("is not one of Left, Right\nAnswer again.")
     assert lm.rejected == [lm.prompts[0]]

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from bae import BaeLMError, BaeParseError
-from bae.lm import ClaudeCLIBackend, FewShot, Usage
-from bae.lm.backend import Turn
+from bae.lm import ClaudeCLIBackend, Correction, FewShot, Usage
 from bounded import BOUND
 from claude_programs import CALL, calls, children, living, open_files, printing, result, script
 from http_backends import SHIRT, Outfit, prompt
@@ -62,8 +61,9 @@ async def test_a_question_goes_by_stdin_and_arguments_to_a_program_in_an_empty_d
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
     monkeypatch.setenv("CLAUDECODE", "1")  # a session that bae runs in
     monkeypatch.setenv("CLAUDE_CODE_MAX_RETRIES", "10")
-    examples, turns = (FewShot("Hat", "{}"),), (Turn("{}", "top: missing"),)
-    asked = prompt(system="be\0 brief \ud800", text="a \ud800", examples=examples, turns=turns)
+    corrections = [Correction("{}", "top: missing")]
+    asked = prompt(system="be\0 brief \ud800", corrections=corrections)
+    asked = asked.with_question("a \ud800", [FewShot("Hat", "{}")])
     lm = claude(script(tmp_path, ECHO), env={"EXTRA": "given"})
     seen = (await lm.answer(asked)).value
     arguments, env = seen["arguments"], seen["env"]

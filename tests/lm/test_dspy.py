@@ -14,7 +14,7 @@ import pytest
 
 from bae import BaeLMError
 from bae.lm import Usage, metered
-from bae.lm.prompts import fill_prompt
+from bae.prompts.questions import fill_prompt
 from bae.testing import Provider, Received, Status
 from bounded import BOUND
 from http_backends import SHIRT, AskBack, Outfit, Prices, Weather

@@ -12,7 +12,7 @@ import pytest
 from bae import BaeLMError
 from bae.lm import metered
 from bae.lm.extras import is_there
-from bae.lm.prompts import fill_prompt
+from bae.prompts.questions import fill_prompt
 from bae.testing import Cut, Malformed, Overlong, Provider, Refusal, Status
 from bounded import BOUND, some_turns
 from http_backends import AskBack, Weather

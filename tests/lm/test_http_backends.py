@@ -11,7 +11,7 @@ import pytest
 
 from bae import BaeLMError
 from bae.exceptions import BaeParseError, FillError
-from bae.lm.backend import Backend, Turn
+from bae.lm.backend import Backend, Correction
 from bae.testing import Cut, Empty, Malformed, Overlong, Provider, Refusal, Stall, Status
 from bae.usage import metered
 from bounded import BOUND, run, some_turns
@@ -94,8 +94,8 @@ async def test_a_run_chooses_and_fills_in_one_call(provider: Provider, backend: 
     assert result.usage.calls == 1
 
 
-async def test_the_conversation_is_sent_as_turns(provider: Provider, backend: Backend) -> None:
-    await backend.answer(prompt(turns=(Turn('{"top": 1}', "That was not valid."),)))
+async def test_the_conversation_is_sent_as_messages(provider: Provider, backend: Backend) -> None:
+    await backend.answer(prompt(corrections=[Correction('{"top": 1}', "That was not valid.")]))
     (request,) = provider.requests
     spoken = [m["role"] for m in request.body["messages"] if m["role"] != "system"]
     assert spoken == ["user", "assistant", "user"]

@@ -14,6 +14,7 @@ from bae.journal import AnswerJudged, MemoryJournal
 from bae.lm import (
     Budget,
     Cached,
+    Correction,
     FewShot,
     LearnedPrompt,
     MemoryCache,
@@ -22,12 +23,12 @@ from bae.lm import (
     PromptExample,
     Question,
     Retry,
-    Turn,
     WithPrompts,
 )
 from bae.lm.policies.budget import estimated_tokens
 from bae.lm.policies.cache import cache_key
-from bae.lm.prompts import fill_prompt
+from bae.prompts.messages import ask_in_text
+from bae.prompts.questions import fill_prompt
 from bae.testing import Provider, Received
 from bounded import BOUND
 from end_node import EndNode
@@ -81,10 +82,9 @@ def plain_fill() -> Prompt:
 # --- a prompt with examples -------------------------------------------------------------------
 
 
-def test_a_prompt_has_its_examples_before_the_question_and_the_turns_after_it():
-    prompt = Prompt(
-        "s", "q", {}, "n", Question(), (Turn("", "no"),), (FewShot("a", "1"), FewShot("b", "2"))
-    )
+def test_a_prompt_has_its_examples_before_the_question_and_corrections_after_it():
+    asked = Prompt("s", ask_in_text("", [Correction("", "no")]), {}, "n", Question())
+    prompt = asked.with_question("q", [FewShot("a", "1"), FewShot("b", "2")])
     assert [(each["role"], each["content"]) for each in prompt.messages()] == [
         ("user", "a"),
         ("assistant", "1"),

@@ -19,7 +19,7 @@ from pydantic import UUID4, AnyUrl, BaseModel, Field, HttpUrl, TypeAdapter, crea
 
 from bae import BaeLMError
 from bae.lm.local_schema import FORMS, LARGEST, LONGEST_LIST, LONGEST_TEXT, bounded
-from bae.lm.schemas import outline
+from bae.prompts.schemas import outline
 
 
 class Size(Enum):

@@ -359,8 +359,8 @@ async def test_wrong_fields_after_the_choice_are_asked_for_again_as_a_fill():
     assert (again.question.target, again.question.fields) == (Think, ("step",))
     assert again.text == 'Think\n\n{"Begin":{}}'
     assert list(again.schema["properties"]) == ["step"]
-    assert '"step": 99' in again.turns[0].answer
-    assert "- step: Input should be less than or equal to 10" in again.turns[0].correction
+    assert '"step": 99' in again.corrections[0].answer
+    assert "- step: Input should be less than or equal to 10" in again.corrections[0].correction
     assert lm.rejected == [lm.prompts[0]]
     judged = [(r.attempt.number, r.attempt.verdict) for r in result.journal.of(AnswerJudged)]
     assert judged == [(1, "invalid"), (2, "valid"), (1, "valid")]
@@ -391,7 +391,7 @@ async def test_fields_that_are_no_object_or_of_another_candidate_are_asked_for_a
     for fields in ("rubbish", 3, [], None):
         lm = ToyBackend({"answer": {"choice": "Easy", "fields": fields}}, {"text": "x"})
         assert (await run(Fork(), lm)).trace[-1].text == "x"
-        assert "- fields: they are no object" in lm.prompts[1].turns[0].correction
+        assert "- fields: they are no object" in lm.prompts[1].corrections[0].correction
     lm = ToyBackend(route("Conclude", thought="hm", step=1), {"text": "so"})
     assert (await run(Begin(), lm)).trace[-1] == Conclude(text="so")
 

@@ -17,7 +17,7 @@ from bae.lm.provider_schemas import (
     for_claude_program,
     unfit,
 )
-from bae.testing.samples import sample
+from bae.prompts.samples import sample
 
 PLAIN = {
     *("$ref", "$defs", "definitions", "type", "enum", "const", "anyOf", "oneOf", "allOf", "not"),

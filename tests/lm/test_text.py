@@ -16,7 +16,7 @@ from asked_nodes import attempts_of
 from bae import LM, Dep, FillError, Graph, Map, Node, NodeError, Recall, Text
 from bae.journal import AnswerJudged, SQLiteJournal
 from bae.lm import Answer, Cached, LearnedPrompt, NodePrompts, PromptExample, WithPrompts
-from bae.lm.prompts import SYSTEM
+from bae.prompts.questions import SYSTEM
 from bae.testing import ScriptedLM
 from bounded import run
 from end_node import EndNode
@@ -66,7 +66,7 @@ async def test_what_is_said_of_the_field_is_in_the_prompt_and_what_it_refuses_is
     assert result.result == Slogan(text="Just do it.")
     ending = "Answer in plain text, not in JSON: at most 20 characters; four words at most"
     assert lm.prompts[0].text.endswith(ending)
-    (turn,) = lm.prompts[1].turns
+    (turn,) = lm.prompts[1].corrections
     assert turn.answer == "s" * 21
     assert turn.correction == (
         "That was not valid:\n- text: String should have at most 20 characters\nAnswer again."
@@ -109,7 +109,7 @@ async def test_what_the_function_raises_is_asked_again_with_its_message():
     result = await run(Task(wanted="a sum"), lm)
 
     assert result.result.function.name == "add"
-    first, second = lm.prompts[2].turns
+    first, second = lm.prompts[2].corrections
     assert first.answer == "def add("
     assert first.correction.startswith("That was not valid:\n- function: SyntaxError: ")
     assert second.correction == (
@@ -146,7 +146,7 @@ async def test_the_value_may_be_of_any_type_and_is_not_read_as_json():
     assert (await ToyBackend("anything").fill(Live, {}, "Live")).opaque.text == "anything"
     lm = ToyBackend("seven", "7")
     assert await lm.fill(Count, {}, "Count") == Count(number=7)
-    assert "number: invalid literal for int()" in lm.prompts[1].turns[0].correction
+    assert "number: invalid literal for int()" in lm.prompts[1].corrections[0].correction
 
 
 # Answers that are no text
@@ -173,7 +173,7 @@ async def test_an_answer_without_a_whole_text_is_asked_for_again(
 ):
     lm = ToyBackend(given, POEM)
     assert (await run(Topic(word="x"), lm)).result.body == POEM
-    assert lm.prompts[1].turns[0].correction == said
+    assert lm.prompts[1].corrections[0].correction == said
     with pytest.raises(FillError) as caught:
         await run(Topic(word="x"), ToyBackend(given, given, given))
     assert caught.value.code == code

@@ -18,7 +18,6 @@ pytest.importorskip("gepa")
 from bae import BaeLMError, Graph, Node, NodeConfig, Recall
 from bae.journal import MemoryJournal
 from bae.lm import Answer
-from bae.lm.prompts import SYSTEM
 from bae.optimizer import (
     OPTIMIZERS,
     OPTIONS,
@@ -29,6 +28,7 @@ from bae.optimizer import (
     optimize_node,
     trace_to_examples,
 )
+from bae.prompts.questions import SYSTEM
 from toy_backend import ToyBackend
 from wrong_by_design import CODES, COLOURS, HINT, SMALL, Coded, Parcel, fills, right_traces
 

@@ -26,6 +26,7 @@ from bae import BaeError
 from bae.lm import Budget
 from bae.lm.backend import Prompt, Question
 from bae.optimizer import OPTIMIZERS, CallLog, aoptimize_node
+from bae.prompts.messages import ask_in_text
 from bae.testing import ScriptedLM
 from wrong_by_design import SMALL, Coded, answer, asks, fills, found_by, wrong_provider
 
@@ -182,7 +183,7 @@ async def test_a_file_that_is_no_log_of_calls_is_refused_before_anything_is_aske
 
 
 def question(text: str = "What?") -> Prompt:
-    return Prompt("", text, {"type": "object"}, "Coded", Question())
+    return Prompt("", ask_in_text(text), {"type": "object"}, "Coded", Question())
 
 
 async def test_equal_questions_in_progress_are_asked_once_and_rollouts_by_themselves(

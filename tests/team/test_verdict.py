@@ -138,6 +138,13 @@ async def test_untested_work_is_refused_with_what_is_missing(name: str, tmp_path
     assert reason in verdict.text
 
 
+async def test_a_refusal_says_how_a_refactoring_or_tests_alone_are_proved(tmp_path: Path) -> None:
+    zero = {"tests/test_new.py": "from calc import add\n\ndef test_zero(): assert add(0, 0) == 0\n"}
+    edits = {"calc.py": CALC.replace("return a + b", "return sum((a, b))"), **zero}
+    assert "`bae team tasks edit TASK --test TEST`" in (await work(tmp_path / "1", edits)).text
+    assert "`bae team tasks edit TASK --kind test`" in (await work(tmp_path / "2", zero)).text
+
+
 async def test_a_task_for_tests_needs_new_ones_that_are_collected_and_pass(tmp_path: Path) -> None:
     new = "from calc import add\n\ndef test_negative():\n    assert add(-1, 1) == 0\n"
     verdict = await work(tmp_path / "1", {"tests/test_new.py": new}, kind="test")
@@ -330,14 +337,170 @@ async def test_a_file_of_tests_goes_with_the_module_that_it_tests(tmp_path: Path
     verdict = await work(tmp_path / "1", {**NEW, **gone}, files)
     assert verdict.accepted, verdict.text
     verdict = await work(tmp_path / "2", {**NEW, "tests/test_cart.py": None}, files)
-    assert "tests/test_cart.py has tests that existed, and was deleted" in verdict.text
+    assert "tests/test_cart.py: it was deleted" in verdict.text
+
+
+# --- tests that are not Python functions ----------------------------------------------------------
+
+DOCTESTS = (*PYTEST, "--doctest-modules", "--doctest-glob=*.md")
+ROMAN = '''"""Roman numbers.
+
+>>> to_roman(2)
+'II'
+"""
+
+LONGEST = 3
+
+
+def to_roman(n):
+    """
+    >>> to_roman(3)
+    'III'
+    """
+    return "I" * n
+
+
+class Old:
+    def name(self):
+        """
+        >>> Old().name()
+        'old'
+        """
+        return "old"
+'''
+EXAMPLES = {
+    "shop/__init__.py": "",
+    "shop/roman.py": ROMAN,
+    "README.md": "# Shop\n\n    >>> from shop.roman import to_roman\n"
+    "    >>> to_roman(1)\n    'I'\n",
+}
+FOUR = ROMAN.replace("LONGEST = 3", "LONGEST = 4").replace(
+    'return "I" * n', 'return "IV" if n == LONGEST else "I" * n'
+)
+TEST_FOUR = "from shop.roman import to_roman\n\ndef test_four(): assert to_roman(4) == 'IV'\n"
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"shop/roman.py": FOUR, "tests/test_roman.py": TEST_FOUR},
+        {"shop/roman.py": FOUR.replace("'III'\n", "'III'\n    >>> to_roman(4)\n    'IV'\n")},
+        {"shop/roman.py": FOUR.replace("'II'\n", "'II'\n>>> to_roman(4)\n'IV'\n")},
+        {
+            "shop/roman.py": ROMAN
+            + '\n\ndef from_roman(t):\n    """\n    >>> from_roman("II")\n    2\n    """\n'
+            "    return len(t)\n"
+        },
+        {"shop/arabic.py": '"""\n>>> from shop.arabic import two\n>>> two\n2\n"""\ntwo = 2\n'},
+        {
+            "shop/roman.py": FOUR.partition("\n\n\nclass Old")[0] + "\n",
+            "tests/test_roman.py": TEST_FOUR,
+        },
+        {
+            "shop/roman.py": FOUR,
+            "README.md": "# The shop\n\n    >>> from shop.roman import to_roman\n"
+            "    >>> to_roman(1)\n    'I'\n    >>> to_roman(4)\n    'IV'\n",
+        },
+    ],
+    ids=[
+        *("code beside examples", "an example", "an example of a module"),
+        *(
+            "a new function",
+            "a new module",
+            "a class removed with its example",
+            "an example of a text",
+        ),
+    ],
+)
+async def test_code_with_examples_is_code_and_its_examples_are_tests(
+    edits: dict[str, str | None], tmp_path: Path
+) -> None:
+    verdict = await work(tmp_path, edits, EXAMPLES, DOCTESTS)
+    assert verdict.accepted, verdict.text
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (FOUR, "Nothing tests this work"),
+        (
+            FOUR.replace("'III'\n", "'III'\n    >>> to_roman(1)\n    'I'\n"),
+            "Nothing tests this work",
+        ),
+        (
+            FOUR + '\n\ndef new():\n    """\n    >>> 1 + 1\n    2\n    """\n',
+            "pass without the change too: shop/roman.py::shop.roman.new",
+        ),
+        (
+            FOUR.replace("to_roman(3)\n    'III'", "to_roman(4)\n    'IV'"),
+            "shop/roman.py: an example of to_roman was changed or removed",
+        ),
+        (
+            FOUR.replace("to_roman(2)", "to_roman(2)  # doctest: +SKIP"),
+            "shop/roman.py: an example of the file was changed or removed",
+        ),
+    ],
+)
+async def test_examples_that_exist_are_kept_and_do_not_prove_other_work(
+    after: str, reason: str, tmp_path: Path
+) -> None:
+    verdict = await work(tmp_path, {"shop/roman.py": after}, EXAMPLES, DOCTESTS)
+    assert reason in verdict.text
+
+
+def test_code_with_examples_is_shown_to_a_person_as_other_code_is() -> None:
+    seen = report(**{"shop/roman.py::shop.roman.to_roman": "passed"})
+    assert find_concerns([change("shop/roman.py", ROMAN, f"import pytest\n{ROMAN}")], seen)
+
+
+GOLDEN = {
+    **FILES,
+    "report.py": "def render():\n    return 'a'\n",
+    "tests/golden/report.txt": "a",
+    "tests/test_report.py": "import pathlib\nfrom report import render\n\ndef test_report():\n"
+    "    golden = pathlib.Path(__file__).parent / 'golden' / 'report.txt'\n"
+    "    assert render() == golden.read_text()\n",
+}
+
+
+async def test_changed_data_of_a_test_proves_the_work_that_needs_it(tmp_path: Path) -> None:
+    edits = {"report.py": "def render():\n    return 'a b'\n", "tests/golden/report.txt": "a b"}
+    verdict = await work(tmp_path / "1", edits, GOLDEN, may="change-tests")
+    assert verdict.accepted, verdict.text
+    verdict = await work(tmp_path / "2", edits, GOLDEN)
+    assert "before do not pass now: tests/test_report.py::test_report" in verdict.text
+    assert "--may change-tests" in verdict.text
+    unrelated = {"report.py": GOLDEN["report.py"] + "x = 1\n", "tests/golden/other.txt": "c"}
+    verdict = await work(tmp_path / "3", unrelated, GOLDEN, may="change-tests")
+    assert "Nothing tests this work" in verdict.text
+
+
+async def test_a_test_that_does_not_load_without_the_work_is_no_new_test(tmp_path: Path) -> None:
+    edits = {"calc.py": SUB, "tests/test_calc.py": f"from calc import sub\n{TESTS}"}
+    assert "Nothing tests this work" in (await work(tmp_path, edits)).text
+
+
+@pytest.mark.parametrize(
+    "mark", ["@pytest.mark.skip(reason='later')", "@pytest.mark.xfail", "@unittest.skip('later')"]
+)
+async def test_a_test_that_is_not_skipped_any_more_proves_the_work(
+    mark: str, tmp_path: Path
+) -> None:
+    test = f"{mark}\ndef test_sub():\n    import calc\n    assert calc.sub(2, 1) == 1\n"
+    files = {**FILES, "tests/test_sub.py": f"import unittest\nimport pytest\n\n\n{test}"}
+    edits = {"calc.py": SUB, "tests/test_sub.py": test.removeprefix(f"{mark}\n")}
+    verdict = await work(tmp_path, edits, files)
+    assert verdict.accepted, verdict.text
+
+
+# --- levels ---------------------------------------------------------------------------------------
 
 
 async def test_a_level_lets_a_task_change_tests_or_how_they_are_run(tmp_path: Path) -> None:
     edits = {"tests/test_calc.py": TESTS.replace("[1, 2]", "[3]"), **NEW}
     verdict = await work(tmp_path / "1", edits)
-    assert "tests/test_calc.py has tests that existed, and" in verdict.text
-    assert "the level change-tests" in verdict.text
+    assert "tests/test_calc.py: " in verdict.text
+    assert "--may change-tests" in verdict.text
     verdict = await work(tmp_path / "2", edits, may="change-tests")
     assert verdict.accepted, verdict.text
     verdict = await work(tmp_path / "3", edits, edits_tests=True)
@@ -409,7 +572,7 @@ CHEATS: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "settings": ({"pytest.ini": "[pytest]\naddopts = -k nothing\n"}, ["decides how tests are run"]),
     "a new test replaces the code for the others": (
         {"tests/test_a.py": SWAPS + TEST_SUB, "calc.py": WRONG + SUB[len(CALC) :]},
-        ["The tests as they were before this task", "tests/test_calc.py::test_add"],
+        ["With the tests as they were before this task", "tests/test_calc.py::test_add"],
     ),
     "a fixture replaces the code": (
         {
@@ -417,7 +580,7 @@ CHEATS: dict[str, tuple[dict[str, str | None], list[str]]] = {
             "calc.py": WRONG + SUB[len(CALC) :],
             "tests/test_new.py": TEST_SUB,
         },
-        ["The tests as they were before this task"],
+        ["With the tests as they were before this task"],
     ),
     "a file beside tests takes the place of the code": (
         {"tests/calc.py": CALC, "tests/test_new.py": TEST_SUB},
@@ -613,6 +776,21 @@ def change(path: str, before: str | None, after: str | None) -> FileChange:
         ("a.test.js", "test(1);\n", "test(0);\ntest(1);\n", False),
         ("a.test.js", "test(1);\n", "test(0);\n", True),
         ("a.test.js", "// one\ntest([1]);\n", "// two\ntest([1, 2]);\n", False),
+        ("a.test.js", "it.skip(1);\n", "it(1);\n", False),
+        (
+            "a.test.js",
+            'import { it, test } from "node:test";\nimport { a } from "./a.js";\nit(a);\n',
+            'import {\n a,\n b,\n} from "./a.js";\nimport { test, it } from "node:test";\nit(a);\n',
+            False,
+        ),
+        ("a.test.js", 'import a from "./a";\nit(a);', 'import a from "./b";\nit(a);', True),
+        ("a.test.js", 'const { a } = require("./a");\nit(a);', "it(a);", True),
+        (
+            "a.test.js",
+            'const { a } = require("./a");\nit(a);',
+            "const { b, a } = require('./a');\nit(a);",
+            False,
+        ),
         ("tests/__snapshots__/a.snap", "1", "2", True),
         ("tests/test_a.py", "def test_a(): pass\n", None, True),
         ("tests/test_a.py", "def test_a(): pass\n", "def (", True),
@@ -652,6 +830,13 @@ def test_code_that_did_so_before_is_not_shown_again() -> None:
     assert find_concerns([change("test_a.py", None, code)]) == ()
     [(_, what)] = find_concerns([change("a.mjs", None, 'import { test } from "node:test";\n')])
     assert what == "imports node:test"
+
+
+def test_a_module_that_is_run_as_a_program_may_end_the_process() -> None:
+    code = "import sys\nfrom shop import main\n\nsys.exit(main())\n"
+    assert find_concerns([change("shop/__main__.py", None, code)]) == ()
+    assert find_concerns([change("shop/main.py", None, code)])
+    assert find_concerns([change("shop/__main__.py", None, f"import os\nos._exit(0)\n{code}")])
 
 
 def test_a_file_that_could_not_be_loaded_before_is_no_test_that_vanished() -> None:

@@ -40,9 +40,11 @@ def _leave_threads(code: int) -> None:
     that a run has given up, and all of them if the run did not end well. They have a second."""
     others = [each for each in threading.enumerate() if not each.daemon]
     others = [each for each in others if each is not threading.main_thread()]
-    given_up = all(each.name.startswith("bae ") for each in others)
     if not others:
         return
+    from bae.threads import NAME_PREFIX
+
+    given_up = all(each.name.startswith(NAME_PREFIX) for each in others)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of Python waiting for threads
     if code in (0, 3) and not given_up:

@@ -264,7 +264,7 @@ def _cases(
             return load_dataset(data, graph, [*classes.values()])
         return load_cases(data, graph, own_metric=own_metric)
     except BaeError as error:
-        if error.fix and "load_dataset(" in error.fix:  # the fix for a program
+        if isinstance(error.__cause__, ExceptionGroup):  # of evaluators that cannot be made
             error.fix = (
                 "name each class with --evaluator scoring.py:Polite; or score the cases with "
                 "--metric, which leaves the evaluators out"

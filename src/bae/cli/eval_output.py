@@ -240,7 +240,7 @@ def reasons_to_fail(evaluation: Evaluation, fail_under: float | None) -> Iterato
     unscored = [result for each in every for result in each.unscored]
     if unscored:
         many_unscored = f"{count(len(unscored), 'case')} could not be scored"
-        why = in_one_line(unscored[0].error).removeprefix("it could not be scored: ")
+        why = in_one_line(unscored[0].scoring_error or unscored[0].error)
         yield f"{many_unscored}, so the scores are of the others alone: {why}"
     elif evaluation.metric_errors:
         results = (result for each in every for result in each.cases)

@@ -32,7 +32,7 @@ from bae.evals.page import (
     format_score,
 )
 from bae.exceptions import BaeError
-from bae.optimizer.improvement import CALLS, PartResult
+from bae.optimizer.improvement import CALLS, PartResult, PromptVerdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,10 +54,10 @@ _COLUMNS: Final = (
 )
 """On a narrow terminal, the interval that decides stays."""
 _STYLES: Final = {
-    "better": "green",
-    "there already": "green",
-    "better, not beyond chance": "yellow",
-    "not better": "red",
+    PromptVerdict.BETTER: "green",
+    PromptVerdict.UNCHANGED: "green",
+    PromptVerdict.MAYBE_BETTER: "yellow",
+    PromptVerdict.NOT_BETTER: "red",
 }
 
 
@@ -188,17 +188,17 @@ def _grown(before: int, after: int) -> Text:
 def _reasons(part: PartResult, found: Improvement) -> Iterator[str]:
     """The reasons for a verdict, and what to do about it."""
     match part.verdict:
-        case "too few examples":
+        case PromptVerdict.TOO_FEW_EXAMPLES:
             yield (
                 f"{count(part.train, 'example')} of {count(part.questions, 'question')} to learn "
                 f"from, and {count(found.minimum, 'question')} are needed"
             )
-        case "nothing held out":
+        case PromptVerdict.NOTHING_HELD_OUT:
             yield (
                 f"nothing to compare on: {count(part.train, 'example')} to learn from, and none "
                 "that asks anything else"
             )
-        case "no better than what is there":
+        case PromptVerdict.NO_BETTER_THAN_EXISTING:
             yield f"what {found.directory} has scores {format_interval(part.existing)}"
         case _:
             pass
@@ -210,9 +210,9 @@ def _reasons(part: PartResult, found: Improvement) -> Iterator[str]:
         )
     if part.written:
         return
-    if part.verdict == "better, not beyond chance":
+    if part.verdict == PromptVerdict.MAYBE_BETTER:
         yield "not written, as --certain asks"
-    elif part.verdict in ("not better", "nothing held out"):
+    elif part.verdict in (PromptVerdict.NOT_BETTER, PromptVerdict.NOTHING_HELD_OUT):
         yield "not written: --force does it all the same"
 
 

@@ -236,6 +236,7 @@ def advise(
     20`. `kept` is whether the journal has the run, and `answered` whether it has the answer that
     the command gave."""
     resume = said.resume(run_id)
+    error.trace_note = ""  # at a terminal there is no .trace to look at
     match error:
         case ProofError():
             error.fix = "fix it, or keep no journal of the run: --no-journal"
@@ -250,13 +251,11 @@ def advise(
         case LimitError() if error.limit == "max_iters":
             more = f"{error.bound * 2:g}"
             again = said.resume(run_id, "--max-iters", more) if kept else f"--max-iters {more}"
-            way_out = "; or give the loop a way out" if "a way out" in (error.fix or "") else ""
+            way_out = "; or give the loop a way out" if error.looped else ""
             error.fix = f"{again}  (0 is no bound){way_out}"
             return
         case _:
             pass
-    if error.fix:  # at a terminal there is no .trace to look at
-        error.fix = re.sub(r"; the nodes [a-z ]+ are in \.trace$", "", error.fix)
     other = replace(said, module="MODULE").resume(run_id)
     fixes = {
         "bae-lm-missing": lm_named(error, "with --lm, as --lm local"),

@@ -17,9 +17,17 @@ from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.start import start_node
 from bae.cli.wording import in_lines
 from bae.graph import Graph
-from bae.lm import Prompt
+from bae.lm import Answer, Backend, Prompt
 from bae.plan import plan_of
-from bae.testing.prompts import PromptOnly
+
+
+class PromptOnly(Backend):
+    """A backend that prompts are made for, and that is never asked."""
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Refuse: nothing is to be sent."""
+        raise AssertionError("a prompt was to be shown, and not sent")
+
 
 EPILOG: Final = examples(
     "bae prompts app.py",
@@ -87,7 +95,7 @@ def _classes(prompt: Prompt) -> list[type]:
 
 def _print(prompt: Prompt) -> None:
     said = Text(_heading(prompt), style="bold")
-    for role, text in prompt.parts():
+    for role, text in prompt.sections():
         said.append(f"\n{role}", style="cyan not bold")
         lines = in_lines(text, 2).replace("\n  \n", "\n\n")
         said.append(f"\n  {lines}", style="not bold")

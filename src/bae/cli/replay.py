@@ -37,8 +37,8 @@ from bae.graph import Graph
 from bae.journal.decoder import decode_run
 from bae.journal.gates import describe_status
 from bae.journal.replay import repeat
+from bae.journal.written_test import GraphName, write_test
 from bae.private_files import private
-from bae.testing.cassette import GraphName, write_test
 
 if TYPE_CHECKING:
     from bae.journal.store import StoredRun

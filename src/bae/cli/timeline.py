@@ -14,9 +14,9 @@ from rich.text import Text
 
 from bae.cli.wording import in_one_line
 from bae.journal.provenance import long
-from bae.journal.report import Span, Timeline, Work
+from bae.journal.report import Span, Timeline, TimelineEntry
 
-Row = tuple[str, Work]
+Row = tuple[str, TimelineEntry]
 """What stands before a bar, and the work that it shows."""
 ITEMS: Final = 3
 """How many items of a map have a row, and as many that did not end well."""
@@ -125,7 +125,7 @@ class _Scale:
         return int(min(1.0, part) * (self._room - 1)) + self._wide * life
 
 
-def _bar(work: Work, scale: _Scale, pen: Pen) -> Text:
+def _bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
     covered = scale.covered(work.spans)
     sign = pen.node if work.kind == "node" else pen.work
     style = "red" if work.outcome == "failed" else _STYLES[work.kind]
@@ -133,7 +133,7 @@ def _bar(work: Work, scale: _Scale, pen: Pen) -> Text:
     for column in range(scale.columns):
         if column in scale.gap_columns:
             # A person may be waited for meanwhile.
-            waits = work.kind == "gate" and column in covered
+            waits = work.waits and column in covered
             line.append(pen.wait if waits else pen.gap, "yellow" if waits else "dim")
         elif column in covered:
             line.append(sign, style)
@@ -148,7 +148,7 @@ def _legend(rows: Sequence[Row], scale: _Scale, pen: Pen) -> Iterator[str]:
     if len(scale.gaps) > _GAPS:
         lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
     yield f"{pen.gap} no process worked on it: {lengths}"
-    if any(scale.gap_columns & scale.covered(w.spans) for _, w in rows if w.kind == "gate"):
+    if any(scale.gap_columns & scale.covered(w.spans) for _, w in rows if w.waits):
         yield f"{pen.wait} a person was waited for"
 
 
@@ -157,7 +157,7 @@ def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> lis
     many are left out."""
     quick = timeline.seconds / 200
 
-    def rows(every: Sequence[Work], indent: str) -> Iterator[Row]:
+    def rows(every: Sequence[TimelineEntry], indent: str) -> Iterator[Row]:
         shown = every if full else _select_work(every)
         known = {id(each) for each in shown}
         left_out = [each for each in every if id(each) not in known]
@@ -175,7 +175,7 @@ def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> lis
     return list(rows(timeline.work, ""))
 
 
-def _select_work(every: Sequence[Work]) -> Sequence[Work]:
+def _select_work(every: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
     """The first few of many, and of those that did not end well."""
     items = [each for each in every if each.kind == "item"]
     if len(items) > ITEMS + 1:
@@ -187,14 +187,14 @@ def _select_work(every: Sequence[Work]) -> Sequence[Work]:
     return every
 
 
-def _sum_work(works: Sequence[Work]) -> Work:
+def _sum_work(works: Sequence[TimelineEntry]) -> TimelineEntry:
     """Several in one, from the first that began to the last that ended."""
     span = Span(min(each.start for each in works), max(each.end for each in works))
     outcome = next((each.outcome for each in works if each.outcome != "done"), "done")
     return replace(works[0], spans=(span,), outcome=outcome)
 
 
-def _is_dull(work: Work, around: Work, quick: float) -> bool:
+def _is_dull(work: TimelineEntry, around: TimelineEntry, quick: float) -> bool:
     """Whether the row around it says it all: a body that took no time, or was all there was, or
     the node that a graph inside was begun with."""
     no_time = work.seconds <= quick and work.outcome == "done"
@@ -203,7 +203,7 @@ def _is_dull(work: Work, around: Work, quick: float) -> bool:
     return work.kind == "body" and (no_time or len(around.inside) == 1)
 
 
-def _label(work: Work) -> str:
+def _label(work: TimelineEntry) -> str:
     step, _, named = work.place.rpartition("/")[2].partition(":")
     field = named.partition(".")[2]
     items = sum(each.kind == "item" for each in work.inside) + len(work.marks)

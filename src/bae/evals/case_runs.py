@@ -115,7 +115,8 @@ class CaseRunner:
         has_met = any(isinstance(record, ClassMet) for record in records)
         hides = has_met or Secrets.of(self.types.graph).any
         if scored.errors:
-            unscored = f"it could not be scored: {_described(scored.errors[-1], hides)}"
+            result = replace(result, scoring_error=_described(scored.errors[-1], hides))
+            unscored = f"it could not be scored: {result.scoring_error}"
         job.metric_error = next((e for e in scored.errors if e.code in _OF_METRICS), None)
         if job.metric_error is not None:
             result = replace(result, metric_error=_described(job.metric_error, hides))

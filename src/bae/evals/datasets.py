@@ -20,9 +20,9 @@ from bae.evals.scoring import Scoring, measure
 from bae.exceptions import BaeError, faults
 from bae.given_files import read_text
 from bae.lm.extras import need
-from bae.lm.prompts import asked_fields
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.questions import asked_fields
 
 if TYPE_CHECKING:
     from bae.evals.case_types import Checked

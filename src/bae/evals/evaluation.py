@@ -23,7 +23,7 @@ from bae.evals.case_types import CaseTypes, every_node
 from bae.evals.cases import Case, invalid_cases
 from bae.evals.judge import Judge
 from bae.evals.metrics import fields_metric, short
-from bae.evals.report import CaseResult, Evaluation, contenders_of, differences_of
+from bae.evals.report import NOT_RUN, CaseResult, Evaluation, contenders_of, differences_of
 from bae.evals.scoring import Scoring
 from bae.language_model import is_lm
 from bae.lm.registry import cached_lm
@@ -117,7 +117,7 @@ async def evaluate(
     ready = {name: _ready(lm) for name, lm in lms.items()}
     run_ids = new_run_ids()
     runs = [
-        CaseRun(name, lm, case, next(run_ids), CaseResult(case, "", outcome="not run", asked=asked))
+        CaseRun(name, lm, case, next(run_ids), CaseResult(case, "", outcome=NOT_RUN, asked=asked))
         for case in checked
         for asked in [case_as_json(types, case)]
         for name, lm in ready.items()
@@ -199,7 +199,7 @@ class _Evaluating:
             if self.stopped:
                 return
             await self._runner.run(run)
-            if run.result.outcome == "not run":
+            if run.result.outcome == NOT_RUN:
                 self.stopped = self.stopped or run.result.error
             else:
                 self._over += 1

@@ -20,8 +20,8 @@ from pydantic import BaseModel
 from bae.assignable import union_members
 from bae.draft import validated
 from bae.exceptions import BaeError
-from bae.lm.prompts import asked_fields
 from bae.node import Node
+from bae.prompts.questions import asked_fields
 from bae.secrets import secret_fields
 from bae.threads import in_thread
 

@@ -27,6 +27,7 @@ FORMAT: Final = "bae-evaluation-1"
 Outcome = Literal["ended", "failed", "unscored", "not run"]
 """How a case ended: its run ended and was scored; it failed, which scores 0; it ended, and its
 metric failed; or it was not run to its end, since the evaluation was stopped."""
+NOT_RUN: Final = "not run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class CaseResult:
     - `nodes` has the scores of nodes by the names of their classes.
     - `asked` is what the case begins with and expects, as JSON, and `end` the node that the run
       ended at, `{"type": …, "fields": {…}}`; None where it did not. Secrets are left out of both.
-    - `metric_error` is what a metric failed with, where one did.
+    - `metric_error` is what a metric failed with, where one did; `scoring_error` is why the case
+      could not be scored.
     """
 
     case: Case
@@ -93,6 +95,7 @@ class CaseResult:
     asked: Mapping[str, Any] = field(default_factory=dict[str, Any])
     end: Mapping[str, Any] | None = None
     metric_error: str = ""
+    scoring_error: str = ""
 
     @property
     def failed(self) -> bool:
@@ -117,7 +120,7 @@ class Contender:
     @property
     def not_run(self) -> list[CaseResult]:
         """The cases that were not run, or not to their end, as the evaluation was stopped."""
-        return [result for result in self.cases if result.outcome == "not run"]
+        return [result for result in self.cases if result.outcome == NOT_RUN]
 
     @property
     def unscored(self) -> list[CaseResult]:
@@ -332,7 +335,7 @@ def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
 
 
 def _total(runs: Sequence[CaseRun]) -> Row:
-    over = [each.result for each in runs if each.result.outcome != "not run"]
+    over = [each.result for each in runs if each.result.outcome != NOT_RUN]
     scores = [result.score for result in over if result.score is not None]
     measured = [node for each in runs for node in each.nodes.values()]
     return _row("", len(over), measured, scores, [result.seconds for result in over])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -298,31 +298,38 @@ _SOURCES: Final = {
 }
 
 
-def _parts(shape: ShapeView) -> dict[_Part, list[str]]:
-    """What each part of a graph has, in words; the hash of a type begins with `#`."""
-    found: dict[_Part, list[str]] = {}
+class _Described(NamedTuple):
+    """What a part of a graph has, in words; the hash of a type begins with `#`. `is_needed` says
+    that it is a field which the caller or an LM must give."""
+
+    words: list[str]
+    is_needed: bool = False
+
+
+def _parts(shape: ShapeView) -> dict[_Part, _Described]:
+    """Each part of a graph."""
+    found: dict[_Part, _Described] = {}
     for number, graph in enumerate(shape.graphs):
         name = graph["name"] if number else ""
-        found[name, "", ""] = [*_words(graph, "system", "context")]
+        found[name, "", ""] = _Described([*_words(graph, "system", "context")])
         for cls, drawn in graph["classes"].items():
             body = "a written body" if drawn["written"] else "an empty body"
             rules = (f"the rule {rule}" for rule in drawn.get("rules", ()))
             said = _words(drawn, "instruction", "description", "context")
-            found[name, cls, ""] = [body, *rules, *said]
+            found[name, cls, ""] = _Described([body, *rules, *said])
             for target in [*drawn["next"], *(["None"] if drawn["ends"] else [])]:
-                found[name, cls, f" -> {target}"] = []
+                found[name, cls, f" -> {target}"] = _Described([])
             for field, use in drawn["fields"].items():
-                found[name, cls, f".{field}"] = [
-                    _SOURCES[use["kind"]],
-                    f"the type {use['type']}",
-                    f"#{use.get('schema')}",
-                    "no default" if use["required"] else "a default",
-                ]
+                has = [_SOURCES[use["kind"]], f"the type {use['type']}", f"#{use.get('schema')}"]
+                has.append("no default" if use["required"] else "a default")
+                is_needed = use["required"] and use["kind"] == "plain"
+                found[name, cls, f".{field}"] = _Described(has, is_needed)
                 for parameter, call in shape.calls_behind(use):
-                    has = found.setdefault((name, cls, f".{field}{parameter}"), [])
+                    part = name, cls, f".{field}{parameter}"
+                    has = found.setdefault(part, _Described([])).words
                     has += [f"the function {call['by']}", f"#{call.get('schema')}"]
                     has += [f"the argument {each}" for each in shape.arguments_of(call["inputs"])]
-                has = found[name, cls, f".{field}"]
+                has = found[name, cls, f".{field}"].words
                 has += [f"the argument {each}" for each in shape.arguments_of(use.get("bound", {}))]
     return found
 
@@ -331,7 +338,7 @@ def _words(drawn: Json, *kinds: str) -> Iterator[str]:
     return (f"the {kind} {drawn[kind]!r}" for kind in kinds if kind in drawn)
 
 
-def _differences(before: dict[_Part, list[str]], now: dict[_Part, list[str]]) -> Iterator[Change]:
+def _differences(before: dict[_Part, _Described], now: dict[_Part, _Described]) -> Iterator[Change]:
     for part in {**before, **now}:
         graph, cls, rest = part
         around = graph, cls if rest else "", ""
@@ -342,12 +349,11 @@ def _differences(before: dict[_Part, list[str]], now: dict[_Part, list[str]]) ->
         if new is None:
             yield Change(place, "is gone", kind="gone", graph=graph)
         elif old is None:
-            is_needed = {"no source", "no default"} <= {*new}
-            what = "is new and has no default" if is_needed else "is new"
+            what = "is new and has no default" if new.is_needed else "is new"
             yield Change(place, what, kind="new", graph=graph)
         else:
-            had = ", ".join(each for each in old if each not in new and each[0] != "#")
-            has = ", ".join(each for each in new if each not in old and each[0] != "#")
+            had = ", ".join(each for each in old.words if each not in new.words and each[0] != "#")
+            has = ", ".join(each for each in new.words if each not in old.words and each[0] != "#")
             said = [f"had {had}"] * bool(had) + [f"has {has} now"] * bool(has)
             what = " and ".join(said) or "has a type that has changed"
             yield Change(place, what, kind="changed", graph=graph)

@@ -21,7 +21,18 @@ from bae.markers import Gate, OpenGate
 from bae.node import Node
 from bae.place import Place
 from bae.plan import FieldPlan, plan_of
-from bae.records import LIVE, NOTHING, WITHHELD, Asker, Origin, Record, RecordedError, Unstored
+from bae.records import (
+    LIVE,
+    NOTHING,
+    WITHHELD,
+    WITHHELD_MESSAGE,
+    Asker,
+    Origin,
+    Record,
+    RecordedError,
+    Unstored,
+)
+from bae.run import Waiting
 from bae.run_tree import Exit, call_behind
 from bae.threads import in_thread
 from bae.usage import Attempt
@@ -182,7 +193,7 @@ class LineReader:
             data["asker"] = self._asker(line, data["asker"])
         error: ErrorData | None = data.get("error")
         if error is not None:
-            data["error"] = RecordedError(error.type, error.message, error.code)
+            data["error"] = _recorded_error(error)
         match line.kind:
             case "RunStarted" | "Returned" | "RunForked":
                 data["node"] = self._node(line, data["node"])
@@ -507,6 +518,15 @@ class _Hidden(Node):
     secret: SecretStr
 
     async def __call__(self) -> None: ...
+
+
+def _recorded_error(error: ErrorData) -> RecordedError:
+    """An error of a line. Earlier versions wrote no code for a source that waits, only words."""
+    code, words = error.code, error.message
+    if error.type == Waiting.__name__ and code is None:
+        is_old = words.startswith("waiting for ") or words in ("", WITHHELD_MESSAGE)
+        code = Waiting.code if is_old else None
+    return RecordedError(error.type, words, code)
 
 
 def _outside_class(name: str, base: type[Any] = StoredNode) -> type[Node]:

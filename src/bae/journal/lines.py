@@ -16,7 +16,17 @@ from bae import records
 from bae.exceptions import BaeError, JournalError, describe, faults
 from bae.journal.codec import Unkeepable, quoted
 from bae.journal.node_codec import node_codec
-from bae.records import LIVE, NOTHING, WITHHELD, Asker, Record, RecordedError, Unstored
+from bae.records import (
+    LIVE,
+    NOTHING,
+    WITHHELD,
+    WITHHELD_MESSAGE,
+    Asker,
+    Record,
+    RecordedError,
+    Unstored,
+)
+from bae.run import Waiting
 from bae.secrets import Secrets
 from bae.unicode import LONGEST_INT, readable
 from bae.usage import Usage, Verdict
@@ -257,9 +267,10 @@ class Encoder:
         elif isinstance(error, RecordedError):
             name, code, message = error.type_name, error.code, error.message
         else:
+            code = error.code if isinstance(error, Waiting) else None
             message = describe(error).partition(": ")[2]
         if self._hides_messages and message:
-            message = f"{place}withheld"
+            message = f"{place}{WITHHELD_MESSAGE}"
         return {"type": name, "code": code, "message": message}
 
 

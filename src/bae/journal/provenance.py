@@ -12,8 +12,9 @@ from typing import Any, Final, Literal
 from bae.usage import Usage
 from bae.work import NOTHING_USED
 
-ValueSource = Literal["caller", "lm", "dep", "map", "recall", "gate", "body", "default", "fork"]
-"""Where a value can come from."""
+ValueSource = str
+"""Where a value comes from: "caller", "lm", "body", "default", "fork", or the kind of a source, as
+"dep"."""
 
 Kept = Literal["value", "live", "withheld", "missing"]
 """What became of a value: the journal has it, none can hold it, it is a secret that was not stored,
@@ -151,8 +152,6 @@ def _made(of: Provenance) -> str:
             return f"given by {of.by or 'the caller'}"
         case "lm":
             return f"filled by {', '.join(of.models) or 'the LM'}"
-        case "dep":
-            return f"from the graph {of.by}" if of.inside else f"from {of.by}()"
         case "map":
             over = f"for each of {len(of.items)} items" if of.items else "for one item"
             return f"from {of.by} {over}"
@@ -166,6 +165,8 @@ def _made(of: Provenance) -> str:
             return "its default is used"
         case "fork":
             return f"changed when the run was forked from {of.by}"
+        case _:
+            return f"from the graph {of.by}" if of.inside else f"from {of.by}()"
 
 
 def _facts(of: Provenance) -> Iterator[str]:

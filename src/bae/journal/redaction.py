@@ -20,9 +20,9 @@ from bae.journal.resume import give_up_claim
 from bae.journal.shape import Json
 from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_replaces
 from bae.place import Place
-from bae.tasks import finish_despite_cancel
+from bae.records import WITHHELD_MESSAGE
 
-_WITHHELD: Final = "withheld"
+_WITHHELD: Final = WITHHELD_MESSAGE
 _WITH_VALUE: Final = ("SourceEnded", "ItemEnded", "CallEnded")
 _WITH_USAGE: Final = ("ChoiceMade", "FillEnded", "LMUsed")
 
@@ -73,7 +73,7 @@ async def redact(journal: Journal, run_id: str, places: Sequence[str]) -> Redact
             with_other(run, info=_redacted_info(info))
             for run, info in zip(redacted, family, strict=True)
         ]
-        await finish_despite_cancel(journal.replace(changed, [c for c, _ in claims], erase=True))
+        await journal.replace(changed, [claim for claim, _ in claims], erase=True)
         return report
     except BaseException as error:
         for claim, info in claims:

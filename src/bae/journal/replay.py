@@ -15,7 +15,7 @@ from bae.assignable import type_name
 from bae.draft import hold
 from bae.exceptions import BaeError, CallTimeout, LimitError, ReplayError
 from bae.history import History
-from bae.journal.decoder import decode_run
+from bae.journal.decoder import decode_run, read_history
 from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
 from bae.journal.outside import OutsideRecorder
@@ -24,13 +24,14 @@ from bae.journal.shape import ShapeView
 from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of
-from bae.recall import recall_ahead
+from bae.prompts.questions import choice_question, fill_question, filled_options
 from bae.records import NOTHING, Asker, Record, RecordedError, RunEnded, StepStarted, Unstored
+from bae.resolver import find_ahead
 from bae.result import GraphResult
-from bae.rooms import choice_question, fill_question, filled_options
 from bae.run import Run
 from bae.run_tree import call_behind
 from bae.runner import run_graph
+from bae.unicode import readable
 
 if TYPE_CHECKING:
     from bae.arguments import Arguments
@@ -86,9 +87,8 @@ async def repeat(
     except ReplayError:
         raise
     except BaeError as error:
-        # Of a failure in a run with secrets, a journal has no words.
-        same = error.message.splitlines()[0] in info.error or "withheld" in info.error
-        if info.status != "failed" or not (info.error.startswith(f"[{error.code}]") and same):
+        recorded = read_history(stored).run.end_error
+        if info.status != "failed" or not _is_same_failure(error, recorded):
             raise
         return Repeated(info.run_id, "failed", _names(error.trace or ()), error=info.error)
     waiting = tuple(gate.place for gate in result.waiting)
@@ -189,7 +189,7 @@ class Replayer(PastRecorder):
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None:
             plans = [plan_of(cls) for cls in plan.successors]
-            known = {each.node: recall_ahead(run, each) for each in plans if each.context}
+            known = {each.node: find_ahead(run, each) for each in plans if each.context}
             filled = filled_options(plan.offered, recorded)
             fillable = [cls for cls in filled if known.get(cls, ()) is not None]
             resolved = {cls: found[0] for cls, found in known.items() if found is not None}
@@ -442,6 +442,14 @@ def _limit_reached(past: History) -> int:
     )
     furthest = max((step.number + 1 for step in past.steps() if step.whole), default=0)
     return limit if limit >= furthest else 0
+
+
+def _is_same_failure(error: BaseException, recorded: BaseException | None) -> bool:
+    """Whether an error is the recorded one. Of a run with secrets, a journal has no message."""
+    if not isinstance(error, BaeError) or not isinstance(recorded, RecordedError):
+        return False
+    is_same = recorded.message == readable(error.message.partition("\n")[0])
+    return recorded.code == error.code and (is_same or recorded.is_withheld)
 
 
 def _raised_again(error: BaseException) -> BaseException:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from time import time
 from types import NoneType
-from typing import Any, Literal
+from typing import Any
 
 from bae.history import History
 from bae.journal.decoder import read_history
@@ -17,30 +17,29 @@ from bae.journal.store import Listed, RunInfo, StoredRun
 from bae.journal.why import Search, judged_answers
 from bae.records import RunResumed, error_text
 from bae.usage import Usage
-from bae.work import NOTHING_USED, GraphRun, Question, Source, Span, State, Step
-from bae.work import Work as Done
-
-WorkKind = Literal["node", "dep", "map", "item", "gate", "choice", "fill", "body"]
-"""What an entry is: a node from the first work for it until it has led on; a dependency, a map or
-one item of it, a question to a person; the LM's choice or fill; or the call of a written body."""
+from bae.work import NOTHING_USED, GraphRun, Question, Source, Span, State, Step, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TimelineEntry:
     """One piece of work of a run.
 
-    - `kind`, `place` and `name`: what it is, where, as `1:Day.weather`, and who does it: the class
-      of a node, a function or graph, a question, or the node that the LM chose.
+    - `kind`: "node", from the first work for a node until it has led on; the kind of a field's
+      source, as "dep", "map" or "gate"; "item", one item of a map; "choice" or "fill" by the LM; or
+      "body", the call of a written body.
+    - `place` and `name`: where it is, as `1:Day.weather`, and who does it: the class of a node, a
+      function or graph, a question, or the node that the LM chose.
     - `spans`: when it was worked on; several if it was interrupted and resumed.
     - `outcome` and `error`: how it came out; `note`: what else there is to know.
     - `marks`: when the items of a map were done, if no more is known of them; those that graphs ran
       for are `inside`.
+    - `waits`: whether it is a question to a person, who may take longer than any process runs.
     - `usage`: what LM calls used for it, without what is inside it.
     - `inside`: the work that belongs to it, in the order it began. It lies between `start` and
       `end`, except for a question that is open: that lasts until now.
     """
 
-    kind: WorkKind
+    kind: str
     place: str
     name: str
     spans: tuple[Span, ...]
@@ -49,7 +48,8 @@ class Work:
     note: str = ""
     marks: tuple[float, ...] = ()
     usage: Usage = NOTHING_USED
-    inside: tuple[Work, ...] = ()
+    inside: tuple[TimelineEntry, ...] = ()
+    waits: bool = False
 
     @property
     def start(self) -> float:
@@ -66,7 +66,7 @@ class Work:
         """How long it was worked on, without the times in between."""
         return sum(span.seconds for span in self.spans)
 
-    def every(self) -> Iterator[Work]:
+    def every(self) -> Iterator[TimelineEntry]:
         """This and everything inside it, depth first."""
         yield self
         for each in self.inside:
@@ -82,7 +82,7 @@ class Timeline:
     graph: str
     status: Listed
     lives: tuple[Span, ...]
-    work: tuple[Work, ...]
+    work: tuple[TimelineEntry, ...]
 
     @property
     def start(self) -> float:
@@ -105,7 +105,7 @@ class Timeline:
         """For how many seconds processes had worked on it at a time."""
         return sum(min(life.end, at) - life.start for life in self.lives if life.start < at)
 
-    def every(self) -> Iterator[Work]:
+    def every(self) -> Iterator[TimelineEntry]:
         """All work, depth first."""
         for each in self.work:
             yield from each.every()
@@ -246,11 +246,11 @@ class _Builder:
         self._lives = [life.start for life in lives]
         self._waits_until = waits_until
 
-    def steps(self, graph: GraphRun) -> list[Work]:
+    def steps(self, graph: GraphRun) -> list[TimelineEntry]:
         every = (self._step(step) for step in graph.trace if step.name)
         return [entry for entries in every for entry in entries]
 
-    def _step(self, step: Step) -> list[Work]:
+    def _step(self, step: Step) -> list[TimelineEntry]:
         place, before = str(step.place), step.before
         inside = [entry for source in step.sources.values() for entry in self._source(source)]
         if before is not None and _leads_to(before.choice):
@@ -268,8 +268,8 @@ class _Builder:
             return [replace(entry, outcome="done", error="") for entry in entries]
         return entries
 
-    def _source(self, source: Source) -> list[Work]:
-        if source.kind == "recall":
+    def _source(self, source: Source) -> list[TimelineEntry]:
+        if source.origin is not None:
             return []
         inside = [] if source.graph is None else self.steps(source.graph)
         marks: list[float] = []
@@ -285,15 +285,16 @@ class _Builder:
         entries = self._entry(
             source.kind, str(source.place), name, source, inside, marks=tuple(marks), usage=usage
         )
-        if source.kind != "gate":
+        if source.gate is None:
             return entries
         # The person is waited for all the time, whether a process runs or not.
         until = self._waits_until if source.state == "waiting" else 0.0
         return [
-            replace(entry, spans=(Span(entry.start, max(entry.end, until)),)) for entry in entries
+            replace(entry, waits=True, spans=(Span(entry.start, max(entry.end, until)),))
+            for entry in entries
         ]
 
-    def _choice(self, place: str, choice: Question | None) -> list[Work]:
+    def _choice(self, place: str, choice: Question | None) -> list[TimelineEntry]:
         if choice is None:
             return []
         chosen = choice.offered if choice.chosen is None else (choice.chosen,)
@@ -303,24 +304,24 @@ class _Builder:
 
     def _entry(
         self,
-        kind: WorkKind,
+        kind: str,
         place: str,
         name: str,
-        done: Done,
-        inside: Iterable[Work] = (),
+        done: Work,
+        inside: Iterable[TimelineEntry] = (),
         **more: Any,
-    ) -> list[Work]:
+    ) -> list[TimelineEntry]:
         """An entry, if it was worked on at all."""
         inside, error = _in_order(inside), "" if done.error is None else error_text(done.error)
         spans = self._spans(done, inside)
         about: dict[str, Any] = {"error": error, "usage": done.usage, "inside": inside, **more}
-        return [Work(kind, place, name, spans, done.state, **about)] if spans else []
+        return [TimelineEntry(kind, place, name, spans, done.state, **about)] if spans else []
 
-    def _spans(self, done: Done, inside: Iterable[Work]) -> tuple[Span, ...]:
+    def _spans(self, done: Work, inside: Iterable[TimelineEntry]) -> tuple[Span, ...]:
         """When it was worked on: in each life, at least while something inside it was."""
         every = [*done.spans]
         for work in inside:
-            every += [Span(work.start, work.start)] if work.kind == "gate" else work.spans
+            every += [Span(work.start, work.start)] if work.waits else work.spans
         found: dict[int, Span] = {}
         for span in every:
             life = bisect_right(self._lives, span.start)
@@ -329,7 +330,7 @@ class _Builder:
         return tuple(found[life] for life in sorted(found) if life)
 
 
-def _in_order(work: Iterable[Work]) -> tuple[Work, ...]:
+def _in_order(work: Iterable[TimelineEntry]) -> tuple[TimelineEntry, ...]:
     return tuple(sorted(work, key=lambda each: each.start))
 
 

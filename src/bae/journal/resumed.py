@@ -24,13 +24,13 @@ from bae.run_tree import shared_key
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan, Input
-    from bae.dataflow import Dataflow
     from bae.graph import Graph
     from bae.journal.store import Claim, Journal
     from bae.markers import Dep, OpenGate
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan
     from bae.run import Run
+    from bae.sharing import Dataflow
     from bae.work import Item, Source, Step
 
 

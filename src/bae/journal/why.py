@@ -147,12 +147,12 @@ class Search:
         if deadline is not None and at >= deadline and str(place) not in self._answers:
             made = self._made(place, "default", at, by=source.by, seconds=source.took, **value)
             return replace(made, note=f"nobody answered {source.by!r} in time")
-        if source.kind == "map":
+        if source.items:
             value = self._items(place, source)
         elif source.graph is not None and source.graph.steps:
             value["inside"] = str(place)
         took, outside = source.took, self._called_outside(place)
-        if source.kind == "dep" and not source.spans and not took:
+        if source.gate is None and not (source.items or source.spans or took):
             value["note"] = "the value was given in dep_cache"
             if outside is not None:
                 took, cls = outside.seconds, outside.node_type.__name__
@@ -183,7 +183,7 @@ class Search:
         if item is None or item.state != "done":
             return self._absent(place)
         at, by = item.ended or 0.0, source.by or self._by(place._replace(item=None))
-        made = self._made(place, "map", at, by=by, **_kept(item.value))
+        made = self._made(place, source.kind, at, by=by, **_kept(item.value))
         if item.graph is None or not item.graph.steps:
             return made
         used = _used([], [item.graph])
@@ -216,7 +216,7 @@ class Search:
         if source is None or answer is None:
             return None
         at, note = source.ended or source.started, "the run has not been resumed since"
-        return self._made(place, "gate", at, by=source.by, value=json.loads(answer), note=note)
+        return self._made(place, source.kind, at, by=source.by, value=json.loads(answer), note=note)
 
     def _failed(self, place: Place, step: Step) -> Provenance | None:
         """A source that failed, or that waited for one which did: the default is used, or the run

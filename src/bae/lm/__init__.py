@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.registry import resolve
-    from bae.lm.requests import Answer, FewShot, Prompt, Question, Turn
+    from bae.lm.requests import Answer
     from bae.lm.signatures import node_to_signature
+    from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
 
 __all__ = [
     "LM",
@@ -38,11 +39,13 @@ __all__ = [
     "Cached",
     "ClaudeCLIBackend",
     "Concurrency",
+    "Correction",
     "DSPyBackend",
     "FewShot",
     "LearnedPrompt",
     "LocalBackend",
     "MemoryCache",
+    "Message",
     "NodePrompts",
     "OptimizedLM",
     "PerLoop",
@@ -55,8 +58,8 @@ __all__ = [
     "Restart",
     "Retry",
     "SQLiteCache",
+    "TextPart",
     "Timeout",
-    "Turn",
     "Usage",
     "WithPrompts",
     "metered",
@@ -70,7 +73,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "anthropic_backend": "AnthropicBackend",
-        "backend": "Backend",
+        "backend": "Backend Correction FewShot Message Prompt Question TextPart",
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
         "http": "PerLoop",
@@ -84,7 +87,7 @@ __getattr__, __dir__ = export_lazily(
         "policies.policy": "Budgeted Policy Retry Timeout",
         "pydantic_ai_backend": "PydanticAIBackend",
         "registry": "resolve",
-        "requests": "Answer FewShot Prompt Question Turn",
+        "requests": "Answer",
         "signatures": "node_to_signature",
     },
 )

@@ -16,10 +16,11 @@ from bae.failures import awaitable, filled_other, not_an_lm, undeclared
 from bae.language_model import is_lm
 from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice, read_fill
 from bae.lm.backend import Backend, ask_to_fill, asks_again
-from bae.lm.prompts import asked_fields, choice_of, fill_prompt, names_of
-from bae.lm.requests import Answer, Prompt, Question, ask, send
+from bae.lm.requests import Answer, ask, send
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.messages import Prompt, Question
+from bae.prompts.questions import asked_fields, choice_of, fill_prompt, names_of
 from bae.secrets import shown_values
 from bae.usage import Usage, tell
 

@@ -20,16 +20,19 @@ from bae.exceptions import (
     faults,
 )
 from bae.language_model import unstorable
-from bae.lm.prompts import asked_fields, once
-from bae.lm.requests import UNPARSED, Turn
+from bae.lm.requests import UNPARSED
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.messages import Correction
+from bae.prompts.questions import asked_fields
+from bae.prompts.values import once
 from bae.unicode import readable, whole, whole_json
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
-    from bae.lm.prompts import Choice
-    from bae.lm.requests import Answer, Prompt
+    from bae.lm.requests import Answer
+    from bae.prompts.messages import Prompt
+    from bae.prompts.questions import Choice
     from bae.usage import Verdict
 
 N = TypeVar("N", bound="Node")
@@ -160,7 +163,7 @@ def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
         if target.__init__ is not Node.__init__:
             return None
         text = plan_of(target).text
-        parsed = text is not None and text.parse is not None
+        parsed = text is not None and text.is_parsed
         return frozenset(() if parsed else asked_fields(target))
 
     return once(target, "from JSON", find)
@@ -182,7 +185,7 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
     return Attempt(number, text, verdict, wrong.errors, answer.usage, prompt.flat())
 
 
-def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Turn:
+def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:
     """A wrong answer, and what the model is told about it. `wanted` are the fields to answer
     again, and `form` says how."""
     quoted = tried.answer
@@ -199,7 +202,7 @@ def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Turn
             text = "\n".join(["That was not valid:", *(f"- {error}" for error in tried.errors)])
             again = f" with these fields alone: {', '.join(wanted)}" if wanted else ""
             text += f"\nAnswer again{again}."
-    return Turn(quoted, text)
+    return Correction(quoted, text)
 
 
 def fill_failed(

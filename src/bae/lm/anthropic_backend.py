@@ -269,13 +269,14 @@ class AnthropicBackend(Backend):
         return request
 
     def _messages(self, prompt: Prompt) -> list[dict[str, Any]]:
-        said: list[dict[str, Any]] = [*prompt.messages()]
-        if self.cache and prompt.examples:
+        messages: list[dict[str, Any]] = [*prompt.messages()]
+        shown = sum(message.kind == "example" for message in prompt.conversation)
+        if self.cache and shown:
             # Up to here, all prompts of this kind are the same.
-            last = said[2 * len(prompt.examples) - 1]
+            last = messages[shown - 1]
             text = {"type": "text", "text": last["content"]}
             last["content"] = [{**text, "cache_control": {"type": "ephemeral"}}]
-        return said
+        return messages
 
     def _fitting(self, schema: Mapping[str, Any]) -> Schema | None:
         """The schema for the channel for structured output, or None where a tool takes it."""

@@ -23,9 +23,10 @@ from bae.lm.answers import (
     read_choice,
     read_fill,
 )
-from bae.lm.prompts import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
-from bae.lm.requests import UNPARSED, Answer, FewShot, Prompt, Question, Turn, ask, send
+from bae.lm.requests import UNPARSED, Answer, ask, send
 from bae.plan import plan_of
+from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
+from bae.prompts.questions import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
 from bae.secrets import shown_values
 from bae.usage import tell
 
@@ -36,7 +37,17 @@ if TYPE_CHECKING:
 
     NodeOrEnd = type[Node] | type[None]
 
-__all__ = ["UNPARSED", "Answer", "Backend", "FewShot", "Prompt", "Question", "Turn"]
+__all__ = [
+    "UNPARSED",
+    "Answer",
+    "Backend",
+    "Correction",
+    "FewShot",
+    "Message",
+    "Prompt",
+    "Question",
+    "TextPart",
+]
 
 N = TypeVar("N", bound="Node")
 
@@ -121,10 +132,22 @@ class Backend(RoutingLM):
         `source`: all of them here, and fewer where some are asked for in another way."""
         return fillable
 
-    def with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt as this backend sends it: the same here, and with what was learned for it
-        where there is something."""
-        return prompt
+    def offer(
+        self,
+        node: Node | None,
+        types: Sequence[NodeOrEnd],
+        fillable: Sequence[type[Node]] = (),
+        resolved: Resolved | None = None,
+    ) -> Choice:
+        """The choice among `types` as this backend asks for it: with the fields of those in
+        `fillable` that the model can answer in the same call, which need nothing more than what is
+        `resolved`."""
+        cls = type(self)
+        has_own_way = cls.choose_type is not Backend.choose_type or cls.fill is not Backend.fill
+        if not fillable or has_own_way or not self.one_call or not self.answers_unions:
+            return choice_of(tuple(types), ())
+        at_once = tuple(self.at_once(node, fillable))
+        return choice_of(tuple(types), at_once, tuple(resolved) if resolved else ())
 
     def pinned(self, lm: LM) -> LM:
         """The LM that is pinned to a node, as it is asked in a run with this LM: `lm` itself here,
@@ -190,12 +213,9 @@ class Backend(RoutingLM):
         is among `fillable` and the model can. `resolved` has the values for those of `fillable`
         that need some first. The second value is None where the chosen one is still to be
         filled."""
-        cls = type(self)
-        if cls.choose_type is not Backend.choose_type:  # it has its own way to choose
+        if type(self).choose_type is not Backend.choose_type:  # it has its own way to choose
             choosing = self.choose_type(types, shown_values(node))
             return await awaitable(choosing, self, "choose_type"), None
-        if cls.fill is not Backend.fill:
-            fillable = ()
         return await ask_to_choose(self, types, node, fillable=fillable, resolved=resolved)
 
 
@@ -225,13 +245,13 @@ async def ask_to_fill(
         return from_resolved(target, resolved)
     kept: dict[str, Any] = {}
     tried = list(before)
-    turns: tuple[Turn, ...] = ()
+    corrections: tuple[Correction, ...] = ()
     while True:
         if first is not None:
             prompt, answer, found = first
             first = None
         else:
-            prompt = fill_prompt(target, wanted, resolved, instruction, source, turns)
+            prompt = fill_prompt(target, wanted, resolved, instruction, source, corrections)
             answer = await ask(backend, prompt)
             if type(answer.value) is target:  # from an LM that builds nodes by itself
                 tell(attempt(len(tried) + 1, prompt, answer))
@@ -251,7 +271,7 @@ async def ask_to_fill(
             raise fill_failed(target, tried, found.cause)
         form = text_form(target)
         again = correction(tried[-1], (), form) if form else correction(tried[-1], wanted)
-        turns = (*turns, again)
+        corrections = (*corrections, again)
 
 
 async def ask_to_choose(
@@ -269,11 +289,11 @@ async def ask_to_choose(
         raise ValueError("there is nothing to choose from: give choose_type one type or more")
     if len(types) == 1:
         return types[0], None
-    choice = choice_with(backend, types, fillable, source, resolved)
+    choice = backend.offer(source, types, fillable, resolved)
     tried: list[Attempt] = []
-    turns: tuple[Turn, ...] = ()
+    corrections: tuple[Correction, ...] = ()
     while True:
-        prompt = choice.prompt(source, context, turns, resolved)
+        prompt = choice.prompt(source, context, corrections, resolved)
         answer = await ask(backend, prompt)
         found = read(answer)
         if not isinstance(found, Wrong):
@@ -292,7 +312,7 @@ async def ask_to_choose(
             found = got
         if not await asks_again(backend, prompt, answer, found, tried):
             raise choice_failed(choice.names, source, tried)
-        turns = (*turns, correction(tried[-1], ()))
+        corrections = (*corrections, correction(tried[-1], ()))
 
 
 async def asks_again(
@@ -303,18 +323,3 @@ async def asks_again(
     tell(tried[-1])
     await backend.reject(prompt)
     return len(tried) <= backend.attempts and wrong.verdict != "refused"
-
-
-def choice_with(
-    backend: Backend,
-    types: Sequence[NodeOrEnd],
-    fillable: Sequence[type[Node]],
-    source: Node | None,
-    resolved: Resolved | None = None,
-) -> Choice:
-    """The choice among `types` as a backend is asked for it: with the fields of those in `fillable`
-    that the model can answer in the same call, which need nothing more than what is `resolved`."""
-    if not fillable or not backend.one_call or not backend.answers_unions:
-        return choice_of(tuple(types), ())
-    at_once = tuple(backend.at_once(source, fillable))
-    return choice_of(tuple(types), at_once, tuple(resolved) if resolved else ())

@@ -13,8 +13,9 @@ from bae.exceptions import BaeLMError, text_of
 from bae.lm import http
 from bae.lm.extras import is_there, load_dspy
 from bae.lm.http import connection_error, malformed_error
-from bae.lm.prompts import Prompt, text_of_json
 from bae.lm.provider_schemas import closed, for_claude, is_strict, unfit
+from bae.prompts.messages import Prompt
+from bae.prompts.values import text_of_json
 
 _dspy = load_dspy("DSPyBackend")
 

@@ -22,7 +22,7 @@ from bae.lm.extras import is_there
 from bae.lm.local_engine import ENGINE, INSTALL, Call, Loading, cores
 from bae.lm.local_model import LocalModel, hold, release
 from bae.lm.local_schema import DEEPEST, LONGEST_LIST, LONGEST_TEXT, bounded
-from bae.lm.schemas import outline
+from bae.prompts.schemas import outline
 from bae.threads import in_thread_to_the_end
 from bae.usage import Usage, tell
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from bae.exceptions import BaeLMError
-from bae.lm.schemas import (
+from bae.prompts.schemas import (
     Schema,
     alternatives,
     as_schema,

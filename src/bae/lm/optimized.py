@@ -14,8 +14,6 @@ from bae.lm.backend import Answer, Prompt
 from bae.lm.dspy_backend import DSPyBackend
 from bae.lm.extras import load_dspy
 from bae.lm.policies.learned import LearnedPrompt, PromptExample, check_texts, with_prompt
-from bae.lm.prompts import choice_instruction
-from bae.lm.schemas import fill_schema
 from bae.lm.signatures import (
     answer_class,
     check_outputs,
@@ -26,6 +24,8 @@ from bae.lm.signatures import (
 )
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.questions import choice_instruction
+from bae.prompts.schemas import fill_schema
 
 
 class OptimizedLM(DSPyBackend):
@@ -90,7 +90,7 @@ class OptimizedLM(DSPyBackend):
         else:
             lm = found.lm if self._lm is None and found.lm is not None else self.lm
             answer = await self._ask(found.applied_to(prompt), lm, found.config)
-        if not prompt.turns:
+        if not prompt.corrections:
             if found is not None:
                 self._asked["optimized"] += 1
             elif prompt.question.target is not None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, cast
 
-from bae.lm.schemas import Schema, changed, inner, is_recursive, parts
+from bae.prompts.schemas import Schema, changed, inner, is_recursive, parts
 
 MOST_OPTIONAL = 24
 """Optional properties in one schema that Claude's structured output takes."""

@@ -240,10 +240,10 @@ def _conversation(prompt: Prompt) -> list[ModelMessage]:
     from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 
     return [
-        ModelRequest([UserPromptPart(said["content"])], instructions=prompt.system or None)
-        if said["role"] == "user"
-        else ModelResponse([TextPart(said["content"])])
-        for said in prompt.messages()
+        ModelRequest([UserPromptPart(message.text)], instructions=prompt.system or None)
+        if message.role == "user"
+        else ModelResponse([TextPart(message.text)])
+        for message in prompt.conversation
     ]
 
 

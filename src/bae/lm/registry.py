@@ -110,6 +110,12 @@ class Missing:
     get: str
 
 
+class MissingPackage(Missing):
+    """A package that is not installed; `get` installs it."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of LM: what it is, how it is named, what makes it and what that needs, and what of
@@ -150,8 +156,8 @@ class Kind:
     @property
     def lacks(self) -> str:
         """What is missing, in a line; empty where nothing is."""
-        packages = [each.get for each in self.missing if each.get.startswith("pip")]
-        others = [each.what for each in self.missing if not each.get.startswith("pip")]
+        packages = [each.get for each in self.missing if isinstance(each, MissingPackage)]
+        others = [each.what for each in self.missing if not isinstance(each, MissingPackage)]
         return ", and ".join([*others, *packages])
 
 
@@ -279,7 +285,7 @@ def _missing(kind: Kind) -> tuple[Missing, ...]:
         what = f"the package {names} is" if len(lacking) == 1 else f"the packages {names} are"
         by_hand = f"pip install --no-deps {' '.join(lacking)}"
         get = install_line(kind.extra) if kind.extra else by_hand
-        found.append(Missing(f"{what} not installed", get))
+        found.append(MissingPackage(f"{what} not installed", get))
     return tuple(found)
 
 
@@ -334,7 +340,8 @@ def default_lm(why: str) -> LM:
         for kind in found if name != "dspy" else ():
             if kind.example == name:
                 break
-            if kind.lacks.startswith("pip") and kind.name != "local":
+            packages = [isinstance(each, MissingPackage) for each in kind.missing]
+            if packages and all(packages) and kind.name != "local":
                 # There is a key, so this is the one that was meant: using another needs a warning.
                 _log.warning(
                     "there is a key for %s, but its package is not installed: %s",

@@ -15,10 +15,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
 
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import asked_fields, in_order
-from bae.markers import MARKERS
+from bae.markers import Marker
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.questions import asked_fields
+from bae.prompts.values import in_order
 from bae.secrets import MASK
 
 SOURCE = "source"
@@ -38,7 +39,7 @@ def node_to_signature(node_cls: type[Node], is_start: bool = False) -> Any:
     fields = plan.fields
     made: dict[str, tuple[Any, FieldInfo]] = {}
     for name, each in fields.items():
-        field = _kept(each.info, is_start or each.kind != "plain")
+        field = _kept(each.info, is_start or each.fills == "source")
         if not each.info.repr and name not in plan.revealed:
             _extra(field)[_HIDDEN] = True
         if _is_taken(name):
@@ -186,7 +187,7 @@ def _kept_type(info: FieldInfo) -> Any:
                 break
         else:
             annotation = Any
-    metadata = [each for each in info.metadata if not isinstance(each, MARKERS)]
+    metadata = [each for each in info.metadata if not isinstance(each, Marker)]
     kept: Any = Annotated[(annotation, *metadata)] if metadata else annotation
     try:
         TypeAdapter(kept)

@@ -21,7 +21,6 @@ from bae.exceptions import ArtifactError, describe, faults
 from bae.given_files import read_file
 from bae.lm.answers import Wrong, build
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample
-from bae.lm.prompts import asked_fields, names_of
 from bae.optimizer.node_schemas import (
     PARTS,
     NodeSchema,
@@ -36,6 +35,7 @@ from bae.optimizer.node_schemas import (
 )
 from bae.plan import plan_of
 from bae.private_files import put_in_place
+from bae.prompts.questions import asked_fields, names_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph

@@ -17,15 +17,6 @@ from bae.evals.case_types import every_node
 from bae.exceptions import BaeLMError
 from bae.journal.node_codec import node_codec
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import (
-    asked_fields,
-    context_of,
-    in_order,
-    names_of,
-    once,
-    seen_of,
-    text_of_json,
-)
 from bae.lm.signatures import node_to_signature, with_source
 from bae.node import Node
 from bae.optimizer.node_schemas import Part, chooses, is_filled
@@ -37,6 +28,8 @@ from bae.optimizer.transitions import (
     transitions_of,
 )
 from bae.plan import plan_of
+from bae.prompts.questions import asked_fields, names_of
+from bae.prompts.values import context_of, in_order, once, seen_of, text_of_json
 from bae.result import GraphResult
 from bae.secrets import Secrets
 from bae.threads import in_thread

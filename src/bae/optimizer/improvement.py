@@ -17,8 +17,9 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from bae.evals.case_runs import is_eval_run
 from bae.evals.case_types import every_node
@@ -41,17 +42,21 @@ if TYPE_CHECKING:
     from bae.optimizer.metrics import Metric
     from bae.optimizer.predictors import NodePredictor
 
-Verdict = Literal[
-    "better",
-    "better, not beyond chance",
-    "not better",
-    "no better than what is there",
-    "there already",
-    "nothing learned",
-    "nothing held out",
-    "not compared",
-    "too few examples",
-]
+
+class PromptVerdict(StrEnum):
+    """What was found about a learned prompt. The value is its text."""
+
+    BETTER = "better"
+    MAYBE_BETTER = "better, not beyond chance"
+    NOT_BETTER = "not better"
+    NO_BETTER_THAN_EXISTING = "no better than what is there"
+    UNCHANGED = "there already"
+    NOTHING_LEARNED = "nothing learned"
+    NOTHING_HELD_OUT = "nothing held out"
+    NOT_COMPARED = "not compared"
+    TOO_FEW_EXAMPLES = "too few examples"
+
+
 CALLS: Final = ".calls"
 """The folder of the call log, inside the directory. Git ignores it: calls hold what users typed,
 and the artifacts beside it belong in git."""
@@ -73,7 +78,7 @@ class PartResult:
     held_out: int
     corrected_train: int = 0
     corrected_held_out: int = 0
-    verdict: Verdict = "not compared"
+    verdict: PromptVerdict = PromptVerdict.NOT_COMPARED
     written: bool = False
     comparison: Comparison | None = None
     existing: Interval | None = None
@@ -168,7 +173,7 @@ class Improvement:
             learnable = {
                 cls: parts
                 for cls, parts in found.items()
-                if any(part.verdict != "too few examples" for part in parts)
+                if any(part.verdict != PromptVerdict.TOO_FEW_EXAMPLES for part in parts)
             }
             existing = self._existing(learnable)
             for cls, parts in learnable.items():
@@ -195,7 +200,7 @@ class Improvement:
     def useful(self) -> bool:
         """Whether it is done, and the directory has something better than the plain prompts: new,
         or from before and as good as what was learned now."""
-        as_good = ("there already", "no better than what is there")
+        as_good = (PromptVerdict.UNCHANGED, PromptVerdict.NO_BETTER_THAN_EXISTING)
         return self.done and any(part.written or part.verdict in as_good for part in self.parts)
 
     async def _examples(self) -> dict[type[Node], list[PartResult]]:
@@ -254,7 +259,7 @@ class Improvement:
                     len(train),
                     len(held),
                     *corrected,
-                    verdict="too few examples" if few else "not compared",
+                    verdict=PromptVerdict.TOO_FEW_EXAMPLES if few else PromptVerdict.NOT_COMPARED,
                     questions=questions,
                 )
 
@@ -315,7 +320,7 @@ class Improvement:
             other = existing.model_copy(update=dict.fromkeys(same))
             before = await comparisons(predictor_of(cls, other))
         for part in parts:
-            if part.verdict == "too few examples":
+            if part.verdict == PromptVerdict.TOO_FEW_EXAMPLES:
                 continue
             notes = found.made.notes if found.made is not None else []
             part.notes += [each for each in notes if each.startswith(f"{part.part}: ")]
@@ -324,9 +329,9 @@ class Improvement:
                 part.existing = before[part.part].after
             learned = getattr(found, part.part)
             if learned is None:
-                part.verdict = "nothing learned"
+                part.verdict = PromptVerdict.NOTHING_LEARNED
             elif existing is not None and getattr(existing, part.part) == learned:
-                part.verdict = "there already"
+                part.verdict = PromptVerdict.UNCHANGED
             else:
                 part.verdict = verdict_on(part.comparison, part.existing, held_out=part.held_out)
             part.written = is_written(part.verdict, force=self.force, certain=self.certain)
@@ -398,27 +403,31 @@ class Improvement:
 
 def verdict_on(
     comparison: Comparison | None, existing: Interval | None, *, held_out: int
-) -> Verdict:
+) -> PromptVerdict:
     """The verdict of a comparison on the held-out examples. `existing` is the score of the
     artifact in the directory, if there is one."""
     if not held_out:
-        return "nothing held out"
+        return PromptVerdict.NOTHING_HELD_OUT
     if comparison is None:
-        return "not compared"
+        return PromptVerdict.NOT_COMPARED
     if not comparison.better:
-        return "not better"
+        return PromptVerdict.NOT_BETTER
     if existing is not None and existing.mean >= comparison.after.mean:
-        return "no better than what is there"
-    return "better" if comparison.certain else "better, not beyond chance"
+        return PromptVerdict.NO_BETTER_THAN_EXISTING
+    return PromptVerdict.BETTER if comparison.certain else PromptVerdict.MAYBE_BETTER
 
 
-def is_written(verdict: Verdict, *, force: bool, certain: bool) -> bool:
+def is_written(verdict: PromptVerdict, *, force: bool, certain: bool) -> bool:
     """Whether a part with this verdict is written."""
-    if verdict in ("too few examples", "nothing learned", "there already"):
+    if verdict in (
+        PromptVerdict.TOO_FEW_EXAMPLES,
+        PromptVerdict.NOTHING_LEARNED,
+        PromptVerdict.UNCHANGED,
+    ):
         return False  # there is nothing to write
-    if force or verdict == "better":
+    if force or verdict == PromptVerdict.BETTER:
         return True
-    return verdict == "better, not beyond chance" and not certain
+    return verdict == PromptVerdict.MAYBE_BETTER and not certain
 
 
 def scores_of(part: PartResult) -> dict[str, Any]:

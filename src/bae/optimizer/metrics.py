@@ -14,10 +14,10 @@ from bae.evals.metrics import Score, call_metric, fields_metric, node_transition
 from bae.exceptions import BaeError, NodeError
 from bae.lm.answers import Wrong, build
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import asked_fields, names_of
 from bae.node import Node
 from bae.optimizer.node_schemas import Part, is_node_class
 from bae.plan import plan_of
+from bae.prompts.questions import asked_fields, names_of
 
 Metric = Callable[..., Any] | Mapping[type[Node], Callable[..., Any]] | None
 """What scores answers: a function `(example, prediction, trace=None)` in DSPy's manner, a mapping

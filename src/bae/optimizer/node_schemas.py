@@ -15,10 +15,11 @@ from pydantic.json_schema import GenerateJsonSchema
 from bae.assignable import type_name
 from bae.core_schemas import field_schema
 from bae.evals.case_types import every_node
-from bae.lm.prompts import asked_fields, names_of, once, shown_fields
 from bae.markers import Dep, Gate, Map, Recall
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
+from bae.prompts.questions import asked_fields, names_of
+from bae.prompts.values import once, shown_fields
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -102,7 +103,7 @@ def is_filled(cls: type[Node]) -> bool:
 def is_parsed(cls: type[Node]) -> bool:
     """Whether a model answers the class with a text for `Text(parse)`."""
     text = plan_of(cls, strict=True).text
-    return text is not None and text.parse is not None
+    return text is not None and text.is_parsed
 
 
 def chooses(cls: type[Node]) -> bool:
@@ -148,7 +149,7 @@ def _field_text(plan: NodePlan, field: FieldPlan) -> str:
     by = field.call.name if field.call is not None else ""
     match field.marker:
         case None:
-            return kind if field.text is None else f"{kind} in plain text"
+            return f"{kind} in plain text" if field.fills == "text" else kind
         case Dep():
             return f"{kind} from {by}"
         case Map(over=over):
@@ -157,6 +158,8 @@ def _field_text(plan: NodePlan, field: FieldPlan) -> str:
             return f"{kind} from a person"
         case Recall(node_type=node_type):
             return f"{kind} recalled{f' from {node_type.__name__}' if node_type else ''}"
+        case _:
+            raise AssertionError(field.kind)
 
 
 def _type_text(cls: type[Node], name: str) -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.exceptions import describe
 from bae.lm.extras import load_dspy
 from bae.lm.policies.learned import LearnedPrompt, PromptExample
-from bae.lm.prompts import asked_fields, choice_instruction, names_of
 from bae.lm.signatures import (
     check_outputs,
     choice_signature,
@@ -34,6 +33,7 @@ from bae.optimizer.artifacts import (
 )
 from bae.optimizer.node_schemas import Part, chooses, is_filled, nodes_among, schema_of
 from bae.plan import plan_of
+from bae.prompts.questions import asked_fields, choice_instruction, names_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph

@@ -18,18 +18,9 @@ from bae.evals.judge import Refusals
 from bae.exceptions import BaeError, BaeLMError, FillError, RouteError
 from bae.language_model import PLAIN_SCENE, Scene, in_scene
 from bae.lm.answers import Wrong, read, read_fill
-from bae.lm.backend import Answer, Prompt, choice_with
+from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, WithPrompts
 from bae.lm.policies.policy import Policy
-from bae.lm.prompts import (
-    asked_fields,
-    choice_instruction,
-    choice_of,
-    fill_prompt,
-    names_of,
-    text_form,
-    text_of_question,
-)
 from bae.lm.requests import ask
 from bae.lm.signatures import known_inputs
 from bae.node import Node
@@ -42,6 +33,15 @@ from bae.optimizer.predictors import (
     prompt_example,
 )
 from bae.plan import plan_of
+from bae.prompts.questions import (
+    asked_fields,
+    choice_instruction,
+    choice_of,
+    fill_prompt,
+    names_of,
+    text_form,
+    text_of_question,
+)
 from bae.usage import Attempt, Event, metered
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class PartQuestion:
         else:
             choice = choice_of(of.types, ())
             instruction, prompt = choice.instruction, choice.prompt(self.source)
-        self.prompt = replace(prompt, text=text_of_question(instruction, known, form))
+        self.prompt = prompt.with_question(text_of_question(instruction, known, form))
 
 
 def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
@@ -171,11 +171,11 @@ class Reworded(Policy):
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the LM inside with the other text."""
-        return await self.ask(replace(prompt, text=self._text_for(prompt)))
+        return await self.ask(prompt.with_question(self._text_for(prompt)))
 
     async def reject(self, prompt: Prompt) -> None:
         """Pass on that the answer was not valid, with the prompt as it was asked."""
-        await super().reject(replace(prompt, text=self._text_for(prompt)))
+        await super().reject(prompt.with_question(self._text_for(prompt)))
 
 
 def _text_with(known: Mapping[str, Any], prompt: Prompt) -> str:
@@ -285,7 +285,7 @@ class RunAsker:
                 raise
             chosen = error.node_type
         else:
-            if made is None and chosen in choice_with(backend, types, fillable, source).fillable:
+            if made is None and chosen in backend.offer(source, types, fillable).fillable:
                 with suppress(FillError):
                     await asked.fill(chosen, {}, plan_of(chosen).instruction, source)
         names = {cls: name for name, cls in names_of(types).items()}
@@ -302,7 +302,7 @@ class RunAsker:
         if source is None or len(choosers) != 1:
             return None
         types, fillable = choosers[0].offered, self._fillable(choosers[0].node)
-        if cls not in choice_with(backend, types, fillable, source).fillable:
+        if cls not in backend.offer(source, types, fillable).fillable:
             return None
         found.chosen = False
         try:

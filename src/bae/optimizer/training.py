@@ -17,12 +17,12 @@ from bae.evals.judge import Refusals
 from bae.exceptions import BaeLMError, FillError, text_of
 from bae.lm.backend import ask_to_fill
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import text_of_question
 from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
 from bae.optimizer.bridge import QUIET, Bridge, OutOfBudget, silence_dspy
 from bae.optimizer.optimizers import run_optimizer
 from bae.optimizer.questions import Reworded, node_like
 from bae.optimizer.splits import is_corrected, sides
+from bae.prompts.questions import text_of_question
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend

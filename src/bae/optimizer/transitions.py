@@ -21,9 +21,10 @@ from bae.exceptions import JournalError
 from bae.history import History
 from bae.journal.codec import same
 from bae.journal.decoder import decode
-from bae.lm.prompts import asked_fields, shown_fields
 from bae.optimizer.node_schemas import chooses
 from bae.plan import plan_of
+from bae.prompts.questions import asked_fields
+from bae.prompts.values import shown_fields
 from bae.recorder import checked_store
 from bae.records import RunStarted
 from bae.result import GraphResult

@@ -183,7 +183,7 @@ class RunSpans:
                 self._leave(work.step)
             case Item():
                 self._end_item(work)
-            case Source(kind="recall"):
+            case Source() if work.origin is not None:
                 self._add_event(work.step, "bae.recalled", work.started, _about_recall(work))
             case Source() if work not in self._open and work.state in ("done", "failed"):
                 # Nothing recorded that it started, or it was cancelled and another node waited.

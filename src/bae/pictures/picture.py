@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origi
 from bae.assignable import type_name, union_members
 from bae.calls import CallPlan, Input, every_call, recalls_of, siblings_of
 from bae.markers import Gate, Map, Recall
-from bae.recall import holders_for
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan
+    from bae.sources.recall import RecallField
 
 Direction = Literal["TD", "LR"]
 FieldSource = Literal["given", "recall", "dep", "gate", "map", "code", "lm"]
@@ -287,7 +287,7 @@ def _source(
                 return "code", ""
             others = ["the LM"] if start and filled else []
             others += writers if len(writers) < 3 else ["your code"]
-            text = ["in plain text"] if field.text is not None and not start else []
+            text = ["in plain text"] if field.fills == "text" and not start else []
             text += [f"or set by {' or '.join(others)}"] if others else []
             return "given" if start else "lm", " ".join(text)
         case _:
@@ -303,7 +303,7 @@ def _recall_origin(field: FieldPlan, cls: type[Node], trace: _Before | None) -> 
     found: dict[str, None] = {}
     waiting = [plan.node for plan in trace[cls]]
     for node in waiting:
-        held = holders_for(field, node)
+        held = cast("RecallField", field).holders_in(node)
         if held:
             name, sure = held[0]
             known = name and (sure or len(held) == 1)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from bae.team.doctests import ids_of, is_example, read_examples
 from bae.team.edits import FileChange
 from bae.team.models import May, TestReport
 from bae.team.project import as_table
@@ -38,8 +39,16 @@ def is_fixed(path: str) -> bool:
 
 
 def reported_files(report: TestReport) -> set[str]:
-    """The files that a report has tests of."""
-    return {case.id.partition("::")[0] for case in report.cases}
+    """The files that a report has tests of, without those that have only examples."""
+    paths = ((case.id, case.id.partition("::")[0]) for case in report.cases)
+    return {path for id, path in paths if is_test_file(path) or not is_example(id)}
+
+
+def files_with_examples(*reports: TestReport) -> set[str]:
+    """The files of code and text that reports have examples of: doctests of pytest."""
+    ids = [case.id for report in reports for case in report.cases]
+    found = {id.partition("::")[0] for id in ids if is_example(id)}
+    return {path for path in found if not is_test_file(path, *reports)}
 
 
 def is_prose(path: str) -> bool:
@@ -108,6 +117,7 @@ def find_edits(
     refused: list[tuple[FileChange, str]] = []
     gone = _Gone(changes, files)
     removed: list[str] = []
+    examples = files_with_examples(*reports) if may == "add-tests" else ()
     for each in changes:
         name = PurePosixPath(each.path).name
         if may != "change-test-setup" and (reason := _describe_setup(each, name)):
@@ -116,8 +126,15 @@ def find_edits(
             reason, tests = _describe_edit(each, gone)
             removed += (f"{each.path}::{test}" if test else each.path for test in tests)
             if reason:
-                text = f"{each.path} has tests that existed, and {reason}"
-                refused.append((each, f"{text}. {_restore('change-tests')}"))
+                refused.append((each, f"{each.path}: {reason}. {_restore('change-tests')}"))
+        elif each.path in examples:
+            left = read_examples(each.path, each.after)
+            for name, known in read_examples(each.path, each.before).items():
+                if name not in left:
+                    removed += ids_of(each.path, name, *reports)
+                elif not is_added_to(known.pairs, left[name].pairs):
+                    reason = f"an example of {name or 'the file'} was changed or removed"
+                    refused.append((each, f"{each.path}: {reason}. {_restore('change-tests')}"))
     if removed:  # what only the removed tests used may go too
         refused = [
             (each, text) for each, text in refused if each.after is not None or _tests(each.before)
@@ -130,10 +147,13 @@ def find_edits(
 
 
 def _restore(level: May) -> str:
-    return (
-        "Restore it and only add to it, or put new tests into a new file; where the task needs "
-        f"this, ask for the level {level}, which a person gives it"
-    )
+    what = "tests that exist" if level == "change-tests" else "how tests are run"
+    return f"This task may not change {what}: restore it. {ask_for(level)}"
+
+
+def ask_for(level: May) -> str:
+    """What is to be done where a task needs another level."""
+    return f"If the task needs it, ask a person for `bae team tasks edit TASK --may {level}`"
 
 
 def _find_shadows(changes: Sequence[FileChange], files: Collection[str]) -> Iterator[str]:
@@ -251,21 +271,25 @@ def _describe_edit(change: FileChange, gone: _Gone) -> tuple[str, list[str]]:
     before, after = change.before or b"", change.after
     if not change.path.endswith(".py"):
         if after is not None:
-            added = is_added_to(_tokens_of(before), _tokens_of(after))
+            unskipped = _SKIPPED_JAVASCRIPT.sub(rb"\1", before)
+            (known, old), (imported, new) = _split_imports(unskipped), _split_imports(after)
+            added = known <= imported and is_added_to(_tokens_of(old), _tokens_of(new))
             return ("" if added else "lines that existed were changed or removed"), []
         return (
-            ("", [""]) if gone.has_all(_named_files(change.path, before)) else ("was deleted", [])
+            ("", [""])
+            if gone.has_all(_named_files(change.path, before))
+            else ("it was deleted", [])
         )
-    old, new = _parse(before), _parse(after)
+    old, new = _without_skips(_parse(before)), _parse(after)
     if after and not new.body and after.strip() and not after.lstrip().startswith(b"#"):
         return "it cannot be read as Python", []
     tests, left = _tests(before), _tests(after)
     removed = [name for name in tests if name not in left]
     kept = [name for name in removed if not gone.has_all(_uses(old, tests[name]))]
     if after is None and (kept or not tests):
-        return "was deleted", []
+        return "it was deleted", []
     if kept:
-        return f"{kept[0]} was removed", []
+        return f"{kept[0]} was removed, and code that it uses is still there", []
     for name, test in tests.items():
         if name in left and _own_text(test) != _own_text(left[name]):
             return f"{name} was changed", []
@@ -283,19 +307,47 @@ def _describe_edit(change: FileChange, gone: _Gone) -> tuple[str, list[str]]:
     return ("" if is_added_to(whole, tokens) else "what existed was changed"), removed
 
 
-def is_added_to(old: Sequence[str], new: Sequence[str]) -> bool:
+def is_added_to(old: Sequence[object], new: Sequence[object]) -> bool:
     """Whether something was only added: all that existed is there, in its order."""
     rest = iter(new)
     return all(token in rest for token in old)
 
 
-def _tokens_of(text: bytes | str) -> list[str]:
-    if isinstance(text, bytes):
-        text = _COMMENT.sub(" ", text.decode("utf-8", "replace"))
+def _split_imports(content: bytes) -> tuple[set[tuple[str, str]], str]:
+    """What JavaScript imports, as a name and a module each, and the rest of it without comments.
+    Other files have no imports."""
+    text = _COMMENT.sub(" ", content.decode("utf-8", "replace"))
+    found: set[tuple[str, str]] = set()
+    for each in _IMPORT_JAVASCRIPT.finditer(text):
+        names = re.findall(r"[\w$*]+(?:\s+as\s+\w+|\s*:\s*\w+)?", each["es"] or each["common"])
+        found |= {(" ".join(name.split()), each["module"] or each["required"]) for name in names}
+    return found, _IMPORT_JAVASCRIPT.sub(" ", text)
+
+
+_IMPORT_JAVASCRIPT: Final = re.compile(
+    r"""(?m)^\s*(?:import\s(?P<es>[^"'();=]+?)\sfrom\s*["'](?P<module>[^"']+)["']"""
+    r"""|(?:const|let|var)\s(?P<common>[^"'();=]+?)=\s*require\(\s*["'](?P<required>[^"']+)["']\s*\))"""
+)
+_SKIPPED_JAVASCRIPT: Final = re.compile(rb"\b(it|test|describe|suite)\.(skip|todo|fails|failing)\b")
+
+
+def _tokens_of(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s,;]", text)
 
 
 _COMMENT: Final = re.compile(r"(?m)^\s*//[^\n]*$|/\*[\s\S]*?\*/")
+
+
+def _without_skips(tree: ast.Module) -> ast.Module:
+    """Code of tests without the marks that keep them from being run: these may go."""
+    for node in ast.walk(tree):
+        if isinstance(node, _Function | ast.ClassDef):
+            marks = node.decorator_list
+            node.decorator_list = [mark for mark in marks if not _SKIPS.search(ast.unparse(mark))]
+    return tree
+
+
+_SKIPS: Final = re.compile(r"\b(skip|skipif|skipIf|skipUnless|xfail|expectedFailure)\b")
 
 
 def _parse(content: bytes | None) -> ast.Module:
@@ -459,7 +511,8 @@ def find_concerns(
 
 def _acts(path: str, content: bytes | None) -> set[str]:
     if path.endswith(".py"):
-        return {*_acts_in_python(_parse(content))}
+        found = {*_acts_in_python(_parse(content))}
+        return found - {_ENDS} if PurePosixPath(path).name == "__main__.py" else found
     if not re.search(r"\.[cm]?[jt]sx?$", path):
         return set()
     text = (content or b"").decode("utf-8", "replace")
@@ -489,9 +542,10 @@ def _acts_in_python(tree: ast.Module) -> Iterator[str]:
         if call in ("sys.exit", "exit", "quit") or (
             isinstance(node, ast.Raise) and "SystemExit" in ast.dump(node)
         ):
-            yield "ends the process while it is imported"
+            yield _ENDS
 
 
+_ENDS: Final = "ends the process while it is imported"
 _IMPORTS: Final = (ast.Import, ast.ImportFrom)
 
 

@@ -13,12 +13,15 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Unpack
 
 from bae.team import sandbox
+from bae.team.doctests import add_examples, rename_examples
 from bae.team.edits import FileChange
 from bae.team.git import GitError, Repository, split_paths
 from bae.team.models import May, PlannedTask, Project, TestCase, TestReport
 from bae.team.reports import NOT_LOADED
 from bae.team.test_edits import (
     TestEdits,
+    ask_for,
+    files_with_examples,
     find_concerns,
     find_edits,
     is_fixed,
@@ -95,9 +98,10 @@ async def verify(
     problems = [*edits.problems]
     if task.proof == "none":
         problems += _find_code(changes, () if task.kind == "docs" else task.files)
-        problems += find_broken(before, after, edits)
+        judged = find_broken(before, after, edits)
     else:
-        problems += judge(before, after, edits, tests=task.tests, may=may)
+        judged = judge(before, after, edits, tests=task.tests, may=may)
+    problems += (f"With that restored: {each}" if edits.forbidden else each for each in judged)
     if not problems and own and may == "add-tests":
         # A file that tests were rightly removed from would not load as it was.
         restored = [each for each in own if not edits.removes_of(each.path)]
@@ -109,10 +113,12 @@ async def verify(
     only_tests = task.kind == "test" and len(own) == len(changes)
     if not problems and task.proof == "new-tests":
         on_base = None
-        if not only_tests and any(each.after is not None for each in own):
+        documented = files_with_examples(after)
+        examples = [add_examples(each) for each in changes if each.path in documented]
+        if not only_tests and any(each.after is not None for each in (*own, *examples)):
             async with workspaces.scratch(base) as fresh:
-                await asyncio.to_thread(_write, fresh.path, own)
-                on_base = await run_fixed(project, fresh, **limits)
+                await asyncio.to_thread(_write, fresh.path, [*own, *examples])
+                on_base = rename_examples(await run_fixed(project, fresh, **limits))
         problems += find_unproved(before, after, on_base, changes, only_tests=only_tests, may=may)
     concerns = await asyncio.to_thread(find_concerns, changes, before, after)
     return Verdict(after, changes, tuple(problems), concerns)
@@ -218,15 +224,15 @@ def find_broken(
     if not broken:
         return ()
     why = describe_failure(after)
-    return (f"tests that passed before do not pass now: {_list_names(broken)}\n{why}".rstrip(),)
+    return (f"tests that passed before do not pass now: {_list_names(broken)}\n\n{why}".rstrip(),)
 
 
 def _find_hidden(before: TestReport, alone: TestReport, edits: TestEdits) -> Iterator[str]:
     """What the tests of the base alone show of the work."""
     for text in find_broken(before, alone, edits):
         yield (
-            "The tests as they were before this task, without the new and changed ones, fail with "
-            f"its code: the change of the tests hides that. {text}"
+            "With the tests as they were before this task, without what it adds to them, "
+            f"{text}\n\nKeep what they check. {ask_for('change-tests')}"
         )
 
 
@@ -243,19 +249,26 @@ def find_unproved(
     `on_base`, the report of the new and changed tests on the code of the base; where the task has
     `only_tests` to write, one that passes."""
     known = {case.id for case in before.cases}
-    touched = {each.path for each in changes if each.after is not None}
-    if only_tests and may == "add-tests":
-        touched.clear()  # a test that was there shows nothing
-    new = [c for c in after.cases if c.id not in known or c.id.partition("::")[0] in touched]
+    new = [case for case in after.cases if case.id not in known]
     passed = [case.id for case in new if case.outcome == "passed"]
     without = {case.id for case in on_base.of("passed")} if on_base else set[str]()
-    if passed and (only_tests or (on_base is not None and not {*passed} <= without)):
+    kept = _find_changed(before, after, on_base, changes, may)
+    if only_tests:
+        proof = {*passed} if may == "add-tests" else {*passed} | kept
+    else:
+        proof = {*passed} - without | kept if on_base else set[str]()
+    if proof:
         return ()
     what = "passes" if only_tests else "fails without the change and passes with it"
     lines = [f"Nothing tests this work: it needs at least one new test that {what}."]
-    if useless := [each for each in passed if each in without and each not in known]:
+    if useless := [each for each in passed if each in without]:
         lines.append(f"These new tests pass without the change too: {_list_names(useless)}.")
-    if skipped := [case.id for case in new if case.outcome == "skipped" and case.id not in known]:
+        if all(is_test_file(each.path, after) for each in changes):
+            how = "Where tests alone are asked for, a person says so: {} --kind test`."
+        else:
+            how = "A refactoring is proved by the tests that a person names: {} --test TEST`."
+        lines.append(how.format("`bae team tasks edit TASK"))
+    if skipped := [case.id for case in new if case.outcome == "skipped"]:
         lines.append(f"These new tests are skipped: {_list_names(skipped)}.")
     if ignored := _find_uncollected(changes, after):
         lines.append(
@@ -270,6 +283,33 @@ def find_unproved(
             "only of a task that names them, which a person does."
         )
     return (" ".join(lines),)
+
+
+def _find_changed(
+    before: TestReport,
+    after: TestReport,
+    on_base: TestReport | None,
+    changes: Sequence[FileChange],
+    may: May,
+) -> set[str]:
+    """The tests that existed and now test something else: those of changed files and, where data
+    or helpers of tests were changed, those that passed and now fail on the code of the base. Where
+    tests are only added to, they have to run there: a file that does not load shows nothing."""
+    edited = [each for each in changes if each.after is not None]
+    collected, touched = reported_files(after), {each.path for each in edited}
+    data = any(
+        e.before is not None and e.path not in collected and is_test_file(e.path) for e in edited
+    )
+    stood = {case.id for case in before.cases if case.outcome != "failed"}
+    failed = {case.id for case in on_base.of("failed")} if on_base else set[str]()
+    without = {case.id for case in on_base.of("passed")} if on_base else set[str]()
+    found: set[str] = set()
+    for id in {case.id for case in after.of("passed")} & {case.id for case in before.cases}:
+        is_touched = id.partition("::")[0] in touched
+        may_differ = may != "add-tests" and is_touched and id not in without
+        if may_differ or (id in stood & failed and (is_touched or data)):
+            found.add(id)
+    return found
 
 
 def _find_uncollected(changes: Sequence[FileChange], report: TestReport) -> list[str]:

@@ -8,14 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bae.rooms import export_lazily
-from bae.testing.scripted import Answerer, Asked, Scripted, ScriptedLM, ScriptError
+from bae.testing.scripted import (
+    Answerer,
+    Asked,
+    Scripted,
+    ScriptedLM,
+    ScriptError,
+    assert_prompt,
+)
 
 if TYPE_CHECKING:
     from bae.testing.cassette import Recorded, replaying
     from bae.testing.journal_promises import check_journal
-    from bae.testing.prompts import assert_prompt
-    from bae.testing.provider import Provider, ThreadedProvider
-    from bae.testing.samples import sample
+    from bae.testing.provider import Provider, ThreadedProvider, sample
     from bae.testing.wire import (
         Cut,
         Empty,
@@ -62,9 +67,7 @@ __getattr__, __dir__ = export_lazily(
     {
         "cassette": "Recorded replaying",
         "journal_promises": "check_journal",
-        "prompts": "assert_prompt",
-        "provider": "Provider ThreadedProvider",
-        "samples": "sample",
+        "provider": "Provider ThreadedProvider sample",
         "wire": "Cut Empty Fault Malformed Overlong Received Refusal Stall Status WrongSchema "
         "tokens_in",
     },

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from bae.exceptions import describe
 from bae.lm.extras import need
-from bae.testing.samples import misfit, sample
+from bae.prompts.samples import misfit, sample
 from bae.testing.scripted import ScriptError
 from bae.testing.wire import (
     Cut,

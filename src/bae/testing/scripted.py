@@ -3,7 +3,8 @@ the same validation as any LM's, and remembers what it was asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bae.draft import from_text
-from bae.exceptions import BaeLMError, FillError, faults
+from bae.exceptions import FillError, ScriptError, faults
 from bae.given_files import read_file
 from bae.language_model import RoutingLM, in_scene, scene
 from bae.node import Node
@@ -24,7 +25,7 @@ from bae.usage import Attempt, Usage, report, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
-    from bae.lm.requests import Prompt
+    from bae.prompts.messages import Prompt
 
 N = TypeVar("N", bound=Node)
 T = TypeVar("T")
@@ -35,12 +36,6 @@ where its field has `Text()`, None to end the run, an exception to raise it."""
 
 Answerer = Callable[["Asked"], Scripted]
 """A function that answers by what is asked, as often as it is asked."""
-
-
-class ScriptError(BaeLMError):
-    """A scripted LM was asked something its script has no answer for."""
-
-    code: str = "bae-script-exhausted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,9 @@ class ScriptedLM(RoutingLM):
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
     ) -> type[Node] | type[None]:
         """The scripted choice, which must be among `types`."""
-        return self._choose(types, context, partial(_choice_prompt, types, context=dict(context)))
+        return self._choose(
+            types, context, partial(_choice_question, types, (), None, dict(context))
+        )
 
     async def route(
         self,
@@ -146,7 +143,7 @@ class ScriptedLM(RoutingLM):
         model, which may be asked for both at once."""
         if type(self).choose_type is not ScriptedLM.choose_type:  # of a subclass
             return await self.choose_type(types, shown_values(node)), None
-        asked = partial(_choice_prompt, types, tuple(fillable), node, resolved=resolved)
+        asked = partial(_choice_question, types, fillable, node, None, resolved)
         return self._choose(types, dict(node), asked), None
 
     def pinned(self, lm: LM) -> LM:
@@ -200,7 +197,7 @@ class ScriptedLM(RoutingLM):
             instruction=instruction,
             source=source,
             make_prompt=_bind_scene(
-                partial(_fill_prompt, target, dict(resolved), instruction, source)
+                partial(_fill_question, target, dict(resolved), instruction, source)
             ),
         )
         for number in range(1, self._attempts + 1):
@@ -305,6 +302,24 @@ class ScriptedLM(RoutingLM):
         )
 
 
+def assert_prompt(prompts: Iterable[Prompt], node: type[Node], *texts: str) -> None:
+    """Raise AssertionError unless an LM sees all of `texts` wherever it is to make a `node`, or may
+    choose one.
+
+    `prompts` are those that a graph can send, `graph.prompts(Letter(text="It broke."))`, or those
+    that were asked in a run, `ScriptedLM.prompts`. Looked at are the system text, the messages and
+    the schema; a text with quotes or line ends is found inside JSON too.
+    """
+    asked = [prompt for prompt in prompts if prompt.question.asks_for(node)]
+    if not asked:
+        raise AssertionError(f"no prompt asks for {node.__name__}, or offers it")
+    for prompt in asked:
+        sent = str(prompt)
+        for text in texts:
+            if text not in sent and json.dumps(text, ensure_ascii=False)[1:-1] not in sent:
+                raise AssertionError(f"{text!r} is not in this prompt:\n\n{sent}")
+
+
 class _ScriptFile(BaseModel, extra="forbid"):
     fills: dict[str, Any] = {}
     choices: list[str | None] = []
@@ -346,25 +361,16 @@ def _bind_scene(make: Callable[[], Prompt]) -> Callable[[], Prompt]:
     return prompt
 
 
-def _fill_prompt(
-    target: type[Node], resolved: Mapping[str, Any], instruction: str, source: Node | None
-) -> Prompt:
-    from bae.lm.prompts import asked_fields, fill_prompt
+def _fill_question(*asked: Any) -> Prompt:
+    from bae.prompts.questions import fill_question  # a run needs no prompts, a test may
 
-    return fill_prompt(target, asked_fields(target), resolved, instruction, source)
+    return fill_question(*asked)
 
 
-def _choice_prompt(
-    types: Sequence[type[Node] | type[None]],
-    fillable: tuple[type[Node], ...] = (),
-    source: Node | None = None,
-    context: Mapping[str, Any] | None = None,
-    resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
-) -> Prompt:
-    from bae.lm.prompts import choice_of
+def _choice_question(*asked: Any) -> Prompt:
+    from bae.prompts.questions import choice_question
 
-    choice = choice_of(tuple(types), fillable, tuple(resolved or ()))
-    return choice.prompt(source, context, resolved=resolved)
+    return choice_question(*asked)
 
 
 named_script = ScriptedLM.from_file

@@ -136,7 +136,7 @@ class RunView:
 
     def state(self, work: GraphRun | Step | Source) -> State:
         """How far something is."""
-        if isinstance(work, Source) and work.kind == "gate" and work.is_open:
+        if isinstance(work, Source) and work.gate is not None and work.is_open:
             return "waiting"
         if isinstance(work, Step):
             if work.is_open and not work.whole:
@@ -174,7 +174,7 @@ class RunView:
         value, step = source.value, source.step
         if source.state != "done":
             plans = {} if step.node_type is None else plan_of(step.node_type).fields
-            plan = plans.get(source.place.field)
+            plan = None if source.place.parameter else plans.get(source.place.field)
             over = "" if plan is None else getattr(plan.marker, "over", "")
             made = step.sources.get((over, ""))
             value = None if made is None else made.value

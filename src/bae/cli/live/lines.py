@@ -4,6 +4,7 @@ move its cursor: a log file, a pipe, an editor."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Console
@@ -36,7 +37,7 @@ class PlainLines(Display):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._progressed = 0.0
-        self._failed = ""
+        self._failed: BaseException | None = None
 
     def observe(self, run: ObservedRun, record: Record) -> None:
         """Take in a record, and write of it."""
@@ -79,9 +80,9 @@ class PlainLines(Display):
                 if view.history.changes and view.history.changes[-1].at == work.since:
                     return "resumed", f"{count(view.history.whole_steps, 'node')} from before"
             case GraphRun() if change == "ended" and work.outcome not in ("", "ended"):
-                error = error_of(work)
                 # Where the line of a dependency has it, how the command ends has it again.
-                return None if self._failed and self._failed in error else (work.outcome, error)
+                is_known = self._failed is not None and self._failed in _causes(work.error)
+                return None if is_known else (work.outcome, error_of(work))
             case _:
                 pass
         return None
@@ -95,14 +96,14 @@ class PlainLines(Display):
                 return f"  {source.by}", f"called{each} for {field}"
             case "waiting":
                 return "  waits for", f"an answer to {source.by!r}"
-            case "ended" if source.kind == "recall":
+            case "ended" if source.origin is not None:
                 value = f"{place.field}{place.parameter}={view.source_value(source)}"
                 return "  recalled", f"{value}{view.origin(source)}"
             case "ended" if source.state == "failed":
-                self._failed = error_of(source)
-                return f"  {source.by}", f"failed: {self._failed}"
+                self._failed = source.error
+                return f"  {source.by}", f"failed: {error_of(source)}"
             case "ended" if source.state == "done":
-                by = "answered" if source.kind == "gate" else source.by
+                by = source.by if source.gate is None else "answered"
                 return f"  {by}", view.source_value(source), took(source.took)
             case _:
                 return None
@@ -116,6 +117,13 @@ class PlainLines(Display):
         total = view.items(source)
         of = "" if total is None else f" of {total:,}"
         return f"  {source.by}", f"{source.items_done:,}{of} items done"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those underneath it."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def _question_line(view: RunView, change: Change, question: Question) -> Line | None:

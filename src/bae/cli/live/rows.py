@@ -104,7 +104,7 @@ def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> I
     """What is below the row of a field: what an LM does for it, and the graphs that run for
     it."""
     asking = view.asking(source)
-    if asking is not None and source.kind != "map":  # answers to several items are all mixed up
+    if asking is not None and view.items(source) is None:  # answers to items are all mixed up
         yield from _asking_rows(view, asking, guides, now, always=False)
     guides = (*guides, False)
     if source.graph is not None:
@@ -185,14 +185,14 @@ def _describe_source(view: RunView, row: Row, source: Source, now: float) -> Non
             over = f", {count(total, 'item')}" if state == "done" and total is not None else ""
             said.insert(0, f"{by}{over}")
             row.value = _progress(source.items_done, total)
-        case "dep":
+        case _:
             said.insert(0, by)
     if state == "done":
         row.value = view.source_value(source)
     elif state == "failed" and source.error is not None:
         row.value = error_of(source)
     elif state == "cancelled":
-        said = ["" if source.kind == "gate" else by, "cancelled"]
+        said = ["" if source.gate is not None else by, "cancelled"]
     if source.resumed:
         said.append("from before")
     row.note = " · ".join(filter(None, said))

@@ -20,7 +20,7 @@ from bae.usage import Usage, read_amount, sound
 if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.lm.backend import Backend
-    from bae.lm.prompts import Prompt
+    from bae.prompts.messages import Prompt
 
 T = TypeVar("T", int, float)
 
@@ -210,7 +210,7 @@ class Budget:
         self, limit: Limit, needed: float = 0, cause: BaseException | None = None
     ) -> BudgetError:
         """The error for a limit of this budget."""
-        fix = f"raise the limit with Budget({limit}=…), or ask for less; the nodes that were done "
+        fix = f"raise the limit with Budget({limit}=…), or ask for less"
         bound = getattr(self, limit) or 0
         if limit == "seconds":
             used, said = self.elapsed, f"the {bound:g} s are over"
@@ -226,7 +226,8 @@ class Budget:
                 said = f"{used} of {bound:g} {unit} spent"
                 said += f" and {about}{held} more in progress" if held else ""
                 said += f", and this request is about {needed:g}" if needed else ""
-        return self._error(limit, bound, used, said, f"{fix}are in .trace", cause=cause)
+        note = "the nodes that were done are in .trace"
+        return self._error(limit, bound, used, said, fix, trace_note=note, cause=cause)
 
     def cost_unknown(self, model: str) -> BudgetError:
         """The error for a limit on cost where the cost of a request is unknown."""
@@ -346,11 +347,7 @@ def budgets_in_force() -> tuple[Budget, ...]:
 def estimated_tokens(prompt: Prompt) -> int:
     """About how many tokens the prompt has, its schema included, and at least one. Budgets and rate
     limits need a number before anything is sent, and correct it by the usage of the answer."""
-    texts = [prompt.system, prompt.text]
-    for turn in prompt.turns:
-        texts += turn.answer, turn.correction
-    for example in prompt.examples:
-        texts += example.asked, example.answer
+    texts = [prompt.system, *(message.text for message in prompt.conversation)]
     texts.append(json.dumps(prompt.schema, default=str))
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return max(1, size // BYTES_PER_TOKEN)

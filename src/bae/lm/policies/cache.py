@@ -187,11 +187,11 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
             "settings": backend.settings,  # with those of the policies around it
             "system": prompt.system,
             "text": prompt.text,
-            "turns": [[turn.answer, turn.correction] for turn in prompt.turns],
+            "turns": [[each.answer, each.correction] for each in prompt.corrections],
             "schema": prompt.schema,
         }
-        if prompt.examples:
-            parts["examples"] = [[each.asked, each.answer] for each in prompt.examples]
+        if examples := prompt.examples:
+            parts["examples"] = [[each.asked, each.answer] for each in examples]
         if prompt.question.method:
             parts["method"] = prompt.question.method
         text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))

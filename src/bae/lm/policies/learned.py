@@ -17,15 +17,10 @@ from pydantic_core import to_jsonable_python
 from bae.lm.adapter import LMAdapter
 from bae.lm.backend import Answer, FewShot, Prompt
 from bae.lm.policies.policy import Policy, as_backend, innermost
-from bae.lm.prompts import (
-    choice_instruction,
-    names_of,
-    text_form,
-    text_of_answer,
-    text_of_question,
-)
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.questions import choice_instruction, names_of, text_form, text_of_question
+from bae.prompts.values import text_of_answer
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -121,7 +116,7 @@ class WithPrompts(Policy):
         """Ask the LM inside, with the learned prompt for the question where there is one."""
         learned = self._with_learned(prompt)
         answer = await self.ask(learned)
-        if not prompt.turns:
+        if not prompt.corrections:
             self._asked["naive" if learned is prompt else "optimized"] += 1
         return answer
 
@@ -179,24 +174,22 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
     if question.target is not None:
         own = plan_of(question.target).instruction
     # After it come what is known and, of a choice, the options.
-    begins = prompt.text == own or prompt.text.startswith(f"{own}\n")
+    text = prompt.text
+    begins = text == own or text.startswith(f"{own}\n")
     if prompt.examples or not begins:
         return prompt
     instruction, names = learned.instruction.strip() or own, names_of(question.types)
     form = "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
-    return replace(
-        prompt,
-        text=f"{instruction}{prompt.text[len(own) :]}",
-        question=replace(question, instruction=instruction),
-        examples=tuple(
-            FewShot(
-                text_of_question(instruction, each.known, form),
-                str(each.answer[question.fields[0]]) if form else text_of_answer(each.answer),
-            )
-            for each in learned.examples
-            if not names or each.answer.get("choice") in names
-        ),
+    examples = (
+        FewShot(
+            text_of_question(instruction, each.known, form),
+            str(each.answer[question.fields[0]]) if form else text_of_answer(each.answer),
+        )
+        for each in learned.examples
+        if not names or each.answer.get("choice") in names
     )
+    taught = prompt.with_question(f"{instruction}{text[len(own) :]}", examples)
+    return replace(taught, question=replace(question, instruction=instruction))
 
 
 def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:

@@ -31,8 +31,8 @@ from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
 from bae import Dep, Graph, Map, Node
-from bae.lm.prompts import asked_fields
-from bae.lm.schemas import choice_schema, fill_schema
+from bae.prompts.questions import asked_fields
+from bae.prompts.schemas import choice_schema, fill_schema
 from end_node import EndNode
 from toy_backend import ToyBackend
 
@@ -352,7 +352,7 @@ async def test_a_node_is_asked_for_by_the_names_of_its_fields_and_never_by_their
     assert list(lm.prompts[0].schema["properties"]) == ["one", "two", "three"]
     assert (node.one, node.two, node.three) == (1, 2, 3)
     assert lm.prompts[1].question.fields == ("two",)
-    assert "- two: Input should be a valid integer" in lm.prompts[1].turns[0].correction
+    assert "- two: Input should be a valid integer" in lm.prompts[1].corrections[0].correction
 
 
 # The way back: defaults and keys that nobody asked for

@@ -1,12 +1,10 @@
 """The prompts that a graph can send, without sending them: nodes are samples, or given, and the
-prompts are made of them as in a run. `Graph.prompts` and `bae prompts` show them; `assert_prompt`
-is for tests."""
+prompts are made of them as in a run. `Graph.prompts` and `bae prompts` show them."""
 
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -14,46 +12,28 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from bae.calls import every_call
 from bae.core_schemas import field_schema
 from bae.draft import from_answer, hold, validated, with_resolved
+from bae.exceptions import ScriptError
+from bae.failures import not_an_lm
 from bae.given_lm import looked_up
-from bae.language_model import in_scene
-from bae.lm.backend import Answer, Backend, choice_with
-from bae.lm.policies.policy import as_backend
-from bae.lm.prompts import asked_fields, fill_prompt
-from bae.lm.schemas import fill_schema, has_schema
+from bae.language_model import RoutingLM, in_scene, is_lm
 from bae.node import Node
+from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
-from bae.recall import recall_field
+from bae.prompts.questions import asked_fields, choice_of, fill_prompt
+from bae.prompts.samples import sample
+from bae.prompts.schemas import fill_schema, has_schema
 from bae.run import Run
 from bae.runner import options_ahead
-from bae.testing.samples import sample
-from bae.testing.scripted import ScriptError
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.language_model import LM
-    from bae.lm.requests import Prompt
+    from bae.prompts.messages import Prompt
+    from bae.prompts.questions import Choice
     from bae.secrets import Copies
 
 _SEEDS: Final = 8
 """How many samples are tried where validators of the user's own refuse one."""
-
-
-def assert_prompt(prompts: Iterable[Prompt], node: type[Node], *texts: str) -> None:
-    """Raise AssertionError unless an LM sees all of `texts` wherever it is to make a `node`, or may
-    choose one.
-
-    `prompts` are those that a graph can send, `graph.prompts(Letter(text="It broke."))`, or those
-    that were asked in a run, `ScriptedLM.prompts`. Looked at are the system text, the messages and
-    the schema; a text with quotes or line ends is found inside JSON too.
-    """
-    asked = [prompt for prompt in prompts if prompt.question.asks_for(node)]
-    if not asked:
-        raise AssertionError(f"no prompt asks for {node.__name__}, or offers it")
-    for prompt in asked:
-        sent = str(prompt)
-        for text in texts:
-            if text not in sent and json.dumps(text, ensure_ascii=False)[1:-1] not in sent:
-                raise AssertionError(f"{text!r} is not in this prompt:\n\n{sent}")
 
 
 def prompts_of(
@@ -73,12 +53,36 @@ def prompts_of(
     return walk.found
 
 
-class PromptOnly(Backend):
-    """A backend that prompts are made for, and that is never asked."""
+class _Unasked(RoutingLM):
+    """An LM that prompts are made for, and that is never asked."""
 
-    async def answer(self, prompt: Prompt) -> Answer:
-        """Refuse: nothing is to be sent."""
-        raise AssertionError("a prompt was to be shown, and not sent")
+    make = decide = choose_type = fill = route = restore = cast(Any, None)
+
+    def __init__(self, *, one_call: bool = True) -> None:
+        self._one_call = one_call
+
+    def offer(
+        self,
+        node: Node | None,
+        types: Sequence[type[Node] | type[None]],
+        fillable: Sequence[type[Node]] = (),
+        resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
+    ) -> Choice:
+        """All of `fillable` come filled, as far as they can."""
+        at_once = fillable if self._one_call else ()
+        return choice_of(tuple(types), tuple(at_once), tuple(resolved or ()))
+
+    def pinned(self, lm: LM) -> LM:
+        """The LM itself."""
+        return lm
+
+
+_FOUR_METHODS: Final = _Unasked(one_call=False)
+
+
+def _routing(lm: LM) -> RoutingLM:
+    """What says how an LM is asked. An LM with the four methods alone chooses, then fills."""
+    return lm if isinstance(lm, RoutingLM) else _FOUR_METHODS
 
 
 class _Walk:
@@ -94,7 +98,13 @@ class _Walk:
         self.found: list[Prompt] = []
         self._hidden = hidden
         self._given = given
-        self._lm = PromptOnly() if lm is None else as_backend(lm)
+        if isinstance(lm, str):
+            from bae.rooms import cached_lm
+
+            lm = cached_lm(lm)
+        if lm is not None and (isinstance(lm, type) or not is_lm(lm)):
+            raise not_an_lm(lm)
+        self._lm: LM = _Unasked() if lm is None else lm
         self._by_name: dict[str, LM] = {}
         self._seen: set[tuple[type[Node], str]] = set()
 
@@ -106,7 +116,7 @@ class _Walk:
         plans = graph.plans
         for plan in plans.values():
             if isinstance(plan.lm, str):  # which may need a key, or a program
-                self._by_name.setdefault(plan.lm, PromptOnly())
+                self._by_name.setdefault(plan.lm, _Unasked())
         inside: list[tuple[NodePlan, Run]] = []
         around = Run() if outer is None else outer
 
@@ -154,18 +164,17 @@ class _Walk:
             targets, decides = _read_body(plan)
         filled: tuple[type[Node], ...] = ()
         if decides:
-            backend = as_backend(lm)
             fillable, recalled = options_ahead(run, plans, plan, None if plan.written else lm)
             resolved = {cls: values for cls, (values, _) in recalled.items()}
-            choice = choice_with(backend, plan.offered, fillable, source, resolved)
+            choice = _routing(lm).offer(source, plan.offered, fillable, resolved)
             filled = choice.fillable
             with in_scene(run.scene_for(plan, source)):
-                yield backend.with_learned(choice.prompt(source, resolved=resolved))
+                yield _routing(lm).with_learned(choice.prompt(source, resolved=resolved))
         for target in targets:
             own, asked = plan_of(target), asked_fields(target)
             if not asked or target in filled:
                 continue
-            filling = as_backend(lm if plan.written else cast("LM", run.lm_for(own)))
+            filling = _routing(lm if plan.written else cast("LM", run.lm_for(own)))
             fields = looked_up(own, {}) if plan.written else own.context
             resolved = self._resolved(own, fields, run)
             with in_scene(run.scene_for(own, source)):
@@ -182,10 +191,11 @@ class _Walk:
             if field.name in held:
                 values[field.name] = held[field.name]
                 continue
-            found = recall_field(field, run) if field.kind == "recall" else None
+            place = Place(run.path, run.step, plan.name, field.name)
+            found = field.find(run, plan.node, place) if field.is_immediate else None
             if found is not None:
-                values[field.name] = found[1]
-            elif field.kind != "recall" or field.required:
+                values[field.name] = found[0]
+            elif not field.is_immediate or field.required:
                 values |= _sample_field(plan.node, field)
         return values
 

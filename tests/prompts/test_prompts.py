@@ -31,7 +31,7 @@ from pydantic.json_schema import SkipJsonSchema
 import bae
 from bae import BaeLMError, Dep, Graph, Node, Recall
 from bae.lm import Prompt
-from bae.lm.prompts import fill_prompt
+from bae.prompts.questions import fill_prompt
 from end_node import EndNode
 from toy_backend import ToyBackend, choose
 
@@ -388,7 +388,7 @@ from typing import Annotated, Any
 from types import NoneType
 from pydantic import BaseModel
 from bae import Dep, Node
-from bae.lm.prompts import choice_of, fill_prompt
+from bae.prompts.questions import choice_of, fill_prompt
 
 class Deep(BaseModel):
     words: frozenset[str]

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field, field_validator
 from bae import LM, Dep, Gate, Graph, Map, Node, NodeConfig, ProofError, Recall
 from bae.lm import LearnedPrompt, NodePrompts, Prompt, WithPrompts
 from bae.testing import ScriptedLM, assert_prompt
-from bae.testing.prompts import PromptOnly
 from end_node import EndNode
+from toy_backend import ToyBackend
 
 
 async def open_the_shop() -> Shop:
@@ -217,7 +217,7 @@ def test_a_pinned_lm_is_not_made_and_learned_prompts_are_those_of_the_lm_that_ha
     assert choice.question.fillable == ()
     assert fill.question.target is Other
     learned = {HandedOver: NodePrompts(fill=LearnedPrompt("Name the right person."))}
-    prompts = GRAPH.prompts(lm=WithPrompts(PromptOnly(), learned))
+    prompts = GRAPH.prompts(lm=WithPrompts(ToyBackend(), learned))
     (handed,) = [p for p in prompts if p.question.target is HandedOver]
     assert handed.text.startswith("Name the right person.\n")
 

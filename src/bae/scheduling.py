@@ -1,32 +1,19 @@
-"""The scheduler of a run's dataflow: a value is computed as soon as its own inputs are known, once
-for all that ask for the same dependency, and is cancelled when none of them needs it any more."""
+"""The scheduler of a run's dataflow: a value is computed as soon as its own inputs are known, and
+is cancelled when nothing needs it any more."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
-from bae.arguments import Arguments
-from bae.calls import (
-    OPENING,
-    CallPlan,
-    Input,
-    is_by_value,
-    recalled_behind,
-    recalls_of,
-    siblings_of,
-)
-from bae.draft import validated
-from bae.exceptions import BaeError, DepError, JournalError, RecallError, add_note, describe
+from bae.exceptions import BaeError, DepError, JournalError, add_note, describe
 from bae.failures import close_failed
-from bae.invoke import invoke
 from bae.place import Place
-from bae.recall import recall
 from bae.recorder import NOTHING
 from bae.records import Asker, LMUsed, SourceEnded, SourceStarted
 from bae.run import Run, Waiting
@@ -36,10 +23,9 @@ from bae.usage import Usage, meter_in_force
 if TYPE_CHECKING:
     from contextvars import Context
 
-    from bae.app_scope import Opening
-    from bae.language_model import LM
+    from bae.arguments import Arguments
+    from bae.calls import CallPlan
     from bae.node import Node
-    from bae.plan import FieldPlan
 
 Compute = Callable[["PendingValue"], Coroutine[Any, Any, Any]]
 
@@ -53,13 +39,12 @@ class PendingValue:
     node_type: type[Node]
     place: Place
     name: str = ""
-    source: Literal["dep", "map", "gate"] = "dep"
+    source: str = "dep"
     compute: Compute | None = None
     inputs: Sequence[tuple[str, PendingValue]] = ()
     call: CallPlan | None = None
-    key: Hashable = None
-    is_of_app: bool = False
-    """Whether the value belongs to the app, and outlives the run."""
+    asked: Arguments | None = None
+    """The arguments of the function that come from the run, once they are known."""
     done: bool = False
     value: Any = None
     is_validated: bool = False
@@ -135,26 +120,6 @@ class PendingValue:
         return " <- ".join(parts)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class LookUp(PendingValue):
-    """The value of a dependency whose arguments come from the run."""
-
-    wanted: Input | None = None
-    own: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The arguments that come from the trace."""
-    below: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
-    """Those of the calls below."""
-    asked: Arguments | None = None
-    """All of them, once the fields of the node that it waits for are there."""
-    first: PendingValue | None = None
-    """Another that was asked for with equal arguments, and whose value this is."""
-
-    def arguments(self) -> dict[str, Any]:
-        """The values of the inputs, and those that come from the run."""
-        inputs = {parameter: below.value for parameter, below in self.inputs}
-        return inputs if self.asked is None else {**inputs, **self.asked.own}
-
-
 class _Waiter:
     """Waits for several values: until all are done, or one has failed."""
 
@@ -198,219 +163,16 @@ def _has_default(error: BaseException) -> bool:
     return own and not isinstance(error, JournalError)
 
 
-class Dataflow:
-    """All values of a run that are being computed, those of graphs inside it included, and what
-    was opened for them. `context` is what its functions are called in, and not that of who asks."""
+class Scheduler:
+    """The values of a run that are being computed, those of graphs inside it included, and what was
+    opened for them. `context` is what functions are called in, where that is not the asker's."""
 
-    opening: Opening | None = None
-    """The `graph.open()` that the run is inside of."""
-
-    def __init__(self, cache: dict[Any, Any] | None = None, context: Context | None = None) -> None:
-        self.cache: dict[Any, Any] = {} if cache is None else cache
+    def __init__(self, context: Context | None = None) -> None:
         self._context = context
-        self._pending: dict[Hashable, PendingValue] = {}
         self.closers: list[tuple[str, Closer]] = []
-        self._opened: list[Hashable] = []
-        self._given = frozenset(self.cache)
-        self._recorded_given: set[Hashable] = set()
-        self._called_at: dict[Arguments, str] = {}
-        """The places that functions were called for, by their arguments."""
-        self._unstored: set[Hashable] = set()
-        """What was made where nothing is stored: recorded for the first who asks elsewhere."""
-
-    def dependency(
-        self, wanted: Input, run: Run, node_type: type[Node], place: Place
-    ) -> PendingValue:
-        """The value of a dependency: one that is there already, or a new one.
-
-        The caller counts as a user of it until it calls `release`, or the value is done.
-        """
-        if is_by_value(wanted):
-            return self.look_up(wanted, run, node_type, place)
-        call, marker = wanted.call, wanted.marker
-        # A value that the caller gave replaces the function however it is asked for.
-        key = call.key if marker.cache or call.key in self._given else None
-        if key is not None:
-            if key in self.cache:
-                if key in self._given or key in self._unstored:
-                    self._record_given(key, wanted, run, node_type, place)
-                return known_value(run, node_type, place, self.cache[key])
-            pending = self._pending.get(key)
-            if pending is not None:
-                pending.users += 1
-                return pending
-        elif run.recorder.looks_back:
-            known = run.recorder.recorded_value(place, node_type, early=True)
-            if known is not NOTHING:
-                return known_value(run, node_type, place, known)
-        opening = self.opening if marker.scope == "app" else None
-        inputs = self._inputs_of(call, run, node_type, place) if opening is None else []
-        compute = self._caller(wanted, key, opening)
-        what = call.name, "dep", compute, inputs, call, key, opening is not None
-        return self.add(PendingValue(run, node_type, place, *what))
-
-    def _caller(
-        self, wanted: Input, key: Hashable = None, opening: Opening | None = None
-    ) -> Compute:
-        """What calls a dependency once its inputs are known."""
-        call, marker = wanted.call, wanted.marker
-
-        async def compute(pending: PendingValue) -> Any:
-            if opening is not None:
-                return await opening.value(wanted, pending)
-            arguments = pending.arguments()
-            if call.graph is not None:
-                from bae.runner import run_inside
-
-                path = str(pending.place)
-                if key is not None:
-                    path = pending.run.recorder.graph_paths.get(key, path)
-                return await run_inside(call, marker, path, pending.run, (), arguments)
-            if call.lm_parameters:
-                arguments |= dict.fromkeys(call.lm_parameters, lm_of(pending))
-            return await invoke(call, marker, arguments, self, pending.run)
-
-        return compute
-
-    def look_up(
-        self,
-        wanted: Input,
-        run: Run,
-        node_type: type[Node],
-        place: Place,
-        bound: Sequence[tuple[str, PendingValue]] = (),
-    ) -> PendingValue:
-        """The value of a dependency whose arguments come from the run: that of a call with equal
-        ones, or a new one. `bound` are the arguments that come from fields of the node."""
-        call = wanted.call
-        value = LookUp(run, node_type, place, call.name, inputs=bound, call=call)
-        value.compute, value.wanted = self._caller(wanted), wanted
-        if not self._prepare(value, wanted):
-            return value
-        value.inputs = [*bound, *self._inputs_of(call, run, node_type, place)]
-        return self.add(value)
-
-    def _inputs_of(
-        self, call: CallPlan, run: Run, node_type: type[Node], place: Place
-    ) -> list[tuple[str, PendingValue]]:
-        """The values of the dependencies that a call takes as parameters."""
-        return [
-            (name, self.dependency(below, run, node_type, place.below(name)))
-            for name, below in call.inputs
-        ]
-
-    def add_map(self, pending: PendingValue, field: FieldPlan) -> PendingValue:
-        """Take in a map that has among its inputs only what comes from fields of the node."""
-        place, run, node_type = pending.place, pending.run, pending.node_type
-        inputs = [*pending.inputs]
-        try:
-            for name, found in recalls_of(field):
-                below_it = place.below(name)
-                for value in recall(run, node_type, found, below_it):
-                    inputs.append((name, known_value(run, node_type, below_it, value)))
-        except RecallError as error:
-            return self._fail(pending, error)
-        inputs += self._inputs_of(cast(CallPlan, pending.call), run, node_type, place)
-        pending.inputs = inputs
-        return self.add(pending)
-
-    def _prepare(self, value: LookUp, wanted: Input) -> bool:
-        """Whether a value is yet to be computed, for all that is known of its arguments."""
-        key, place, node_type = wanted.call.key, value.place, value.node_type
-        if key in self._given:
-            self._record_given(key, wanted, value.run, node_type, place)
-            self._end(value, self.cache[key])
-            self._release_inputs(value)
-            return False
-        try:
-            self._recall(wanted, value)
-        except RecallError as error:
-            self._fail(value, error)
-            return False
-        for name, each in value.inputs:
-            if each.error is not None:
-                self._end(value, error=each.error, failed_input=(name, each))
-                return False
-        if not all(each.done for _, each in value.inputs):
-            return True
-        if not self._settle(value):
-            return False
-        if value.run.recorder.looks_back:
-            known = value.run.recorder.recorded_value(place, node_type, True, value.asked)
-            if known is not NOTHING:
-                self._end(value, known)
-                return False
-        return True
-
-    def _recall(self, wanted: Input, value: LookUp) -> None:
-        """Find the arguments that come from the trace. Those of the calls below are recorded by
-        themselves."""
-        place = value.place
-        for way, key, found in recalled_behind(wanted):
-            where, own = place._replace(parameter=place.parameter + way), way.count("(") == 1
-            for each in recall(value.run, value.node_type, found, where, own):
-                if own:
-                    value.own[found.name] = each
-                else:
-                    value.below[key] = each
-
-    def _settle(self, value: LookUp) -> bool:
-        """All arguments from the run are there: whether the function is to be called with them for
-        this value, and not for another."""
-        wanted = cast(Input, value.wanted)
-        try:
-            given = sibling_values(value, dict(siblings_of(wanted)))
-        except Exception as error:  # of a validator: the field's own value fails with it too
-            self._fail(value, error)
-            return False
-        value.asked = asked = Arguments(wanted.call.key, {**value.own, **given}, value.below)
-        if not wanted.marker.cache:
-            return True
-        if asked in self.cache:
-            if asked in self._given or asked in self._unstored:
-                self._record_given(asked, wanted, value.run, value.node_type, value.place)
-                self._end(value, self.cache[asked])
-            else:
-                self._share(value, asked, self.cache[asked])
-            return False
-        first = self._pending.get(asked)
-        if first is None:
-            value.key, self._pending[asked] = asked, value
-            self._called_at[asked] = str(value.place)
-            return True
-        value.first = first
-        if first.done:
-            self._share(value, asked, first.value, first.error, first.failed_input)
-        else:
-            first.users += 1
-            first.dependents.append(value)
-            value.inputs, value.missing = [*value.inputs, ("", first)], 1
-        return False
-
-    def _share(
-        self,
-        value: LookUp,
-        asked: Arguments,
-        result: Any = None,
-        error: BaseException | None = None,
-        failed_input: tuple[str, PendingValue] | None = None,
-    ) -> None:
-        """End a value with what the function has returned, or raised, for another."""
-        called_at = self._called_at.get(asked, "")
-        if called_at != str(value.place) and not isinstance(error, asyncio.CancelledError):
-            value.run.recorder.write(value.ended(result, error, called_at=called_at))
-        self._end(value, result, error, failed_input)
-
-    def _fail(self, pending: PendingValue, error: Exception) -> PendingValue:
-        """End a value whose arguments are not there."""
-        pending.run.recorder.write(pending.ended(None, error))
-        self._end(pending, error=error)
-        return pending
 
     def add(self, pending: PendingValue) -> PendingValue:
         """Take a value in: its work starts now, or when the last of its inputs is known."""
-        if pending.key is not None:
-            self._pending[pending.key] = pending
         for parameter, below in pending.inputs:
             if not below.done:
                 pending.missing += 1
@@ -465,31 +227,11 @@ class Dataflow:
             return []
         pending.done = True
         pending.error = asyncio.CancelledError()
-        if pending.key is not None:
-            self._pending.pop(pending.key, None)
+        self._drop(pending)
         if pending.task is not None:
             pending.task.cancel()
             return [pending.task]
         return self._release_inputs(pending)
-
-    def take_known(
-        self,
-        values: Mapping[Hashable, Any],
-        called_at: Mapping[Arguments, str],
-        outside: Iterable[Hashable],
-    ) -> None:
-        """Take in recorded values of dependencies: they count, whatever the caller gives now.
-        `called_at` has the places of those that are called once for equal arguments, and `outside`
-        are those that were called for classes outside the graph."""
-        self.cache.update(values)
-        self._unstored.update(outside)
-        self._given = self._given.difference(values)
-        self._called_at.update(called_at)
-
-    def forget_failures(self) -> None:
-        """Have dependencies that failed called again when they are asked for next."""
-        for key in [key for key, pending in self._pending.items() if pending.done]:
-            del self._pending[key]
 
     def on_close(self, name: str, closer: Closer) -> None:
         """Have `closer` called when the run is over; `name` says who opened what it closes."""
@@ -501,8 +243,6 @@ class Dataflow:
         where what was being closed made something else of it."""
         raised: BaseException | None = None
         asked = cancellations()
-        for key in self._opened:  # what is closed is of no use to the caller who gave the cache
-            self.cache.pop(key, None)
         while self.closers:
             name, closer = self.closers.pop()
             try:
@@ -530,23 +270,7 @@ class Dataflow:
         own = isinstance(raised, Exception | asyncio.CancelledError)
         return close_failed(raised) if own else raised
 
-    def _record_given(
-        self, key: Hashable, wanted: Input, run: Run, node_type: type[Node], place: Place
-    ) -> None:
-        recorder = run.recorder
-        if not (recorder.stores or (recorder.stores_calls and key in self._given)):
-            return
-        if wanted.marker.cache:
-            recorded = key, recorder.stores
-            if recorded in self._recorded_given:
-                return
-            self._recorded_given.add(recorded)
-        given = PendingValue(run, node_type, place, wanted.call.name)
-        recorder.write_value(given.ended(self.cache[key]))
-
     def _start(self, pending: PendingValue) -> None:
-        if type(pending) is LookUp and pending.asked is None and not self._settle(pending):
-            return
         # Not by the loop's task factory, which may be an eager one: a value that is done before
         # all who ask for it are there would be dropped, and computed again for the next.
         loop = asyncio.get_running_loop()
@@ -558,9 +282,8 @@ class Dataflow:
     async def _compute(self, pending: PendingValue) -> None:
         place, run, recorder = pending.place, pending.run, pending.run.recorder
         started = perf_counter()
-        asked = pending.asked if isinstance(pending, LookUp) else None
         if recorder.looks_back:
-            known = recorder.recorded_value(place, pending.node_type, False, asked)
+            known = recorder.recorded_value(place, pending.node_type, False, pending.asked)
             if known is not NOTHING:
                 self._end(pending, known)
                 return
@@ -592,7 +315,7 @@ class Dataflow:
                 recorder.write(LMUsed(time(), place.path, place.step, asker, usage))
         ended = pending.ended(value, failure, perf_counter() - started)
         if failure is None:
-            await recorder.store_value(ended, asked)
+            await recorder.store_value(ended, pending.asked)
         else:
             recorder.write(ended)
         self._end(pending, value, failure, pending.failed_input)
@@ -618,27 +341,28 @@ class Dataflow:
             pending.cancelled.extend(self._release_inputs(pending))
             if failed_input is not None:
                 pending.cancelled.extend(failed_input[1].cancelled)
-        elif pending.key is not None and not pending.is_of_app:
-            self.cache[pending.key] = value
-            if not pending.run.recorder.stores:
-                self._unstored.add(pending.key)
-            if pending.call is not None and pending.call.kind in OPENING:
-                self._opened.append(pending.key)
-            del self._pending[pending.key]
+        else:
+            self._keep(pending)
         for waiter in pending.waiters:  # before the dependents: who asked for this one is first
             waiter.take(pending)
         for dependent in pending.dependents:
-            if type(dependent) is LookUp and dependent.first is pending:
-                asked = cast(Arguments, dependent.asked)
-                self._share(dependent, asked, value, error, failed_input)
-                continue
-            if error is not None:
-                name = next(name for name, below in dependent.inputs if below is pending)
-                self._end(dependent, error=error, failed_input=(name, pending))
-                continue
-            dependent.missing -= 1
-            if dependent.missing == 0 and not dependent.done:
-                self._start(dependent)
+            self._take_input(dependent, pending)
+
+    def _take_input(self, pending: PendingValue, below: PendingValue) -> None:
+        """An input of a value is done."""
+        if below.error is not None:
+            name = next(name for name, each in pending.inputs if each is below)
+            self._end(pending, error=below.error, failed_input=(name, below))
+            return
+        pending.missing -= 1
+        if pending.missing == 0 and not pending.done:
+            self._start(pending)
+
+    def _keep(self, pending: PendingValue) -> None:
+        """A value was computed."""
+
+    def _drop(self, pending: PendingValue) -> None:
+        """A value is not computed after all."""
 
     def _release_inputs(self, pending: PendingValue) -> list[asyncio.Task[None]]:
         cancelled: list[asyncio.Task[None]] = []
@@ -664,26 +388,6 @@ def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
                 field_name=value.place.field,
                 fix=f"leave that field out of what {by.name} has made, or give it in `resolved`",
             )
-
-
-def lm_of(pending: PendingValue, item: int | None = None) -> LM | None:
-    """The LM for a dependency that asks for one, or for one item of a map."""
-    from bae.given_lm import given_lm
-
-    run, asker = pending.run, pending.asker._replace(item=item)
-    return given_lm(run, pending.place.step, asker, lambda: run.lm)
-
-
-def sibling_values(pending: PendingValue, names: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of a call that are values of fields, by parameter, as the fields hold them."""
-    found: dict[str, Any] = {}
-    for parameter, below in pending.inputs:
-        name = names.get(parameter)
-        if name is not None:
-            held = {name: below.value}
-            whole = held if below.is_validated else validated(pending.node_type, held)
-            found[parameter] = whole[name]
-    return found
 
 
 def known_value(

@@ -25,7 +25,7 @@ pytest.importorskip("rich")
 import bae
 from bae import JournalError, Node
 from bae.journal import MemoryJournal
-from bae.testing.cassette import GraphName, literal, write_test
+from bae.journal.written_test import GraphName, literal, write_test
 from wardrobe_runs import WARDROBE, noted, refused, write_runs
 
 pytestmark = pytest.mark.once

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final, cast
 from uuid import UUID
 
-from bae.testing.scripted import ScriptError
+from bae.exceptions import ScriptError
 
 Schema = Mapping[str, Any]
 

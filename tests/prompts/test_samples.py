@@ -26,8 +26,8 @@ from pydantic import (
     create_model,
 )
 
+from bae.prompts.samples import misfit
 from bae.testing import ScriptError, sample
-from bae.testing.samples import misfit
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -1,0 +1,147 @@
+"""A recorded run as a test: `write_test` makes a pytest file of a run, for `bae runs test`."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from bae.journal.export import RecordedRuns, write_run
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import RunInfo, StoredRun
+    from bae.node import Node
+    from bae.result import GraphResult
+
+
+class GraphName(NamedTuple):
+    """Where a test imports its graph from: the module and the name in it, with dots where it is in
+    something else. The name is that of a graph, of the node class that it starts at, or of a
+    function that makes it. `folder`, seen from that of the test, is where the module is found;
+    empty where it is found anyway."""
+
+    module: str
+    attribute: str
+    kind: Literal["graph", "node", "function"] = "graph"
+    folder: str = ""
+
+    @property
+    def code(self) -> str:
+        """The graph, in the code of a test."""
+        if self.kind == "node":
+            return f"Graph(start={self.attribute})"
+        return self.attribute if self.kind == "graph" else f"{self.attribute}()"
+
+
+class WrittenTest(NamedTuple):
+    """A test, and the recording that belongs beside it, with the ending `.jsonl`."""
+
+    source: str
+    recording: bytes
+
+
+async def write_test(graph: Graph[Any, Any], stored: StoredRun, name: GraphName) -> WrittenTest:
+    """A test of a run that has ended or waits. It is replayed first: a run that goes another way by
+    now is raised as `ReplayError`, and not written as a test that fails from the start."""
+    info = stored.info
+    result = await graph.replay(info.run_id, journal=RecordedRuns([stored], info.run_id))
+    return WrittenTest(_source(result, name, info), b"".join(write_run(stored)))
+
+
+def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo) -> str:
+    name, run_id = _harmless(info.graph), _harmless(info.run_id)
+    lines = [
+        f'"""A run of {name} ({run_id}) that must still go the same way.',
+        "",
+        "It is replayed: no LM, no dependency and no person is asked, the bodies of nodes",
+        "are called. Written by `bae runs test`; edit it as you like.",
+        '"""',
+        "",
+        *_imports(graph),
+        "",
+        'RECORDED = Path(__file__).with_suffix(".jsonl")',
+        "",
+        "",
+        f"def test_{_snake(info.graph)}_goes_the_way_it_was_recorded():",
+        "    with replaying(RECORDED) as recorded:",
+        f"        result = recorded.run({graph.code})",
+        "",
+        "    path = [type(node).__name__ for node in result.trace]",
+        _assert("path", [type(node).__name__ for node in result.trace]),
+    ]
+    if result.waiting:
+        lines.append(
+            _assert("[gate.place for gate in result.waiting]", [g.place for g in result.waiting])
+        )
+    else:
+        end = cast("Node", result.result)
+        lines += ["    end = result.result", _assert("type(end).__name__", type(end).__name__)]
+        lines += _asserts(end)
+    return "\n".join([*lines, ""])
+
+
+def _imports(graph: GraphName) -> list[str]:
+    own = f"from {graph.module} import {graph.attribute.partition('.')[0]}"
+    ours = ["from bae import Graph"] if graph.kind == "node" else []
+    ours.append("from bae.testing import replaying")
+    lines = ["from pathlib import Path", "", *ours, ""]
+    if graph.folder:
+        # Where tests are run, and what is on the path there, is not known: the file is.
+        path = f"sys.path.insert(0, str({_folder(graph.folder)}))"
+        lines = ["import sys", *lines, path, ""]
+    return [*lines, own]
+
+
+def _folder(folder: str) -> str:
+    """A folder, seen from that of the test, as code."""
+    parts = [part for part in folder.split("/") if part not in ("", ".")]
+    up = sum(1 for part in parts if part == "..")
+    code = f"Path(__file__).parents[{up}]" if up else "Path(__file__).parent"
+    if folder.startswith("/"):
+        return f"Path({literal(folder)})"  # on another drive
+    return " / ".join([code, *(literal(part) for part in parts[up:])])
+
+
+def _asserts(end: Node) -> list[str]:
+    """What is to hold for the node that the run ended at, as far as code can say it as plain data;
+    the replay compares every field."""
+    values = {name: end.__dict__.get(name) for name in type(end).__pydantic_fields__}
+    return [
+        _assert(f"end.{name}", value)
+        for name, value in values.items()
+        if name in end.__dict__ and _is_plain(value)
+    ]
+
+
+def _assert(what: str, value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return f"    assert {what} is {value}"
+    return f"    assert {what} == {literal(value)}"
+
+
+def literal(value: Any) -> str:
+    """Plain data as code, with the quotes that formatters choose where that is simple."""
+    code = repr(value)
+    return code if '"' in code else code.replace("'", '"')
+
+
+def _is_plain(value: Any) -> bool:
+    kind = cast("type[object]", type(value))
+    if kind is list:
+        return all(map(_is_plain, value))
+    if kind is dict:
+        return all(_is_plain(k) and _is_plain(v) for k, v in value.items())
+    return kind in (str, int, bool, type(None)) or (kind is float and math.isfinite(value))
+
+
+def _snake(name: str) -> str:
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    snake = re.sub(r"\W+", "_", snake).strip("_").lower()
+    return snake if f"test_{snake}".isidentifier() else "run"
+
+
+def _harmless(text: str) -> str:
+    """A text of a recording for a docstring. A recording may be another person's, and what would
+    end the docstring would be code."""
+    return re.sub(r"[^\w .:@/+-]", "?", text)

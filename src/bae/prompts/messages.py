@@ -1,0 +1,211 @@
+"""One question to a model as it is sent: the system text, messages of typed parts, and the schema
+of the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+
+if TYPE_CHECKING:
+    from bae.node import Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What is asked, in types: for backends that write their own prompts.
+
+    With `types`, one of them is to be chosen, and filled in the same answer where it is among
+    `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
+    only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
+    own method of that name.
+    """
+
+    types: tuple[type[Node] | type[None], ...] = ()
+    fillable: tuple[type[Node], ...] = ()
+    target: type[Node] | None = None
+    fields: tuple[str, ...] = ()
+    resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context: Mapping[str, Any] | None = None
+    instruction: str = ""
+    source: Node | None = None
+    method: Literal["", "make", "decide"] = ""
+
+    def asks_for(self, node: type[Node]) -> bool:
+        """Whether a node of this class is to be made, or may be chosen."""
+        return node is self.target or node in self.types
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A text in a message."""
+
+    kind: ClassVar[Literal["text"]] = "text"
+    text: str
+
+
+Part = TextPart
+"""What a message can hold, told apart by `kind`. Texts are all there is today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation. `kind` is what it is for: an "example" is a question or its
+    answer, shown before the "question"; a "correction" is a wrong answer of the model, or what the
+    model is told about it."""
+
+    role: Literal["user", "assistant"]
+    parts: tuple[Part, ...]
+    kind: Literal["example", "question", "correction"] = "question"
+
+    @property
+    def text(self) -> str:
+        """The texts of the message."""
+        return "\n\n".join(part.text for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class FewShot:
+    """An example that the model is shown before the question: another question, and its answer."""
+
+    asked: str
+    answer: str
+
+    def messages(self) -> tuple[Message, Message]:
+        """The example, as it is shown."""
+        return _exchange("user", "example", self.asked, self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A wrong answer, and what the model is told about it."""
+
+    answer: str
+    correction: str
+
+    def messages(self) -> tuple[Message, Message]:
+        """The answer and its correction, as they are sent. Providers refuse an empty message."""
+        answer = self.answer or "(no answer)"
+        return _exchange("assistant", "correction", answer, self.correction)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question to a model. Equal input gives an equal prompt.
+
+    `system` is the same for every question. `conversation` are the messages after it: few-shot
+    examples, the question, and then the wrong answers so far with their corrections; the last
+    message is the user's. `schema` is the JSON schema of the answer, always an object; send it by
+    the provider's channel for structured output. It is None where the answer is plain text: send
+    the messages alone, and return an `Answer` with the text. `name` is a name for the schema that
+    every provider accepts.
+    """
+
+    system: str
+    conversation: tuple[Message, ...]
+    schema: Mapping[str, Any] | None
+    name: str
+    question: Question = field(compare=False)
+
+    @property
+    def text(self) -> str:
+        """The text of the question: the instruction and, as JSON, what is known."""
+        return next((each.text for each in self.conversation if each.kind == "question"), "")
+
+    @property
+    def examples(self) -> tuple[FewShot, ...]:
+        """The few-shot examples."""
+        texts = [each.text for each in self.conversation if each.kind == "example"]
+        return tuple(map(FewShot, texts[::2], texts[1::2]))
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """The wrong answers so far, and what the model was told about each."""
+        texts = [each.text for each in self.conversation if each.kind == "correction"]
+        return tuple(map(Correction, texts[::2], texts[1::2]))
+
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation in the form of chat completions, which many servers take."""
+        return [{"role": each.role, "content": each.text} for each in self.conversation]
+
+    def with_question(self, text: str, examples: Iterable[FewShot] = ()) -> Prompt:
+        """The prompt with another text of the question, and with few-shot examples before it."""
+        shown = [message for example in examples for message in example.messages()]
+        asked = (
+            replace(each, parts=(TextPart(text),)) if each.kind == "question" else each
+            for each in self.conversation
+        )
+        return replace(self, conversation=(*shown, *asked))
+
+    def sections(self) -> list[tuple[str, str]]:
+        """All that is sent, to be read: the system text, the messages by their role, and the
+        schema, where there is one."""
+        texts = [("system", self.system), *((each.role, each.text) for each in self.conversation)]
+        return texts if self.schema is None else [*texts, ("schema", in_rows(self.schema))]
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{role}:\n{text}" for role, text in self.sections())
+
+    def flat(self) -> str:
+        """The conversation as one text, for models that take no messages."""
+        first = self.conversation[0]
+        if len(self.conversation) == 1:
+            return first.text
+        introductions = {**_INTRODUCTIONS}
+        if first.kind != "question":
+            introductions["question", "user"] = "Now you are asked:\n"
+        return "\n\n".join(
+            f"{introductions.get((each.kind, each.role), '')}{each.text}"
+            for each in self.conversation
+        )
+
+
+def ask_in_text(text: str, corrections: Iterable[Correction] = ()) -> tuple[Message, ...]:
+    """A conversation that asks one thing, with the wrong answers so far."""
+    asked = Message("user", (TextPart(text),))
+    return (asked, *(message for each in corrections for message in each.messages()))
+
+
+def _exchange(
+    first: Literal["user", "assistant"],
+    kind: Literal["example", "correction"],
+    opening: str,
+    reply: str,
+) -> tuple[Message, Message]:
+    second = "assistant" if first == "user" else "user"
+    return Message(first, (TextPart(opening),), kind), Message(second, (TextPart(reply),), kind)
+
+
+_INTRODUCTIONS: Final = {
+    ("example", "user"): "For example, when asked:\n",
+    ("example", "assistant"): "the answer is:\n",
+    ("correction", "assistant"): "Your answer was:\n",
+}
+"""What stands before a message in one text, by its kind and role."""
+
+
+def in_rows(value: Any, indent: int = 0, column: int = 0) -> str:
+    """JSON in lines that are as full as they can be, to be read in 80 columns. It begins at this
+    column, and its further lines are indented."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if column + len(flat) <= _WIDTH or not value or not isinstance(value, dict | list):
+        return flat
+    items: list[tuple[str, Any]] = (
+        [(f"{json.dumps(key)}: ", each) for key, each in cast(dict[str, Any], value).items()]
+        if isinstance(value, dict)
+        else [("", each) for each in cast(list[Any], value)]
+    )
+    rows: list[str] = []
+    begins = column + 1
+    for label, each in items:
+        part = label + json.dumps(each, ensure_ascii=False)
+        if rows and "\n" not in rows[-1] and begins + len(rows[-1] + part) < _WIDTH:
+            rows[-1] += f", {part}"
+            continue
+        begins = indent + 2 if rows else begins
+        rows.append(label + in_rows(each, indent + 2, begins + len(label)))
+    return flat[0] + f",\n{' ' * (indent + 2)}".join(rows) + flat[-1]
+
+
+_WIDTH: Final = 74

@@ -1,0 +1,292 @@
+"""Questions: what a model is asked and shown, the same for all backends. The instruction comes
+first, what is known follows as JSON, and the schema of the answer goes beside it. Equal input gives
+an equal prompt, to the letter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any, cast
+
+from bae.core_schemas import field_schema
+from bae.exceptions import NodeError
+from bae.language_model import scene
+from bae.plan import plan_of
+from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
+from bae.prompts.schemas import choice_schema, fill_schema, has_schema, notes_on
+from bae.prompts.values import as_json, context_of, once, seen_of, text_of_json
+
+if TYPE_CHECKING:
+    from bae.node import Node
+
+Resolved = Mapping["type[Node]", Mapping[str, Any]]
+"""Values of the fields of several classes that have a source."""
+
+_STEP = (
+    "You carry out one step of a program. The first line says what to make. The JSON after it is "
+    'what is known; values under "context" were looked up for this step.'
+)
+SYSTEM = (
+    f"{_STEP} Answer with one JSON object that fits the schema you are given, and with nothing "
+    "else."
+)
+TEXT_SYSTEM = f"{_STEP} Answer with the text that is to be made, and with nothing else."
+IN_TEXT = "Answer in plain text, not in JSON"
+CHOOSE = "Choose what comes next."
+CHOOSE_AND_MAKE = "Choose what comes next, and make it."
+OR_STOP = '"None" is to stop here.'
+EARLIER = 'Earlier steps are under "before", the oldest first.'
+
+
+def system_text(default: str = SYSTEM) -> str:
+    """The system text of what is asked here: that of the graph, or bae's own."""
+    now = scene.get()
+    if now.system is not None:
+        return now.system
+    return f"{default} {EARLIER}" if now.shown or now.omitted else default
+
+
+def asked_fields(cls: type[Node]) -> tuple[str, ...]:
+    """The fields a model is asked for: the plain ones, without those that have a default and a
+    type that JSON cannot express. A field that is answered in plain text is the only one."""
+
+    def find() -> tuple[str, ...]:
+        plan = plan_of(cls, strict=True)
+        plain = plan.plain
+        if plan.text is not None:
+            for problem in plan.problems:
+                if problem.code == "bae-text-not-alone":
+                    said = f"{problem.place}: {problem.message}"
+                    raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
+            return (plan.text.name,)
+        return tuple(
+            f.name
+            for f in plain
+            if f.required or has_schema(field_schema(cls, f.name), "validation")
+        )
+
+    return once(cls, "asked", find)
+
+
+def fill_prompt(
+    target: type[Node],
+    fields: tuple[str, ...],
+    resolved: Mapping[str, Any],
+    instruction: str,
+    source: Node | None,
+    corrections: tuple[Correction, ...] = (),
+) -> Prompt:
+    """Ask for some fields of a node."""
+    known = _known_nodes(source)
+    if resolved:
+        known["context"] = context_of(target, resolved)
+    form = text_form(target)
+    return Prompt(
+        system_text(TEXT_SYSTEM if form else SYSTEM),
+        ask_in_text(text_of_question(instruction, known, form), corrections),
+        None if form else once(target, fields, lambda: fill_schema(target, fields)),
+        re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
+        Question((), (), target, fields, resolved, None, instruction, source),
+    )
+
+
+def fill_question(
+    target: type[Node], resolved: Mapping[str, Any], instruction: str, source: Node | None
+) -> Prompt:
+    """Ask for all fields of a node that a model fills."""
+    return fill_prompt(target, asked_fields(target), resolved, instruction, source)
+
+
+def text_form(target: type[Node]) -> str:
+    """What a prompt ends with that asks for plain text: how to answer, with the description of the
+    field, and its bounds where the text is its value. Empty where JSON is asked for."""
+
+    def make() -> str:
+        field = plan_of(target, strict=True).text
+        if field is None:
+            return ""
+        about = " ".join((field.info.description or "").split())
+        if not field.is_parsed:
+            schema = fill_schema(target, (field.name,))["properties"][field.name]
+            about = notes_on(schema)
+        return f"{IN_TEXT}: {about}" if about else f"{IN_TEXT}."
+
+    return once(target, "text", make)
+
+
+class Choice:
+    """What is the same each time one of `types` is chosen: their names, which of them come filled,
+    the instruction with what there is to say of each option, and the schema. Worked out once."""
+
+    __slots__ = ("fillable", "instruction", "names", "schema", "types")
+
+    def __init__(
+        self, types: tuple[type[Node] | type[None], ...], fillable: tuple[type[Node], ...]
+    ) -> None:
+        self.types = types
+        self.names = names_of(types)
+        self.fillable = tuple(cls for cls in fillable if cls in types and _has_json(cls))
+        self.instruction = choice_instruction(types, make=bool(self.fillable))
+        options = [
+            option_text(name, cls, filled=cls in self.fillable)
+            for name, cls in self.names.items()
+            if cls is not NoneType
+        ]
+        if any("\n" in each or ": " in each for each in options):
+            self.instruction = "\n".join([self.instruction, *options])
+        filled = {cls: (cls, asked_fields(cls)) for cls in self.fillable}
+        self.schema = choice_schema({n: filled.get(cast(Any, c)) for n, c in self.names.items()})
+
+    def prompt(
+        self,
+        source: Node | None,
+        context: Mapping[str, Any] | None = None,
+        corrections: tuple[Correction, ...] = (),
+        resolved: Resolved | None = None,
+    ) -> Prompt:
+        """Ask for the choice; `resolved` are values for those that come filled."""
+        known = _known_nodes(source)
+        if context is not None:
+            known["context"] = as_json(context, "the context of a choice")
+        elif resolved and (contexts := self._contexts(resolved)):
+            known["context"] = contexts
+        return Prompt(
+            system_text(),
+            ask_in_text(text_of_question(self.instruction, known), corrections),
+            self.schema,
+            "Choice",
+            Question(self.types, self.fillable, None, (), _NOTHING, context, "", source),
+        )
+
+    def _contexts(self, resolved: Resolved) -> dict[str, Any]:
+        """The values that were resolved for the options, by the names of the options. A value that
+        several have is there once, under all their names."""
+        owners: dict[str, list[str]] = {}
+        found: dict[str, tuple[str, Any]] = {}
+        for name, cls in self.names.items():
+            if cls in self.fillable and cls in resolved:
+                for field, value in context_of(cls, resolved[cls]).items():
+                    key = text_of_json([field, value])
+                    owners.setdefault(key, []).append(name)
+                    found[key] = field, value
+        contexts: dict[str, Any] = {}
+        for key, (field, value) in found.items():
+            contexts.setdefault(", ".join(owners[key]), {})[field] = value
+        return contexts
+
+
+def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
+    """What a model is told of an option: its description; and the instruction, if it is `filled` by
+    the same answer, or else the fields that would be asked for, which the schema does not have."""
+    plan = plan_of(cls, strict=True)
+    said = f"- {name}: {plan.description}" if plan.description else f"- {name}"
+    if plan.text is not None:
+        about = text_form(cls).removeprefix(IN_TEXT).lstrip(":. ")
+        said += f"\nIt is a text: {about}" if about else "\nIt is a text."
+    elif not filled and (asked := asked_fields(cls)):
+        schema = once(cls, asked, lambda: fill_schema(cls, asked))
+        parts = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
+        said += f"\nIts fields: {text_of_json(parts)}"
+    elif filled and plan.instruction != plan.name:
+        said += f"\nTo make it: {plan.instruction}"
+    return said.replace("\n", "\n  ")
+
+
+def filled_options(types: Sequence[type[Node] | type[None]], asked: str) -> tuple[type[Node], ...]:
+    """Those of `types` that came filled with the choice, by the text that was asked."""
+    return tuple(
+        cls
+        for name, cls in names_of(types).items()
+        if cls is not NoneType and option_text(name, cls, filled=False) not in asked
+    )
+
+
+def _has_json(cls: type[Node]) -> bool:
+    """Whether there are fields to ask for, in JSON."""
+    return bool(asked_fields(cls)) and plan_of(cls, strict=True).text is None
+
+
+def choice_of(
+    types: tuple[type[Node] | type[None], ...],
+    fillable: tuple[type[Node], ...],
+    resolved: tuple[type[Node], ...] = (),
+) -> Choice:
+    """The choice among `types`, of which those in `fillable` come filled where they can: there is
+    something to ask for, and nothing is to be resolved first, or that is `resolved`."""
+
+    def make() -> Choice:
+        filled = (c for c in fillable if c in resolved or not plan_of(c, strict=True).context)
+        return Choice(types, tuple(filled))
+
+    for cls in types:
+        if cls is not NoneType:
+            return once(cls, (types, fillable, resolved), make)
+    return make()
+
+
+def choice_question(
+    types: Sequence[type[Node] | type[None]],
+    fillable: Sequence[type[Node]],
+    source: Node | None,
+    context: Mapping[str, Any] | None,
+    resolved: Resolved | None = None,
+) -> Prompt:
+    """Ask for the next node, which may come filled where it is one of `fillable`."""
+    choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
+    return choice.prompt(source, context, resolved=resolved)
+
+
+def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:
+    """The instruction to choose among `types`, and to `make` the chosen one too."""
+    text = CHOOSE_AND_MAKE if make else CHOOSE
+    return f"{text} {OR_STOP}" if NoneType in types else text
+
+
+def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] | type[None]]:
+    """The types by the name a model knows them by: the class name, numbered where two share one."""
+    names: dict[str, type[Node] | type[None]] = {}
+    for cls in types:
+        name = own = "None" if cls is NoneType else cls.__name__
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{own}_{number}"
+        names[name] = cls
+    return names
+
+
+def text_of_question(instruction: str, known: Mapping[str, Any], form: str = "") -> str:
+    """The text of a question: the instruction, what is known, as JSON, and the form of the answer
+    where that is not JSON."""
+    parts = instruction, text_of_json(known) if known else "", form
+    return "\n\n".join(part for part in parts if part)
+
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def _known_nodes(source: Node | None) -> dict[str, Any]:
+    """What a model sees of the nodes before a question: those of the scene and the previous one."""
+    now = scene.get()
+    known: dict[str, Any] = {}
+    if now.shown or now.omitted:
+        before: list[Any] = [{type(node).__name__: seen_of(node)} for node in now.shown]
+        if now.omitted:
+            steps = "1 earlier step is" if now.omitted == 1 else f"{now.omitted} earlier steps are"
+            before.insert(0, f"({steps} left out)")
+        known["before"] = before
+    if source is not None:
+        known[type(source).__name__] = seen_of(source)
+    return known
+
+
+def nodes_that_fit(nodes: Sequence[Node], limit: int) -> tuple[Node, ...]:
+    """The newest of some nodes whose text in a prompt has at most `limit` characters."""
+    left = limit
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        left -= len(text_of_json({type(node).__name__: seen_of(node)}))
+        if left < 0:
+            return tuple(nodes[index + 1 :])
+    return tuple(nodes)

@@ -1,0 +1,251 @@
+"""What a model sees of nodes and values: JSON, with masks in the place of hidden parts, and in one
+order, so that equal values make equal prompts."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from math import isfinite
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from pydantic import (
+    BaseModel,
+    PlainSerializer,
+    RootModel,
+    Secret,
+    SecretBytes,
+    SecretStr,
+    WrapSerializer,
+)
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from bae.core_schemas import computed_schemas, field_schema
+from bae.draft import hold
+from bae.exceptions import BaeLMError, text_of
+from bae.plan import plan_of
+from bae.prompts.schemas import has_schema
+from bae.secrets import MASK, veil_of
+
+if TYPE_CHECKING:
+    from bae.node import Node
+
+T = TypeVar("T")
+
+_SCALARS = frozenset({str, int, bool, NoneType})
+_SECRETS = SecretStr, SecretBytes, Secret
+_KNOWN = "__bae_prompts__"
+
+
+def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
+    """What `make` returns for a class, worked out on first use and stored on the class."""
+    try:
+        return cls.__dict__[_KNOWN][key]
+    except KeyError:
+        pass
+    if _KNOWN not in cls.__dict__:
+        type.__setattr__(cls, _KNOWN, {})
+    value = cls.__dict__[_KNOWN][key] = make()
+    return value
+
+
+def shown_fields(cls: type[Node]) -> frozenset[str]:
+    """The fields a model may see: those that JSON can express, which a client or a connection is
+    not. Computed fields are among them."""
+
+    def find() -> frozenset[str]:
+        plan_of(cls, strict=True)
+        schemas = {name: field_schema(cls, name) for name in cls.__pydantic_fields__}
+        schemas |= computed_schemas(cls)
+        return frozenset(n for n, schema in schemas.items() if has_schema(schema, "serialization"))
+
+    return once(cls, "shown", find)
+
+
+def text_of_answer(value: Any) -> str:
+    """A JSON value as models write one, with spaces: small models do worse when they are shown
+    another form."""
+    return _sendable(json.dumps(value, ensure_ascii=False))
+
+
+def text_of_json(value: Any) -> str:
+    """A JSON value as it is written in a prompt."""
+    try:
+        return to_json(value).decode()
+    except PydanticSerializationError:  # half a surrogate pair, which JSON can escape
+        return _sendable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _sendable(text: str) -> str:
+    if text.isascii():
+        return text
+    # Half a surrogate pair cannot be sent as text, but its escape in JSON can.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def seen_of(node: Node) -> Any:
+    """What a model sees of a node, as JSON."""
+    cls = type(node)
+    return _seen(cls, node, shown_fields(cls))
+
+
+def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model sees, as JSON, of the values that were resolved for a node to be filled."""
+    names = shown_fields(cls) & resolved.keys()
+    # Not by `model_construct`, which makes defaults for all that is not there.
+    shell = cls.__new__(cls)
+    hold(shell, dict(resolved), None, set(resolved))
+    if cls.__pydantic_decorators__.model_serializers:  # these need the whole node
+        values = {n: resolved[n] for n in resolved if n in names}
+        return as_json(values, f"the context of {cls.__name__}", shell)
+    return _seen(cls, shell, names)
+
+
+def _seen(cls: type[Node], node: Node, names: frozenset[str]) -> Any:
+    try:
+        return in_order(_dumped(node, names), node)
+    except Exception as error:  # serializers and computed fields are code of the node's own
+        place = ".".join([cls.__name__, *_failing_field(cls, node, names)])
+        fix = (
+            "annotate the field with a type that JSON can express, or leave it out with "
+            "Field(exclude=True)"
+        )
+        if isinstance(error, UnicodeDecodeError) or "utf-8" in text_of(error):
+            fix = (
+                'encode bytes that are no text with model_config = ConfigDict(ser_json_bytes="'
+                'base64", val_json_bytes="base64"), or leave them out with Field(exclude=True)'
+            )
+        raise _not_json(place, error, fix) from error
+
+
+def _dumped(node: Node, names: AbstractSet[str]) -> Any:
+    return type(node).__pydantic_serializer__.to_python(
+        node, mode="json", include=set(names), by_alias=False, warnings=False
+    )
+
+
+def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[str]:
+    """The first field that fails by itself, if any."""
+    for name in (n for n in cls.__pydantic_fields__ if n in names):
+        try:
+            _dumped(node, {name})
+        except Exception:  # a serializer of the user's may raise anything
+            return [name]
+    return []
+
+
+def as_json(values: Mapping[str, Any], what: str, holder: Node | None = None) -> dict[str, Any]:
+    """Values by name as JSON, those of fields of a `holder` as the model sees these."""
+    values = dict(values)
+    try:
+        dumped = to_jsonable_python(values, by_alias=False)
+        if holder is None:
+            return in_order(dumped, values)
+        return dict(sorted(in_order(dumped, holder).items()))
+    except Exception as error:
+        raise _not_json(what, error, "give it values that JSON can express") from error
+
+
+def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
+    return BaeLMError(
+        f"{what} cannot be shown to the LM as JSON",
+        code="bae-lm-prompt",
+        sent=False,
+        cause=error,
+        fix=fix,
+    )
+
+
+# Masks in the place of hidden values. And one order for what has none of its own, so that equal
+# values make equal prompts: sets, the keys of dicts, and fields that were set in another order than
+# declared.
+
+
+def in_order(dumped: Any, value: Any, sorts: bool = True, clear: bool = False) -> Any:
+    """`dumped`, which is `value` as JSON, as a model sees it: with masks in the place of hidden
+    parts, unless `clear`, and in one order wherever the value has none, if it `sorts`."""
+    if value is not None and isinstance(value, RootModel):
+        veil = None if clear else veil_of(cast(type, type(cast(object, value))))
+        if veil is not None and veil.masked:
+            return MASK
+        value = cast(Any, value).root
+    if clear and isinstance(value, _SECRETS):
+        return to_jsonable_python(cast(Any, value).get_secret_value(), by_alias=False)
+    if isinstance(dumped, float):
+        return dumped if isfinite(dumped) else str(dumped)
+    if isinstance(dumped, list):
+        listed = cast(list[Any], dumped)
+        found = [
+            in_order(each, of, sorts, clear)
+            for each, of in zip(listed, _held(value, listed), strict=True)
+        ]
+        is_set = sorts and isinstance(value, AbstractSet)
+        return sorted(found, key=json.dumps) if is_set else found
+    if not isinstance(dumped, dict):
+        return dumped
+    items = cast(dict[str, Any], dumped)
+    if isinstance(value, BaseModel):
+        cls = type(value)
+        declared = [*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__]
+        return _fields_in_order(items, declared, value, sorts, clear)
+    if is_dataclass(value):
+        names = [each.name for each in fields(value)]
+        return _fields_in_order(items, names, value, sorts, clear)
+    held: Iterable[Any] = _held(value.values() if isinstance(value, Mapping) else None, items)
+    entries = {
+        key: in_order(items[key], of, sorts, clear) for key, of in zip(items, held, strict=True)
+    }
+    has_order = not isinstance(value, Mapping) or isinstance(value, OrderedDict)
+    return entries if has_order or not sorts else dict(sorted(entries.items()))
+
+
+def _held(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
+    """The values that were dumped, as far as they can be told apart."""
+    same = isinstance(value, Collection) and len(cast(Collection[Any], value)) == len(dumped)
+    return cast(Iterable[Any], value) if same else [None] * len(dumped)
+
+
+def _fields_in_order(
+    dumped: dict[str, Any], declared: list[str], holder: Any, sorts: bool, clear: bool
+) -> dict[str, Any]:
+    cls: type = type(cast(object, holder))
+    veil = veil_of(cls)
+    if veil is None and not clear:
+        is_plain = all(type(value) in _SCALARS for value in dumped.values())
+        if is_plain and list(dumped) == declared:
+            return dumped
+    names = list(dumped)
+    if sorts:
+        names = [name for name in declared if name in dumped]
+        names += sorted(dumped.keys() - set(names))  # extra ones
+    found: dict[str, Any] = {}
+    for name in names:
+        value, reveals = dumped[name], clear
+        if veil is not None and not clear:
+            if name in veil.masked:
+                found[name] = None if value is None else MASK
+                continue
+            reveals = name in veil.revealed
+        # Only what holds something is looked up: a computed field is computed again by that.
+        looks = isinstance(value, list | dict) or reveals or (veil is not None and veil.looks)
+        held = getattr(holder, name, None) if looks else None
+        # A serializer of its own chooses the order, and what of a value is shown on purpose.
+        is_own = looks and _is_serialized(cls, name)
+        found[name] = in_order(
+            value, None if reveals and is_own else held, sorts and not is_own, reveals
+        )
+    return found
+
+
+def _is_serialized(cls: Any, name: str) -> bool:
+    """Whether a field has a serializer of its own."""
+    if not issubclass(cls, BaseModel):
+        return False
+    named = [s.info.fields for s in cls.__pydantic_decorators__.field_serializers.values()]
+    info = cls.__pydantic_fields__.get(name)
+    own = [] if info is None else info.metadata
+    by_type = any(isinstance(each, PlainSerializer | WrapSerializer) for each in own)
+    return by_type or any(name in names or "*" in names for names in named)

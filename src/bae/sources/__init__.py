@@ -1,0 +1,210 @@
+"""Where the values of fields come from. `FieldPlan` has what the program asks of every source; each
+module of this package answers it for one kind of source, and no other module tells kinds apart."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+
+from pydantic.fields import FieldInfo
+
+from bae.calls import (
+    Bound,
+    CallPlan,
+    every_call,
+    is_by_value,
+    recalled_behind,
+    siblings_of,
+)
+from bae.exceptions import BaeError, FieldError, HintError, JournalError, Problem
+
+if TYPE_CHECKING:
+    from bae.hints import Names
+    from bae.markers import Marker
+    from bae.node import Node
+    from bae.place import Place
+    from bae.plan import NodePlan
+    from bae.records import Record
+    from bae.resolver import Resolution
+    from bae.run import Run
+    from bae.scheduling import PendingValue
+    from bae.sources.recall import RecallField
+
+
+class FieldPlan:
+    """One field: where its value comes from, and what it may be.
+
+    What is the same for all fields of a kind is an attribute of the class: runs are also read
+    without their code, by the name of the kind.
+    """
+
+    __slots__ = ("annotation", "bound", "call", "info", "marker", "name", "required", "waits_for")
+
+    kind: ClassVar[str]
+    """The name of the kind in records, journals and shapes of graphs."""
+    fills: ClassVar[Literal["json", "text", "source"]] = "source"
+    """What gives the value: the LM's answer, in JSON or as text, unless the caller or a body gives
+    it; or a source."""
+    stored: ClassVar[Literal["node", "answer", "call", "items", "origin"]] = "call"
+    """How a journal stores the value: with the node, or in a line as a person's answer, as what a
+    call returned, by items, or as the place where it was found."""
+    is_remade: ClassVar[bool] = True
+    """Whether a value that no journal can hold is made, or found, again when a run is resumed."""
+    is_recallable: ClassVar[bool] = True
+    """Whether a `Recall` finds the value."""
+    is_immediate: ClassVar[bool] = False
+    """Whether `find` has the value without waiting."""
+    starts_early: ClassVar[bool] = False
+    """Whether work on the value may start while the node before is still being filled."""
+    asks_person: ClassVar[bool] = False
+    """Whether a person gives the value."""
+    invalid: ClassVar[tuple[type[FieldError], str, str]]
+    """The error, its code and its fix where the node refuses the value of a source."""
+
+    items_of: str = ""
+    """The field of the node that has one entry for each item of the value; empty for none."""
+    is_shared: bool = False
+    """Whether one call serves all that ask for the same value in a run."""
+    is_of_app: bool = False
+    """Whether one value serves all runs of an app."""
+    is_parsed: bool = False
+    """Whether the value is made from the LM's answer, and is not the answer itself."""
+
+    name: str
+    info: FieldInfo
+    marker: Any
+    call: CallPlan | None
+    """What is called for the value."""
+    bound: Bound
+    """The parameters of the call that the marker binds."""
+    annotation: Any
+    required: bool
+    waits_for: tuple[str, ...]
+    """The fields of the node whose values it needs."""
+
+    def __init__(
+        self,
+        name: str,
+        info: FieldInfo,
+        marker: Any = None,
+        call: CallPlan | None = None,
+        bound: Bound = (),
+    ) -> None:
+        self.name, self.info, self.marker, self.call, self.bound = name, info, marker, call, bound
+        self.annotation = info.annotation
+        self.required = info.is_required()
+        self.waits_for = tuple([sibling for _, sibling in siblings_of(self)])
+
+    @classmethod
+    def make(cls, name: str, info: FieldInfo, marker: Any, names: Names) -> Self:
+        """Plan a field. Names may be missing and graphs unfinished: nothing is raised, and no graph
+        is looked into."""
+        return cls(name, info, marker)
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether a name is missing in what is called for the value: it may be defined later."""
+        return lacks_name(self.call)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a person may have to answer before the value is there."""
+        graphs = [call.graph for call in every_call(self.call) if call.graph is not None]
+        return self.asks_person or any(graph.asks_person for graph in graphs)
+
+    @property
+    def depends_on_run(self) -> bool:
+        """Whether the value can depend on where in the run it is asked for: on its arguments, or,
+        here or further down, on what a graph recalls from the run around it, or on what a function
+        has the LM make, which may recall too."""
+        return is_by_value(self) or any(
+            call.lm_parameters or (call.graph is not None and call.graph.recalls)
+            for call in every_call(self.call)
+        )
+
+    def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
+        """What is looked up in the trace for the value: the way to the parameter, as
+        `(hits)(query)`, or empty for the field itself; a key; and what is looked up."""
+        return recalled_behind(self)
+
+    def problems(self, plan: NodePlan) -> Iterable[Problem]:
+        """What the proof reports of the field, seen without the graph around its node."""
+        return ()
+
+    def argument_problems(self, plan: NodePlan) -> Iterable[Problem]:
+        """Which of these are about the arguments of the call."""
+        return ()
+
+    def fill_problems(self, plan: NodePlan) -> Iterable[Problem]:
+        """What the proof reports of the field of a node that an LM fills."""
+        return ()
+
+    def read_text(self, text: str) -> Any:
+        """The value for an answer in plain text."""
+        return text
+
+    def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Record] | None:
+        """The value of an immediate source, and its record; None where there is none."""
+        raise NotImplementedError(self.kind)
+
+    def missing(self, run: Run, node_type: type[Node], place: Place) -> BaeError:
+        """The error of an immediate source that finds nothing, and has no default."""
+        raise NotImplementedError(self.kind)
+
+    def take(
+        self, run: Run, node_type: type[Node], place: Place, is_recorded: bool = True
+    ) -> tuple[Any, ...]:
+        """The value of an immediate source, recorded for its place; nothing where its default is
+        used. Raises `missing` where it has none."""
+        found = self.find(run, node_type, place)
+        if found is not None:
+            if is_recorded:
+                run.recorder.write(found[1])
+            return (found[0],)
+        if self.required:
+            raise self.missing(run, node_type, place)
+        return ()
+
+    def start(self, at: Resolution, place: Place) -> PendingValue:
+        """Start the work on the value of another source."""
+        raise NotImplementedError(self.kind)
+
+
+def lacks_name(call: CallPlan | None) -> bool:
+    """Whether a name is missing in a call, or in what it waits for."""
+    every = (problem for each in every_call(call) for problem in each.problems)
+    return any(problem.code == HintError.code for problem in every)
+
+
+KINDS: Final = ("plain", "dep", "map", "recall", "gate")
+"""The names of kinds, as records, journals and shapes have them."""
+_loaded: dict[str, type[FieldPlan]] = {}
+
+
+def kind_of(marker: Marker | None) -> type[FieldPlan]:
+    """The class of the fields that have a marker, or none."""
+    return _load("plain" if marker is None else type(marker).__name__.lower())
+
+
+def kind_named(name: str) -> type[FieldPlan]:
+    """The class of the fields of a kind. Raises `JournalError` where this version has none."""
+    found = _loaded.get(name)
+    if found is not None:
+        return found
+    if name not in KINDS:
+        raise JournalError(
+            f"a field has the source {name!r}, which this version of bae does not know",
+            code="bae-journal-version",
+            fix="read the journal with the version of bae that wrote it, or a newer one",
+        )
+    return _load(name)
+
+
+def _load(name: str) -> type[FieldPlan]:
+    """The class in the module of a kind, which is loaded when it is first used."""
+    found = _loaded.get(name)
+    if found is None:
+        module = import_module(f"bae.sources.{name}")
+        found = _loaded[name] = getattr(module, f"{name.title()}Field")
+    return found

@@ -1,0 +1,77 @@
+"""`Dep`: the value of a field is what a function, a generator or a graph returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from pydantic.fields import FieldInfo
+
+from bae.calls import CallPlan, Input, is_by_value, plan_bound, plan_call, siblings_of
+from bae.core_schemas import converts
+from bae.exceptions import DepError, Problem
+from bae.hints import Names
+from bae.markers import Dep
+from bae.node_proof import (
+    check_arguments,
+    check_scope,
+    check_type,
+    problems_of,
+    unfilled,
+    unreturned,
+)
+from bae.sources import FieldPlan
+
+if TYPE_CHECKING:
+    from bae.place import Place
+    from bae.plan import NodePlan
+    from bae.resolver import Resolution
+    from bae.scheduling import PendingValue
+
+
+class DepField(FieldPlan):
+    """A field whose value a call returns."""
+
+    __slots__ = ("is_of_app", "is_shared", "wanted")
+    kind = "dep"
+    is_recallable = False
+    starts_early = True
+    invalid = (
+        DepError,
+        "bae-dep-invalid",
+        "return what the field declares, or declare what is returned",
+    )
+
+    marker: Dep
+    wanted: Input
+
+    @classmethod
+    def make(cls, name: str, info: FieldInfo, marker: Dep, names: Names) -> Self:
+        """Plan a field, and the call."""
+        call = plan_call(marker.fn, names)
+        field = cls(name, info, marker, call, plan_bound(call, marker))
+        field.is_shared, field.is_of_app = marker.cache, marker.scope == "app"
+        field.wanted = Input(call, marker, Any, field.bound)
+        return field
+
+    def problems(self, plan: NodePlan) -> Iterator[Problem]:
+        """Those of the call and of its arguments, and a type that does not fit."""
+        call = cast(CallPlan, self.call)
+        yield from problems_of(call)
+        yield from check_scope(call, self.marker)
+        yield from unreturned(call, self.annotation)
+        yield from self.argument_problems(plan)
+        if not converts(plan.node, self.name):
+            yield from check_type(call, call.returns, self.annotation)
+
+    def argument_problems(self, plan: NodePlan) -> Iterator[Problem]:
+        """Parameters that nothing fills, and what is wrong with those that are bound."""
+        yield from unfilled(cast(CallPlan, self.call), self.marker)
+        yield from check_arguments(plan, self)
+
+    def start(self, at: Resolution, place: Place) -> PendingValue:
+        """Have it called, or share a call that another field has asked for."""
+        if not is_by_value(self):
+            return at.flow.dependency(self.wanted, at.run, at.plan.node, place)
+        bound = at.siblings(siblings_of(self))
+        return at.flow.look_up(self.wanted, at.run, at.plan.node, place, bound)

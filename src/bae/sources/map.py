@@ -1,0 +1,234 @@
+"""`Map`: the value of a field is the list of what a call returns for each item of another field."""
+
+from __future__ import annotations
+
+import collections.abc
+import typing
+from collections.abc import Collection, Coroutine, Iterable, Iterator
+from functools import partial
+from time import time
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_json
+
+from bae.assignable import assignable, type_name, union_members
+from bae.calls import CallPlan, plan_bound, plan_call, siblings_of
+from bae.core_schemas import converts
+from bae.exceptions import DepError, Problem, an_error
+from bae.hints import Names
+from bae.invoke import invoke
+from bae.markers import Map, OpenGate
+from bae.node_proof import check_arguments, check_type, problems_of, unreturned
+from bae.records import ItemEnded
+from bae.run import Waiting
+from bae.scheduling import PendingValue
+from bae.sharing import Dataflow, lm_of, sibling_values
+from bae.sources import FieldPlan
+from bae.tasks import all_or_first_error
+
+if TYPE_CHECKING:
+    from bae.place import Place
+    from bae.plan import NodePlan
+    from bae.resolver import Resolution
+
+
+class MapField(FieldPlan):
+    """A field whose value is made item by item."""
+
+    __slots__ = ("items_of",)
+    kind = "map"
+    stored = "items"
+    invalid = (
+        DepError,
+        "bae-map-invalid",
+        "return what the field declares, or declare what is returned",
+    )
+
+    marker: Map
+
+    @classmethod
+    def make(cls, name: str, info: FieldInfo, marker: Map, names: Names) -> Self:
+        """Plan a field, and the call for one item."""
+        call = plan_call(marker.fn, names)
+        field = cls(name, info, marker, call, plan_bound(call, marker))
+        field.items_of = marker.over
+        field.waits_for = (marker.over, *field.waits_for)
+        return field
+
+    def problems(self, plan: NodePlan) -> Iterator[Problem]:
+        """Those of the call and of its arguments, and items or a type that do not fit."""
+        call = cast(CallPlan, self.call)
+        yield from problems_of(call)
+        yield from unreturned(call)
+        if assignable(call.returns, self.annotation) is True and self.annotation is not Any:
+            declared = type_name(self.annotation)
+            yield an_error(
+                "bae-dep-type",
+                f"is {declared}, but Map makes a list of what {call.name} returns",
+                f"declare the field list[{declared}]",
+            )
+        elif not converts(plan.node, self.name):
+            yield from check_type(call, list[call.returns], self.annotation)
+        over = plan.fields.get(self.items_of)
+        if over is None:
+            names = ", ".join(name for name in plan.fields if name != self.name) or "none"
+            yield an_error(
+                "bae-map-over",
+                f"maps over {self.items_of!r}, and {plan.name} has no such field (it has: {names})",
+                "name a field of the same node that holds a list",
+            )
+            return
+        wrong = [*self.argument_problems(plan)]
+        if wrong:
+            yield from wrong
+            return
+        element = _element(over.annotation)
+        if element is None:
+            yield an_error(
+                "bae-map-over",
+                f"maps over {self.items_of}, which is {type_name(over.annotation)} and no list",
+                f"declare {self.items_of} a list, tuple, set or sequence",
+            )
+            return
+        yield from _check_item(call, element[0], self.marker)
+
+    def argument_problems(self, plan: NodePlan) -> Iterator[Problem]:
+        """What is wrong with the parameters that are bound."""
+        return check_arguments(plan, self)
+
+    def start(self, at: Resolution, place: Place) -> PendingValue:
+        """Call it for all items, once these are there."""
+        inputs = at.siblings([("", self.items_of), *siblings_of(self)])
+        call, compute = cast(CallPlan, self.call), partial(self._map, at.flow)
+        node = at.plan.node
+        value = PendingValue(at.run, node, place, call.name, self.kind, compute, inputs, call)
+        return at.flow.add_map(value, self)
+
+    async def _map(self, flow: Dataflow, pending: PendingValue) -> list[Any]:
+        """The results for all items, in their order. The first failure cancels the others and is
+        raised as itself. Workers draw items from one iterator, so a slow item delays only its
+        worker."""
+        call, bound = cast(CallPlan, self.call), dict(siblings_of(self))
+        shared = pending.arguments() | sibling_values(pending, {"": self.items_of, **bound})
+        items: Collection[Any] = tuple(in_order(shared.pop("")))
+        place, run, node_type = pending.place, pending.run, pending.node_type
+        done = run.recorder.recorded_items(place, node_type)
+        results: list[Any] = [None] * len(items)
+        gates: list[OpenGate] = []
+        numbered = enumerate(items)
+
+        if call.graph is None:
+            parameter = next(name for name, _ in call.free if name not in shared)
+
+            def compute(index: int, item: Any) -> Coroutine[Any, Any, Any]:
+                # Each item has an LM of its own, which numbers its questions.
+                lm = call.lm_parameters and lm_of(pending, index)
+                arguments = shared | dict.fromkeys(call.lm_parameters, lm)
+                return invoke(call, self.marker, {**arguments, parameter: item}, flow, run)
+        else:
+            from bae.runner import run_inside
+
+            def compute(index: int, item: Any) -> Coroutine[Any, Any, Any]:
+                path = str(place._replace(item=index))
+                return run_inside(call, self.marker, path, run, (item,), shared)
+
+        async def worker() -> None:
+            for index, item in numbered:
+                if index in done:
+                    results[index] = done[index]
+                    continue
+                try:
+                    results[index] = value = await compute(index, item)
+                except Waiting as waiting:
+                    gates.extend(waiting.gates)
+                    continue
+                except BaseException:
+                    if pending.failed_item is None:
+                        pending.failed_item = index
+                    raise
+                await run.recorder.store(
+                    ItemEnded(time(), place.path, place.step, node_type, place.field, index, value)
+                )
+
+        await all_or_first_error(worker for _ in range(min(self.marker.limit, len(items))))
+        if gates:
+            raise Waiting(gates)
+        return results
+
+
+def _check_item(call: CallPlan, element: Any, marker: Map) -> Iterator[Problem]:
+    if call.graph is not None and element is call.graph.start and not marker.bound:
+        return
+    bound = dict(marker.bound)
+    free = [(name, declared) for name, declared in call.free if name not in bound]
+    if len(free) != 1:
+        takes = ", ".join(name for name, _ in free) or "nothing"
+        what = "the required plain fields of its start" if call.graph else "its free parameters"
+        yield an_error(
+            "bae-map-item",
+            f"{call.name} must take the item and nothing else that is not filled, but {what} are: "
+            f"{takes}",
+            "leave exactly one; bind the others, or give them a Dep or a default",
+        )
+        return
+    name, declared = free[0]
+    if assignable(element, declared) is False:
+        yield an_error(
+            "bae-map-item",
+            f"{call.name}({name}) takes {type_name(declared)}, but the items are "
+            f"{type_name(element)}",
+            f"annotate {name} as {type_name(element)}, or map over another field",
+        )
+
+
+def _element(annotation: Any) -> tuple[Any] | None:
+    """The type of the items of a list-like annotation, or None where it is not list-like."""
+    elements: list[Any] = []
+    for member in union_members(annotation):
+        if isinstance(member, typing.NewType):
+            inside = _element(member.__supertype__)
+            if inside is None:
+                return None
+            elements.extend(inside)
+            continue
+        origin = typing.get_origin(member) or member
+        if origin is Any:
+            return (Any,)
+        if not isinstance(origin, type) or issubclass(
+            origin, str | bytes | collections.abc.Mapping
+        ):
+            return None
+        if not issubclass(origin, collections.abc.Iterable):
+            return None
+        if issubclass(origin, BaseModel) and origin.__iter__ is BaseModel.__iter__:
+            return None  # iterating a model gives its fields, which is no list of items
+        arguments = typing.get_args(member)
+        if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+            elements.extend(arguments)
+        else:
+            elements.append(arguments[0] if arguments else Any)
+    return (typing.Union[tuple(elements)] if elements else Any,)  # noqa: UP007
+
+
+def in_order(over: Iterable[Any]) -> Iterable[Any]:
+    """The items of a collection in the order they are numbered by. A set has another order in every
+    process, so its items are sorted by their JSON: a run that is resumed in another process must
+    know which of them are done."""
+    return sorted(over, key=text_to_sort_by) if _is_set(over) else over
+
+
+def _is_set(value: object) -> bool:
+    return isinstance(value, set | frozenset)
+
+
+def text_to_sort_by(item: Any) -> str:
+    """A text that is the same for an equal value in every process, its type included."""
+    if isinstance(item, tuple) or _is_set(item):
+        return f"[{','.join(map(text_to_sort_by, in_order(cast('Iterable[Any]', item))))}]"
+    try:
+        text = to_json(item, inf_nan_mode="constants").decode()
+    except Exception:  # whatever a type does when it is written: no journal stores such a value
+        text = repr(item)
+    return f"{text} {type(item).__qualname__}"

@@ -1,0 +1,80 @@
+"""A field without a source: the caller gives it on the start node, the LM fills it on every other
+node, unless a body does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from bae.assignable import type_name
+from bae.core_schemas import field_schema, unreadable_enum
+from bae.exceptions import Problem, an_error
+from bae.sources import FieldPlan
+
+if TYPE_CHECKING:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    from bae.node import Node
+    from bae.plan import NodePlan
+
+
+class PlainField(FieldPlan):
+    """A field without a source."""
+
+    __slots__ = ()
+    kind = "plain"
+    fills = "json"
+    stored = "node"
+    is_remade = False
+
+    def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
+        """A type that the LM cannot be asked for."""
+        reason = None if self.is_parsed else _no_schema(plan.node, self)
+        if reason is not None:
+            yield an_error(
+                "bae-field-no-schema",
+                f"the LM is to fill it, but {type_name(self.annotation)} has no JSON schema"
+                + (f" ({reason})" if reason else ""),
+                "use what JSON can say (str, int, list, a BaseModel, …), or give the field a "
+                "source, as Annotated[…, Dep(…)]",
+                f"{plan.name}.{self.name}",
+            )
+
+
+def _no_schema(cls: type[Node], field: PlainField) -> str | None:
+    """Why a field has no schema, empty where the type's name says it all; None where it has one."""
+    if field.annotation in (str, int, float, bool) and not field.info.metadata:
+        return None
+    from pydantic.errors import PydanticInvalidForJsonSchema
+    from pydantic_core import PydanticOmit
+
+    schema = field_schema(cls, field.name)
+    if enum := unreadable_enum(schema):
+        return f"JSON cannot name the members of {enum}: make it a StrEnum"
+    if not field.required:  # without a schema it is not asked for
+        return None
+    try:
+        _schema_generator()().generate(schema)
+    except PydanticOmit:
+        return "SkipJsonSchema leaves it out"
+    except PydanticInvalidForJsonSchema as error:
+        said = str(error).splitlines()[0]
+        return "" if "IsInstanceSchema" in said else said
+    return None
+
+
+@cache
+def _schema_generator() -> type[GenerateJsonSchema]:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Quiet(GenerateJsonSchema):
+        """A default that JSON cannot say is worth no warning here: the field has a schema."""
+
+        def emit_warning(self, kind: Any, detail: str) -> None: ...
+
+        def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
+            # Pydantic lets a class be anything in JSON, which it cannot be.
+            return self.handle_invalid_for_json_schema(schema, "core_schema.IsSubclassSchema")
+
+    return Quiet

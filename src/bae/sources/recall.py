@@ -1,0 +1,191 @@
+"""`Recall`: the value of a field is looked up in the trace by its type. Which fields of a class can
+hold the type is worked out once per class; a step only walks the trace backwards."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Hashable, Iterable, Iterator, MutableMapping
+from time import time
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from bae.assignable import assignable, could_hold, type_name, union_members
+from bae.exceptions import RecallError
+from bae.markers import Recall
+from bae.node import Node
+from bae.plan import plan_of
+from bae.records import Origin, Recalled
+from bae.sources import FieldPlan
+
+if TYPE_CHECKING:
+    from bae.place import Place
+    from bae.run import Run
+
+Holders = tuple[tuple[str, bool], ...]
+"""Field names, best first, each with whether it is sure to hold the type; `""` is the node."""
+
+
+class RecallField(FieldPlan):
+    """A field, or a parameter behind one, whose value is looked up in the trace."""
+
+    __slots__ = ("found_in", "members")
+    kind = "recall"
+    stored = "origin"
+    is_recallable = False
+    is_immediate = True
+    invalid = (
+        RecallError,
+        "bae-recall-invalid",
+        "declare the field as the one it is recalled from",
+    )
+
+    marker: Recall
+    members: tuple[Any, ...]
+    """The types that are looked for."""
+    found_in: MutableMapping[type[Node], Holders]
+    """The fields of each node class that may hold the value."""
+
+    def __init__(self, name: str, info: FieldInfo, marker: Recall) -> None:
+        super().__init__(name, info, marker)
+        self.members = recall_members(info.annotation)
+        self.found_in = {}
+
+    def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
+        """The field itself."""
+        yield "", None, self
+
+    def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Recalled] | None:
+        """The newest value in the trace of a run, or of one around it."""
+        members = self.members
+        around: Run | None = run
+        while around is not None:
+            newest, answer = -1, ("", None)
+            # By class, so that a long loop is not walked through again at every step.
+            for holder, places in around.places().items():
+                held_by = self.holders_in(holder)
+                if not held_by:
+                    continue
+                for index in reversed(places):
+                    if index < newest:
+                        break
+                    held = _held(around.trace[index], held_by, members)
+                    if held is not None:
+                        newest, answer = index, held
+                        break
+            if newest >= 0:
+                origin = Origin(around.path, newest, answer[0])
+                where = time(), run.path, run.step, node_type, place.field
+                return answer[1], Recalled(*where, answer[1], origin, place.parameter)
+            around = around.outer
+        return None
+
+    def missing(self, run: Run, node_type: type[Node], place: Place) -> RecallError:
+        """The error where the trace has no such value."""
+        wanted, name = type_name(self.annotation), node_type.__name__
+        what = "parameter" if place.parameter else "field"
+        return RecallError(
+            f"{name}.{place.field}{place.parameter}: {self.marker} found no {wanted} in the trace",
+            node_type=node_type,
+            field_name=place.field,
+            path=" -> ".join([*(type(n).__name__ for n in [*run.seen()][::-1]), name]),
+            fix=f"have a node before {name} hold a {wanted}, or give the {what} a default",
+        )
+
+    def holders_in(self, node_type: type[Node]) -> Holders:
+        """The fields of `node_type` that it may find its value in."""
+        found = self.found_in.get(node_type)
+        if found is None:
+            only = self.marker.node_type
+            fits = only is None or issubclass(node_type, only)
+            found = holders(node_type, self.members, self.name) if fits else ()
+            if not plan_of(node_type).unresolved:
+                self.found_in[node_type] = found
+        return found
+
+
+def recalled_parameter(
+    name: str, hint: Any, marker: Recall, is_required: bool = True
+) -> RecallField:
+    """The plan of a parameter that is looked up in the trace, as a field of its name would be."""
+    annotation = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+    info = FieldInfo(annotation=annotation, default=PydanticUndefined if is_required else None)
+    found = RecallField(name, info, marker)
+    found.found_in = WeakKeyDictionary()  # a function may be older than the classes that use it
+    return found
+
+
+def recall_members(wanted: Any) -> tuple[Any, ...]:
+    """What a Recall looks for: of `T | None` the T, since None is no value to recall."""
+    members = union_members(wanted)
+    return tuple(m for m in members if m is not NoneType) or members
+
+
+def recall_from_trace(trace: Iterable[Node], target_type: Any) -> Any:
+    """The newest value of type `target_type` in a trace, Dep and Recall fields skipped.
+
+    Raises `RecallError` where there is none. A node class finds the newest such node.
+    """
+    members, wanted = recall_members(target_type), type_name(target_type)
+    nodes = list(trace)
+    for node in reversed(nodes):
+        held = _held(node, holders(type(node), members), members)
+        if held is not None:
+            return held[1]
+    raise RecallError(
+        f"no {wanted} in the trace",
+        path=" -> ".join(type(node).__name__ for node in nodes) or "the trace is empty",
+        fix=f"have a node before this one hold a {wanted} that no Dep or Recall made",
+    )
+
+
+def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> Holders:
+    """The fields of `node_type` whose type is one of `members`; one named `name` comes first."""
+    if any(isinstance(m, type) and issubclass(m, Node) for m in members) and any(
+        assignable(node_type, m) is True for m in members
+    ):
+        return (("", True),)
+    found: list[tuple[str, bool]] = []
+    for field in plan_of(node_type).fields.values():
+        if not field.is_recallable:
+            continue
+        sure = all(_fits(part, members) for part in union_members(field.annotation))
+        if sure or any(
+            _fits(part, members) or _unknown(part, members)
+            for part in union_members(field.annotation)
+        ):
+            found.append((field.name, sure))
+    return tuple(sorted(found, key=lambda holder: holder[0] != name))
+
+
+def _held(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[str, Any] | None:
+    """The field of a node that holds what is looked for, and its value."""
+    for name, sure in held_by:
+        if not name:
+            return "", node
+        if name in node.__dict__:
+            value = node.__dict__[name]
+            if sure or any(
+                could_hold(value, member) and not _only_promoted(type(value), member)
+                for member in members
+            ):
+                return name, value
+    return None
+
+
+def _fits(part: Any, members: tuple[Any, ...]) -> bool:
+    return any(
+        assignable(part, member) is True and not _only_promoted(part, member) for member in members
+    )
+
+
+def _only_promoted(part: Any, member: Any) -> bool:
+    """An int is accepted where a float is declared, but it is not the float that was meant."""
+    return part is not member and member in (int, float, complex) and part in (bool, int, float)
+
+
+def _unknown(part: Any, members: tuple[Any, ...]) -> bool:
+    return any(assignable(part, member) is None for member in members)

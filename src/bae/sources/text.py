@@ -1,0 +1,83 @@
+"""`Text`: a field without a source that the LM answers in plain text, and not in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic.fields import FieldInfo
+
+from bae.assignable import assignable, type_name
+from bae.calls import MISSING, CallPlan, plan_call
+from bae.core_schemas import converts
+from bae.exceptions import Problem, an_error
+from bae.hints import Names, signature_of
+from bae.markers import Text
+from bae.sources import lacks_name
+from bae.sources.plain import PlainField
+
+if TYPE_CHECKING:
+    from bae.plan import NodePlan
+
+
+class TextField(PlainField):
+    """A field that the LM answers in plain text."""
+
+    __slots__ = ("is_parsed", "parse")
+    fills = "text"
+
+    parse: CallPlan | None
+    """The function that makes the value from the text."""
+
+    @classmethod
+    def make(cls, name: str, info: FieldInfo, marker: Text, names: Names) -> Self:
+        """Plan a field, and the function that reads its text."""
+        field = cls(name, info)
+        field.parse = None if marker.parse is None else plan_call(marker.parse, names)
+        field.is_parsed = field.parse is not None
+        return field
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether a name is missing in the function that reads the text."""
+        return lacks_name(self.parse)
+
+    def problems(self, plan: NodePlan) -> Iterator[Problem]:
+        """Those of the function, and a type that does not fit."""
+        call, declared = self.parse, type_name(self.annotation)
+        if call is not None:
+            yield from call.problems
+            if not _takes_text(call):
+                yield an_error(
+                    "bae-text-parse",
+                    f"{call.name} cannot parse the answer: it has to take one str, and not be "
+                    "async",
+                    f"write `def {call.name}(text: str) -> {declared}`",
+                )
+        made = str if call is None else call.returns
+        if made is MISSING or converts(plan.node, self.name):
+            return
+        if assignable(made, self.annotation) is False:
+            by = "the answer of the LM is a str" if call is None else f"{call.name} returns "
+            yield an_error(
+                "bae-text-type",
+                f"is {declared}, but {by}{'' if call is None else type_name(made)}",
+                f"declare the field {type_name(made)}, or give Text a function that returns "
+                f"{declared}",
+            )
+
+    def read_text(self, text: str) -> Any:
+        """The value for an answer: what the function makes of it."""
+        return text if self.parse is None else self.parse.fn(text)
+
+
+def _takes_text(call: CallPlan) -> bool:
+    if call.kind != "sync":
+        return False
+    try:
+        signature_of(call.fn).bind("")
+    except TypeError:
+        return False
+    except ValueError:  # some builtins have no signature
+        return True
+    return not call.free or assignable(str, call.free[0][1]) is not False

@@ -1,0 +1,53 @@
+"""What bae promises its contributors about names and words: nothing is decided by an English
+sentence."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import bae
+
+SOURCE = Path(bae.__file__).parent
+TREES = {
+    str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")
+}
+
+OF_OTHERS = {
+    "cli/loading.py": {"no known parent package"},  # Python
+    "hints.py": {"return None"},  # Python
+    "journal/decoder.py": {"waiting for "},  # earlier versions of bae
+    "journal/sqlite/schema.py": {"decode to UTF-8"},  # SQLite
+    "lm/pydantic_ai_backend.py": {"Unknown model"},  # Pydantic AI
+}
+"""Sentences of other programs, which have no values for what they mean. The team reads much that
+other programs print, and is not counted."""
+SEARCHES = {
+    *("startswith", "endswith", "find", "index", "count", "partition", "rpartition", "split"),
+    *("removeprefix", "removesuffix", "match", "search", "fullmatch", "findall", "sub", "compile"),
+}
+
+
+def compared_sentences(tree: ast.Module) -> Iterator[str]:
+    """The texts of several words that a module compares with another text or searches for."""
+    for node in ast.walk(tree):
+        parts: list[ast.AST] = []
+        match node:
+            case ast.Compare(left=left, comparators=others):
+                parts = [left, *others]
+            case ast.Call(func=ast.Attribute(attr=attr), args=args) if attr in SEARCHES:
+                parts = [*args]
+            case ast.MatchValue(value=value):
+                parts = [value]
+            case _:
+                pass
+        for each in (inner for part in parts for inner in ast.walk(part)):
+            text = each.value if isinstance(each, ast.Constant) else None
+            if isinstance(text, str) and re.search("[A-Za-z]{2,} +([A-Za-z]|$)", text):
+                yield text
+
+
+def test_nothing_is_decided_by_an_english_sentence():
+    found = {name: {*compared_sentences(tree)} for name, tree in TREES.items()}
+    rooms = {name: texts for name, texts in found.items() if not name.startswith("team/")}
+    assert {name: texts for name, texts in rooms.items() if texts} == OF_OTHERS
