@@ -17,6 +17,7 @@ from time import time
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from bae.exceptions import JournalError, describe
 from bae.journal.sqlite.lease import Fence, SQLiteClaim, has_died, is_alive
@@ -402,8 +403,9 @@ def add_run(
     assert added.lastrowid is not None
     fence = added.lastrowid, epoch
     add_lines(db, [line + fence for line in run.lines])
-    answers = [(fence[0], gate, value) for gate, value in run.answers.items()]
-    db.executemany("insert into answers (run, gate, value) values (?, ?, ?)", answers)
+    if run.answers:
+        answers = [(fence[0], gate, value) for gate, value in run.answers.items()]
+        db.executemany("insert into answers (run, gate, value) values (?, ?, ?)", answers)
     return fence
 
 
@@ -554,7 +556,7 @@ def _dump(waiting: Sequence[ParkedGate]) -> str:
 
 
 def _dump_summary(summary: RunSummary | None) -> str | None:
-    return None if summary is None else json.dumps(summary)
+    return None if summary is None else to_json(summary).decode()
 
 
 def _marks(values: Collection[object]) -> str:
