@@ -20,7 +20,7 @@ from bae.records import (
 )
 from bae.testing import ScriptedLM
 from bae.usage import Attempt, Usage
-from bae.work import GraphRun, Question, Source, Span, Step, Work
+from bae.work import GraphRun, LMQuestion, Source, Span, Step, Work
 from bounded import error_from
 from end_node import EndNode
 
@@ -141,7 +141,7 @@ async def test_every_change_is_reported_in_order_with_what_it_is_inside_of():
     def watch(change: str, work: Work) -> None:
         if isinstance(work, Source) and work.place.node == "Done":
             changes.append(f"{change} {work.place}")
-        elif isinstance(work, Question) and work.asker.node is Answer:
+        elif isinstance(work, LMQuestion) and work.asker.node is Answer:
             changes.append(f"{change} {work.asker}")
         elif isinstance(work, Step) and change == "whole" and work.graph is history.run:
             changes.append(f"whole {work.place}")

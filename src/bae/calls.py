@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bae.sources import FieldPlan
     from bae.sources.recall import RecallField
 
-Kind = Literal["async", "sync", "async_generator", "generator", "context", "graph"]
+CallKind = Literal["async", "sync", "async_generator", "generator", "context", "graph"]
 
 
 OPENING: Final = ("generator", "async_generator", "context")
@@ -47,7 +47,7 @@ class CallPlan:
     fn: Any
     key: Hashable
     name: str
-    kind: Kind
+    kind: CallKind
     declared: Any = MISSING
     """What the function is annotated to return; of a graph, read `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
@@ -362,7 +362,7 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p for n, p in signature.parameters.items() if n not in given and p.kind not in variadic]
 
 
-def _kind(fn: Callable[..., Any]) -> Kind:
+def _kind(fn: Callable[..., Any]) -> CallKind:
     while isinstance(fn, partial):
         fn = cast("partial[Any]", fn).func
     if not isinstance(fn, FunctionType | MethodType) and not inspect.isclass(fn):

@@ -16,7 +16,7 @@ from bae.lm.signatures import node_to_signature as node_to_signature  # bae 3.0 
 from bae.node import Node
 from bae.optimizer.artifacts import load_artifacts
 from bae.optimizer.calls import log_of
-from bae.optimizer.node_schemas import PARTS, Part
+from bae.optimizer.node_schemas import PARTS, NodePart
 from bae.optimizer.optimization import aoptimize_node
 from bae.optimizer.predictors import (
     NodePredictor,
@@ -276,7 +276,9 @@ def _by_name(lm: Any) -> Any:
 
 def _kept(before: NodePredictor, learned: NodePredictor) -> NodePredictor:
     """What was learned now, and what was learned before where that is nothing."""
-    kept: list[Part] = [p for p in PARTS if has_learned(before, p) and not has_learned(learned, p)]
+    kept: list[NodePart] = [
+        p for p in PARTS if has_learned(before, p) and not has_learned(learned, p)
+    ]
     if not kept or learned.is_fresh:
         return before if kept else learned
     return predictor_of(learned.node, artifact_of(learned).keeping(artifact_of(before), kept))

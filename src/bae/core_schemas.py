@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bae.calls import CallPlan
     from bae.node import Node
 
-Schema = dict[str, Any]
+CoreSchemaDict = dict[str, Any]
 
 
 def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
@@ -35,13 +35,13 @@ def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
 def computed_schemas(cls: type[Node]) -> dict[str, Any]:
     """The core schema of what each computed field returns."""
     model, definitions = _model_fields(cls)
-    found = cast(list[Schema], model.get("computed_fields", []))
+    found = cast(list[CoreSchemaDict], model.get("computed_fields", []))
     return {c["property_name"]: _defined(c["return_schema"], definitions) for c in found}
 
 
-def model_config_of(cls: type[Node]) -> Schema:
+def model_config_of(cls: type[Node]) -> CoreSchemaDict:
     """Pydantic's own settings of a node class, as its validators take them."""
-    schema = cast(Schema, cls.__pydantic_core_schema__)
+    schema = cast(CoreSchemaDict, cls.__pydantic_core_schema__)
     while schema["type"] != "model":
         schema = inner_schema(schema)
     return dict(schema.get("config") or {})
@@ -57,7 +57,7 @@ def converts(cls: type[Node], name: str) -> bool:
     return any(layer["type"] in converting for layer in _layers(field_schema(cls, name)))
 
 
-def looks_around(field: Schema) -> bool:
+def looks_around(field: CoreSchemaDict) -> bool:
     """Whether a validator of the field may look at other fields, and so needs the whole node."""
     return any(_is_onlooker(layer) for layer in _layers(field["schema"]))
 
@@ -89,22 +89,22 @@ def returned_schema(call: CallPlan) -> Any:
 _RETURNED: Final[WeakKeyDictionary[CallPlan, Any]] = WeakKeyDictionary()
 
 
-def parts(schema: Any, *, written: bool = False) -> list[Schema]:
+def parts(schema: Any, *, written: bool = False) -> list[CoreSchemaDict]:
     """A core schema and those inside it, as they apply to JSON. With `written`, not those inside a
     schema that says itself how its values are written."""
-    inside: list[Schema] = []
+    inside: list[CoreSchemaDict] = []
     ahead = [schema]
     while ahead:
         current = ahead.pop()
         if isinstance(current, list | tuple):
             ahead.extend(cast(list[Any], current))
         elif isinstance(current, dict):
-            found = cast(Schema, current)
+            found = cast(CoreSchemaDict, current)
             if not isinstance(found.get("type"), str):
                 ahead.extend(found.values())
                 continue
             inside.append(found)
-            writer: Schema = found.get("serialization") or {}
+            writer: CoreSchemaDict = found.get("serialization") or {}
             if written and writer.get("type") in ("function-plain", "to-string", "format"):
                 continue
             match found["type"]:
@@ -136,48 +136,48 @@ def unreadable_enum(schema: Any) -> str:
     return ""
 
 
-def inner_schema(schema: Schema) -> Schema:
+def inner_schema(schema: CoreSchemaDict) -> CoreSchemaDict:
     """The schema that one layer of a model's is around."""
-    inner = cast(Schema, schema["schema"])
+    inner = cast(CoreSchemaDict, schema["schema"])
     if inner["type"] == "definition-ref":  # a model that refers to itself
         wanted = inner["schema_ref"]
         return next(d for d in schema["definitions"] if d.get("ref") == wanted)
     return inner
 
 
-def without_aliases(field: Schema) -> Schema:
+def without_aliases(field: CoreSchemaDict) -> CoreSchemaDict:
     """The schema of a field that is known by its name alone."""
     return {k: v for k, v in field.items() if not k.endswith("_alias")}
 
 
-def _model_fields(cls: type[Node]) -> tuple[Schema, list[Any] | None]:
-    schema = cast(Schema, cls.__pydantic_core_schema__)
+def _model_fields(cls: type[Node]) -> tuple[CoreSchemaDict, list[Any] | None]:
+    schema = cast(CoreSchemaDict, cls.__pydantic_core_schema__)
     definitions = schema.get("definitions") if schema["type"] == "definitions" else None
     while schema["type"] != "model-fields":
         schema = inner_schema(schema)
     return schema, definitions
 
 
-def _defined(schema: Schema, definitions: list[Any] | None) -> Schema:
+def _defined(schema: CoreSchemaDict, definitions: list[Any] | None) -> CoreSchemaDict:
     if not definitions:
         return schema
     return {"type": "definitions", "schema": schema, "definitions": definitions}
 
 
-def _layers(schema: Schema) -> Iterator[Schema]:
+def _layers(schema: CoreSchemaDict) -> Iterator[CoreSchemaDict]:
     """The schema of a field from the outside in, as far as it is one around another."""
     current: Any = schema
     while isinstance(current, dict) and "type" in current:
-        yield cast(Schema, current)
+        yield cast(CoreSchemaDict, current)
         current = cast(Any, current).get("schema")
 
 
-def _is_onlooker(layer: Schema) -> bool:
+def _is_onlooker(layer: CoreSchemaDict) -> bool:
     function = layer.get("function")
     return isinstance(function, dict) and cast(Any, function).get("type") == "with-info"
 
 
-def _without_onlookers(schema: Schema) -> Schema:
+def _without_onlookers(schema: CoreSchemaDict) -> CoreSchemaDict:
     if _is_onlooker(schema):
         return _without_onlookers(schema["schema"]) if "schema" in schema else {"type": "any"}
     if schema["type"] in ("default", "function-before", "function-after", "function-wrap"):

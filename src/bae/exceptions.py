@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bae.markers import OpenGate
     from bae.node import Node
-    from bae.recorder import RunJournal
+    from bae.result import RunJournal
     from bae.rooms import Budget
     from bae.usage import Attempt
 

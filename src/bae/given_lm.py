@@ -16,7 +16,7 @@ from bae.failures import awaitable, chosen_outside, filled_other, invalid, too_m
 from bae.language_model import RoutingLM, in_scene, scene, unstorable
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
-from bae.records import ClassMet, LMAnswered
+from bae.records import NOTHING, ClassMet, LMAnswered
 from bae.resolver import find_ahead, resolve
 from bae.secrets import is_near_secret, shown_values
 from bae.sharing import Dataflow
@@ -29,6 +29,53 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", bound=Node)
 Method = Literal["make", "decide", "choose_type", "fill"]
+
+
+class AskedLM:
+    """A question to a `GivenLM`. A past looks it up and a writer stores its answer; its text is not
+    made where neither does."""
+
+    def __init__(
+        self,
+        spot: tuple[str, int, Asker],
+        method: Method,
+        question: Callable[[], Prompt],
+        types: Sequence[type[Node] | type[None]],
+        about: Scene,
+        numbers: dict[tuple[str, ...], set[int]],
+    ) -> None:
+        self._spot = spot
+        self._method: Method = method
+        self._question = question
+        self.types = types
+        self._about = about
+        self._numbers = numbers
+        self._record: LMAnswered | None = None
+        self.text = ""
+
+    def record(self, value: Any = None) -> LMAnswered:
+        """The record of the answer. Equal questions from one place are numbered."""
+        if self._record is None:
+            from hashlib import sha256
+
+            with in_scene(self._about):
+                prompt = self._question()
+            self.text = prompt.text
+            asked = sha256(f"{prompt.system}\n{self.text}".encode()).hexdigest()[:16]
+            method, target = self._method, ""
+            if method in ("make", "fill"):
+                target = self.types[0].__name__
+            taken = self._numbers.setdefault((method, asked, target), set())
+            number = next(n for n in count() if n not in taken)
+            taken.add(number)
+            self._record = LMAnswered(time(), *self._spot, method, asked, target, None, number)
+        self._record.at, self._record.value = time(), value
+        return self._record
+
+    def free_number(self) -> None:
+        """The question has failed: what asks it again asks the same question."""
+        if (record := self._record) is not None and record.number is not None:
+            self._numbers[record.method, record.asked, record.target].discard(record.number)
 
 
 class GivenLM:
@@ -79,7 +126,7 @@ class GivenLM:
                 values, records = recalled[type(filled)]
                 target = plan_of(type(filled))
                 for record in records:
-                    self._within(target).recorder.write(record)
+                    self._within(target).writer.write(record)
                 filled = _whole(target, filled, values, target.context)
             return chosen
 
@@ -190,7 +237,7 @@ class GivenLM:
     ) -> dict[str, Any]:
         """What the sources of some fields find, at the step of the one who asks."""
         if self._run.flow is None:
-            self._run.flow = Dataflow(self._run.dep_cache)
+            self._run.flow = Dataflow(self._run.options.dep_cache)
         return await resolve(self._within(plan), plan, fields, given)
 
     def _within(self, plan: NodePlan) -> Run:
@@ -199,23 +246,22 @@ class GivenLM:
         within = run.inside(run.path)
         within.step = self._step
         if plan.node not in (run.plans or ()):
-            within.recorder = run.recorder.outside(run.path, self._step, self._asker)
+            within.writer = run.writer.outside(run.path, self._step, self._asker)
+            within.past = run.past.outside()
         return within
 
     def _meet(self, classes: Iterable[type[Node] | type[None]]) -> None:
         """Record the classes of a question that are none of the graph's and hold a secret,
         or have one behind a field."""
-        run, outermost = self._run, self._run.outermost
+        run = self._run
         for cls in classes:
             if cls is NoneType or cls in (run.plans or ()):
                 continue
-            if outermost.met is None:
-                outermost.met = set()
-            if cls not in outermost.met:
-                outermost.met.add(cls)
+            if cls not in run.notes.met:
+                run.notes.met.add(cls)
                 if is_near_secret(cls):
                     met = ClassMet(time(), run.path, self._step, cls)
-                    run.recorder.write(met)
+                    run.writer.write(met)
 
     async def _answer(
         self,
@@ -226,42 +272,25 @@ class GivenLM:
         about: Scene,
     ) -> Any:
         """What the LM answers, or has answered, to a question that is asked in a scene."""
-        recorder = self._run.recorder
+        past, writer = self._run.past, self._run.writer
         self._meet(types)
-        if not (recorder.stores or recorder.looks_back):
-            if recorder.is_in_doubt:
-                await recorder.confirm()
-            return await ask(cast("LM", self._find()))
-        from hashlib import sha256
-
-        target = types[0].__name__ if method in ("make", "fill") else ""
-        with in_scene(about):
-            prompt = question()
-        text = prompt.text
-        asked = sha256(f"{prompt.system}\n{text}".encode()).hexdigest()[:16]
-        spot = self._run.path, self._step, self._asker, method, asked, target
-        taken = self._numbers.setdefault((method, asked, target), set())
-        # The number of a question that failed is free: what asks it again asks the same question.
-        number = next(n for n in count() if n not in taken)
-        taken.add(number)
+        spot = self._run.path, self._step, self._asker
+        asked = AskedLM(spot, method, question, types, about, self._numbers)
         try:
-            answer = LMAnswered(time(), *spot, None, number)
-            known = recorder.recorded_lm_answer(answer, text, types)
-            if known is not None:
-                return await self._with_unstored(known.value)
-            if recorder.is_in_doubt:
-                await recorder.confirm()
-            token = unstorable.set(recorder.unstorable)
+            known = past.lm_answer(asked)
+            if known is not NOTHING:
+                return await self._with_unstored(known)
+            await writer.ask(asked)
+            token = unstorable.set(writer.unstorable)
             try:
-                answer.value = await ask(cast("LM", self._find()))
+                value = await ask(cast("LM", self._find()))
             finally:
                 unstorable.reset(token)
-            answer.at = time()
-            await recorder.store(answer)
+            await writer.store_answer(asked, value)
         except BaseException:
-            taken.discard(number)
+            asked.free_number()
             raise
-        return answer.value
+        return value
 
     async def _with_unstored(self, known: Any) -> Any:
         """A recorded answer, with the values that no journal holds made again."""
@@ -282,11 +311,6 @@ class GivenLM:
 
     def __repr__(self) -> str:
         return repr(self._find())
-
-
-def given_lm(run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]) -> LM | None:
-    """The LM for a body or a dependency that asks for one; None where the run has none."""
-    return None if lm() is None else GivenLM(run, step, asker, lm)
 
 
 def _fill_question(*asked: Any) -> Prompt:

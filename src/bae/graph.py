@@ -14,8 +14,8 @@ from bae.exceptions import HintError, LoopError, ProofError
 from bae.language_model import Scene
 from bae.node import Node, NodeTypes, check_context
 from bae.plan import NodePlan, plan_of
-from bae.recorder import checked_store
 from bae.run import Run, RunOptions
+from bae.writer import Writer
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
     from bae.rooms import Journal
-    from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
+    from bae.run import GateAnswerer, RunParameters, StreamParameters, WorkParameters
     from bae.secrets import Copies
+    from bae.writer import Log
 
 S = TypeVar("S", bound=Node, contravariant=True)
 T = TypeVar("T", bound=Node, covariant=True)
@@ -293,7 +294,7 @@ class Graph(Generic[S, T]):
         max_iters: int = 10,
         *,
         prefetch: bool = True,
-        answer: Answer | None = None,
+        answer: GateAnswerer | None = None,
         dep_cache: dict[Any, Any] | None = None,
         journal: Journal | None = None,
         run_id: str | None = None,
@@ -320,18 +321,15 @@ class Graph(Generic[S, T]):
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
         """
-        from bae.runner import run_graph
+        from bae.runner import start_run
 
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
-        # A name is made an LM before the first step.
-        own = cast("LM | None", lm)
-        run = Run(own, max_iters, prefetch, answer, dep_cache, run_id=run_id or "")
-        if journal is None:
-            return await run_graph(self, start_node, run)
+        options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
+        run = Run(options, writer=new_writer(journal), run_id=run_id or "")
         if resume:
             return await rooms.begin_or_resume(self, start_node, run, checked_store(journal))
-        return await checked_store(journal).begin_run(self, start_node, run)
+        return await start_run(self, start_node, run)
 
     def open(self, app: object = None) -> AbstractAsyncContextManager[None]:
         """Share the dependencies of `Dep(fn, scope="app")` among the runs inside this block:
@@ -395,7 +393,7 @@ class Graph(Generic[S, T]):
         are left out. Runs that failed or were cancelled are not resumed: `resume` does that.
         """
 
-        resumed = RunOptions(lm, **options)
+        resumed = RunOptions(lm, None, **options)
         return await rooms.recover(self, resumed, checked_store(journal), concurrency, given)
 
     async def answer(
@@ -537,6 +535,21 @@ def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
         if graph.plans[target].lm is None and graph.plans[target].plain:
             return f"{plan.name} has an empty body: the LM goes on from it to {target.__name__}"
     return ""
+
+
+def new_writer(journal: Journal | None, log: Log | None = None) -> Writer:
+    """The writer of a run that begins."""
+    return Writer(log) if journal is None else rooms.JournalWriter(checked_store(journal), log)
+
+
+def checked_store(journal: object) -> Journal:
+    """The journal that was given, if it is one."""
+    if isinstance(journal, rooms.Journal):
+        return journal
+    hint = ""
+    if isinstance(journal, str) or hasattr(journal, "__fspath__"):
+        hint = f": journal=SQLiteJournal({str(cast(Any, journal))!r})"
+    raise TypeError(f"journal={journal!r} is no Journal; give one of bae.journal{hint}")
 
 
 def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: str) -> R:

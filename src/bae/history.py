@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae import records as kinds
 from bae.place import Place
-from bae.recorder import UsageCount
 from bae.records import Asker, Record, RecordedError, Unstored
-from bae.run_tree import ITEMS_KEPT, Change, RunTree
+from bae.result import UsageCount
+from bae.run_tree import ITEMS_KEPT, RunTree, WorkChange
+from bae.sources import kind_named
 from bae.work import NOTHING_USED, BodyCall, GraphRun, Source, Span, State, Step, Work
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class History(RunTree):
         records: Iterable[Record] = (),
         *,
         keep: int = 0,
-        on_change: Callable[[Change, Work], None] | None = None,
+        on_change: Callable[[WorkChange, Work], None] | None = None,
     ) -> None:
         super().__init__(keep, on_change)
         self.run_id = ""
@@ -239,7 +240,8 @@ class History(RunTree):
     def _source_started(self, record: kinds.SourceStarted) -> None:
         before = self._graph(record).steps.get(record.step - 1)
         # Dependencies of a node that is sure to come start while the one before it is filled.
-        is_early = record.source == "dep" and before is not None and before.fill is not None
+        may_be_early = kind_named(record.source).starts_early
+        is_early = may_be_early and before is not None and before.fill is not None
         step = self._step(record, record.step, record.node_type, leads=not is_early)
         key = record.field, record.parameter
         source = self._source(step, key, record.node_type, record.source, record.at)

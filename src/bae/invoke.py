@@ -61,7 +61,7 @@ async def bounded(
             raise failure
         tries -= 1
         await asyncio.sleep(pause)
-        await run.recorder.confirm()
+        await run.writer.confirm()
         pause = min(pause * 2, LONGEST_PAUSE)
 
 

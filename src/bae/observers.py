@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
     from bae.result import GraphResult
-    from bae.rooms import Journal
 
 __all__ = ["ObservedRun", "Observer", "RunStream", "observe", "observing"]
 
@@ -128,18 +127,16 @@ class RunStream(Generic[T], AsyncIterator[Record]):
 async def _follow(
     graph: Graph[Any, T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
-    from bae.recorder import Recorder, checked_store
-    from bae.run import Run
-    from bae.runner import run_graph
+    from bae.graph import new_writer
+    from bae.run import Run, RunOptions
+    from bae.runner import start_run
 
     news = asyncio.Event()
-    store: Journal | None = options.pop("journal", None)
-    run = Run(**options, recorder=Recorder(ObservedLog(wake=news.set)))
+    writer = new_writer(options.pop("journal", None), ObservedLog(wake=news.set))
+    run_id = options.pop("run_id", None) or ""
+    run = Run(RunOptions(**options), writer=writer, run_id=run_id)
     journal = run.journal
-    if store is None:
-        task = asyncio.create_task(run_graph(graph, start, run))
-    else:
-        task = asyncio.create_task(checked_store(store).begin_run(graph, start, run))
+    task = asyncio.create_task(start_run(graph, start, run))
     task.add_done_callback(lambda _: news.set())
     position = 0
     try:

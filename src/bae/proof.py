@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 V = TypeVar("V")
-Key = tuple["type[Node]", str, tuple["type[Node]", ...]]
+NestKey = tuple["type[Node]", str, tuple["type[Node]", ...]]
 """What tells graphs apart: a node class that is a dependency becomes one for every field."""
 
 DEEPEST: Final = 50
@@ -53,10 +53,10 @@ class _Nest:
     def __init__(self, root: Graph[Any, Any]) -> None:
         self.root = root
         self.graphs = {_key(root): root}
-        self.links: dict[Key, list[_Link]] = {}
+        self.links: dict[NestKey, list[_Link]] = {}
         """The ways in which graphs run inside another, by that one."""
         self.problems: list[Problem] = []
-        self._chains: dict[Key, list[str]] = {}
+        self._chains: dict[NestKey, list[str]] = {}
         """The names of the most graphs that are inside each other, from each on."""
         chain = self._walk(root, {root.start: root.name})
         if len(chain) > DEEPEST:
@@ -88,10 +88,10 @@ class _Nest:
         return found
 
     @cached_property
-    def contexts(self) -> dict[Key, list[Shown | None]]:
+    def contexts(self) -> dict[NestKey, list[Shown | None]]:
         """The settings `context` that each graph runs with: its own, or else those around it."""
-        ahead: list[tuple[Key, Shown | None]] = [(_key(self.root), self.root.context)]
-        found: dict[Key, list[Shown | None]] = {key: [context] for key, context in ahead}
+        ahead: list[tuple[NestKey, Shown | None]] = [(_key(self.root), self.root.context)]
+        found: dict[NestKey, list[Shown | None]] = {key: [context] for key, context in ahead}
         for key, context in ahead:
             for link in self.links.get(key, ()):
                 own = link.inner.context
@@ -119,7 +119,7 @@ class _Nest:
         own = gap(graph, cls)
         if own is None:
             return
-        before: dict[Key, list[str]] = {_key(self.root): []}
+        before: dict[NestKey, list[str]] = {_key(self.root): []}
         """The graphs that are reached with a gap, and the path to there."""
         if graph is self.root:
             yield own
@@ -141,7 +141,7 @@ class _Nest:
                     ahead.append(link.inner)
 
 
-def _key(graph: Graph[Any, Any]) -> Key:
+def _key(graph: Graph[Any, Any]) -> NestKey:
     return graph.start, graph.name, graph.end
 
 

@@ -26,7 +26,7 @@ from bae.node import Node
 from bae.node_proof import check_node, problems_of, unfilled
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
-from bae.run import Answer, Run, Waiting
+from bae.run import GateAnswerer, Run, RunOptions, Waiting
 from bae.scheduling import PendingValue, known_value
 from bae.sharing import Dataflow
 from bae.sources.recall import recall_from_trace
@@ -122,7 +122,7 @@ async def resolve_dep(
     _refuse_unrunnable(call, unfilled(call))
     place = Place("", 0, Node.__name__, call.name)
     flow = _StackedFlow(cache, stack)
-    pending = flow.dependency(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
+    pending = flow.dependency(Input(call, Dep(fn)), Run(RunOptions(lm), flow=flow), Node, place)
     failed = await flow.gather([pending])
     if failed is not None:
         raise cast(BaseException, failed.error)
@@ -135,7 +135,7 @@ async def resolve_fields(
     dep_cache: dict[Any, Any] | None = None,
     *,
     lm: LM | None = None,
-    answer: Answer | None = None,
+    answer: GateAnswerer | None = None,
     stack: AsyncExitStack | None = None,
 ) -> dict[str, Any]:
     """The values of all fields of `node_cls` that have a source, in the order of the fields.
@@ -149,7 +149,7 @@ async def resolve_fields(
         if field.call is not None:
             _refuse_unrunnable(field.call, field.argument_problems(plan))
     flow = _StackedFlow(dep_cache, stack)
-    run = Run(lm=lm, answer=answer, flow=flow, trace=list(trace))
+    run = Run(RunOptions(lm, answer=answer), flow=flow, trace=list(trace))
     try:
         return await resolve(run, plan, plan.context, {})
     except DepError as error:
@@ -215,8 +215,7 @@ def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Record]] 
 def start_early(run: Run, plan: NodePlan) -> None:
     """Start the dependencies of a node that is sure to come next."""
     at = Resolution(run, plan, {})
-    ahead: list[PendingValue] = []
-    run.ahead = ahead
+    ahead = at.flow.start_ahead(run)
     for field in plan.context:
         # Not where the node would ask for a call of its own.
         if field.starts_early and field.is_shared and not field.depends_on_run:

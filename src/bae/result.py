@@ -1,19 +1,24 @@
-"""What a run returns."""
+"""What a run returns: its result, and the records of what happened."""
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from bae.exceptions import BaeError, GateError, JournalError
+from bae.records import AnswerJudged, Record, RunResumed, StepStarted
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
-    from bae.recorder import RunJournal
-    from bae.usage import Usage
+    from bae.records import Asker
+    from bae.writer import Log
 
 T = TypeVar("T", bound="Node", covariant=True)
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +55,7 @@ class GraphResult(Generic[T]):
         waiting: tuple[OpenGate, ...] = (),
     ) -> None:
         self.trace = trace
-        if journal is None:
-            from bae.recorder import RunJournal
-
-            journal = RunJournal(trace=trace)
-        self.journal = journal
+        self.journal = RunJournal(trace=trace) if journal is None else journal
         self.run_id = run_id
         self.node = node
         self.waiting = waiting
@@ -106,3 +107,111 @@ class GraphResult(Generic[T]):
         state = f" waiting for {gates}" if gates else ""
         state += f" unfinished: {self.unfinished}" if self.unfinished else ""
         return f"<GraphResult {way}{state}>"
+
+
+class RunJournal(Sequence[Record]):
+    """What happened in one run, in order. Iterate it, index it, or pick records by type."""
+
+    __slots__ = ("_log", "_read", "_steps", "_trace")
+
+    def __init__(self, log: Log | None = None, trace: list[Node] | None = None) -> None:
+        self._log: Log = [] if log is None else log
+        self._trace: list[Node] = [] if trace is None else trace
+        self._read = 0
+        self._steps = 0
+
+    @typing.overload
+    def __getitem__(self, index: int) -> Record: ...
+    @typing.overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        return self._records()[index]
+
+    def __len__(self) -> int:
+        return len(self._log)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records())
+
+    def _records(self) -> Log:
+        """The log, with a record for each time that `Writer.step_starter` has left in it."""
+        log = cast("list[Record | float]", self._log)
+        for index in range(self._read, len(log)):
+            entry = log[index]
+            if isinstance(entry, float):
+                log[index] = StepStarted(entry, "", self._steps, self._trace[self._steps])
+                self._steps += 1
+            elif isinstance(entry, StepStarted) and not entry.path:
+                self._steps += 1
+        self._read = len(log)
+        return self._log
+
+    def of(self, kind: type[R]) -> list[R]:
+        """The records of one type, in order."""
+        return [record for record in self._records() if isinstance(record, kind)]
+
+    def usage(self) -> Usage:
+        """What all LM calls of the run used, including those of graphs and maps inside it, and
+        those that a crash cut off after they were paid for."""
+        count = UsageCount()
+        for record in self._records():
+            count.take(record)
+        return count.total()
+
+    def nested(self) -> dict[str, list[Node]]:
+        """The nodes of every graph that ran inside this run, by its place."""
+        found: dict[str, list[Node]] = {}
+        for record in self._records():
+            if record.path and isinstance(record, StepStarted):
+                found.setdefault(record.path, []).append(record.node)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<RunJournal of {len(self)} records>"
+
+
+_COUNTED: Final = {
+    *(AnswerJudged, RunResumed),
+    *(kind for kind in Record.__subclasses__() if hasattr(kind, "usage")),
+}
+"""The kinds of records that say something about usage."""
+
+
+class UsageCount:
+    """Adds up what the records of a run say its LM calls used, each answer once.
+
+    The record of a question's last answer has what all of its answers used. A question that was cut
+    off has only the answers before that, and they were paid for too.
+    """
+
+    __slots__ = ("_judged", "_sum")
+
+    def __init__(self) -> None:
+        self._sum = Usage()
+        self._judged: dict[tuple[str, int], dict[Asker, Usage]] = {}
+        """Answers to questions that have not had their last one, by path and step, and by asker."""
+
+    def take(self, record: Record) -> None:
+        """Count a record; give them in order."""
+        if type(record) not in _COUNTED:
+            return
+        if isinstance(record, AnswerJudged):
+            asked = self._judged.setdefault((record.path, record.step), {})
+            asked[record.asker] = asked.get(record.asker, Usage()) + record.attempt.usage
+            return
+        if isinstance(record, RunResumed):  # questions that were open then have been cut off
+            self._sum = self.total()
+            self._judged.clear()
+        usage: Usage | None = getattr(record, "usage", None)
+        if usage is not None:
+            self._sum += usage
+            asker, spot = getattr(record, "asker", None), (record.path, record.step)
+            if asker is None:
+                self._judged.pop(spot, None)
+            else:
+                self._judged.get(spot, {}).pop(asker, None)
+
+    def total(self) -> Usage:
+        """What was used until now."""
+        asked = self._judged.values()
+        return self._sum + Usage.total(usage for each in asked for usage in each.values())

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from bae.journal.gates import answer_gate as answer_gate
     from bae.journal.replay import replay as replay
     from bae.journal.resume import begin_or_resume as begin_or_resume
+    from bae.journal.resume import continue_if_answered as continue_if_answered
     from bae.journal.resume import fork as fork
     from bae.journal.resume import recover as recover
     from bae.journal.resume import resume as resume
+    from bae.journal.run_writer import JournalWriter as JournalWriter
     from bae.journal.store import Journal as Journal
     from bae.lm.policies.budget import Budget as Budget
     from bae.lm.registry import LazyLM as LazyLM
@@ -71,7 +73,8 @@ __getattr__, __dir__ = export_lazily(
     {
         "journal.gates": "answer_gate",
         "journal.replay": "replay",
-        "journal.resume": "begin_or_resume fork recover resume",
+        "journal.resume": "begin_or_resume continue_if_answered fork recover resume",
+        "journal.run_writer": "JournalWriter",
         "journal.store": "Journal",
         "lm.registry": "LazyLM cached_lm default_lm name_error",
         "pictures": "to_mermaid to_svg",

@@ -1,19 +1,21 @@
-"""The state of one run, or of a graph that runs inside one."""
+"""The options of a run, and the state of a run or of a graph that runs inside it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import replace
 from os import urandom
 from time import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, cast
 
 from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, with_limit
 from bae.observers import everywhere, here, in_force, observed
-from bae.recorder import Recorder, RunJournal
+from bae.past import NO_PAST, Past
 from bae.records import AnswerJudged, AnswerRestarted, TextArrived
+from bae.result import RunJournal
 from bae.unicode import readable
 from bae.usage import Attempt, Restart
+from bae.writer import Writer
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Shown
@@ -22,11 +24,10 @@ if TYPE_CHECKING:
     from bae.plan import NodePlan
     from bae.records import Asker
     from bae.rooms import Journal
-    from bae.scheduling import PendingValue
     from bae.sharing import Dataflow
-    from bae.usage import Event
+    from bae.usage import CallEvent
 
-Answer = Callable[["OpenGate"], Awaitable[Any]]
+GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""
 
 
@@ -34,7 +35,7 @@ class WorkParameters(TypedDict, total=False):
     """The parameters by name that all ways to run a graph have; `Graph.arun` explains them."""
 
     prefetch: bool
-    answer: Answer | None
+    answer: GateAnswerer | None
     dep_cache: dict[Any, Any] | None
 
 
@@ -52,12 +53,13 @@ class RunParameters(StreamParameters, total=False):
 
 
 class RunOptions(NamedTuple):
-    """How a run is resumed. `max_iters` is the one that it was started with where it is None."""
+    """The options of a run, as the caller gave them. With `max_iters=None` a run that is resumed
+    has the bound that it was started with."""
 
     lm: LM | str | None = None
-    max_iters: int | None = None
+    max_iters: int | None = 10
     prefetch: bool = True
-    answer: Answer | None = None
+    answer: GateAnswerer | None = None
     dep_cache: dict[Any, Any] | None = None
 
 
@@ -74,74 +76,108 @@ class Waiting(Exception):
         """The draft whose fields wait, if it is there already."""
 
 
-NONE: Final[frozenset[str]] = frozenset()
+DEFAULTS: Final = RunOptions()
 CONTEXT_LIMIT: Final = 20_000
 """How many characters of earlier nodes a question shows, unless `context_limit` says otherwise."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Run:
-    """One run: its options, how far it is, and what it records with.
+class LMNotes:
+    """What a run remembers of the questions that it asks LMs; the graphs inside it share this."""
 
-    `ahead` are dependencies of the next node that were started early; `given_up` are fields of the
-    node that is being filled whose source failed, so that their default is used; `returned` is what
-    a body has returned and the next step is to store.
+    __slots__ = ("cut", "met", "named")
+
+    def __init__(self, named: dict[str, LM] | None = None) -> None:
+        self.named: dict[str, LM] = {} if named is None else named
+        """LMs by name."""
+        self.met: set[type] = set()
+        """The classes outside the graph that an LM was asked about."""
+        self.cut: set[type[Node]] = set()
+        """The classes whose questions leave out earlier nodes."""
+
+
+class Run:
+    """How far a run has come: its trace, step and path. It writes through `writer`, looks back
+    through `past`, and `flow` schedules the values of its fields.
+
+    `lm` is the LM that it asks. `returned` is the last node that a body has returned. `scene`,
+    `shows` and `shows_limit` say what a question shows besides the previous node.
     """
 
-    lm: LM | None = None
-    max_iters: int = 10
-    prefetch: bool = True
-    answer: Answer | None = None
-    dep_cache: dict[Any, Any] | None = None
-    _: KW_ONLY
-    recorder: Recorder = field(default_factory=Recorder)
-    flow: Dataflow | None = None
-    trace: list[Node] = field(default_factory=list["Node"])
-    path: str = ""
-    outer: Run | None = None
-    run_id: str = ""
-    step: int = 0
-    ahead: list[PendingValue] | None = None
-    given_up: frozenset[str] = NONE
-    returned: Node | None = None
-    indexed: dict[type[Node], list[int]] | None = None
-    by_name: dict[str, LM] | None = None
-    halves: dict[Asker, str] | None = None
-    scene: Scene = PLAIN_SCENE
-    shows: Shown | None = None
-    shows_limit: int | None = None
-    cut: set[type[Node]] | None = None
-    met: set[type] | None = None
-    """The classes outside the graph that an LM was asked about."""
-    plans: Mapping[type[Node], NodePlan] | None = None
+    __slots__ = (
+        "_halves",
+        "_index",
+        "_notes",
+        "flow",
+        "lm",
+        "options",
+        "outer",
+        "past",
+        "path",
+        "plans",
+        "returned",
+        "run_id",
+        "scene",
+        "shows",
+        "shows_limit",
+        "step",
+        "trace",
+        "writer",
+    )
 
-    def __post_init__(self) -> None:
-        if not self.run_id:
-            self.run_id = urandom(12).hex()
-        if self.outer is None and (everywhere or here.get()):
-            self.recorder.log = observed(self.recorder.log, self.run_id, in_force())
+    def __init__(
+        self,
+        options: RunOptions = DEFAULTS,
+        *,
+        writer: Writer | None = None,
+        past: Past = NO_PAST,
+        flow: Dataflow | None = None,
+        trace: list[Node] | None = None,
+        path: str = "",
+        outer: Run | None = None,
+        run_id: str = "",
+    ) -> None:
+        self.options = options
+        self.lm = cast("LM | None", options.lm)  # a name is made an LM before the first step
+        self.writer = Writer() if writer is None else writer
+        self.past, self.flow = past, flow
+        self.trace: list[Node] = [] if trace is None else trace
+        self.path, self.step, self.outer = path, 0, outer
+        self.run_id = run_id or urandom(12).hex()
+        self.returned: Node | None = None
+        self.plans: Mapping[type[Node], NodePlan] | None = None
+        self.scene: Scene = PLAIN_SCENE
+        self.shows: Shown | None = None
+        self.shows_limit: int | None = None
+        self._index: dict[type[Node], list[int]] | None = None
+        self._notes: LMNotes | None = None
+        self._halves: dict[Asker, str] | None = None
+        if outer is None and (everywhere or here.get()):
+            self.writer.log = observed(self.writer.log, self.run_id, in_force())
+
+    @property
+    def max_iters(self) -> int:
+        """How many nodes may run; 0 is no bound."""
+        return cast(int, self.options.max_iters)
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
-        return Run(
-            self.lm,
-            self.max_iters,
-            self.prefetch,
-            self.answer,
-            recorder=self.recorder,
+        run = Run(
+            self.options,
+            writer=self.writer,
+            past=self.past,
             flow=self.flow,
             path=path,
             outer=self,
             run_id=self.run_id,
-            scene=self.scene,
-            shows=self.shows,
-            shows_limit=self.shows_limit,
         )
+        run.lm, run.scene = self.lm, self.scene
+        run.shows, run.shows_limit = self.shows, self.shows_limit
+        return run
 
     def lm_for(self, plan: NodePlan) -> LM | None:
         """The LM that is pinned to a node class, asked as the run's LM has it asked, or else the
         run's own. It is the same object for the same LM, so nodes that share one are known."""
-        if plan.lm is None or self.recorder.replays:
+        if plan.lm is None:
             return self.lm
         own = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
         if isinstance(self.lm, RoutingLM):
@@ -176,11 +212,8 @@ class Run:
         return replace(self.scene, shown=shown, omitted=omitted) if nodes else self.scene
 
     def _warn_of_cut(self, plan: NodePlan, omitted: int, limit: int) -> None:
-        run = self.outermost
-        if run.cut is None:
-            run.cut = set()
-        if plan.node not in run.cut:
-            run.cut.add(plan.node)
+        if plan.node not in self.notes.cut:
+            self.notes.cut.add(plan.node)
             import logging
 
             logging.getLogger("bae").warning(
@@ -199,18 +232,24 @@ class Run:
             run = run.outer
         return run
 
+    @property
+    def notes(self) -> LMNotes:
+        """What the whole run remembers of its questions to LMs."""
+        run = self.outermost
+        if run._notes is None:
+            run._notes = LMNotes()
+        return run._notes
+
     def named(self, name: str) -> LM:
         """The LM of a name, the same one for the whole run."""
-        run = self.outermost
-        if run.by_name is None:
-            run.by_name = {}
-        if name not in run.by_name:
+        named = self.notes.named
+        if name not in named:
             from bae.rooms import cached_lm
 
-            run.by_name[name] = cached_lm(name)
-        return run.by_name[name]
+            named[name] = cached_lm(name)
+        return named[name]
 
-    def watch(self, asker: Asker, event: Event, step: int | None = None) -> None:
+    def watch(self, asker: Asker, event: CallEvent, step: int | None = None) -> None:
         """Record what an LM reports of a call while it is in progress; `step` is that of a call
         that was started early."""
         place = time(), self.path, self.step if step is None else step, asker
@@ -218,23 +257,23 @@ class Run:
             case str():
                 text = self._whole(asker, event)
                 if text:
-                    self.recorder.write(TextArrived(*place, text))
+                    self.writer.write(TextArrived(*place, text))
             case Attempt():
-                self.halves = None
-                self.recorder.write(AnswerJudged(*place, event))
+                self._halves = None
+                self.writer.write(AnswerJudged(*place, event))
             case Restart():
-                self.halves = None
-                self.recorder.write(AnswerRestarted(*place, event.error, event.wait))
+                self._halves = None
+                self.writer.write(AnswerRestarted(*place, event.error, event.wait))
 
     def _whole(self, asker: Asker, piece: str) -> str:
         """A piece of text that streams in, with the half of a character that the piece before it
         ended with; half a character at its own end waits for the next."""
-        if self.halves is not None:
-            piece = self.halves.pop(asker, "") + piece
+        if self._halves is not None:
+            piece = self._halves.pop(asker, "") + piece
         if piece.isascii():
             return piece
         if "\ud800" <= piece[-1] <= "\udbff":
-            self.halves = {**(self.halves or {}), asker: piece[-1]}
+            self._halves = {**(self._halves or {}), asker: piece[-1]}
             piece = piece[:-1]
         return readable(piece, 0)
 
@@ -242,15 +281,15 @@ class Run:
     def journal(self) -> RunJournal:
         """What has been recorded so far, of the whole run that this is part of."""
         run = self.outermost
-        return RunJournal(run.recorder.log, run.trace)
+        return RunJournal(run.writer.log, run.trace)
 
     def places(self) -> dict[type[Node], list[int]]:
         """The positions of the nodes of each class in the trace; updated when asked for."""
-        if self.indexed is None:
-            self.indexed = {}
-        for place in range(sum(map(len, self.indexed.values())), len(self.trace)):
-            self.indexed.setdefault(type(self.trace[place]), []).append(place)
-        return self.indexed
+        if self._index is None:
+            self._index = {}
+        for place in range(sum(map(len, self._index.values())), len(self.trace)):
+            self._index.setdefault(type(self.trace[place]), []).append(place)
+        return self._index
 
     def seen(self) -> Iterator[Node]:
         """The nodes before now, newest first, those of the surrounding run after this one's."""

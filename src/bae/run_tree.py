@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from bae.place import Place
 from bae.records import NOTHING, Asker, Nothing, Recalled, Record, Returned, SourceStarted
-from bae.work import GraphRun, Item, Question, Source, State, Step, Work
+from bae.work import GraphRun, Item, LMQuestion, Source, State, Step, Work
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan
@@ -20,7 +20,7 @@ ITEMS_KEPT: Final = 4
 
 Exit = Literal["body", "choice", "other"]
 """What leads on from a node: its own body, a choice by the LM, or what takes no time of its own."""
-Change = Literal["started", "whole", "waiting", "answered", "restarted", "ended"]
+WorkChange = Literal["started", "whole", "waiting", "answered", "restarted", "ended"]
 """What can happen to work: it starts and ends, a node is whole, a gate waits for a person, a
 question is answered or its request is sent again."""
 
@@ -34,7 +34,7 @@ class RunTree:
     """
 
     def __init__(
-        self, keep: int = 0, on_change: Callable[[Change, Work], None] | None = None
+        self, keep: int = 0, on_change: Callable[[WorkChange, Work], None] | None = None
     ) -> None:
         self.graphs: dict[str, GraphRun] = {}
         self.met: dict[type[Node], None] = {}
@@ -224,7 +224,7 @@ class RunTree:
         record: Record,
         asker: Asker,
         offered: tuple[type[Node] | type[None], ...] = (),
-    ) -> Question | None:
+    ) -> LMQuestion | None:
         """What the LM is asked by the asker of a record: of a body or a function the last question,
         until that is answered."""
         after = asker.kind in ("choice", "body")
@@ -241,7 +241,7 @@ class RunTree:
         else:
             question = by.asked[-1] if by.asked and by.asked[-1].is_open else None
         if question is None:
-            question = Question(record.at, asker=asker, asked_by=by, offered=offered)
+            question = LMQuestion(record.at, asker=asker, asked_by=by, offered=offered)
             if asker.kind == "choice":
                 step.choice = question
             elif asker.kind == "fill":
@@ -285,7 +285,7 @@ class RunTree:
         work.resumed = work.resumed or self.replaying
         self._change("ended", work)
 
-    def _change(self, change: Change, work: Work) -> None:
+    def _change(self, change: WorkChange, work: Work) -> None:
         if self.on_change is not None:
             self.on_change(change, work)
 
@@ -342,14 +342,12 @@ def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, b
     with arguments from the run it does not. A gate and a recall call nothing; an unknown field or
     parameter is a KeyError."""
     from bae.calls import asked_at, is_by_value
-    from bae.markers import Dep
     from bae.plan import plan_of
 
     asked = asked_at(plan_of(node_type).fields[place.field], place.parameter)
     if asked is None:
         raise KeyError(place.parameter)
-    is_cached = isinstance(asked.marker, Dep) and asked.marker.cache
-    return asked.call, is_cached and not is_by_value(asked)
+    return asked.call, asked.is_shared and not is_by_value(asked)
 
 
 def shared_key(place: Place, node_type: type[Node]) -> Hashable | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, time
@@ -33,14 +33,14 @@ from bae.failures import (
     too_many,
     undeclared,
 )
-from bae.given_lm import given_lm
+from bae.given_lm import GivenLM
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, in_scene, is_lm, scene, spending_limit, unstorable
+from bae.language_model import RoutingLM, is_lm, scene, spending_limit, unstorable
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
-from bae.recorder import NOTHING
 from bae.records import (
+    NOTHING,
     Asker,
     ChoiceMade,
     ChoiceStarted,
@@ -52,10 +52,10 @@ from bae.records import (
 )
 from bae.resolver import find_ahead, resolve, start_early
 from bae.result import GraphResult
-from bae.run import NONE, Run, Waiting
+from bae.run import Run, Waiting
 from bae.secrets import shown_values
 from bae.sharing import Dataflow
-from bae.tasks import gone, reason_of
+from bae.tasks import reason_of
 from bae.usage import Usage, meter_in_force
 
 if TYPE_CHECKING:
@@ -74,6 +74,18 @@ Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
 _Recalls = tuple[dict[str, Any], list[Record]]
 _NOTHING_RECALLED: _Recalls = {}, []
+NONE: Final[Collection[str]] = ()
+
+
+async def start_run(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
+    """A run that begins here. One that stopped at a gate is resumed where a journal has the answer
+    by then."""
+    result = await run_graph(graph, start, run)
+    if result.waiting and run.writer.journal is not None:
+        from bae.rooms import continue_if_answered
+
+        return await continue_if_answered(graph, run, result)
+    return result
 
 
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
@@ -96,7 +108,10 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     # The default is set too where a body of another run has started this one.
     token = None if scene.get() is run.scene else scene.set(run.scene)
     try:
-        await _follow(run, plans, await run.recorder.begin(run, graph, start))
+        start, is_recorded = run.past.begin(run, graph, start)
+        if not is_recorded:
+            await run.writer.begin(run, graph, start)
+        await _follow(run, plans, start)
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
@@ -107,12 +122,9 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         scene.reset(token)
     failure = await _finish(run, failure)
     try:
-        result = _result(run, failure)
+        return _result(run, failure)
     finally:
         del failure  # the traceback holds this frame; without this both are kept alive
-    if result.waiting and run.outer is None:
-        return await run.recorder.continue_if_answered(graph, run, result)
-    return result
 
 
 async def run_inside(
@@ -170,7 +182,9 @@ def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
 async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
     """Record how a run came out; answers what it fails with then."""
     try:
-        await run.recorder.finish(run, _end_record(run, failure))
+        ended = _end_record(run, failure)
+        await run.writer.finish(run, ended)
+        run.past.end(run, ended)
     except asyncio.CancelledError as cancelled:
         return cancelled
     except BaeError as error:
@@ -203,32 +217,28 @@ def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
 async def _close(run: Run, failure: BaseException | None) -> BaseException | None:
     """Cancel what was started early for nothing; in the outermost run, close what was opened."""
     flow = cast(Dataflow, run.flow)
-    if run.ahead is not None:
-        try:
-            await _let_go(run, flow)
-        except asyncio.CancelledError as cancelled:
-            failure = cancelled
+    try:
+        await flow.let_go_ahead(run)
+    except asyncio.CancelledError as cancelled:
+        failure = cancelled
     if run.outer is not None or not flow.closers:
         return failure
     return await flow.close_after(failure)
 
 
-async def _let_go(run: Run, flow: Dataflow) -> None:
-    ahead, run.ahead = run.ahead or (), None
-    await gone([task for one in ahead for task in [*one.cancelled, *flow.release(one)]])
-
-
 async def _follow(run: Run, plans: Plans, node: Node) -> None:
-    trace, limit, recorder = run.trace, run.max_iters, run.recorder
-    start_step = recorder.step_starter(run, plans)
-    looks_back, stores = recorder.looks_back, recorder.stores
+    trace, limit = run.trace, run.max_iters
+    start_step = run.past.step_starter(run, run.writer.step_starter(run, plans))
+    find_next = run.past.next_finder(run)
     step = 0
     since = now = time()
     following: Node | None
+    given_up = NONE
     while True:
         plan = plans[type(node)]
         if plan.sourced:
-            node = await _complete(run, plans, plan, node)
+            node = await _complete(run, plans, plan, node, given_up)
+            given_up = NONE
         trace.append(node)
         now = time()
         stored = start_step(now)
@@ -240,7 +250,7 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
             since = time()
         step += 1
         run.step = step
-        if looks_back and (found := recorder.recorded_next(run)) is not NOTHING:
+        if find_next is not None and (found := find_next()) is not NOTHING:
             following = found
         elif plan.written:
             try:
@@ -256,35 +266,37 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
                 following is not None or not plan.may_end
             ):
                 raise undeclared(plan, following)
-            if stores and following is not None:
-                stored = recorder.store_returned(run, following, plans[type(following)])
-                if stored is not None:
-                    await stored
+            run.returned = following
         elif plan.successors:
-            following = await _ask_for_next(run, plans, plan, node)
+            following, given_up = await _ask_for_next(run, plans, plan, node)
         else:
             return
         if following is None:
             return
         if step == limit:
+            if following is run.returned:
+                await run.writer.store_returned(run, following)
             raise too_many(run, type(following))
         node = following
 
 
-async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
-    """The node with its missing sourced fields resolved, validated as a whole.
+async def _complete(
+    run: Run, plans: Plans, plan: NodePlan, node: Node, given_up: Collection[str]
+) -> Node:
+    """The node with its missing sourced fields resolved, validated as a whole. The fields in
+    `given_up` have their default, since their source has failed.
 
     It is a copy where something was resolved: the node that a caller or a body keeps may be the
     start of other runs, which must not see what this one found.
     """
-    recorder = run.recorder
-    given_up, run.given_up = run.given_up, NONE
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     if len(absent) < len(plan.sourced) and _log.isEnabledFor(logging.DEBUG):
         _log_given(run, plans, plan, node)
     values: dict[str, Any] = {}
     if absent:
-        left_out = recorder.fields_left_out(run, plan, absent)
+        if node is run.returned:
+            await run.writer.store_returned(run, node)
+        left_out = run.past.fields_left_out(run, plan, absent)
         missing = [f for f in absent if f.name not in given_up and f not in left_out]
         try:
             values = await resolve(run, plan, missing, node.__dict__)
@@ -292,12 +304,12 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
             waiting.node = node
             raise
     # After a node that the LM has filled, what was started early is for the one that follows it.
-    if run.ahead is not None and plans[type(run.trace[-1])].written:
-        await _let_go(run, cast(Dataflow, run.flow))
+    if run.trace and plans[type(run.trace[-1])].written:
+        await cast(Dataflow, run.flow).let_go_ahead(run)
     if not absent:
         return node
     try:
-        return recorder.complete_node(run, node, values)
+        return run.past.complete_node(run, node, values)
     except Exception as error:
         raise invalid(plan, error) from error
 
@@ -313,7 +325,8 @@ def _log_given(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
     asker = Asker("body", plan.node)
-    lm = given_lm(run, run.step, asker, lambda: run.lm_for(plan))
+    has_lm = run.lm is not None or plan.lm is not None
+    lm = GivenLM(run, run.step, asker, lambda: run.lm_for(plan)) if has_lm else None
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, asker)))
     try:
@@ -323,17 +336,20 @@ async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) ->
         _note_usage(run, asker, used)
 
 
-async def _ask_for_next(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | None:
-    """The next node after an empty body: the LM chooses a successor, if there are several, and
-    fills it. At the last step it is only asked whether to end there."""
+async def _ask_for_next(
+    run: Run, plans: Plans, plan: NodePlan, node: Node
+) -> tuple[Node | None, Collection[str]]:
+    """The next node after an empty body, and its fields whose source has failed. The LM chooses a
+    successor, if there are several, and fills it. At the last step it is only asked whether to end
+    there."""
     is_last = run.step == run.max_iters
     if is_last and not plan.may_end:
         raise too_many(run, *plan.successors)
     target: type[Node] = plan.successors[0]
     if len(plan.offered) > 1:
-        chosen, filled = await _choose(run, plans, plan, node)
+        chosen, filled, given_up = await _choose(run, plans, plan, node)
         if chosen is NoneType or filled is not None:
-            return filled
+            return filled, given_up
         target = chosen
     if is_last:
         raise too_many(run, target)
@@ -342,17 +358,16 @@ async def _ask_for_next(run: Run, plans: Plans, plan: NodePlan, node: Node) -> N
 
 async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
-) -> tuple[type[Node] | type[None], Node | None]:
-    """Where to go on, and the node itself where the LM has filled it in the same call."""
+) -> tuple[type[Node] | type[None], Node | None, Collection[str]]:
+    """Where to go on; and the node itself, with its fields whose source has failed, where the LM
+    has filled it in the same call."""
     about = run.scene_for(plan, node)
-    if run.recorder.looks_back:
-        with in_scene(about):
-            known = run.recorder.recorded_choice(run, plan)
-        if known is not None:
-            return known, None
+    known = run.past.choice(run, plan, about)
+    if known is not NOTHING:
+        return known, None, NONE
     lm = cast("LM", run.lm_for(plan))
     recalled: dict[type[Any], _Recalls] = {}
-    run.recorder.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
+    run.writer.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
         chosen, seconds, used = await _answer(
@@ -376,26 +391,32 @@ async def _choose(
         _note_usage(run, doing, [used])
         raise chosen_outside(plan, chosen)
     if filled is None:
-        await run.recorder.store(
-            ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used)
-        )
-        return chosen, None
+        await run.writer.store(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
+        return chosen, None, NONE
     if type(filled) is not chosen:
         _note_usage(run, doing, [used])
         raise filled_other(plans[cast("type[Node]", chosen)], filled)
+    given_up: Collection[str] = NONE
     resolved, records = recalled.get(chosen, _NOTHING_RECALLED)
     if chosen in recalled:
         target_plan = plans[type(filled)]
         filled = _with_resolved(lm, target_plan, filled, resolved)
-        run.given_up = frozenset(f.name for f in target_plan.context if f.name not in resolved)
+        given_up = _missing(target_plan, resolved)
     place = time(), run.path, run.step
-    await run.recorder.store(
+    await run.writer.store(
         ChoiceMade(*place, node, chosen, 0.0, Usage()),
         *records,
         FillStarted(*place, type(filled), resolved),
         FillEnded(*place, filled, seconds, used),
     )
-    return chosen, filled
+    return chosen, filled, given_up
+
+
+def _missing(plan: NodePlan, resolved: Mapping[str, Any]) -> Collection[str]:
+    """The fields whose source has failed, so that their default is used."""
+    if len(resolved) == len(plan.context):
+        return NONE
+    return [field.name for field in plan.context if field.name not in resolved]
 
 
 def options_ahead(
@@ -418,36 +439,32 @@ def options_ahead(
     return fillable, recalled
 
 
-async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
-    looks_back = run.recorder.looks_back
-    if looks_back and (known := run.recorder.recorded_fill(run, plan, source)) is not None:
-        return known
+async def _fill(
+    run: Run, plans: Plans, plan: NodePlan, source: Node
+) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
+    given_up: Collection[str] = NONE
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
-        if len(resolved) < len(plan.context):
-            run.given_up = frozenset(f.name for f in plan.context if f.name not in resolved)
-        if run.ahead is not None:
-            await _let_go(run, cast(Dataflow, run.flow))
+        given_up = _missing(plan, resolved)
+        await cast(Dataflow, run.flow).let_go_ahead(run)
         try:
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
     about = run.scene_for(plan, source)
-    if looks_back:
-        with in_scene(about):
-            known = run.recorder.recorded_fill(run, plan, source, resolved)
-        if known is not None:
-            return known
+    known = run.past.fill(run, plan, source, resolved, about)
+    if known is not NOTHING:
+        return known, given_up
     lm = run.lm if plan.lm is None else run.lm_for(plan)
     sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
-    if run.prefetch and run.flow is not None and sure:
+    if run.options.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
-    run.recorder.write(FillStarted(time(), run.path, run.step, plan.node, resolved))
+    run.writer.write(FillStarted(time(), run.path, run.step, plan.node, resolved))
     if lm is None:  # and there is nothing to ask it for: see `Graph.needs_lm`
         node = from_resolved(plan.node, resolved)
-        await run.recorder.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
-        return node
+        await run.writer.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
+        return node, given_up
     doing = Asker("fill", plan.node)
     node, seconds, used = await _answer(
         run,
@@ -464,8 +481,8 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         raise filled_other(plan, node)
     if plan.sourced:
         node = _with_resolved(lm, plan, node, resolved)
-    await run.recorder.store(FillEnded(time(), run.path, run.step, node, seconds, used))
-    return node
+    await run.writer.store(FillEnded(time(), run.path, run.step, node, seconds, used))
+    return node, given_up
 
 
 def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
@@ -490,8 +507,7 @@ async def _answer(
     started = perf_counter()
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
-    recorder = run.recorder
-    storing = unstorable.set(recorder.unstorable if recorder.stores else None)
+    storing = unstorable.set(run.writer.unstorable)
     shown = None if about is run.scene else scene.set(about)
     try:
         answer = await ask()
@@ -513,7 +529,7 @@ async def _answer(
 def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:
     usage = Usage.total(used)
     if usage != Usage():
-        run.recorder.write(LMUsed(time(), run.path, run.step, asker, usage))
+        run.writer.write(LMUsed(time(), run.path, run.step, asker, usage))
 
 
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
@@ -527,7 +543,7 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
         raise not_an_lm(lm)
     if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
-    for key in run.dep_cache or ():
+    for key in run.options.dep_cache or ():
         made = isinstance(key, tuple | Arguments)  # by a run before this one
         if not made and not callable(key) and not hasattr(key, "arun"):
             raise not_a_dependency(key)
@@ -540,6 +556,6 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
         run.lm = limit.charge(run.lm)
     opening = opening_of(graph, run)
     if graph.has_sources or opening is not None:
-        run.flow = Dataflow(run.dep_cache)
+        run.flow = Dataflow(run.options.dep_cache)
         run.flow.opening = opening
     return graph.plans

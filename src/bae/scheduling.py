@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bae.exceptions import BaeError, DepError, JournalError, add_note, describe
 from bae.failures import close_failed
 from bae.place import Place
-from bae.recorder import NOTHING
-from bae.records import Asker, LMUsed, SourceEnded, SourceStarted
+from bae.records import NOTHING, Asker, LMUsed, SourceEnded, SourceStarted
 from bae.run import Run, Waiting
 from bae.tasks import Closer, cancellations, gone
 from bae.usage import Usage, meter_in_force
@@ -170,6 +169,7 @@ class Scheduler:
     def __init__(self, context: Context | None = None) -> None:
         self._context = context
         self.closers: list[tuple[str, Closer]] = []
+        self._ahead: dict[Run, list[PendingValue]] = {}
 
     def add(self, pending: PendingValue) -> PendingValue:
         """Take a value in: its work starts now, or when the last of its inputs is known."""
@@ -233,6 +233,16 @@ class Scheduler:
             return [pending.task]
         return self._release_inputs(pending)
 
+    def start_ahead(self, run: Run) -> list[PendingValue]:
+        """A list for the values that are started early, for the next node of a run."""
+        return self._ahead.setdefault(run, [])
+
+    async def let_go_ahead(self, run: Run) -> None:
+        """Stop being a user of the values that were started early for a run."""
+        ahead = self._ahead.pop(run, None)
+        if ahead is not None:
+            await gone([task for one in ahead for task in [*one.cancelled, *self.release(one)]])
+
     def on_close(self, name: str, closer: Closer) -> None:
         """Have `closer` called when the run is over; `name` says who opened what it closes."""
         self.closers.append((name, closer))
@@ -280,17 +290,15 @@ class Scheduler:
         pending.task.add_done_callback(lambda task: self._task_ended(pending, task))
 
     async def _compute(self, pending: PendingValue) -> None:
-        place, run, recorder = pending.place, pending.run, pending.run.recorder
+        place, run, writer = pending.place, pending.run, pending.run.writer
         started = perf_counter()
-        if recorder.looks_back:
-            known = recorder.recorded_value(place, pending.node_type, False, pending.asked)
-            if known is not NOTHING:
-                self._end(pending, known)
-                return
-        if recorder.is_in_doubt:
-            await recorder.confirm()
+        known = run.past.value(place, pending.node_type, False, pending.asked)
+        if known is not NOTHING:
+            self._end(pending, known)
+            return
+        await writer.confirm()
         what = pending.node_type, place.field, pending.source, pending.name
-        recorder.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
+        writer.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
         value: Any = None
         failure: BaseException | None = None
         asker = pending.asker
@@ -312,12 +320,12 @@ class Scheduler:
             meter_in_force.reset(token)
             if used:
                 usage = Usage.total(used)
-                recorder.write(LMUsed(time(), place.path, place.step, asker, usage))
+                writer.write(LMUsed(time(), place.path, place.step, asker, usage))
         ended = pending.ended(value, failure, perf_counter() - started)
         if failure is None:
-            await recorder.store_value(ended, pending.asked)
+            await writer.store_value(ended, pending.asked)
         else:
-            recorder.write(ended)
+            writer.write(ended)
         self._end(pending, value, failure, pending.failed_input)
 
     def _task_ended(self, pending: PendingValue, task: asyncio.Task[None]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
-from bae.core_schemas import Schema, field_schema, parts, returned_schema, type_schema
+from bae.core_schemas import CoreSchemaDict, field_schema, parts, returned_schema, type_schema
 from bae.language_model import scene
 from bae.plan import plan_of
 from bae.records import Asker
@@ -123,7 +123,7 @@ def secret_in(schema: Any) -> str:
     return _secret_among(parts(schema))
 
 
-def _secret_among(schemas: Iterable[Schema]) -> str:
+def _secret_among(schemas: Iterable[CoreSchemaDict]) -> str:
     for part in schemas:
         if is_masked(part):
             maker: Any = part.get("json_schema", part).get("function", {}).get("function")
@@ -136,9 +136,9 @@ def _secret_among(schemas: Iterable[Schema]) -> str:
     return ""
 
 
-def is_masked(schema: Schema) -> bool:
+def is_masked(schema: CoreSchemaDict) -> bool:
     """Whether this is the schema of one of pydantic's secrets, which are written as stars."""
-    said = cast("Schema | None", schema.get("serialization"))
+    said = cast("CoreSchemaDict | None", schema.get("serialization"))
     function = None if said is None else said.get("function")
     name = getattr(function, "__name__", "")
     return "secret" in name and getattr(function, "__module__", "") == "pydantic.types"

@@ -22,7 +22,7 @@ from bae.draft import validated
 from bae.exceptions import RecallError
 from bae.invoke import invoke
 from bae.place import Place
-from bae.recorder import NOTHING
+from bae.records import NOTHING
 from bae.run import Run
 from bae.scheduling import Compute, PendingValue, Scheduler, known_value
 
@@ -102,10 +102,8 @@ class Dataflow(Scheduler):
             if pending is not None:
                 pending.users += 1
                 return pending
-        elif run.recorder.looks_back:
-            known = run.recorder.recorded_value(place, node_type, early=True)
-            if known is not NOTHING:
-                return known_value(run, node_type, place, known)
+        elif (known := run.past.value(place, node_type, early=True)) is not NOTHING:
+            return known_value(run, node_type, place, known)
         opening = self.opening if marker.scope == "app" else None
         inputs = self._inputs_of(call, run, node_type, place) if opening is None else []
         compute = self._caller(wanted, key, opening)
@@ -130,7 +128,7 @@ class Dataflow(Scheduler):
 
                 path = str(pending.place)
                 if key is not None:
-                    path = pending.run.recorder.graph_paths.get(key, path)
+                    path = pending.run.past.graph_paths.get(key, path)
                 return await run_inside(call, marker, path, pending.run, (), arguments)
             if call.lm_parameters:
                 arguments |= dict.fromkeys(call.lm_parameters, lm_of(pending))
@@ -201,12 +199,11 @@ class Dataflow(Scheduler):
             return True
         if not self._settle(value):
             return False
-        if value.run.recorder.looks_back:
-            known = value.run.recorder.recorded_value(place, node_type, True, value.asked)
-            if known is not NOTHING:
-                self._end(value, known)
-                return False
-        return True
+        known = value.run.past.value(place, node_type, True, value.asked)
+        if known is NOTHING:
+            return True
+        self._end(value, known)
+        return False
 
     def _recall(self, wanted: Input, value: LookUp) -> None:
         """Find the arguments that come from the trace. Those of the calls below are recorded by
@@ -264,12 +261,12 @@ class Dataflow(Scheduler):
         """End a value with what the function has returned, or raised, for another."""
         called_at = self._called_at.get(asked, "")
         if called_at != str(value.place) and not isinstance(error, asyncio.CancelledError):
-            value.run.recorder.write(value.ended(result, error, called_at=called_at))
+            value.run.writer.write(value.ended(result, error, called_at=called_at))
         self._end(value, result, error, failed_input)
 
     def _fail(self, pending: PendingValue, error: Exception) -> PendingValue:
         """End a value whose arguments are not there."""
-        pending.run.recorder.write(pending.ended(None, error))
+        pending.run.writer.write(pending.ended(None, error))
         self._end(pending, error=error)
         return pending
 
@@ -315,7 +312,7 @@ class Dataflow(Scheduler):
             return
         key = pending.key
         self.cache[key] = pending.value
-        if not pending.run.recorder.stores:
+        if not pending.run.writer.stores:
             self._unstored.add(key)
         if pending.call is not None and pending.call.kind in OPENING:
             self._opened.append(key)
@@ -328,24 +325,24 @@ class Dataflow(Scheduler):
     def _record_given(
         self, key: Hashable, wanted: Input, run: Run, node_type: type[Node], place: Place
     ) -> None:
-        recorder = run.recorder
-        if not (recorder.stores or (recorder.stores_calls and key in self._given)):
-            return
+        writer = run.writer
         if wanted.marker.cache:
-            recorded = key, recorder.stores
+            recorded = key, type(writer)
             if recorded in self._recorded_given:
                 return
             self._recorded_given.add(recorded)
         given = PendingValue(run, node_type, place, wanted.call.name)
-        recorder.write_value(given.ended(self.cache[key]))
+        writer.write_shared(given.ended(self.cache[key]), key in self._given)
 
 
 def lm_of(pending: PendingValue, item: int | None = None) -> LM | None:
     """The LM for a dependency that asks for one, or for one item of a map."""
-    from bae.given_lm import given_lm
+    from bae.given_lm import GivenLM
 
     run, asker = pending.run, pending.asker._replace(item=item)
-    return given_lm(run, pending.place.step, asker, lambda: run.lm)
+    if run.lm is None:
+        return None
+    return GivenLM(run, pending.place.step, asker, lambda: run.lm)
 
 
 def sibling_values(pending: PendingValue, names: Mapping[str, str]) -> dict[str, Any]:

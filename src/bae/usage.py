@@ -118,7 +118,7 @@ MOST: Final = 2**53 - 1
 LONGEST_NAME: Final = 200
 """Characters of the name of a model."""
 
-Verdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "refused"]
+AnswerVerdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "refused"]
 """What an answer is found to be."""
 
 
@@ -130,7 +130,7 @@ class Attempt:
 
     number: int
     answer: str
-    verdict: Verdict
+    verdict: AnswerVerdict
     errors: tuple[str, ...] = ()
     usage: Usage = Usage()
     asked: str = ""
@@ -146,11 +146,11 @@ class Restart:
     wait: float
 
 
-Event = Attempt | str | Restart
+CallEvent = Attempt | str | Restart
 """What can be told of a call while it lasts: an answer that was judged, a piece of text that
 arrived, or that all of it begins again."""
 
-Meter = tuple[Callable[[Usage], None], Callable[[Event], None] | None]
+Meter = tuple[Callable[[Usage], None], Callable[[CallEvent], None] | None]
 """Who hears what is reported, and what is told."""
 
 
@@ -162,7 +162,7 @@ def report(usage: Usage) -> None:
         meter[0](sound(usage))
 
 
-def tell(event: Event) -> None:
+def tell(event: CallEvent) -> None:
     """Report to the watchers of the run an answer that was judged, or of text as it streams in."""
     meter = meter_in_force.get()
     if meter is not None and meter[1] is not None:
@@ -171,7 +171,7 @@ def tell(event: Event) -> None:
 
 @contextmanager
 def metered(
-    watch: Callable[[Event], None] | None = None, *, alone: bool = False
+    watch: Callable[[CallEvent], None] | None = None, *, alone: bool = False
 ) -> Generator[list[Usage]]:
     """Collect what is reported inside the block, by tasks started in it too; `watch` is called
     with every event. Meters and observers around the block get it as well; with `alone`,
@@ -184,7 +184,7 @@ def metered(
         if used is not None and not alone:
             used(usage)
 
-    def hear(event: Event) -> None:
+    def hear(event: CallEvent) -> None:
         for each in (told, watch):
             if each is not None:
                 each(event)

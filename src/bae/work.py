@@ -70,7 +70,7 @@ class Work:
     def inside(self) -> Work | None:
         """What this is a part of; None for the run itself."""
         match self:
-            case Question():
+            case LMQuestion():
                 return self.asked_by
             case Source() | BodyCall():
                 return self.step
@@ -119,7 +119,7 @@ class Work:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Question(Work):
+class LMQuestion(Work):
     """What an LM is asked, until it has answered: a fill, a choice, or whatever a body or a
     dependency asks."""
 
@@ -180,7 +180,7 @@ class Source(Work):
     """The graph that makes the value."""
     called_at: str = ""
     """The place that the function was called for with equal arguments, where that was another."""
-    asked: list[Question] = field(default_factory=list[Question])
+    asked: list[LMQuestion] = field(default_factory=list[LMQuestion])
     """What the function asked LMs, in order."""
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
     taken: bool = False
@@ -227,10 +227,10 @@ class Step(Work):
     """The fields whose default a factory made."""
     sources: dict[tuple[str, str], Source] = field(default_factory=dict[tuple[str, str], Source])
     """By field and parameter."""
-    fill: Question | None = None
-    choice: Question | None = None
+    fill: LMQuestion | None = None
+    choice: LMQuestion | None = None
     """The LM's choice of what follows this node."""
-    asked: list[Question] = field(default_factory=list[Question])
+    asked: list[LMQuestion] = field(default_factory=list[LMQuestion])
     """What the body asked LMs, in order."""
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
     """What an LM answered the body."""
@@ -252,7 +252,7 @@ class Step(Work):
         return self.graph.steps.get(self.number - 1)
 
     @property
-    def filled_by(self) -> Question | None:
+    def filled_by(self) -> LMQuestion | None:
         """The question whose answer filled the node: its fill, or the choice before it where one
         answer did both."""
         choice = None if self.before is None else self.before.choice
@@ -266,12 +266,12 @@ class Step(Work):
                 yield from graph.steps.values()
 
     @property
-    def questions(self) -> Iterator[Question]:
+    def questions(self) -> Iterator[LMQuestion]:
         """What LMs were asked, in this step and by its sources."""
         for part in self.parts:
             if isinstance(part, Source):
                 yield from part.asked
-            elif isinstance(part, Question):
+            elif isinstance(part, LMQuestion):
                 yield part
 
 

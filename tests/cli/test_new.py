@@ -20,7 +20,7 @@ pytest.importorskip("rich")
 
 import bae
 from bae.cli import main, new
-from bae.cli.new import FILES, TEMPLATES, Project
+from bae.cli.new import FILES, TEMPLATES, NewProject
 
 pytestmark = pytest.mark.usefixtures("folder")
 SOURCE = Path(bae.__file__).parent.parent
@@ -283,7 +283,7 @@ def test_a_project_depends_on_the_bae_that_made_it(
 ):
     monkeypatch.setattr(new, "distribution", lambda name: Installed(told))
     assert new.requirement() == requirement
-    files = Project("wardrobe", "wardrobe").files(requirement)
+    files = NewProject("wardrobe", "wardrobe").files(requirement)
     project = tomllib.loads(files["pyproject.toml"])
     assert project["project"]["dependencies"] == [requirement]
     assert f"$ pip install {shlex.quote(requirement)} pytest\n" in files["README.md"]

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from bae.lm.registry import Kind
+from bae.lm.registry import LMKind
 
 pytestmark = pytest.mark.once
 
@@ -124,7 +124,7 @@ def _script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def machine(bae: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that offers a script for runs that are given no LM."""
     Path("other.json").write_text(json.dumps(SCRIPT))
-    found = [Kind("scripted", "", "", "scripted:other.json")]
+    found = [LMKind("scripted", "", "", "scripted:other.json")]
     monkeypatch.setattr("bae.lm.registry.candidates", lambda: found)
 
 

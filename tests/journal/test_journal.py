@@ -23,7 +23,7 @@ from bae.journal import (
     StepStarted,
 )
 from bae.lm import metered, report, tell
-from bae.usage import Event
+from bae.usage import CallEvent
 from end_node import EndNode
 
 
@@ -194,8 +194,8 @@ def test_a_report_is_heard_by_every_meter_around_it():
 
 
 def test_what_is_told_is_heard_by_everyone_who_watches():
-    outer: list[Event] = []
-    inner: list[Event] = []
+    outer: list[CallEvent] = []
+    inner: list[CallEvent] = []
     with metered(outer.append), metered(), metered(inner.append):
         tell("a piece")
 

@@ -37,7 +37,7 @@ from bae.lm import (
 )
 from bae.lm.policies.cache import cache_key
 from bae.lm.policies.policy import Policy
-from bae.run import Run
+from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.testing import ScriptedLM
 from bounded import BOUND
@@ -541,7 +541,7 @@ async def in_budget(budget: Budget, run: Run) -> GraphResult[Reply]:
 async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
     held = Streaming(USED)
     lm = Cached(held)
-    runs, budgets = [Run(lm) for _ in range(3)], [Budget(calls=5) for _ in range(3)]
+    runs, budgets = [Run(RunOptions(lm)) for _ in range(3)], [Budget(calls=5) for _ in range(3)]
     asking = []
     for budget, each in zip(budgets, runs, strict=True):
         asking.append(asyncio.create_task(in_budget(budget, each)))
@@ -557,7 +557,10 @@ async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
 async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_reaches_the_first():
     held = Streaming(USED)
     lm = Cached(held)
-    runs, budgets = [Run(lm), Run(lm)], [Budget(calls=5), Budget(calls=5, cost=1)]
+    runs, budgets = (
+        [Run(RunOptions(lm)), Run(RunOptions(lm))],
+        [Budget(calls=5), Budget(calls=5, cost=1)],
+    )
     asking = []
     for budget, each in zip(budgets, runs, strict=True):
         asking.append(asyncio.create_task(in_budget(budget, each)))

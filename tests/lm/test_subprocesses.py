@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bae.lm.subprocesses import Ended, run
+from bae.lm.subprocesses import EndedProgram, run
 from bounded import BOUND, some_turns
 from claude_programs import CALL, Calls, calls, children, dead, living, open_files, script
 
@@ -31,7 +31,7 @@ def _nothing_left() -> Any:
     assert (children(), open_files()) == before
 
 
-async def finish(program: str, given: bytes = b"", **options: Any) -> Ended:
+async def finish(program: str, given: bytes = b"", **options: Any) -> EndedProgram:
     settings: dict[str, Any] = {"timeout": BOUND, "limit": 1_000_000, "cwd": "/", **options}
     return await run([program], given=given, env={"WORD": "known"}, **settings)
 

@@ -529,7 +529,7 @@ async def test_a_run_of_which_no_more_is_heard_ends_its_spans_when_it_is_dropped
         StepStarted(0, "", 0, ask),
         FillStarted(0, "", 1, Told, {}),
     ):
-        run.recorder.log.append(record)
+        run.writer.log.append(record)
     assert [span.name for span in traced.spans] == ["step Ask"]
     del run
     gc.collect()
@@ -890,11 +890,11 @@ async def test_a_long_run_keeps_a_bounded_part_of_it_in_memory(traced: Traced):
     before = live()  # of other tests
     with tracing(traced.provider):
         run = Run(run_id="r1")
-    run.recorder.log.extend(result.journal[:-1])
+    run.writer.log.extend(result.journal[:-1])
     assert len(traced.spans) > 1000
     traced.kept.clear()
     assert 2 < live() - before < 1000
-    run.recorder.log.append(result.journal[-1])
+    run.writer.log.append(result.journal[-1])
     assert traced.one("invoke_agent Count")
 
 

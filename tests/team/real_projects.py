@@ -3,8 +3,13 @@ git, and run `bae team` there. Its LLM is scripted, with an answer that is right
 
     python tests/team/real_projects.py                  all projects
     python tests/team/real_projects.py humanize boltons  some of them
-    python tests/team/real_projects.py humanize --plain  `bae team init` without options first
+    python tests/team/real_projects.py humanize --plain  `bae team init` without options, in a
+                                                         checkout that its developer has set up
+    python tests/team/real_projects.py humanize --fresh  the same, where nothing is installed
     python tests/team/real_projects.py humanize --change second
+
+Without options `init` may stop, before any LLM call: then the commands that it prints are followed
+to the letter, and the team goes on.
 
 `real_projects.toml` lists the projects, and `real_projects/NAME.txt` has the LLM's answer.
 """
@@ -14,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,7 +29,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +61,8 @@ class Outcome:
     wrong: str = ""
     seconds: float = 0.0
     output: str = ""
+    followed: list[str] = field(default_factory=list[str])
+    """The printed commands that were run after `init` had stopped."""
 
     @property
     def is_completed(self) -> bool:
@@ -62,6 +70,11 @@ class Outcome:
 
     @property
     def is_first_try(self) -> bool:
+        return self.is_completed and self.calls == 1 and not self.followed
+
+    @property
+    def is_led_to_a_merge(self) -> bool:
+        """Whether no LLM call was wasted, and nothing but printed commands was needed."""
         return self.is_completed and self.calls == 1
 
     def __str__(self) -> str:
@@ -69,7 +82,8 @@ class Outcome:
         if self.wrong:
             return f"wrong: {self.wrong}"
         if self.is_completed:
-            return "completed at the first try" if self.is_first_try else f"completed after {calls}"
+            after = f", after {', '.join(self.followed)}" if self.followed else ""
+            return f"completed {'at the first try' if self.calls == 1 else f'after {calls}'}{after}"
         return f"stopped at {calls}: {self.status}"
 
 
@@ -78,16 +92,19 @@ def read_projects() -> dict[str, dict[str, Any]]:
     return tomllib.loads(HERE.with_suffix(".toml").read_text())
 
 
-def try_project(name: str, folder: Path, *, change: str = "change", plain: bool = False) -> Outcome:
-    """Have a team make a change in a project, in a new folder. With `plain`, the checkout is set
-    up as the project's developers do it, and `init` gets no options."""
+def try_project(
+    name: str, folder: Path, *, change: str = "change", plain: bool = False, fresh: bool = False
+) -> Outcome:
+    """Have a team make a change in a project, in a new folder. With `plain` and `fresh`, `init`
+    gets no options; with `plain`, the checkout is set up as the project's developers do it."""
     project = read_projects()[name]
     repository = folder / name
     environment = _make_environment(folder, project)
     _put_under_git(_fetch(name, project, folder), repository, project["git"])
     if plain and "setup" in project:
         _run(["sh", "-c", project["setup"]], repository, environment, check=True)
-    return _run_team(name, project, repository, environment, change=change, plain=plain)
+    bare = plain or fresh
+    return _run_team(name, project, repository, environment, change=change, bare=bare)
 
 
 def _run_team(
@@ -97,14 +114,14 @@ def _run_team(
     environment: Mapping[str, str],
     *,
     change: str,
-    plain: bool,
+    bare: bool,
 ) -> Outcome:
     task = project[change]
     calls = repository.with_name(f"{name}.calls")
     answer = HERE.with_suffix("") / f"{name}{'' if change == 'change' else '.' + change}.txt"
     lm = repository.with_name(f"{name}_lm.py")
     lm.write_text(LM.format(calls=str(calls), answer=str(answer)))
-    named = [key for key in ("setup", "test", "report") if key in project and not plain]
+    named = [key for key in ("setup", "test", "report") if key in project and not bare]
     commands = [
         ["init", "--no-ask", *(word for key in named for word in (f"--{key}", project[key]))],
         ["tasks", "add", task["title"], "--key", "change"]
@@ -117,6 +134,8 @@ def _run_team(
     for words in commands:
         done = _run([BAE, "team", *words], repository, environment)
         outcome.output += f"$ bae team {shlex.join(words)}\n{done.stdout}\n"
+        if words[0] == "init" and bare:
+            done = _follow(done, repository, environment, outcome)
         if done.returncode != 0:
             outcome.status = f"{words[0]} ended with {done.returncode}"
             break
@@ -131,6 +150,27 @@ def _run_team(
         if sorted(merged) != sorted(task["files"]):
             outcome.wrong = f"merged {merged}, not {task['files']}"
     return outcome
+
+
+def _follow(
+    done: subprocess.CompletedProcess[str],
+    repository: Path,
+    environment: Mapping[str, str],
+    outcome: Outcome,
+) -> subprocess.CompletedProcess[str]:
+    """Run the commands that `init` prints where it stops, and `init` again."""
+    for _ in range(3):
+        _, _, advice = done.stdout.rpartition("  try: ")
+        commands = re.findall(r"`([^`]+)`", advice)
+        if done.returncode == 0 or not commands:
+            break
+        if not commands[-1].startswith("bae team init"):
+            commands.append("bae team init")
+        for command in commands:
+            done = _run(["sh", "-c", command], repository, environment)
+            outcome.followed.append(command)
+            outcome.output += f"$ {command}\n{done.stdout}\n"
+    return done
 
 
 def _fetch(name: str, project: Mapping[str, Any], folder: Path) -> Path:
@@ -212,6 +252,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(projects)}")
     parser.add_argument("--plain", action="store_true", help="give `bae team init` no options")
+    parser.add_argument("--fresh", action="store_true", help="the same, with nothing installed")
     parser.add_argument("--change", default="change", help="which change of the list")
     parser.add_argument("--folder", type=Path, help="keep everything in this folder")
     parser.add_argument("--verbose", action="store_true", help="print the output of every command")
@@ -226,7 +267,9 @@ def main() -> int:
             shutil.rmtree(folder / name, ignore_errors=True)
             for left in (*folder.glob(f".{name}.team"), *folder.glob(f"{name}.calls")):
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-            outcome = try_project(name, folder, change=given.change, plain=given.plain)
+            outcome = try_project(
+                name, folder, change=given.change, plain=given.plain, fresh=given.fresh
+            )
             print(f"{name:18} {outcome} ({outcome.seconds:.0f} s)", flush=True)
             if given.verbose or not outcome.is_completed:
                 print(outcome.output, flush=True)

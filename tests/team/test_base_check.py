@@ -3,6 +3,8 @@ test programs, sandboxes and repositories."""
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,8 +114,12 @@ async def test_a_generated_file_of_the_checkout_is_named_and_including_it_is_eno
         write(root, {"shop/_version.py": "VERSION = 1\n"})
         found = await bench.check_base("HEAD")
         assert found.problem == "shop/_version.py is missing: git does not have it"
-        assert found.fix == "list it in .worktreeinclude"
-        write(root, {".worktreeinclude": "_version.py\n"})
+        write(root, {"shop/locale/de/shop.mo": "", "shop/__pycache__/a.pyc": "", "shop/tmp.py": ""})
+        found = await bench.check_base("HEAD")
+        listed = "shop/_version.py 'shop/**/*.mo'"
+        command = f"printf '%s\\n' {listed} >> .worktreeinclude"
+        assert found.fix == f"list it in .worktreeinclude: `{command}`"
+        await asyncio.to_thread(subprocess.run, ["sh", "-c", command], cwd=root, check=True)
         assert (await bench.check_base("HEAD")).text == "1 tests"
 
 

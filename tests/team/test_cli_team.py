@@ -168,7 +168,8 @@ def test_tests_that_cannot_be_run_are_reported_before_anything_is_planned(bae: B
     assert "bae team plan" not in failed.err
     shown = bae("status").out
     assert "the tests cannot be run: shop, a package" in shown
-    assert json.loads(bae("status", "--json").out)["base"]["fix"].startswith("install it")
+    fix = json.loads(bae("status", "--json").out)["base"]["fix"]
+    assert "`bae team init --test 'env PYTHONPATH=src python -m pytest'`" in fix
     assert "running the tests" not in bae("init", "--no-check").err
     bae("plan", "A shop", *LM)
     bae("tasks", "approve")

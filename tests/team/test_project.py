@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from bae.team.project import detect, find_command_problems, find_problems
+from bae.team.project import (
+    detect,
+    find_command_problems,
+    find_problems,
+    find_setup_problems,
+)
 from bae.team.test_runs import run_tests
 from bounded import BOUND
 from git_repositories import make_repository, write
@@ -42,6 +48,9 @@ def test_python_is_named_as_it_is_installed(
     assert "python was not found" in find_command_problems(["python", "-m", "pytest"], tmp_path)[0]
 
 
+VITEST = "node_modules/.bin/vitest run"
+
+
 @pytest.mark.parametrize(
     ("package", "command", "setup"),
     [
@@ -55,6 +64,25 @@ def test_python_is_named_as_it_is_installed(
         ({"scripts": {"test": "jest --watch"}}, "node_modules/.bin/jest", ""),
         ({"devDependencies": {"jest": "^30"}}, "node_modules/.bin/jest", "npm install"),
         ({"scripts": {"test": "lint && jest"}}, "node_modules/.bin/jest", ""),
+        (
+            {"scripts": {"test": "npm run lint && npm run a", "a": "c8 --100 node --test"}},
+            "node --test",
+            "",
+        ),
+        ({"scripts": {"test": "run-s b a", "a": "nyc vitest -w", "b": "x"}}, VITEST + " -w", ""),
+        ({"scripts": {"test": "jest --coverage --watchAll"}}, "node_modules/.bin/jest", ""),
+        (
+            {"scripts": {"test": "cross-env A=1 B=2 jest -i"}},
+            "env A=1 B=2 node_modules/.bin/jest -i",
+            "",
+        ),
+        (
+            {"scripts": {"test": "node --experimental-vm-modules node_modules/jest/bin/jest.js"}},
+            "node --experimental-vm-modules node_modules/jest/bin/jest.js",
+            "",
+        ),
+        ({"scripts": {"test": "tsx --test src/*.ts"}}, "node --import tsx --test 'src/*.ts'", ""),
+        ({"scripts": {"test": "npm test"}, "dependencies": {"a": "1"}}, "", "npm install"),
         ({"scripts": ["odd"], "dependencies": 3}, "node --test", ""),
     ],
 )
@@ -62,8 +90,8 @@ def test_a_javascript_project(package: object, command: str, setup: str, tmp_pat
     write(tmp_path, {"package.json": json.dumps(package), "a.js": "", "a.test.js": ""})
     found = detect(tmp_path)
     assert found.languages == ("javascript",)
-    assert " ".join(found.test_command) == command
-    assert " ".join(found.setup) == setup
+    assert shlex.join(found.test_command) == command
+    assert shlex.join(found.setup) == setup
 
 
 def test_locked_packages_are_installed_as_they_are_locked(tmp_path: Path) -> None:
@@ -72,6 +100,93 @@ def test_locked_packages_are_installed_as_they_are_locked(tmp_path: Path) -> Non
     found = detect(tmp_path)
     assert found.setup == ("npm", "ci")
     assert found.test_command == ("node_modules/.bin/vitest", "run")
+
+
+PNPM = "lockfileVersion: '9.0'\n"
+YARN = "# yarn lockfile v1\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "committed", "setup"),
+    [
+        ({"package-lock.json": "{}"}, "package-lock.json", "npm ci"),
+        ({"package-lock.json": "{}"}, "", "npm install"),  # git ignores it
+        ({"pnpm-lock.yaml": PNPM}, "pnpm-lock.yaml", "npx --yes pnpm@9 install --frozen-lockfile"),
+        ({"yarn.lock": YARN}, "yarn.lock", "npx --yes yarn@1 install --frozen-lockfile"),
+        (
+            {"yarn.lock": "", ".yarn/releases/yarn-4.1.0.cjs": ""},
+            "yarn.lock",
+            "node .yarn/releases/yarn-4.1.0.cjs install --immutable",
+        ),
+    ],
+)
+def test_packages_are_installed_by_the_manager_whose_lock_file_git_has(
+    files: dict[str, str],
+    committed: str,
+    setup: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    package = json.dumps({"devDependencies": {"vitest": "^4"}})
+    write(tmp_path, {"package.json": package, **files})
+    found = detect(tmp_path, committed={"package.json", committed})
+    assert shlex.join(found.setup) == setup
+
+
+def test_a_folder_of_a_workspace_is_installed_by_the_lock_file_around_it(tmp_path: Path) -> None:
+    package = json.dumps({"devDependencies": {"vitest": "^4"}})
+    write(tmp_path, {"package-lock.json": "{}", "packages/a/package.json": package})
+    found = detect(tmp_path, "packages/a")
+    assert (found.setup, found.test_command) == (("npm", "ci"), ("npx", "vitest", "run"))
+
+
+def test_packages_for_tools_are_no_part_of_a_project_in_python(tmp_path: Path) -> None:
+    package = json.dumps({"devDependencies": {"prettier": "^3"}})
+    write(tmp_path, {"package.json": package, "test_a.py": ""})
+    assert detect(tmp_path).setup == ()
+
+
+def test_a_command_for_mocha_is_suggested_with_its_report(tmp_path: Path) -> None:
+    scripts = {"test": "npm run unit", "unit": "nyc mocha -R dot --watch test/*.js --exit"}
+    write(tmp_path, {"package.json": json.dumps({"scripts": scripts})})
+    suggested = "node_modules/.bin/mocha 'test/*.js' --exit --reporter xunit --reporter-option "
+    assert shlex.join(detect(tmp_path).suggested) == suggested + "output=report.xml"
+
+
+def test_programs_that_setup_makes_need_not_be_there(tmp_path: Path) -> None:
+    setup = ("python", "-m", "venv", ".venv", "&&", ".venv/bin/pip", "install", "pytest")
+    command = (".venv/bin/python", "-m", "pytest")
+    assert find_command_problems(command, tmp_path, "", setup) == ()
+    assert find_setup_problems(setup, tmp_path) == ()
+    [problem] = find_command_problems(command, tmp_path)
+    assert ".venv/bin/python was not found" in problem
+    root = make_repository(tmp_path / "project", {"test_a.py": ""})
+    assert find_problems(detect(root).project(test_command=command, setup=setup)) == ()
+    [problem] = find_setup_problems(setup[5:], tmp_path)
+    assert ".venv/bin/pip was not found" in problem
+
+
+@pytest.mark.parametrize(
+    ("setup", "problem"),
+    [
+        ("curl x | sh", "| is for a shell"),
+        ("cd packages && npm ci", "--folder"),
+        ("FORCE=1 npm ci", "write env FORCE=1 before"),
+        ("nowhere-at-all sync", "nowhere-at-all was not found: install it"),
+        ("pnpm install", "`npm install --global pnpm`"),
+        ("npm ci &&", "a command is missing beside &&"),
+    ],
+)
+def test_a_setup_command_that_cannot_run_is_refused_with_what_to_write(
+    setup: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"bin/npm": "", "bin/curl": ""})
+    for name in ("npm", "curl"):
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    [found] = find_setup_problems(shlex.split(setup), tmp_path)
+    assert problem in found
 
 
 def test_a_go_project(tmp_path: Path) -> None:

@@ -26,10 +26,14 @@ def test_a_team_changes_a_published_project_at_the_first_try(name: str, tmp_path
     assert outcome.is_first_try, f"{outcome}\n{outcome.output}"
 
 
+@pytest.mark.parametrize("checkout", ["plain", "fresh"])
 @pytest.mark.parametrize("name", PROJECTS)
-def test_init_without_options_leads_to_a_merge_or_asks_no_llm(name: str, tmp_path: Path):
-    outcome = try_project(name, tmp_path, plain=True)
-    assert outcome.calls == outcome.is_completed, f"{outcome}\n{outcome.output}"
+def test_init_without_options_and_what_it_prints_lead_to_a_merge(
+    name: str, checkout: str, tmp_path: Path
+):
+    """In a checkout that its developer has set up, and in one where nothing is installed."""
+    outcome = try_project(name, tmp_path, plain=checkout == "plain", fresh=checkout == "fresh")
+    assert outcome.is_led_to_a_merge, f"{outcome}\n{outcome.output}"
 
 
 @pytest.mark.parametrize("name", PROJECTS)

@@ -18,7 +18,7 @@ pytest.importorskip("sqlalchemy")
 from bae.team import sandbox
 from bae.team.models import PlannedTask, TaskStatus
 from bae.team.workbench import Workbench
-from bae.team.workspaces import ManifestError
+from bae.team.workspaces import ManifestError, SetupError
 from git_repositories import commit_files, git
 from team_parts import SHELL, a_bench, a_project, edits
 from team_scripts import TeamScript, run_team
@@ -221,3 +221,42 @@ async def test_an_editable_install_of_setup_is_of_the_worktrees_own_code(tmp_pat
             ran = await sandbox.run(command, workspace.path, timeout=60)
             assert (ran.exit_code, ran.output) == (0, "2\n")
         await bench.workspaces.remove(workspace)
+
+
+async def test_setup_may_be_several_commands_up_to_the_first_that_fails(tmp_path: Path):
+    made = ("mkdir", "made", "&&", "touch", "made/a")
+    async with a_team(tmp_path / "both", {}, made) as bench, bench.workspaces.scratch("main") as at:
+        assert (at.path / "made" / "a").exists()
+    fails = ("echo", "one", "&&", "sh", "-c", "echo two; exit 7", "&&", "echo", "three")
+    async with a_team(tmp_path / "fails", {}, fails) as bench:
+        with pytest.raises(SetupError) as raised:
+            async with bench.workspaces.scratch("main"):
+                pass
+    message = raised.value.message
+    assert "echo one && sh -c 'echo two; exit 7' && echo three: failed with 7" in message
+    assert "$ echo one\none\n$ sh -c 'echo two; exit 7'\ntwo" in message
+    assert "\nthree" not in message
+
+
+async def test_setup_finds_the_version_in_git_and_nothing_else_of_the_repository(tmp_path: Path):
+    """As builds do that write their version into a file."""
+    script = "git describe --tags --dirty > version; git config --list --local >> version"
+    async with a_team(tmp_path, {".gitignore": "version\n"}, ("sh", "-c", script)) as bench:
+        root = Path(bench.project.root)
+        git(root, "remote", "add", "origin", "https://ana:hidden-word@example.org/shop")
+        git(root, "tag", "2.1")
+        async with bench.workspaces.scratch("main") as at:
+            text = (at.path / "version").read_text()
+            assert text.startswith("2.1\n")
+            assert "example.org" not in text
+        commit_files(root, {"a.sh": ""})
+        newest = commit_files(root, {"b.sh": ""})
+        async with bench.workspaces.scratch("main") as at:
+            assert (at.path / "version").read_text().startswith(f"2.1-2-g{newest[:7]}")
+            assert (at.path / ".git").is_file()
+
+
+async def test_setup_may_install_hooks_which_no_worktree_gets(tmp_path: Path):
+    setup = ("git", "config", "core.hooksPath", ".husky")
+    async with a_team(tmp_path, {}, setup) as bench, bench.workspaces.scratch("main") as at:
+        assert ".husky" not in git(at.path, "config", "--list")

@@ -19,7 +19,7 @@ from bae.pictures import Picture, picture_of, to_mermaid, to_svg, to_text
 group = typer.Typer(no_args_is_help=True, help="Draw a graph in the terminal or to a file.")
 
 
-Direction = Annotated[
+DirectionOption = Annotated[
     Literal["TD", "LR"],
     typer.Option(
         "--direction", "-d", help="The direction: top down or left to right.", case_sensitive=False
@@ -57,7 +57,7 @@ COLORS: Final = {
 )
 def show(
     module: Module = None,
-    direction: Direction = "TD",
+    direction: DirectionOption = "TD",
     no_fields: NoFields = False,
     compact: Annotated[
         bool, flag("--compact", "Print a list of nodes and arrows, without boxes.")
@@ -108,7 +108,7 @@ def export(
         option("--format -f FORMAT", "The format, whatever the file's ending: svg or mmd."),
     ] = None,
     force: Annotated[bool, flag("--force", "Overwrite an existing file.")] = False,
-    direction: Direction = "TD",
+    direction: DirectionOption = "TD",
     no_fields: NoFields = False,
     theme: Annotated[
         Literal["auto", "light", "dark"],
@@ -149,7 +149,7 @@ def export(
 @group.command(epilog=examples("bae graph mermaid app.py > graph.mmd"))
 def mermaid(
     module: Module = None,
-    direction: Direction = "TD",
+    direction: DirectionOption = "TD",
     no_fields: NoFields = False,
 ) -> None:
     """Print a graph as a Mermaid flowchart, for Markdown."""

@@ -24,8 +24,8 @@ from bae.lm import LM, Usage
 from bae.lm.registry import (
     VARIABLE,
     DefaultName,
-    Kind,
     LazyLM,
+    LMKind,
     cached_lm,
     default_lm,
     default_name,
@@ -137,14 +137,14 @@ _STATE: Final = 11
 _INDENT: Final = _STATE + 13
 
 
-def _data(kind: Kind) -> dict[str, Any]:
+def _data(kind: LMKind) -> dict[str, Any]:
     """A kind as JSON, without what is needed to make one."""
     made_with = ("maker", "key", "packages", "extra")
     told = {name: value for name, value in asdict(kind).items() if name not in made_with}
     return {**told, "state": kind.state, "ready": kind.ready}
 
 
-def _about(kind: Kind, default: DefaultName) -> Text:
+def _about(kind: LMKind, default: DefaultName) -> Text:
     below = f"\n{' ' * _INDENT}"
     said = Text()
     said.append(f"{kind.state:<{_STATE}}", style=_STATES[kind.state])
@@ -165,7 +165,7 @@ def _about(kind: Kind, default: DefaultName) -> Text:
 # --- one call, as a run makes it -----------------------------------------------------------------
 
 
-class Question(Node):
+class ShortQuestion(Node):
     """What is asked."""
 
     text: str
@@ -185,7 +185,7 @@ class Reply(Node):
 async def _ask(lm: LM, name: str, text: str, timeout: float) -> GraphResult[Reply]:
     try:
         async with asyncio.timeout(timeout):
-            return await Graph(start=Question, end=Reply).arun(Question(text=text), lm)
+            return await Graph(start=ShortQuestion, end=Reply).arun(ShortQuestion(text=text), lm)
     except TimeoutError as error:
         raise refused(
             f"{name} gave no answer in {timeout:g} s",

@@ -80,7 +80,7 @@ def new(
         _print_next(folder, project, list(files))
 
 
-def _print_next(folder: Path, project: Project, files: list[str]) -> None:
+def _print_next(folder: Path, project: NewProject, files: list[str]) -> None:
     said = Text(f"created {folder} with {len(files)} files:\n")
     for path in files:
         said.append(f"  {path}\n", style="cyan")
@@ -105,7 +105,7 @@ def _print_next(folder: Path, project: Project, files: list[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class NewProject:
     """What is to be written: the project's name, that of its module, and the LM for the command
     lines in it, empty for the one that a run finds by itself."""
 
@@ -138,7 +138,7 @@ class Project:
         }
 
 
-def _named(name: str, lm: str, folder: Path) -> Project:
+def _named(name: str, lm: str, folder: Path) -> NewProject:
     """The project of a name, which must do for a distribution and, with `-` as `_`, a module.
     `folder` is where it goes: what lies there already is its own."""
     if not _NAME.fullmatch(name):
@@ -159,7 +159,7 @@ def _named(name: str, lm: str, folder: Path) -> Project:
             f"{name} cannot be the name of a project: {taken}",
             fix=f"give it another name, as {name}-agent",
         )
-    return Project(name, module, lm)
+    return NewProject(name, module, lm)
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from bae.optimizer.improvement import CALLS, PartResult, PromptVerdict
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bae.cli.signals import Ended
+    from bae.cli.signals import EndedWork
     from bae.optimizer.comparison import Comparison
     from bae.optimizer.improvement import Improvement
 
@@ -62,7 +62,7 @@ _STYLES: Final = {
 
 
 def print_result(
-    found: Improvement, file: str, ended: Ended[None], *, as_json: bool, quiet: bool
+    found: Improvement, file: str, ended: EndedWork[None], *, as_json: bool, quiet: bool
 ) -> None:
     """Print the result of an optimization of the journal in a file. Raises the error that it ended
     with, or the exit code if it is not done or has nothing to show for it."""

@@ -212,7 +212,7 @@ Optimized = Annotated[
     ),
 ]
 AsJSON = Annotated[bool, flag("--json", "Print JSON, for scripts.")]
-Input = Annotated[
+InputOption = Annotated[
     str | None,
     option(
         "--input -i JSON",
@@ -229,7 +229,7 @@ Sets = Annotated[
         "keeps them. Repeat for each field.",
     ),
 ]
-Secrets = Annotated[
+SecretsOption = Annotated[
     list[str] | None,
     option(
         "--set NODE.FIELD=VALUE",

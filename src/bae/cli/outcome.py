@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """How a run came out."""
 
     graph: str
@@ -132,7 +132,7 @@ def short_id(run_id: str) -> str:
 
 
 def print_outcome(
-    outcome: Outcome, said: CommandLine, summary: Text, *, as_json: bool, quiet: bool
+    outcome: RunOutcome, said: CommandLine, summary: Text, *, as_json: bool, quiet: bool
 ) -> None:
     """Print how a run came out. What it failed with is raised by whoever called this."""
     if as_json:
@@ -151,7 +151,7 @@ def print_outcome(
         err().print(summary)
 
 
-def _as_data(outcome: Outcome) -> dict[str, Any]:
+def _as_data(outcome: RunOutcome) -> dict[str, Any]:
     result, usage = outcome.result, outcome.usage
     spent = ("calls", "input_tokens", "output_tokens", "cost")
     return {
@@ -177,7 +177,7 @@ def _as_data(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _print_waiting(outcome: Outcome, said: CommandLine) -> None:
+def _print_waiting(outcome: RunOutcome, said: CommandLine) -> None:
     console = err()
     console.print(Text(f"the run {outcome.run_id} waits for an answer", style="yellow"))
     places = Counter(gate.place for gate in outcome.waiting)
@@ -197,7 +197,7 @@ def _print_waiting(outcome: Outcome, said: CommandLine) -> None:
         )
 
 
-def _print_cancelled(outcome: Outcome, said: CommandLine) -> None:
+def _print_cancelled(outcome: RunOutcome, said: CommandLine) -> None:
     console = err()
     codes = {exits.TERMINATED: "terminated", exits.HUNG_UP: "hung up"}
     line = Text(codes.get(outcome.code, "interrupted"), style="bold yellow")

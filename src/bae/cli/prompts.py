@@ -12,7 +12,7 @@ from rich.text import Text
 from bae.cli.exits import refused
 from bae.cli.learned import artifacts_in, with_prompts
 from bae.cli.loading import load_proved
-from bae.cli.options import AsJSON, Input, Module, Optimized, Sets, argument, examples
+from bae.cli.options import AsJSON, InputOption, Module, Optimized, Sets, argument, examples
 from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.start import start_node
 from bae.cli.wording import in_lines
@@ -46,7 +46,7 @@ def prompts(
             "every prompt.",
         ),
     ] = None,
-    given: Input = None,
+    given: InputOption = None,
     sets: Sets = None,
     optimized: Optimized = None,
     as_json: AsJSON = False,

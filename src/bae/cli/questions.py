@@ -18,7 +18,15 @@ from rich.text import Text
 from bae.cli.live.screen import turn_logging
 from bae.cli.printing import err
 from bae.cli.signals import run_until_signal
-from bae.cli.values import Misfit, Typed, describe_type, is_secret, is_yes_or_no, read, spell_value
+from bae.cli.values import (
+    Typed,
+    UnfitText,
+    describe_type,
+    is_secret,
+    is_yes_or_no,
+    read,
+    spell_value,
+)
 from bae.cli.wording import WITHHELD, cut, in_lines, in_one_line, text_of
 from bae.run import Waiting
 
@@ -102,7 +110,7 @@ async def _ask(cls: type[Node], name: str, *, with_default: bool) -> Typed | Non
                 return None
             else:
                 return read(cls, name, text)
-        except Misfit as misfit:
+        except UnfitText as misfit:
             if not with_default:
                 forget_typed()
             said = Text("  that does not fit: ", style="red").append(in_lines(str(misfit), 6))
@@ -208,7 +216,7 @@ def _kind(annotation: Any) -> str:
 def _nothing_typed(cls: type[Node], name: str) -> Text:
     """What to say where nothing was typed at a gate."""
     empty = ""
-    with suppress(Misfit):
+    with suppress(UnfitText):
         read(cls, name, "")
         empty = ', "" for an empty text'
     return Text(f"  type an answer{empty}; Ctrl-D leaves the run waiting", style="dim")

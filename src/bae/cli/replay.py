@@ -24,7 +24,7 @@ from bae.cli.options import (
     NewestRun,
     NoAsk,
     OfModule,
-    Secrets,
+    SecretsOption,
     option,
 )
 from bae.cli.outcome import CommandLine
@@ -49,7 +49,7 @@ def replay(
     run: NewestRun = None,
     module: OfModule = None,
     journal: JournalFile = None,
-    sets: Secrets = None,
+    sets: SecretsOption = None,
     as_json: AsJSON = False,
     no_ask: NoAsk = False,
 ) -> None:

@@ -29,7 +29,7 @@ from bae.cli.options import (
     OneRun,
     Optimized,
     Quiet,
-    Secrets,
+    SecretsOption,
     Sets,
     argument,
     budget_of,
@@ -40,9 +40,9 @@ from bae.cli.outcome import CommandLine, advise_gate
 from bae.cli.printing import err, note, out, print_json
 from bae.cli.questions import ask_answer, can_ask
 from bae.cli.replay import read_secrets
-from bae.cli.run import RunOptions, carry_out
+from bae.cli.run import RunCommandOptions, carry_out
 from bae.cli.start import read_sets
-from bae.cli.values import Misfit, describe_type, example_of, is_secret, read
+from bae.cli.values import UnfitText, describe_type, example_of, is_secret, read
 from bae.cli.wording import in_lines
 from bae.exceptions import BaeError, GateError, JournalError
 from bae.journal.decoder import decode_run, graph_at
@@ -60,7 +60,7 @@ def resume(
     run: NewestRun = None,
     module: OfModule = None,
     journal: JournalFile = None,
-    sets: Secrets = None,
+    sets: SecretsOption = None,
     lm: LMName = None,
     optimized: Optimized = None,
     max_iters: MoreIters = None,
@@ -73,7 +73,7 @@ def resume(
 
     What is recorded is not done again. What the run has spent counts for `--budget`.
     """
-    options = RunOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
+    options = RunCommandOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
     graph, said = _load_checked(module, journal, lm, optimized)
     stored = stored_run(journal, run, write=True)
     _continue(graph, stored, said, sets or (), max_iters, options)
@@ -103,7 +103,7 @@ def fork(
     `--set` changes fields of that node. The original run does not change, and nothing before that
     node is done again. With `--no-run` only the id of the new run is printed.
     """
-    options = RunOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
+    options = RunCommandOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
     graph, said = _load_checked(module, journal, lm, optimized)
 
     async def make_fork(runs: Journal) -> StoredRun:
@@ -191,7 +191,9 @@ def answer(
                 run_id, asked.address, reply, model, max_iters, journal=kept, answer=answerer
             )
 
-        options = RunOptions(limits, as_json, quiet, not no_ask, resumes=True, gate=asked.address)
+        options = RunCommandOptions(
+            limits, as_json, quiet, not no_ask, resumes=True, gate=asked.address
+        )
         carry_out(graph, run_id, go, said, options)
         return
 
@@ -222,7 +224,7 @@ def _continue(
     said: CommandLine,
     sets: Sequence[str],
     max_iters: int | None,
-    options: RunOptions,
+    options: RunCommandOptions,
 ) -> None:
     run_id = stored.info.run_id
     over = stored.info.status == "ended"  # what it needs is there, then
@@ -320,7 +322,7 @@ def _read_answer(
     if value is not None:
         try:
             return read(cls, name, value).given_to(cls, name)
-        except Misfit as misfit:
+        except UnfitText as misfit:
             shown = "what was given" if is_secret(cls, name) else repr(value)
             raise GateError(
                 f"{gate.place}: {shown} is no answer to {gate.question!r}: {misfit}",

@@ -24,7 +24,7 @@ from bae.cli.loading import load_proved
 from bae.cli.options import (
     AsJSON,
     BudgetLimits,
-    Input,
+    InputOption,
     JournalFile,
     LMName,
     MaxIters,
@@ -39,7 +39,7 @@ from bae.cli.options import (
     flag,
     refuse_both_journals,
 )
-from bae.cli.outcome import CommandLine, Outcome, advise, print_outcome
+from bae.cli.outcome import CommandLine, RunOutcome, advise, print_outcome
 from bae.cli.printing import err, note
 from bae.cli.questions import AtTerminal, can_ask
 from bae.cli.signals import work
@@ -65,7 +65,7 @@ EPILOG: Final = examples(
 def run(
     context: typer.Context,
     module: Module = None,
-    given: Input = None,
+    given: InputOption = None,
     sets: Sets = None,
     lm: LMName = None,
     optimized: Optimized = None,
@@ -97,7 +97,7 @@ def run(
     def go(kept: Any, answer: Any) -> Any:
         return graph.arun(start, model, max_iters, journal=kept, run_id=name, answer=answer)
 
-    options = RunOptions(limits, as_json, quiet, not no_ask)
+    options = RunCommandOptions(limits, as_json, quiet, not no_ask)
     carry_out(graph, name, go, CommandLine(module, file, lm, optimized), options)
 
 
@@ -111,7 +111,7 @@ _LOOK: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunCommandOptions:
     """How a run is to be carried out and shown."""
 
     budget: Budget | None = None
@@ -127,7 +127,7 @@ class RunOptions:
 
 
 def carry_out(
-    graph: Graph[Any, Any], run_id: str, going: Going, said: CommandLine, options: RunOptions
+    graph: Graph[Any, Any], run_id: str, going: Going, said: CommandLine, options: RunCommandOptions
 ) -> None:
     """Carry out a run, with the journal opened and closed, the display around it and gates asked
     at the terminal, and print how it came out. Raises what it failed with, or `typer.Exit` where
@@ -154,7 +154,7 @@ def carry_out(
 
     began = perf_counter()
     ended = work(begin, display, last_words, options.budget)
-    outcome = Outcome(graph.name, run_id, code=ended.code, seconds=perf_counter() - began)
+    outcome = RunOutcome(graph.name, run_id, code=ended.code, seconds=perf_counter() - began)
     outcome.copies = graph.hidden
     error = outcome.error = ended.error
     history = display.history_of(run_id)

@@ -55,9 +55,8 @@ group = typer.Typer(
     ),
 )
 
-Status = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 OfStatus = Annotated[
-    Status | None,
+    Listed | None,
     typer.Option("--status", "-s", help="Only runs with this status."),
 ]
 OfGraph = Annotated[str | None, option("--graph -g NAME", "Only runs of this graph.")]
@@ -305,8 +304,8 @@ def parse_duration(text: str) -> float:
 
 
 def _parse_status(text: str) -> str:
-    if text not in get_args(Status):
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(get_args(Status))}")
+    if text not in get_args(Listed):
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(get_args(Listed))}")
     return text
 
 
@@ -324,7 +323,7 @@ def prune(
         list[str] | None,
         option(
             "--status -s STATUS",
-            f"Only runs with this status: {', '.join(get_args(Status))}. Repeatable. Default: "
+            f"Only runs with this status: {', '.join(get_args(Listed))}. Repeatable. Default: "
             "ended, failed, cancelled.",
             parser=_parse_status,
         ),
@@ -339,7 +338,7 @@ def prune(
     Runs that wait or are in progress stay, unless --status names them; so does a run that another
     one was forked from. At a terminal it asks first.
     """
-    chosen = set(cast("Sequence[Status]", status or ("ended", "failed", "cancelled")))
+    chosen = set(cast("Sequence[Listed]", status or ("ended", "failed", "cancelled")))
     if "running" in chosen:
         note("runs that are in progress stay; --status interrupted has those whose process is gone")
 

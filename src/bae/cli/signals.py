@@ -138,7 +138,7 @@ class Showing(AbstractContextManager[Any], Protocol):
 
 
 @dataclass(slots=True)
-class Ended(Generic[T]):
+class EndedWork(Generic[T]):
     """How work ended: with a value, with an error, or by a signal, whose exit code it has then.
     Work that was stopped may have a value as well: what was done until then."""
 
@@ -152,11 +152,11 @@ def work(
     display: Showing,
     last_words: Callable[[], str],
     budget: Budget | None = None,
-) -> Ended[T]:
+) -> EndedWork[T]:
     """Do some work in a loop of its own, inside `display`. The first signal cancels it, so that it
     closes what it has opened; a second one ends the process at once, with `last_words`. The
     `budget` stops it when its seconds are over."""
-    ended: Ended[T] = Ended()
+    ended: EndedWork[T] = EndedWork()
     because: list[BaeError] = []
     worker: list[asyncio.Task[T]] = []
 

@@ -19,8 +19,8 @@ from bae.cli.exits import Misuse
 from bae.cli.printing import err
 from bae.cli.questions import ask_field, can_ask
 from bae.cli.values import (
-    Misfit,
     Typed,
+    UnfitText,
     describe_type,
     is_secret,
     loads,
@@ -78,7 +78,7 @@ def read_text(cls: type[Node], name: str, text: str) -> Typed:
     """What a text says for a field; an error that names both where it does not fit."""
     try:
         return read(cls, name, text)
-    except Misfit as misfit:
+    except UnfitText as misfit:
         hidden = is_secret(cls, name)
         fix = f"give {describe_type(cls.__pydantic_fields__[name].annotation)}"
         fix += "" if hidden else f"; for example {set_example(cls, name)}"
@@ -129,14 +129,14 @@ def _read_input(cls: type[Node], given: str) -> dict[str, Any]:
     if isinstance(said, dict):
         named = cast(dict[str, Any], said)
         if only is not None and named and not named.keys() & _names_of(cls).keys():
-            with suppress(Misfit):  # the one field is an object itself
+            with suppress(UnfitText):  # the one field is an object itself
                 return {only: read_json(cls, only, named).said}
         return {_field_of(cls, name): each for name, each in named.items()}
     if only is None:
         raise _unfit(None, [f"what -i gives{where} is no JSON object"], fix)
     try:
         return {only: read_json(cls, only, said).said}
-    except Misfit:  # 5 is JSON, and a text for a field that takes text
+    except UnfitText:  # 5 is JSON, and a text for a field that takes text
         return {only: read_text(cls, only, text.strip()).said}
 
 

@@ -45,7 +45,7 @@ from bae.cli.wording import count, in_lines
 
 if TYPE_CHECKING:
     from bae.journal import Journal, Record
-    from bae.run import Answer
+    from bae.run import GateAnswerer
     from bae.team.git import Repository
     from bae.team.models import Project
     from bae.team.project import Detected
@@ -74,6 +74,8 @@ _QUESTIONS: Final = "questions.md"
         "bae team init",
         "bae team init shop --test 'python -m pytest -q'",
         "bae team init web --test 'node --test' --setup 'npm ci'",
+        "bae team init --setup 'python -m venv .venv && .venv/bin/pip install -e .[test]' "
+        "--test '.venv/bin/python -m pytest'",
         "bae team init --test 'npx mocha --reporter mocha-junit-reporter' "
         "--report junit:test-results.xml",
         "bae team init --folder packages/api",
@@ -117,8 +119,9 @@ def init(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="A command that is run once in every new worktree, as `npm ci`. Left out: what "
-            "the files of the project show. An empty text: none.",
+            help="A command that installs what tests need, as `npm ci`; `&&` joins several. It "
+            "runs with the network for your newest commit, and worktrees get a copy of the result. "
+            "Left out: what the files of the project show. An empty text: none.",
         ),
     ] = None,
     branch: Annotated[
@@ -135,10 +138,10 @@ def init(
 ) -> None:
     """Set up a team for a project.
 
-    Languages and the test command are read off the files; what cannot be known is asked. The tests
-    are run once, as the team will run them: where they cannot be run, the likely cause is printed,
-    and the exit code is 1. The state is kept beside the repository, in `.NAME.team`. Run it again
-    to change the settings.
+    Languages, the test command and the setup command are read off the files; what cannot be known
+    is asked. The tests are run once, as the team will run them: where they cannot be run, the
+    likely cause and a command that corrects it are printed, and the exit code is 1. The state is
+    kept beside the repository, in `.NAME.team`. Run it again to change the settings.
     """
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
@@ -160,8 +163,8 @@ async def _init(
     settings: dict[str, Any],
     checks: bool,
 ) -> None:
-    from bae.team.git import Repository
-    from bae.team.project import detect, find_command_problems
+    from bae.team.git import Repository, split_paths
+    from bae.team.project import detect, find_command_problems, find_setup_problems
     from bae.team.store import Store, store_path
 
     path = Path(directory)
@@ -179,19 +182,17 @@ async def _init(
         async with await Store.open(state) as store:
             before = await _find_project(store, root)
     within = find_folder(root, folder) if folder is not None else before.folder if before else ""
-    detected = await asyncio.to_thread(detect, root, within)
+    committed = None
+    if repository is not None:
+        committed = split_paths((await repository.run_git("ls-files", "-z"))[1])
+    detected = await asyncio.to_thread(detect, root, within, committed)
     command = split_command(test)
     if before is not None and before.folder == within:
         command = command or before.test_command
     if report is None:  # that of before is for the command of before
         report = before.report if before and command == before.test_command else ""
-    command = command or await _ask_test_command(detected, asks)
-    problems = await asyncio.to_thread(find_command_problems, command, root / within, report)
-    if problems:
-        raise refused("\n".join(problems), fix="name a test command with --test")
-    if repository is None:
-        repository = await Repository.create(path)
-        note(f"made a git repository in {directory}")
+    if not command:
+        command, report = await _ask_test_command(detected, asks, report)
     project = detected.project(
         branch=branch or (before.branch if before else "bae/team"),
         test_command=command,
@@ -199,6 +200,15 @@ async def _init(
         requirements=before.requirements if before else "",
         report=report,
     )
+    place = root / within
+    problems = await asyncio.to_thread(find_command_problems, command, place, report, project.setup)
+    if problems:
+        raise refused("\n".join(problems), fix="name a test command with --test")
+    if problems := await asyncio.to_thread(find_setup_problems, project.setup, place):
+        raise refused("\n".join(problems), fix="name a setup command with --setup")
+    if repository is None:
+        repository = await Repository.create(path)
+        note(f"made a git repository in {directory}")
     if before is not None:
         same = {"id", "update_checkout", "allow", "allow_unsandboxed"}
         project = project.model_copy(update={name: getattr(before, name) for name in same})
@@ -241,23 +251,36 @@ async def _find_project(store: Store, root: Path) -> Project | None:
     return next(iter(here or gone), None)
 
 
-async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
+async def _ask_test_command(
+    detected: Detected, asks: bool, report: str
+) -> tuple[tuple[str, ...], str]:
+    """The test command and what it reports by: as detected, or as a person says."""
+    from bae.team.test_runs import write_command
+
     if not detected.questions:
-        return detected.test_command
+        return detected.test_command, report
+    default = detected.suggested or detected.test_command
     if asks and can_ask():
         try:
-            return split_command(
-                await ask(detected.questions[0], shlex.join(detected.test_command))
-            )
+            said = split_command(await ask(detected.questions[0], write_command(default)))
         except EOFError:
             pass
+        else:
+            return said, report or (_REPORT if said == detected.suggested else "")
     if detected.test_command:
         note(detected.questions[0])
-        return detected.test_command
+        return detected.test_command, report
+    words = ["--test", write_command(detected.suggested), "--report", _REPORT]
+    named = f"`bae team init {shlex.join(words)}`"
     raise refused(
         f"the test command of this project is not known. {detected.questions[0]}",
-        fix="name it: bae team init --test 'python -m pytest', or any with --report junit:PATH",
+        fix=f"name it: {named}"
+        if detected.suggested
+        else "name it: bae team init --test 'python -m pytest', or any with --report junit:PATH",
     )
+
+
+_REPORT: Final = "junit:report.xml"
 
 
 @team_command(
@@ -371,7 +394,7 @@ async def _find_goal(goal: str | None, file: str | None, journal: Journal) -> st
     return waiting[0]
 
 
-def _make_answer(file: str | None, decide: bool, asks: bool) -> Answer | None:
+def _make_answer(file: str | None, decide: bool, asks: bool) -> GateAnswerer | None:
     from bae.team.planning import FromAnswers, decide_yourself
 
     if decide:

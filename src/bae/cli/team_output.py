@@ -3,7 +3,6 @@ of it, questions and counts."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -65,7 +64,7 @@ async def print_project(project: Project, state: Path) -> None:
             "languages": ", ".join(project.languages),
             "tests": write_command(project.test_command),
             "report": project.report,
-            "setup": shlex.join(project.setup),
+            "setup": write_command(project.setup) if project.setup else "",
             "branch": project.branch,
             "checkout": "follows the team's branch" if project.update_checkout else "",
             "allowed": ", ".join(project.allow),

@@ -27,7 +27,7 @@ from bae.given_files import read_stdin
 if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.markers import OpenGate
-    from bae.run import Answer
+    from bae.run import GateAnswerer
     from bae.team.git import Repository
     from bae.team.models import Project, Task
     from bae.team.store import Store
@@ -277,7 +277,7 @@ async def ask(question: str, default: str = "") -> str:
     return typed
 
 
-def answer_at_terminal() -> Answer:
+def answer_at_terminal() -> GateAnswerer:
     """An `answer=` that asks the person at the terminal, one question at a time. Ctrl-D leaves the
     rest open."""
     from bae.run import Waiting

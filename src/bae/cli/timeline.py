@@ -16,7 +16,7 @@ from bae.cli.wording import in_one_line
 from bae.journal.provenance import long
 from bae.journal.report import Span, Timeline, TimelineEntry
 
-Row = tuple[str, TimelineEntry]
+BarRow = tuple[str, TimelineEntry]
 """What stands before a bar, and the work that it shows."""
 ITEMS: Final = 3
 """How many items of a map have a row, and as many that did not end well."""
@@ -142,7 +142,7 @@ def _bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
     return line
 
 
-def _legend(rows: Sequence[Row], scale: _Scale, pen: Pen) -> Iterator[str]:
+def _legend(rows: Sequence[BarRow], scale: _Scale, pen: Pen) -> Iterator[str]:
     """How long the gaps are, and what a gate has in one."""
     lengths = ", ".join(long(each) for each in scale.gaps)
     if len(scale.gaps) > _GAPS:
@@ -152,12 +152,12 @@ def _legend(rows: Sequence[Row], scale: _Scale, pen: Pen) -> Iterator[str]:
         yield f"{pen.wait} a person was waited for"
 
 
-def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> list[Row]:
+def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> list[BarRow]:
     """The rows of a timeline; all of them, or a number that can be read. `more` stands before how
     many are left out."""
     quick = timeline.seconds / 200
 
-    def rows(every: Sequence[TimelineEntry], indent: str) -> Iterator[Row]:
+    def rows(every: Sequence[TimelineEntry], indent: str) -> Iterator[BarRow]:
         shown = every if full else _select_work(every)
         known = {id(each) for each in shown}
         left_out = [each for each in every if id(each) not in known]

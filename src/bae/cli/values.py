@@ -29,7 +29,7 @@ _TEXT: Final = "…"
 _YES_OR_NO: Final = {"y": True, "yes": True, "n": False, "no": False}
 
 
-class Misfit(Exception):
+class UnfitText(Exception):
     """What was typed is no value of the field; the message says why."""
 
 
@@ -51,22 +51,22 @@ class Typed:
 
 
 def read(cls: type[Node], name: str, text: str) -> Typed:
-    """What `text` says for the field `name`. Raises `Misfit`."""
-    why = Misfit("it is no value of the field")
+    """What `text` says for the field `name`. Raises `UnfitText`."""
+    why = UnfitText("it is no value of the field")
     for said in _readings(text, cls.__pydantic_fields__[name].annotation):
         try:
             return read_json(cls, name, said)
-        except Misfit as misfit:
+        except UnfitText as misfit:
             why = misfit
     raise why
 
 
 def read_json(cls: type[Node], name: str, said: Any) -> Typed:
-    """A value of JSON for the field `name`. Raises `Misfit`."""
+    """A value of JSON for the field `name`. Raises `UnfitText`."""
     try:
         return Typed(said, validated(cls, {name: said}, said=frozenset({name}))[name])
     except Exception as error:  # validators may raise anything, at what they do not expect
-        raise Misfit(_reason(error, name)) from error
+        raise UnfitText(_reason(error, name)) from error
 
 
 def loads(text: str) -> Any:
@@ -180,7 +180,7 @@ def example_of(cls: type[Node], name: str) -> str | None:
     if str in union_members(annotation):
         candidates.append(_TEXT)
     for each in (*candidates, _sample(cls, name)):
-        with suppress(Misfit):
+        with suppress(UnfitText):
             read(cls, name, each)
             return each
     return _TEXT

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bae.lm import LM
     from bae.markers import OpenGate
     from bae.result import GraphResult
-    from bae.run import Answer
+    from bae.run import GateAnswerer
 
 Contending: TypeAlias = "LM | str | Callable[[], LM] | None"
 """An LM, the name of one, a function that makes one for each run, or None for the default LM of
@@ -77,7 +77,7 @@ class CaseRunner:
     max_iters: int
     timeout: float
     dep_cache: Mapping[Any, Any] | None
-    answer: Answer | None
+    answer: GateAnswerer | None
 
     async def run(self, job: CaseRun) -> None:
         """Run a case and score it. It stays "not run" if a budget around the evaluation is spent,

@@ -13,7 +13,6 @@ from bae.draft import from_answer, validated
 from bae.evals.cases import MOST_PROBLEMS, Case, invalid_cases, suggest
 from bae.evals.metrics import is_json
 from bae.exceptions import describe, faults
-from bae.markers import Gate
 from bae.node import Node
 from bae.plan import plan_of
 from bae.run import Waiting
@@ -21,7 +20,7 @@ from bae.run import Waiting
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.markers import OpenGate
-    from bae.run import Answer
+    from bae.run import GateAnswerer
 
 Checked: TypeAlias = "tuple[str, Case | None, list[str]]"
 """The label of a case in errors, the case, and its known problems."""
@@ -46,7 +45,7 @@ class CaseTypes:
             f"{name}.{field.name}": (cls, field.name)
             for cls, name in self.names.items()
             for field in plan_of(cls, strict=True).fields.values()
-            if isinstance(field.marker, Gate)
+            if field.asks_person
         }
         """The gates of the graph and of graphs in it, by their name in cases: `Refund.approved`."""
 
@@ -119,7 +118,7 @@ class CaseTypes:
         fits = [end for end in self._ends if not self._field_problems("", end, case.expected)]
         return fits[0] if len(fits) == 1 else None
 
-    def answerer(self, case: Case, otherwise: Answer | None) -> Answer | None:
+    def answerer(self, case: Case, otherwise: GateAnswerer | None) -> GateAnswerer | None:
         """What answers the gates in a run of a case: the case, and then `otherwise`."""
         if not case.answers:
             return otherwise

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bae.journal import Journal
     from bae.lm.policies.budget import Budget
     from bae.node import Node
-    from bae.run import Answer
+    from bae.run import GateAnswerer
 
 Progressing = Callable[[int, int, str, CaseResult], object]
 """Called after each case: how many are done, of how many, the contender, and the result."""
@@ -60,7 +60,7 @@ async def evaluate(
     budget: Budget | None = None,
     progress: Progressing | None = None,
     dep_cache: Mapping[Any, Any] | None = None,
-    answer: Answer | None = None,
+    answer: GateAnswerer | None = None,
     stop: asyncio.Event | None = None,
 ) -> Evaluation:
     """Run a graph over cases with each of the `lms`, and report score, validity, cost and latency

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "bae-evaluation-1"
 
-Outcome = Literal["ended", "failed", "unscored", "not run"]
+CaseOutcome = Literal["ended", "failed", "unscored", "not run"]
 """How a case ended: its run ended and was scored; it failed, which scores 0; it ended, and its
 metric failed; or it was not run to its end, since the evaluation was stopped."""
 NOT_RUN: Final = "not run"
@@ -89,7 +89,7 @@ class CaseResult:
     error: str = ""
     seconds: float = 0.0
     usage: Usage = field(default_factory=Usage)
-    outcome: Outcome = "ended"
+    outcome: CaseOutcome = "ended"
     judging: Usage = field(default_factory=Usage)
     nodes: dict[str, Score] = field(default_factory=dict[str, "Score"])
     asked: Mapping[str, Any] = field(default_factory=dict[str, Any])

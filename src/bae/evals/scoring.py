@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bae.place import Place
     from bae.records import Record
     from bae.result import GraphResult
-    from bae.work import GraphRun, Question, Step
+    from bae.work import GraphRun, LMQuestion, Step
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ def _in_order(graph: GraphRun) -> Iterator[Step]:
                 yield from _in_order(inner)
 
 
-def _count(node: NodeMeasure, step: Step, question: Question) -> None:
+def _count(node: NodeMeasure, step: Step, question: LMQuestion) -> None:
     node.usage += question.paid
     node.judged += len(question.answers)
     node.valid += sum(answer.attempt.verdict == "valid" for answer in question.answers)

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from bae.recorder import RunJournal
 from bae.records import (
     AnswerJudged,
     AnswerRestarted,
@@ -30,7 +29,7 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
-from bae.result import Recovered
+from bae.result import Recovered, RunJournal
 from bae.rooms import export_lazily
 
 if TYPE_CHECKING:

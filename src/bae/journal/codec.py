@@ -18,14 +18,14 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
 
 from bae.assignable import type_name
-from bae.core_schemas import Schema, parts, type_schema
+from bae.core_schemas import CoreSchemaDict, parts, type_schema
 from bae.exceptions import describe
 from bae.secrets import is_masked, secret_in
 
-Verdict = Literal["keep", "live", "secret"]
+Keeping = Literal["keep", "live", "secret"]
 """What becomes of a value: it is stored, made again on resume, or withheld unless asked for."""
 
-STORED_CONFIG: Final[Schema] = {
+STORED_CONFIG: Final[CoreSchemaDict] = {
     "ser_json_bytes": "base64",
     "val_json_bytes": "base64",
     "ser_json_inf_nan": "constants",
@@ -41,12 +41,12 @@ class ValueCodec:
     """How the values of one type are stored: `verdict` is "keep", "live" or "secret", and `why`
     says why it is not "keep"."""
 
-    def __init__(self, schema: Any, config: Schema | None = None, live: str = "") -> None:
+    def __init__(self, schema: Any, config: CoreSchemaDict | None = None, live: str = "") -> None:
         self._schema = schema
         self._config = cast(Any, {**(config or {}), **STORED_CONFIG})
         live = live or _why_live(schema)
         secret = "" if live else secret_in(schema)
-        self.verdict: Verdict = "live" if live else "secret" if secret else "keep"
+        self.verdict: Keeping = "live" if live else "secret" if secret else "keep"
         self.why = live or secret
         self._masked = bool(secret) and any(map(is_masked, parts(schema)))
         self._plain = _plain_type(schema, self._config)
@@ -100,7 +100,7 @@ _SHORT: Final = 1000
 _PLAIN: Final[dict[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
 
 
-def _plain_type(schema: Any, config: Schema) -> type | None:
+def _plain_type(schema: Any, config: CoreSchemaDict) -> type | None:
     """The type whose values need not be read back, which saves half of a small node: that of a
     field which has no more than a type."""
     while schema["type"] in ("default", "definitions"):

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from bae.calls import call_at
 from bae.draft import hold, validated
 from bae.exceptions import JournalError, describe, faults
-from bae.journal.decoder import LineReader, Refused, read_history
+from bae.journal.decoder import LineReader, LineRefused, read_history
 from bae.journal.node_codec import node_codec
 from bae.journal.shape import Json, ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, Status
@@ -216,7 +216,7 @@ class _Checker(LineReader):
     def _class(self, path: str, name: str) -> type[Node]:
         try:
             return super()._class(path, name)
-        except Refused:
+        except LineRefused:
             self._unknown = name
             raise
 

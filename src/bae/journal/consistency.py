@@ -17,6 +17,7 @@ from bae.journal.shape import ShapeView
 from bae.journal.store import LATEST, Line, StoredRun
 from bae.place import Place
 from bae.records import Record, Unstored
+from bae.sources import kind_named
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class RunCheck:
             return ""
         cls = self._history.shape.class_at(record.path, node.type) or {"fields": {}}
         for name, field in cls["fields"].items():
-            is_needed = field["kind"] == "plain" and field["required"]
+            is_needed = field["required"] and kind_named(field["kind"]).stored == "node"
             if is_needed and name not in node.fields and name not in node.withheld:
                 return f"the node {node.type} lacks {name}"
         return ""

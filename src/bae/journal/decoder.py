@@ -13,11 +13,11 @@ from bae import records
 from bae.calls import every_call, is_by_value
 from bae.exceptions import JournalError, describe
 from bae.history import History
-from bae.journal.lines import AskerData, ErrorData, Json, StoredNode, damaged, parse_line
+from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged, parse_line
 from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
 from bae.journal.outside import CallName, named_call
-from bae.journal.shape import ShapeView
-from bae.markers import Gate, OpenGate
+from bae.journal.shape import Json, ShapeView
+from bae.markers import OpenGate
 from bae.node import Node
 from bae.place import Place
 from bae.plan import FieldPlan, plan_of
@@ -114,10 +114,10 @@ def _graph_behind(outer: Graph[Any, Any], part: str) -> Graph[Any, Any]:
     """The graph that runs for a field of a graph; `part` is the place of the field there."""
     place = Place.parse(part)
     if place is None:
-        raise Refused(f"{part!r} is no place in a run")
+        raise LineRefused(f"{part!r} is no place in a run")
     cls = next((cls for cls in outer.plans if cls.__name__ == place.node), None)
     if cls is None:
-        raise Refused(f"the graph {outer.name} has no node {place.node}")
+        raise LineRefused(f"the graph {outer.name} has no node {place.node}")
     call = _call_at(cls, place)
     if call is None or call.graph is None:
         raise Gone(f"the graph {outer.name} runs no graph for {place}")
@@ -132,7 +132,7 @@ def _call_at(cls: type[Node], place: Place) -> CallPlan | None:
         raise Gone(f"there is no {gone}") from None
 
 
-class Refused(JournalError):
+class LineRefused(JournalError):
     """Raised where a line does not fit the classes of today."""
 
     def __init__(self, what: str) -> None:
@@ -140,7 +140,7 @@ class Refused(JournalError):
         super().__init__(what, code="bae-journal-unreadable", fix=fix)
 
 
-class Gone(Refused):
+class Gone(LineRefused):
     """Raised for a field, or a parameter behind it, that its class no longer has."""
 
 
@@ -260,13 +260,13 @@ class LineReader:
         if self._graph is None:
             return classes.setdefault(name, cast(Any, create_model(name, __base__=StoredNode)))
         graph, known = self._graphs[path], ", ".join(reversed(classes))
-        raise Refused(f"the graph {graph.name} has no node {name}; it has {known}")
+        raise LineRefused(f"the graph {graph.name} has no node {name}; it has {known}")
 
     def _offered(self, path: str, name: str | None) -> type[Node] | type[None] | None:
         """A class that was offered; None if it is gone today."""
         try:
             return NoneType if name is None else self._class(path, name)
-        except Refused:
+        except LineRefused:
             return None
 
     def _find_field(self, line: Line, data: Json) -> None:
@@ -327,7 +327,7 @@ class LineReader:
         cls = self._class(line.path, name)
         if self._graph is None:
             return cls.model_construct(type=name, fields={})
-        raise Refused(f"the run is not at {name} before step {line.step}")
+        raise LineRefused(f"the run is not at {name} before step {line.step}")
 
     def _last_node(self, line: Line) -> Node | None:
         """The node that the graph of a line ended at."""
@@ -347,7 +347,7 @@ class LineReader:
             return None, tuple(made)
         step = self.history.step(line.path, line.step)
         if step is None or step.node is None:
-            raise Refused(f"nothing is recorded of the node at step {line.step}")
+            raise LineRefused(f"nothing is recorded of the node at step {line.step}")
         draft, codec = step.node, node_codec(type(step.node))
         values = {n: codec.load_field(n, made[n]) for n in made if n in codec.fields}
         absent = [f for f in codec.plan.sourced if f.name not in {*draft.__dict__, *values}]
@@ -416,7 +416,7 @@ class LineReader:
         done = {index: item.value for index, item in items.items() if item.state == "done"}
         wanted = range(len(done) if count is None else count)
         if not all(index in done for index in wanted):
-            raise Refused(f"items of {place.node}.{place.field} are missing")
+            raise LineRefused(f"items of {place.node}.{place.field} are missing")
         values = [done[index] for index in wanted]
         return next((each for each in values if isinstance(each, Unstored)), values)
 
@@ -428,14 +428,14 @@ class LineReader:
             source is not None
             and source.node_type is cls
             and source.state == "done"
-            and (source.kind == "recall") is (field.kind == "recall")
+            and (source.origin is not None) is field.is_immediate
         ):
             return source.value
         call, is_shared = call_behind(cls, Place(field=field.name))
         shared = self.history.shared.get(call.key) if call is not None and is_shared else None
         if shared is not None:
             return shared.value
-        is_default = field.kind == "recall" or self._has_failed(step, cls, field)
+        is_default = field.is_immediate or self._has_failed(step, cls, field)
         return NOTHING if is_default and not field.required else LIVE
 
     def _has_failed(self, step: Step | None, cls: type[Node], field: FieldPlan) -> bool:
@@ -455,7 +455,7 @@ class LineReader:
             return None
         step = self.history.step(origin.path, origin.step)
         if step is None or step.node is None:
-            raise Refused(f"nothing is recorded of step {origin.step} at {origin.path!r}")
+            raise LineRefused(f"nothing is recorded of step {origin.step} at {origin.path!r}")
         if not origin.field:
             return step.node
         is_secret = origin.field in node_codec(type(step.node)).secret
@@ -488,7 +488,7 @@ class LineReader:
             if step is not None and type(step.node) is cls:
                 known = dict(step.node.__dict__)
             for source in () if step is None else step.sources.values():
-                is_field = source.kind == "recall" and not source.place.parameter
+                is_field = source.origin is not None and not source.place.parameter
                 if is_field and not isinstance(source.value, Unstored):
                     known[source.place.field] = source.value
         where = line.path, line.step, data["deadline"]
@@ -508,9 +508,9 @@ class LineReader:
         question, annotation = "", Any
         if self._graph is not None:
             field = plan_of(cls).fields.get(place.field)
-            if field is None or not isinstance(field.marker, Gate):
+            if field is None or not field.asks_person:
                 return None
-            question, annotation = field.marker.question, field.annotation
+            question, annotation = field.question, field.annotation
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
 
 

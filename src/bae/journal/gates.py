@@ -92,7 +92,7 @@ async def answer_gate(
     plans = graph_at(graph, gate.path).plans
     node_type = next((cls for cls in plans if cls.__name__ == name), None)
     plan = None if node_type is None else plan_of(node_type).fields.get(field)
-    if node_type is None or plan is None or plan.kind != "gate":
+    if node_type is None or plan is None or not plan.asks_person:
         await off_loop(len(stored.lines), refuse_changes, stored, graph)
         raise JournalError(
             f"{graph.name} has no gate {name}.{field}, where the run waits at {gate.address}",

@@ -41,7 +41,7 @@ def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
                 fix = "rename one of them"
                 found.append(Problem("error", "bae-journal-names", name, why, fix))
     for codec, field, place in _fields(graph):
-        if field.kind in ("plain", "gate") and field.name in codec.live:
+        if field.name in codec.live and not field.is_remade:
             why = f"a journal cannot keep it: {codec.fields[field.name].why}"
             fix = "make it a Dep, which is made again when a run is resumed, or declare plain data"
             found.append(Problem("error", "bae-journal-field", place, why, fix))
@@ -67,7 +67,7 @@ def notes(graph: Graph[Any, Any]) -> list[Problem]:
     found: list[Problem] = []
     for codec, field, place in _fields(graph):
         name, info, secret = field.name, field.info, secret_fields(codec.cls).get(field.name, "")
-        for route in routes(field.call) if field.kind in ("dep", "map") else ():
+        for route in routes(field.call):
             source = codec.call(name, route)
             is_secret = source.verdict == "secret" or (secret and not route)
             if source.verdict == "live":
@@ -77,7 +77,7 @@ def notes(graph: Graph[Any, Any]) -> list[Problem]:
                 why = "a journal does not write it, so it is made again when a run is resumed: "
                 why += source.why or secret
                 found.append(Problem("note", "bae-journal-withheld", f"{place}{route}", why))
-        if field.kind not in ("plain", "gate"):
+        if field.is_remade:
             continue
         if secret:
             why = f"a journal does not write it: {secret}"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from hashlib import sha256
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 from pydantic_core import from_json
@@ -16,6 +16,7 @@ from bae import records
 from bae.exceptions import BaeError, JournalError, describe, faults
 from bae.journal.codec import Unkeepable, quoted
 from bae.journal.node_codec import node_codec
+from bae.journal.shape import Json
 from bae.records import (
     LIVE,
     NOTHING,
@@ -28,15 +29,14 @@ from bae.records import (
 )
 from bae.run import Waiting
 from bae.secrets import Secrets
+from bae.sources import STARTED, kind_named
 from bae.unicode import LONGEST_INT, readable
-from bae.usage import Usage, Verdict
+from bae.usage import AnswerVerdict, Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Line
     from bae.node import Node
-
-Json = dict[str, Any]
 
 FOLLOWS: Final = "{}"
 """The data of a `StepStarted` whose node follows from the lines before it."""
@@ -213,7 +213,7 @@ class Encoder:
             if record.error is not None:
                 data["error"] = self._error(record.error)
                 return ""
-            if record.source == "map" and not parameter:
+            if kind_named(record.source).stored == "items" and not parameter:
                 data["items"] = None if isinstance(value, Unstored) else len(value)
                 return ""
             if record.called_at:  # whose line has the value
@@ -235,7 +235,7 @@ class Encoder:
         if not self._in_clear and self._secrets.source(cls, field, parameter):
             return WITHHELD
         try:
-            if codec.plan.fields[field].kind == "gate":
+            if codec.plan.fields[field].stored == "answer":
                 return codec.dump_answer(field, value)
             return source.dump(value)
         except Unkeepable:
@@ -367,7 +367,7 @@ _FIELD: Final[Json] = {"node": str, "field": str}
 _SOURCE: Final[Json] = {
     **_FIELD,
     "parameter": (str, ""),
-    "source": Literal["dep", "map", "gate"],
+    "source": cast(Any, Literal)[STARTED],
     "by": str,
 }
 _VALUE: Final[Json] = {
@@ -412,7 +412,7 @@ DATA: Final[Mapping[str, Mapping[str, Any]]] = {
     "AnswerJudged": {
         "asker": AskerData,
         "number": int,
-        "verdict": Verdict,
+        "verdict": AnswerVerdict,
         "errors": _TEXTS,
         "usage": Usage,
         "prompt": (str, ""),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from bae.journal.sqlite.journal import SQLJournal, settle
 from bae.journal.sqlite.lease import Lease
 from bae.journal.sqlite.schema import failure
-from bae.journal.sqlite.writer import Work, Writer
+from bae.journal.sqlite.writer import SQLiteWriter, WriteJob
 
 T = TypeVar("T")
 
@@ -30,12 +30,12 @@ class MemoryJournal(SQLJournal):
     def __init__(self, *, secrets: bool = False, prompts: bool = True) -> None:
         self.secrets = secrets
         self.prompts = prompts
-        self._writer = Writer(None, Lease(_FOR_EVER))
+        self._writer = SQLiteWriter(None, Lease(_FOR_EVER))
         self.name = self._writer.name
         self._owner = self._writer.lease.owner
         self._lock = threading.RLock()
         self._closed = False
-        weakref.finalize(self, Writer.close, self._writer).atexit = False
+        weakref.finalize(self, SQLiteWriter.close, self._writer).atexit = False
 
     def __repr__(self) -> str:
         return "MemoryJournal()"
@@ -46,12 +46,12 @@ class MemoryJournal(SQLJournal):
             self._closed = True
             self._writer.close()
 
-    def _ask(self, work: Work) -> Future[Any]:
+    def _ask(self, work: WriteJob) -> Future[Any]:
         future = work.future = get_running_loop().create_future()
         self._note(work)
         return future
 
-    def _note(self, work: Work) -> None:
+    def _note(self, work: WriteJob) -> None:
         with self._lock:
             if self._closed:
                 work.error = failure("bae-journal-closed", self.name, work.run_id)

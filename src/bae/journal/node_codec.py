@@ -17,14 +17,14 @@ from bae.draft import complete, from_answer, hold, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.codec import (
     ANYTHING,
+    Keeping,
     Unkeepable,
     ValueCodec,
-    Verdict,
     quoted,
     same,
     value_codec,
 )
-from bae.markers import Dep
+from bae.journal.shape import Json
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import LIVE
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.plan import FieldPlan
 
-Json = dict[str, Any]
 _CODEC: Final = "__bae_codec__"
 
 
@@ -108,7 +107,7 @@ class NodeCodec:
             try:
                 text, is_bare = self.dump_field(name, held[name])
             except Unkeepable as error:
-                if field.kind in ("plain", "gate"):
+                if not field.is_remade:
                     raise self.unfit(name, str(error)) from error
                 if whole:
                     raise
@@ -162,7 +161,7 @@ class NodeCodec:
                 is_bare = name in said.get("bare", ())
                 codec = self._bare_codec(name) if is_bare else self.fields[name]
                 values[name] = codec.load(data[name])
-            elif field.kind == "plain" and name not in said.get("withheld", ()):
+            elif field.stored == "node" and name not in said.get("withheld", ()):
                 if field.required:
                     raise KeyError(name)
                 info = field.info
@@ -220,7 +219,7 @@ class NodeCodec:
 
     def load_source(self, field: str, parameter: str, data: Any) -> Any:
         """The value of the source of a field, or of a parameter further down, in the same way."""
-        if self.plan.fields[field].kind == "gate":
+        if self.plan.fields[field].stored == "answer":
             return self.load_answer(field, data)
         source = self.call(field, parameter)
         if source.verdict == "live":  # whatever it was when it was written
@@ -304,7 +303,7 @@ class EndCodec:
 
     def __init__(self, graph: Graph[Any, Any]) -> None:
         self._ends = {cls.__name__: cls for cls in graph.terminal_nodes}
-        self.verdict: Verdict = "keep"
+        self.verdict: Keeping = "keep"
         self.why = ""
         for cls in self._ends.values():
             codec = node_codec(cls)
@@ -342,8 +341,8 @@ def call_codec(call: CallPlan, asked: FieldPlan | Input) -> ValueCodec | EndCode
 
 
 def _of_app(asked: FieldPlan | Input) -> str:
-    """Why a value is of no run, if it is of none."""
-    if not isinstance(asked.marker, Dep) or asked.marker.scope != "app":
+    """Why this value cannot come from a run; empty if it can."""
+    if not asked.is_of_app:
         return ""
     return f"{name_of(asked.marker.fn)} makes it for all runs of the app"
 

@@ -14,24 +14,24 @@ from hashlib import sha256
 from pathlib import PurePath
 from time import time
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from bae.arguments import freeze
 from bae.calls import asked_at, call_at, is_by_value, recalled_behind, routes, siblings_of
-from bae.markers import Dep
 from bae.place import Place
 from bae.plan import plan_of
-from bae.recorder import Log, Recorder
-from bae.records import NOTHING, CallEnded, ClassMet, LMUsed, Record, SourceEnded
+from bae.records import CallEnded, ClassMet, LMUsed, Record, SourceEnded
 from bae.secrets import Secrets
 from bae.usage import Usage
+from bae.writer import Writer
 
 if TYPE_CHECKING:
     from bae.arguments import Arguments
     from bae.calls import Input
     from bae.graph import Graph
+    from bae.journal.run_writer import JournalWriter
     from bae.node import Node
     from bae.plan import FieldPlan
     from bae.records import Asker
@@ -48,66 +48,24 @@ class CallName(NamedTuple):
     arguments: str = ""
 
 
-class Owner(Protocol):
-    """The recorder of the run that a class outside the graph is made in."""
-
-    log: Log
-
-    @property
-    def looks_back(self) -> bool: ...
-    @property
-    def is_in_doubt(self) -> bool: ...
-    async def confirm(self) -> None: ...
-
-    def note_unlogged(self, record: Record) -> None:
-        """Have a record stored that is not in the log."""
-        ...
-
-    async def store_unlogged(self, *records: Record) -> None:
-        """Store records that are not in the log."""
-        ...
-
-    def value_outside(
-        self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
-    ) -> Any:
-        """What a function has returned before, or `NOTHING`."""
-        ...
-
-
-class OutsideRecorder(Recorder):
-    """The recorder of what is resolved for a class outside the graph, at the step of the `asker`.
-    The log in memory has everything; the journal has a `CallEnded` for each value that is called
-    for once, and an `LMUsed` for what LM calls used."""
-
-    stores_calls = True
+class OutsideWriter(Writer):
+    """Writes what is resolved for a class outside the graph, at the step of the `asker`. The log in
+    memory has everything; the journal has a `CallEnded` for each value that is called for once, and
+    an `LMUsed` for what LM calls used."""
 
     __slots__ = ("_asker", "_graph", "_owner", "_path", "_step")
 
     def __init__(
-        self, owner: Owner, graph: Graph[Any, Any], path: str, step: int, asker: Asker
+        self, owner: JournalWriter, graph: Graph[Any, Any], path: str, step: int, asker: Asker
     ) -> None:
         super().__init__(owner.log)
         self._owner = owner
         self._graph = graph
         self._path, self._step, self._asker = path, step, asker
 
-    @property
-    def looks_back(self) -> bool:
-        """Whether something was recorded before this run started here."""
-        return self._owner.looks_back
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether another process may have taken over the run."""
-        return self._owner.is_in_doubt
-
     async def confirm(self) -> None:
         """Raise an error if another process has taken over the run."""
         await self._owner.confirm()
-
-    def outside(self, path: str, step: int, asker: Asker) -> Recorder:
-        """The recorder of a class that a function behind this one has made."""
-        return self
 
     def write(self, record: Record) -> None:
         """Record something; the journal has what it used."""
@@ -124,9 +82,9 @@ class OutsideRecorder(Recorder):
         for record in records:
             self.write(record)
 
-    def write_value(self, ended: SourceEnded) -> None:
-        """Have a value stored that the caller gave."""
-        call = self._call(ended, None)
+    def write_shared(self, ended: SourceEnded, is_given: bool) -> None:
+        """Store a value that the caller gave."""
+        call = self._call(ended, None) if is_given else None
         if call is not None:
             self._owner.note_unlogged(call)
 
@@ -136,17 +94,6 @@ class OutsideRecorder(Recorder):
         call = self._call(ended, asked)
         if call is not None:
             await self._owner.store_unlogged(call)
-
-    def recorded_value(
-        self,
-        place: Place,
-        node_type: type[Node],
-        early: bool = False,
-        asked: Arguments | None = None,
-    ) -> Any:
-        """The value of a function that was called before, or `NOTHING`."""
-        wanted = asked_at(plan_of(node_type).fields[place.field], place.parameter)
-        return NOTHING if wanted is None else self._owner.value_outside(place, wanted, asked)
 
     def _call(self, ended: SourceEnded, asked: Arguments | None) -> CallEnded | None:
         """The record of a value that counts for the whole run."""
@@ -177,8 +124,8 @@ def call_name(
     """What names a call in every process. None where nothing does: for a function that no graph of
     the run uses and that is not found under its own name, for arguments without a hash, and where
     the function is called each time."""
-    call, is_once = asked.call, isinstance(asked.marker, Dep) and asked.marker.cache
-    if call is None or not is_once or is_by_value(asked) is not (arguments is not None):
+    call = asked.call
+    if call is None or not asked.is_shared or is_by_value(asked) is not (arguments is not None):
         return None
     places = _PLACES.get(graph)
     if places is None:

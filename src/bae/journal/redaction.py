@@ -21,6 +21,7 @@ from bae.journal.shape import Json
 from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_replaces
 from bae.place import Place
 from bae.records import WITHHELD_MESSAGE
+from bae.sources import kind_named
 
 _WITHHELD: Final = WITHHELD_MESSAGE
 _WITH_VALUE: Final = ("SourceEnded", "ItemEnded", "CallEnded")
@@ -268,7 +269,7 @@ class _OpenRun:
             return call is None or bool(data.get("arguments")) or call in shared
         names = data["node"], data["field"], data.get("parameter", "")
         place = Place(line.path, line.step, *names)
-        is_shared = data.get("source") == "dep" and self._shape.is_shared(place)
+        is_shared = self._shape.is_shared(place)
         if (is_shared and self._shape.call_at(place) in shared) or _is_wanted(place, wanted):
             return True
         value = data.get("value")  # of a graph, the node it ended at
@@ -292,7 +293,7 @@ class _OpenRun:
 
 
 def _is_shared(field: Json) -> bool:
-    return field["kind"] == "dep" and field.get("cache", True)
+    return kind_named(field["kind"]).stored == "call" and field.get("cache", True)
 
 
 def _nodes(line: Line, data: Json) -> Iterator[Json]:

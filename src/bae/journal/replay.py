@@ -4,11 +4,11 @@ graphs inside are run again and compared with the recording."""
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from difflib import unified_diff
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 
 from bae import exceptions
 from bae.assignable import type_name
@@ -18,30 +18,32 @@ from bae.history import History
 from bae.journal.decoder import decode_run, read_history
 from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
-from bae.journal.outside import OutsideRecorder
-from bae.journal.resumed import PastRecorder, is_done
+from bae.journal.past import RecordedPast, is_done
 from bae.journal.shape import ShapeView
+from bae.language_model import in_scene
 from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of
 from bae.prompts.questions import choice_question, fill_question, filled_options
-from bae.records import NOTHING, Asker, Record, RecordedError, RunEnded, StepStarted, Unstored
+from bae.records import NOTHING, Asker, RecordedError, RunEnded, Unstored
 from bae.resolver import find_ahead
 from bae.result import GraphResult
-from bae.run import Run
+from bae.run import Run, RunOptions
 from bae.run_tree import call_behind
 from bae.runner import run_graph
 from bae.unicode import readable
+from bae.writer import Writer
 
 if TYPE_CHECKING:
     from bae.arguments import Arguments
     from bae.calls import Input
+    from bae.given_lm import AskedLM
     from bae.graph import Graph
     from bae.journal.store import Journal, StoredRun
-    from bae.language_model import LM
+    from bae.language_model import LM, Scene
     from bae.plan import FieldPlan, NodePlan
-    from bae.recorder import Recorder, StartStep
     from bae.records import LMAnswered
+    from bae.writer import StartStep
 
 T = TypeVar("T", bound=Node)
 
@@ -57,9 +59,11 @@ async def replay(
     graph.prove()
     stored = await journal.read(run_id)
     _, past = await decode_run(graph, stored.lines, given=given)
-    run = Run(_NO_LM, _limit_reached(past), False, None, dep_cache, run_id=run_id)
-    # Its log is a new one: observers were called with all this when it happened.
-    run.recorder = Replayer(graph, past, ShapeView(stored.shape, stored.info.shape))
+    # Without the observers of now: they were called with all this when it happened.
+    options = RunOptions(_NO_LM, _limit_reached(past), False, None, dep_cache)
+    run = Run(options, run_id=run_id)
+    run.writer = Writer()
+    run.past = ReplayedPast(graph, past, ShapeView(stored.shape, stored.info.shape))
     return await run_graph(graph, cast("Node", past.run.start), run)
 
 
@@ -95,11 +99,9 @@ async def repeat(
     return Repeated(info.run_id, "waiting" if waiting else "ended", _names(result.trace), waiting)
 
 
-class Replayer(PastRecorder):
-    """The recorder of a run that is replayed: it stores nothing, gives every recorded value, and
-    raises `ReplayError` where something differs from the recording."""
-
-    replays = True
+class ReplayedPast(RecordedPast):
+    """The past of a run that is replayed: it has every value, and raises `ReplayError` where
+    something differs from the recording."""
 
     def __init__(self, graph: Graph[Any, Any], past: History, shape: ShapeView) -> None:
         super().__init__(graph, past)
@@ -120,10 +122,9 @@ class Replayer(PastRecorder):
 
     # Comparing
 
-    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> Node:
-        """Record that a run begins, with the node that was given, or that a fork has there. Graphs
-        are run again, and of a function that failed at first the outcome is looked up for each
-        node."""
+    def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> tuple[Node, bool]:
+        """The first node: as it was given, or as a fork has it there. Graphs are run again, and of
+        a function that failed at first the outcome is looked up for each node."""
         drawn = self._shape.graph_at(run.path)
         if drawn is not None and graph.needs_lm and drawn.get("system") != graph.system:
             said = f"the system text of the graph {graph.name} differs from the recorded one"
@@ -135,18 +136,18 @@ class Replayer(PastRecorder):
                 if key not in self._recovered and source.graph is None
             }
             self._take_known(run.flow, known)
-        step = self.past.step(run.path, 0)
+        step = self._history.step(run.path, 0)
         forked = None if step is None else step.forked
-        return await super().begin(run, graph, start if forked is None else forked.node)
+        return start if forked is None else forked.node, False
 
-    def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
-        """What compares each node of a run with the recorded one."""
+    def step_starter(self, run: Run, start_step: StartStep) -> StartStep:
+        """The function that compares each node of a run with the recorded one."""
 
-        def start_step(now: float) -> None:
+        def compare_step(now: float) -> None:
             node = run.trace[-1]
             recorded = self._recorded_node(run.path, run.step)
             if recorded is None:
-                if self.past.following(run.path, run.step) is None:
+                if self._history.following(run.path, run.step) is None:
                     raise self._other_node(run, None, node)
                 raise self._end_before(f"{type(node).__name__}, step {run.step}")
             known = _as_far_as(recorded, node) if type(recorded) is type(node) else node
@@ -155,31 +156,34 @@ class Replayer(PastRecorder):
                 recorded == known or self._encoder.node(recorded) == self._encoder.node(known)
             ):
                 raise self._other_node(run, recorded, known)
-            self.log.append(StepStarted(now, run.path, run.step, node))
+            start_step(now)
             if self._recovered and run.flow is not None:
                 run.flow.forget_failures()
 
-        return start_step
+        return compare_step
 
-    async def finish(self, run: Run, ended: RunEnded) -> None:
-        """Record how the run ended; it must not end before the recording does."""
-        await super().finish(run, ended)
+    def end(self, run: Run, ended: RunEnded) -> None:
+        """Check that the run does not end before the recording does."""
         following = self._recorded_node(run.path, run.step)
         if ended.outcome == "ended" and following is not None:
             raise self._other_node(run, following, None)
 
     # Looking back
 
-    def recorded_next(self, run: Run) -> Any:
-        """The node that a fork has put there. Elsewhere nothing: bodies are called, and what the LM
-        did is looked up by `recorded_choice` and `recorded_fill`."""
-        found = self.past.step(run.path, run.step)
-        return NOTHING if found is None or found.forked is None else found.forked.node
+    def next_finder(self, run: Run) -> Callable[[], Any] | None:
+        """A function that finds the node that a fork has put there. Elsewhere nothing: bodies are
+        called, and what the LM did is looked up by `choice` and `fill`."""
 
-    def recorded_choice(self, run: Run, plan: NodePlan) -> type[Node] | type[None] | None:
+        def forked_node() -> Any:
+            found = self._history.step(run.path, run.step)
+            return NOTHING if found is None or found.forked is None else found.forked.node
+
+        return forked_node
+
+    def choice(self, run: Run, plan: NodePlan, about: Scene) -> Any:
         """The class that the LM chose, if it is still offered."""
-        chosen = super().recorded_choice(run, plan)
-        if chosen is None:
+        chosen = super().choice(run, plan, about)
+        if chosen is NOTHING:
             raise self._nothing_more(run, f"the choice after {plan.name}")
         if chosen not in plan.offered:
             was, offered = type_name(chosen), ", ".join(map(type_name, plan.offered))
@@ -194,27 +198,27 @@ class Replayer(PastRecorder):
             fillable = [cls for cls in filled if known.get(cls, ()) is not None]
             resolved = {cls: found[0] for cls, found in known.items() if found is not None}
             node = run.trace[-1]
-            question = choice_question(plan.offered, fillable, node, None, resolved)
+            with in_scene(about):
+                question = choice_question(plan.offered, fillable, node, None, resolved)
             self._compare_prompt(run, asker, question.text)
         return chosen
 
-    def recorded_fill(
-        self, run: Run, plan: NodePlan, source: Node, resolved: Mapping[str, Any] | None = None
-    ) -> Node | None:
-        """The node that the LM filled, if it would still be asked the same; None until the context
-        is resolved."""
-        if resolved is None:
-            return None
-        node = super().recorded_fill(run, plan, source)
-        if node is None:
+    def fill(
+        self, run: Run, plan: NodePlan, previous: Node, resolved: Mapping[str, Any], about: Scene
+    ) -> Any:
+        """The node that the LM filled, if it would still be asked the same."""
+        step = self._history.step(run.path, run.step)
+        if step is None or step.filled is None:
             raise self._nothing_more(run, f"the fill of {plan.name}")
+        node = step.filled.node
         if type(node) is not plan.node:
             raise self._other_node(run, node, plan.node)
-        question = fill_question(plan.node, resolved, plan.instruction, source)
+        with in_scene(about):
+            question = fill_question(plan.node, resolved, plan.instruction, previous)
         self._compare_prompt(run, Asker("fill", plan.node), question.text)
         return node
 
-    def recorded_value(
+    def value(
         self,
         place: Place,
         node_type: type[Node],
@@ -226,13 +230,13 @@ class Replayer(PastRecorder):
         call, is_shared = call_behind(node_type, place)
         key = call.key if call is not None and is_shared else None
         if call is not None and call.graph is not None:
-            ran_here = str(place) in self.past.graphs
-            shared = None if early or ran_here else self.past.shared.get(key)
+            ran_here = str(place) in self._history.graphs
+            shared = None if early or ran_here else self._history.shared.get(key)
             if asked is not None and not ran_here:
-                shared = self.past.source(place)
+                shared = self._history.source(place)
             return NOTHING if shared is None or not is_done(shared) else shared.value
-        known = super().recorded_value(place, node_type, early, asked)
-        source = self.past.source(place)
+        known = super().value(place, node_type, early, asked)
+        source = self._history.source(place)
         if asked is not None and source is not None:
             was = self._arguments(source)
             if not was.fits(asked):
@@ -241,7 +245,7 @@ class Replayer(PastRecorder):
                 raise _differs(said, repr(was), repr(asked))
         if early or known is not NOTHING:
             return known
-        if key in self._recovered or key in self.past.failed_keys:
+        if key in self._recovered or key in self._history.failed_keys:
             known = self._outcome_then(key, place)
         elif source is not None and source.error is not None:
             raise _raised_again(source.error)
@@ -261,16 +265,6 @@ class Replayer(PastRecorder):
             fix=f"give a stand-in: dep_cache={{{by}: …}}; or record the run again",
         )
 
-    def outside(self, path: str, step: int, asker: Asker) -> Recorder:
-        """The recorder of what is resolved for a class outside the graph."""
-        return OutsideRecorder(self, self._graph, path, step, asker)
-
-    def note_unlogged(self, record: Record) -> None:
-        """Store nothing."""
-
-    async def store_unlogged(self, *records: Record) -> None:
-        """Store nothing."""
-
     def value_outside(
         self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
     ) -> Any:
@@ -280,27 +274,27 @@ class Replayer(PastRecorder):
             raise self._no_value(place, asked.call.name)
         return known
 
-    def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
+    def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
         """The values of the items of a map; none where graphs are run for them again."""
         call, _ = call_behind(node_type, place)
         is_graph = call is None or call.graph is not None
-        return {} if is_graph else super().recorded_items(place, node_type)
+        return {} if is_graph else super().items(place, node_type)
 
     def complete_node(self, run: Run, node: Node, values: Mapping[str, Any]) -> Node:
         """A copy of a node with the values of its sources, and the defaults that it had."""
-        step = self.past.step(run.path, len(run.trace))
+        step = self._history.step(run.path, len(run.trace))
         if step is not None and type(step.node) is type(node):
             held = step.node.__dict__
             values = {**{name: held[name] for name in step.made if name in held}, **values}
         return super().complete_node(run, node, values)
 
-    def recorded_lm_answer(
-        self, asked: LMAnswered, text: str, types: Sequence[type[Node] | type[None]]
-    ) -> LMAnswered | None:
+    def lm_answer(self, asked: AskedLM) -> Any:
         """What an LM has answered in a body or a dependency."""
-        known = super().recorded_lm_answer(asked, text, types)
-        if known is not None:
-            return known
+        known = super().lm_answer(asked)
+        return self._refuse_question(asked.record(), asked.text) if known is NOTHING else known
+
+    def _refuse_question(self, asked: LMAnswered, text: str) -> NoReturn:
+        """Raise that an LM is asked something that is not recorded."""
         left = self._answers_to(asked)
         failure = self._failure_at(asked.path, asked.step)
         if not left and failure is not None:
@@ -324,12 +318,12 @@ class Replayer(PastRecorder):
     def _outcome_then(self, key: Hashable, place: Place) -> Any:
         """The value of a dependency that has failed at some time, if it had one when the run
         reached a node; else the error is raised."""
-        step = self.past.step(place.path, place.step)
-        until = step.whole_count if step is not None and step.whole else self.past.count
-        before = [error for count, error in self.past.shared_calls[key] if count < until]
+        step = self._history.step(place.path, place.step)
+        until = step.whole_count if step is not None and step.whole else self._history.count
+        before = [error for count, error in self._history.shared_calls[key] if count < until]
         if before and before[-1] is not None:
             raise _raised_again(before[-1])
-        shared = self.past.shared.get(key)
+        shared = self._history.shared.get(key)
         return NOTHING if shared is None else shared.value
 
     def _compare_prompt(self, run: Run, asker: Asker, text: str) -> None:
@@ -364,7 +358,7 @@ class Replayer(PastRecorder):
     def _failure_at(self, path: str, step: int) -> BaeError | None:
         """What the run, or a graph inside it, failed with where it is now; None where that was
         nothing of bae's own."""
-        graph = self.past.graphs.get(path)
+        graph = self._history.graphs.get(path)
         if graph is None or graph.end_error is None or graph.end_step != step:
             return None
         error = _raised_again(graph.end_error)
@@ -383,7 +377,7 @@ class Replayer(PastRecorder):
         )
 
     def _how_it_ended(self) -> str:
-        run = self.past.run
+        run = self._history.run
         if run.outcome in ("", "ended"):
             return ""
         error = f": {run.end_error}" if run.end_error is not None else ""

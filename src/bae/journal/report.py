@@ -17,7 +17,7 @@ from bae.journal.store import Listed, RunInfo, StoredRun
 from bae.journal.why import Search, judged_answers
 from bae.records import RunResumed, error_text
 from bae.usage import Usage
-from bae.work import NOTHING_USED, GraphRun, Question, Source, Span, State, Step, Work
+from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Span, State, Step, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _report_calls(step: Step) -> Iterator[JudgedAnswer]:
     """The LM calls behind a node: its choice, what the body before it asked, its sources, its
     fill."""
     before = step.before
-    asked: list[Question | None] = [] if before is None else [before.choice, *before.asked]
+    asked: list[LMQuestion | None] = [] if before is None else [before.choice, *before.asked]
     asked += [question for source in step.sources.values() for question in source.asked]
     for question in (*asked, step.fill):
         if question is None:
@@ -294,7 +294,7 @@ class _Builder:
             for entry in entries
         ]
 
-    def _choice(self, place: str, choice: Question | None) -> list[TimelineEntry]:
+    def _choice(self, place: str, choice: LMQuestion | None) -> list[TimelineEntry]:
         if choice is None:
             return []
         chosen = choice.offered if choice.chosen is None else (choice.chosen,)
@@ -334,11 +334,11 @@ def _in_order(work: Iterable[TimelineEntry]) -> tuple[TimelineEntry, ...]:
     return tuple(sorted(work, key=lambda each: each.start))
 
 
-def _was_asked(fill: Question) -> bool:
+def _was_asked(fill: LMQuestion) -> bool:
     """Whether an LM was asked: a node without fields of its own is filled without one."""
     return bool(fill.took) or fill.usage != NOTHING_USED or fill.state != "done"
 
 
-def _leads_to(choice: Question | None) -> bool:
+def _leads_to(choice: LMQuestion | None) -> bool:
     """Whether the LM chose a node, and not the end."""
     return choice is not None and choice.chosen not in (None, NoneType)

@@ -18,18 +18,17 @@ from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
 from bae.journal.lines import parse_line
 from bae.journal.node_codec import node_codec
-from bae.journal.recorder import JournalRecorder, encoder_for
-from bae.journal.resumed import ResumedRecorder
+from bae.journal.past import ResumedPast
+from bae.journal.run_writer import JournalWriter, encoder_for
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_names
 from bae.language_model import restore_limits
 from bae.node import Node
 from bae.plan import plan_of
-from bae.recorder import RunJournal
 from bae.records import RunForked, RunResumed
-from bae.result import GraphResult, Recovered
+from bae.result import GraphResult, Recovered, RunJournal
 from bae.run import Run, RunOptions
-from bae.runner import run_graph
+from bae.runner import run_graph, start_run
 from bae.tasks import all_or_first_error, finish_despite_cancel
 
 if TYPE_CHECKING:
@@ -44,21 +43,20 @@ async def begin_or_resume(
     graph: Graph[Any, T], start: Node, run: Run, journal: Journal
 ) -> GraphResult[T]:
     """Run a graph with a journal; if that has a run of the same id, resume that one."""
-    options = _options_of(run)
     try:
         await journal.read(run.run_id)
     except JournalError as error:
         if error.code != "bae-run-unknown":
             raise
         try:
-            return await journal.begin_run(graph, start, run)
+            return await start_run(graph, start, run)
         except JournalError as late:  # another process has started it in between
             if late.code != "bae-run-exists" or late.run_id != run.run_id:
                 raise
     # The secrets of the start node, which no journal stores, are given again here.
     secret = node_codec(type(start)).secret & start.__dict__.keys()
     given = {f"{type(start).__name__}.{name}": start.__dict__[name] for name in secret}
-    return await resume(graph, run.run_id, options, journal, given)
+    return await resume(graph, run.run_id, run.options, journal, given)
 
 
 async def resume(
@@ -67,13 +65,13 @@ async def resume(
     options: RunOptions,
     journal: Journal,
     given: Mapping[str, Any] | None,
-    earlier: JournalRecorder | None = None,
+    earlier: JournalWriter | None = None,
     *,
     skip_ended: bool = False,
 ) -> GraphResult[T]:
     """Resume a run where it stopped. One that has ended is returned as it ended, or refused with
-    `bae-run-ended` if `skip_ended`. `earlier` is the recorder of the same run whose log in memory
-    is continued, if it is being read already."""
+    `bae-run-ended` if `skip_ended`. `earlier` is the writer of the same run whose log in memory is
+    continued, if it is being read already."""
     graph.prove()
     _check_given(graph, given or {})
     stored = await journal.read(run_id)
@@ -87,22 +85,21 @@ async def resume(
     if only_waits and not changes:
         return await result_of(graph, stored, given)
     claims: list[Claim] = []
-    recorder: ResumedRecorder | None = None
+    writer: JournalWriter | None = None
     try:
         claim = await finish_despite_cancel(journal.claim(run_id), claims.append)
         stored = await journal.read(run_id)
         records, past = await decode_run(graph, stored.lines, given=given)
         new = frozenset(change.place for change in changes if change.kind == "new")
-        recorder = ResumedRecorder(
-            journal, graph, [*records], past, claim, len(stored.lines), stored.answers, new
-        )
-        recorder.given = given
-        lm, limit, prefetch, answer, cache = options
-        limit = past.run.max_iters if limit is None else limit
-        run = Run(cast(Any, lm), limit, prefetch, answer, cache, recorder=recorder, run_id=run_id)
+        writer = JournalWriter(journal, [*records])
+        writer.continue_run(graph, claim, len(stored.lines))
+        if options.max_iters is None:
+            options = options._replace(max_iters=past.run.max_iters)
+        run = Run(options, writer=writer, run_id=run_id)
+        run.past = ResumedPast(graph, past, writer, stored.answers, new)
         if earlier is not None:  # the reader of its log has read what it has stored
             earlier.log.extend(records[earlier.lines :])
-            recorder.log = earlier.log
+            writer.log = earlier.log
         if run.lm is None and graph.needs_lm:
             from bae.rooms import LazyLM
 
@@ -110,14 +107,16 @@ async def resume(
         restore_limits(run.lm, run_id, past.usage, past.seconds)
         steps = sum(step.whole for step in past.run.steps.values())
         said = tuple(str(change) for change in changes)
-        await recorder.store(RunResumed(time(), "", steps, claim.owner, said))
-        return await run_graph(graph, cast("Node", past.run.start), run)
+        await writer.store(RunResumed(time(), "", steps, claim.owner, said))
+        result = await run_graph(graph, cast("Node", past.run.start), run)
     except BaseException as error:
-        if claims and (recorder is None or recorder.has_claim):  # before the first step
+        if claims and (writer is None or writer.has_claim):  # before the first step
             await give_up_claim(journal, claims[0], before, error)
         ended = isinstance(error, JournalError) and error.code == "bae-run-ended"
         if claims or skip_ended or not ended:
             raise
+    else:
+        return await continue_if_answered(graph, run, result, given)
     return await result_of(graph, await journal.read(run_id), given)
 
 
@@ -152,16 +151,18 @@ async def recover(
     return [found[run_id] for run_id in ids if run_id in found]
 
 
-async def resume_if_answered(
+async def continue_if_answered(
     graph: Graph[Any, T],
     run: Run,
     result: GraphResult[T],
-    journal: Journal,
-    given: Mapping[str, Any] | None,
-    earlier: JournalRecorder,
+    given: Mapping[str, Any] | None = None,
 ) -> GraphResult[T]:
     """Resume a run that stopped at gates if one of them was answered while the rest of the run was
     still in progress, unless another process has resumed it."""
+    if not result.waiting:
+        return result
+    earlier = cast(JournalWriter, run.writer)
+    journal = earlier.journal
     stored = await journal.read(run.run_id)
     if stored.info.status == "ended":
         return await result_of(graph, stored, given)
@@ -169,7 +170,9 @@ async def resume_if_answered(
     if stored.info.status != "waiting" or not answered:
         return result
     try:
-        return await resume(graph, run.run_id, _options_of(run), journal, given, earlier)
+        return await resume(
+            graph, run.run_id, run.options._replace(lm=run.lm), journal, given, earlier
+        )
     except JournalError as error:
         if error.code != "bae-run-owned":
             raise
@@ -226,10 +229,6 @@ async def result_of(
         answered = status == "waiting"
         result.unfinished = "its gates are answered" if answered else describe_status(stored.info)
     return result
-
-
-def _options_of(run: Run) -> RunOptions:
-    return RunOptions(run.lm, run.max_iters, run.prefetch, run.answer, run.dep_cache)
 
 
 async def _recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, Field, ValidationError, create_model
@@ -20,14 +20,15 @@ from bae.assignable import type_name
 from bae.calls import MISSING, CallPlan, Input, recalls_of, siblings_of
 from bae.core_schemas import field_schema, parts, returned_schema
 from bae.exceptions import JournalError
-from bae.markers import Dep, Map, Recall
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan
+from bae.sources import kind_named
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.language_model import Shown
     from bae.node import Node
+    from bae.sources.recall import RecallField
 
 FORMAT: Final = 2
 """The version of the notation; a shape of another one is ignored."""
@@ -119,7 +120,7 @@ class ShapeView:
         return (
             max(calls, default=-1) < len(self.calls)
             and max(graphs, default=-1) < len(self.graphs)
-            and all("call" in use for use in fields if use["kind"] in ("dep", "map"))
+            and all("call" in use for use in fields if _is_called(use["kind"]))
         )
 
     def graph_at(self, path: str) -> Json | None:
@@ -162,8 +163,8 @@ class ShapeView:
     def is_shared(self, place: Place) -> bool:
         """Whether the value is made once for the whole run, for all fields that need it."""
         use = self._use(place)
-        is_dep = bool(place.parameter) or use.get("kind") == "dep"
-        return is_dep and "call" in use and bool(use.get("cache", True))
+        is_one = "kind" not in use or kind_named(use["kind"]).stored == "call"
+        return is_one and "call" in use and bool(use.get("cache", True))
 
     def is_by_value(self, place: Place) -> bool:
         """Whether the value is made once for equal arguments, which come from the run."""
@@ -236,6 +237,10 @@ class ShapeView:
         return use
 
 
+def _is_called(kind: str) -> bool:
+    return kind_named(kind).stored in ("call", "items")
+
+
 @cache
 def _form() -> type[BaseModel]:
     """What a shape must have for those who look it up."""
@@ -244,8 +249,7 @@ def _form() -> type[BaseModel]:
     options: Json = {"call": (number, 0), "bound": (dict[str, bound], {})}
     use: Any = create_model("Use", **options)
     call: Any = create_model("Call", by=str, inputs=dict[str, use], graph=(number, 0))
-    kind: Any = Literal["plain", "dep", "map", "gate", "recall"]
-    more: Any = {"kind": kind, "type": str, "required": bool, "over": (str, "")}
+    more: Any = {"kind": str, "type": str, "required": bool, "over": (str, "")}
     each: Any = create_model("Field", __base__=use, **more)
     listed: Json = {"fields": dict[str, each], "next": list[str], "rules": (list[str], [])}
     cls: Any = create_model("Class", **listed, ends=bool, written=bool)
@@ -304,10 +308,7 @@ class _Drawing:
     def _field(self, plan: NodePlan, each: FieldPlan) -> Json:
         drawn: Json = {"kind": each.kind, "type": type_name(each.annotation)}
         drawn["required"] = each.required
-        if isinstance(each.marker, Map):
-            drawn["over"] = each.marker.over
-        if isinstance(each.marker, Dep) and not each.marker.cache:
-            drawn["cache"] = False
+        drawn |= each.draw()
         if each.call is not None:
             drawn["call"] = self._call(each.call)
         if each.bound:
@@ -357,8 +358,8 @@ def _bound(asked: FieldPlan | Input) -> Json:
     return fields | {n: _recall(found) for n, found in recalls_of(asked) if n not in own}
 
 
-def _recall(found: FieldPlan) -> Json:
-    node_type = cast(Recall, found.marker).node_type
+def _recall(found: RecallField) -> Json:
+    node_type = found.marker.node_type
     return {"recall": "" if node_type is None else node_type.__name__}
 
 

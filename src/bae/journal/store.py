@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
 from inspect import iscoroutine
 from itertools import islice
@@ -18,7 +18,6 @@ from typing import (
     Literal,
     NamedTuple,
     Self,
-    TypeVar,
     get_args,
 )
 
@@ -29,15 +28,9 @@ from bae.exceptions import JournalError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from bae.graph import Graph
     from bae.journal.export import Existing, PathOrFile, Unfinished
     from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
-    from bae.node import Node
-    from bae.result import GraphResult
-    from bae.run import Run
-
-T = TypeVar("T", bound="Node")
 
 Status = Literal["queued", "running", "waiting", "ended", "failed", "cancelled"]
 """The status of a run. A "queued" run has not begun. A "running" run without a living owner was
@@ -439,16 +432,6 @@ class Journal(ABC):
         from bae.journal.redaction import redact
 
         return await redact(self, run_id, places)
-
-    def begin_run(
-        self, graph: Graph[Any, T], start: Node, run: Run
-    ) -> Coroutine[Any, Any, GraphResult[T]]:
-        """Run a graph, and store the run: `Graph.arun`."""
-        from bae.journal.recorder import JournalRecorder
-        from bae.runner import run_graph
-
-        run.recorder = JournalRecorder(self, run.recorder.log)
-        return run_graph(graph, start, run)
 
 
 def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:

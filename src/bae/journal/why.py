@@ -28,7 +28,7 @@ from bae.records import (
     error_text,
 )
 from bae.usage import Usage
-from bae.work import GraphRun, Question, Source, Step
+from bae.work import GraphRun, LMQuestion, Source, Step
 
 _DEEPEST: Final = DEEPEST + 50
 """How far inputs are followed: through functions, and graphs inside."""
@@ -349,7 +349,7 @@ class Search:
         )
 
 
-def judged_answers(question: Question) -> Iterator[JudgedAnswer]:
+def judged_answers(question: LMQuestion) -> Iterator[JudgedAnswer]:
     """The answers to a question, with their verdicts."""
     by = str(question.asker)
     for judged in question.answers:
@@ -358,7 +358,9 @@ def judged_answers(question: Question) -> Iterator[JudgedAnswer]:
         yield JudgedAnswer(*about, each.asked or None, each.answer or None, by)
 
 
-def _used(questions: Sequence[Question | None], graphs: Iterable[GraphRun] = ()) -> dict[str, Any]:
+def _used(
+    questions: Sequence[LMQuestion | None], graphs: Iterable[GraphRun] = ()
+) -> dict[str, Any]:
     """What LM calls used, those in graphs inside included; the answers are those of the questions
     alone."""
     own = [question for question in questions if question is not None]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bae.lm.requests import Answer
     from bae.prompts.messages import Prompt
     from bae.prompts.questions import Choice
-    from bae.usage import Verdict
+    from bae.usage import AnswerVerdict
 
 N = TypeVar("N", bound="Node")
 
@@ -47,7 +47,7 @@ class Wrong:
     """Why an answer is not what was asked for: the `fields` are to be asked for again, and `cause`
     is the error that pydantic raised."""
 
-    verdict: Verdict
+    verdict: AnswerVerdict
     errors: tuple[str, ...]
     fields: tuple[str, ...] = ()
     cause: ValidationError | None = None

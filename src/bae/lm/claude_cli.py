@@ -20,7 +20,7 @@ from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
-from bae.lm.subprocesses import Ended, run
+from bae.lm.subprocesses import EndedProgram, run
 from bae.usage import Usage, read_amount, read_count
 
 
@@ -114,7 +114,7 @@ class ClaudeCLIBackend(Backend):
     def _who(self) -> str:
         return f"ClaudeCLIBackend({self.model!r})"
 
-    async def _run(self, arguments: list[str], text: bytes, empty: str) -> Ended:
+    async def _run(self, arguments: list[str], text: bytes, empty: str) -> EndedProgram:
         kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
         env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
         return await run(
@@ -196,13 +196,13 @@ _OF_A_SESSION = frozenset(
 
 # --- reading the output -----------------------------------------------------------------------
 
-Message = dict[str, Any]
+CLIMessage = dict[str, Any]
 
 TOOL = "StructuredOutput"
 """The tool by which the program has the model answer to the schema."""
 
 
-def _answer_in(ended: Ended, who: str, model: str, *, in_text: bool) -> Answer:
+def _answer_in(ended: EndedProgram, who: str, model: str, *, in_text: bool) -> Answer:
     """The answer that the program printed, with `in_text` one that is plain text.
 
     An answer that does not fit the schema is one too: the program reports it as an error, because
@@ -241,10 +241,10 @@ def _answer_in(ended: Ended, who: str, model: str, *, in_text: bool) -> Answer:
     )
 
 
-def _messages(ended: Ended, who: str) -> list[Message]:
+def _messages(ended: EndedProgram, who: str) -> list[CLIMessage]:
     """The printed messages, up to the result; without --verbose that is all there is."""
     wrong: ValueError | None = None
-    messages: list[Message] = []
+    messages: list[CLIMessage] = []
     try:
         found: Any = from_json(ended.out)
         messages = [_dict(each) for each in _list(found) or [found]]
@@ -276,7 +276,7 @@ def _messages(ended: Ended, who: str) -> list[Message]:
     ) from wrong
 
 
-def _said_by_model(messages: list[Message]) -> tuple[list[str], list[Any]]:
+def _said_by_model(messages: list[CLIMessage]) -> tuple[list[str], list[Any]]:
     """The model's texts, and what it gave as its structured answer."""
     texts: list[str] = []
     given: list[Any] = []
@@ -301,7 +301,7 @@ def _given(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") ->
     return Answer(json.dumps(value, ensure_ascii=False), usage, stop, value)
 
 
-def _usage(result: Message, model: str) -> Usage:
+def _usage(result: CLIMessage, model: str) -> Usage:
     models = _dict(result.get("modelUsage"))
     # By model, because the sum beside it leaves out a request that was not streamed.
     fresh, written, read, out = (
@@ -319,7 +319,7 @@ def _usage(result: Message, model: str) -> Usage:
     )
 
 
-def _failure(who: str, result: Message, kind: str, ended: Ended) -> BaeLMError:
+def _failure(who: str, result: CLIMessage, kind: str, ended: EndedProgram) -> BaeLMError:
     """The error of a request that failed; `kind` is the program's word for it."""
     reason = _reason(result)
     reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
@@ -335,7 +335,7 @@ def _failure(who: str, result: Message, kind: str, ended: Ended) -> BaeLMError:
     )
 
 
-def _reason(result: Message) -> str:
+def _reason(result: CLIMessage) -> str:
     """What the program itself says of how it went."""
     found = result.get("result")
     if isinstance(found, str) and found:
@@ -343,14 +343,14 @@ def _reason(result: Message) -> str:
     return "; ".join(map(str, _list(result.get("errors")))) or "no reason is given"
 
 
-def _stderr(ended: Ended) -> str:
+def _stderr(ended: EndedProgram) -> str:
     """The end of what a program printed on stderr, as the end of a message."""
     text = ended.err.decode(errors="replace").strip()
     return f"; stderr ends: {text[-_SHOWN:]}" if text else ""
 
 
-def _dict(value: Any) -> Message:
-    return cast(Message, value) if isinstance(value, dict) else {}
+def _dict(value: Any) -> CLIMessage:
+    return cast(CLIMessage, value) if isinstance(value, dict) else {}
 
 
 def _list(value: Any) -> list[Any]:

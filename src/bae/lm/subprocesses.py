@@ -16,11 +16,11 @@ from bae.tasks import finish_despite_cancel, wait_despite_cancel
 KEPT = 2048
 """Bytes of stderr that are kept: the last."""
 
-Bound = Literal["timeout", "stdout", "stderr"]
+ExceededBound = Literal["timeout", "stdout", "stderr"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedProgram:
     """A program that ended: its exit status, or the negative number of the signal that ended it;
     its output; the end of its stderr; and the bound that it was ended for, if it was: the time, or
     the bytes of one of its pipes."""
@@ -28,7 +28,7 @@ class Ended:
     status: int
     out: bytes
     err: bytes
-    bound: Bound | None = None
+    bound: ExceededBound | None = None
 
 
 async def run(
@@ -41,7 +41,7 @@ async def run(
     limit: int,
     grace: float = 1.0,
     pass_fds: Sequence[int] = (),
-) -> Ended:
+) -> EndedProgram:
     """Run a program with `given` on its stdin, and wait for its end. It inherits the open files
     `pass_fds`.
 
@@ -82,7 +82,7 @@ async def run(
         if child.started:
             await child.end(grace, ask=given is not None)
     status: int = child.transport.get_returncode()
-    return Ended(status, bytes(child.out), bytes(child.err), child.bound)
+    return EndedProgram(status, bytes(child.out), bytes(child.err), child.bound)
 
 
 class _Child(asyncio.SubprocessProtocol):
@@ -93,7 +93,7 @@ class _Child(asyncio.SubprocessProtocol):
         self.out = bytearray()
         self.err = bytearray()
         self.sizes = {1: 0, 2: 0}
-        self.bound: Bound | None = None
+        self.bound: ExceededBound | None = None
         self.started = False
         self.transport: Any
         self.over: asyncio.Future[None] = loop.create_future()

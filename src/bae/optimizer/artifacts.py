@@ -23,8 +23,8 @@ from bae.lm.answers import Wrong, build
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample
 from bae.optimizer.node_schemas import (
     PARTS,
+    NodePart,
     NodeSchema,
-    Part,
     chooses,
     is_filled,
     nodes_among,
@@ -83,7 +83,7 @@ class Artifact(BaseModel):
         """The same for `bae.lm.WithPrompts`, which asks any backend with it."""
         return NodePrompts(self.fill, self.choice)
 
-    def keeping(self, before: Artifact | None, parts: Iterable[Part]) -> Artifact:
+    def keeping(self, before: Artifact | None, parts: Iterable[NodePart]) -> Artifact:
         """The same, with these parts as they were `before`, and how those were made."""
         found = self.model_copy()
         for part in parts:
@@ -357,7 +357,7 @@ def _source_changes(
 
 
 def misfit(
-    cls: type[Node], part: Part, example: PromptExample, among: Iterable[type[Node]] = ()
+    cls: type[Node], part: NodePart, example: PromptExample, among: Iterable[type[Node]] = ()
 ) -> str:
     """What is wrong with an example for the class, with its place in it; empty if nothing is: with
     its answer, or with fields that no model sees of the node that it comes from."""

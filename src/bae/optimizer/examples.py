@@ -19,7 +19,7 @@ from bae.journal.node_codec import node_codec
 from bae.lm.extras import load_dspy
 from bae.lm.signatures import node_to_signature, with_source
 from bae.node import Node
-from bae.optimizer.node_schemas import Part, chooses, is_filled
+from bae.optimizer.node_schemas import NodePart, chooses, is_filled
 from bae.optimizer.predictors import demo_of
 from bae.optimizer.transitions import (
     Transition,
@@ -157,7 +157,7 @@ def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
     return example.with_inputs(*inputs)
 
 
-def part_examples(cls: type[Node], part: Part, examples: Iterable[Any]) -> list[Any]:
+def part_examples(cls: type[Node], part: NodePart, examples: Iterable[Any]) -> list[Any]:
     """The examples to train one part of a node class with."""
     return (fill_examples if part == "fill" else choice_examples)(cls, examples)
 
@@ -224,7 +224,7 @@ def source_of(example: Any) -> Any:
     return {str(example.get("node_type")): fields}
 
 
-def _is_about(example: Any, part: Part, cls: type[Node]) -> bool:
+def _is_about(example: Any, part: NodePart, cls: type[Node]) -> bool:
     """Whether an example is one for a part of a class, and not to be left out of it."""
     about = metadata_of(example)
     if part in (about.get(WITHOUT) or ()) or (part == "fill" and about.get("by", "lm") != "lm"):

@@ -30,7 +30,7 @@ from bae.lm.policies.budget import Budget
 from bae.optimizer.artifacts import load_artifacts, save_artifacts
 from bae.optimizer.calls import CallLog, CallStatistics
 from bae.optimizer.comparison import Comparison, compare
-from bae.optimizer.node_schemas import PARTS, Part
+from bae.optimizer.node_schemas import PARTS, NodePart
 from bae.optimizer.optimization import MINIMUM, Progress, aoptimize_node
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class PartResult:
     """
 
     node: str
-    part: Part
+    part: NodePart
     examples: int
     train: int
     held_out: int
@@ -347,7 +347,7 @@ class Improvement:
         """Write what is better. An existing part that is not replaced stays."""
         if not parts:
             return
-        scores: dict[Part, Any] = {part.part: scores_of(part) for part in parts}
+        scores: dict[NodePart, Any] = {part.part: scores_of(part) for part in parts}
         made = found.made and found.made.model_copy(update={"held_out": scores})
         found = found.model_copy(update={"made": made})
         artifact = found.keeping(existing, [part for part in PARTS if part not in scores])

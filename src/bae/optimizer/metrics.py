@@ -15,7 +15,7 @@ from bae.exceptions import BaeError, NodeError
 from bae.lm.answers import Wrong, build
 from bae.lm.extras import load_dspy
 from bae.node import Node
-from bae.optimizer.node_schemas import Part, is_node_class
+from bae.optimizer.node_schemas import NodePart, is_node_class
 from bae.plan import plan_of
 from bae.prompts.questions import asked_fields, names_of
 
@@ -24,7 +24,7 @@ Metric = Callable[..., Any] | Mapping[type[Node], Callable[..., Any]] | None
 from node classes to a `NodeMetric` each, a `Judge`, or None for bae's own."""
 
 
-def metrics_for(cls: type[Node], part: Part, metric: Metric = None) -> PartMetric:
+def metrics_for(cls: type[Node], part: NodePart, metric: Metric = None) -> PartMetric:
     """The metric for one part of a node, of what a user gave for all of them.
 
     Without one, choices are compared by name, and fields by `fields_metric`. A mapping and a judge
@@ -44,9 +44,9 @@ class PartMetric:
     """How good answers are for one part of a node. Call it with an example and the JSON of an
     answer, or None where the model gave no valid one."""
 
-    def __init__(self, node: type[Node], part: Part, metric: Any) -> None:
+    def __init__(self, node: type[Node], part: NodePart, metric: Any) -> None:
         self.node = node
-        self.part: Part = part
+        self.part: NodePart = part
         self.accept = 1.0
         """The score from which on an answer is good enough to be shown as an example."""
         self._by_nodes: Callable[..., Any] = fields_metric

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema
@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from bae.assignable import type_name
 from bae.core_schemas import field_schema
 from bae.evals.case_types import every_node
+from bae.lm.policies.learned import NodePart
 from bae.markers import Dep, Gate, Map, Recall
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
@@ -24,9 +25,7 @@ from bae.prompts.values import once, shown_fields
 if TYPE_CHECKING:
     from bae.graph import Graph
 
-Part = Literal["fill", "choice"]
-"""What a model is asked for about a node: its fields, or its successor."""
-PARTS: Final[tuple[Part, Part]] = ("fill", "choice")
+PARTS: Final[tuple[NodePart, NodePart]] = ("fill", "choice")
 
 
 class NodeSchema(BaseModel):

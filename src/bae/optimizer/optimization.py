@@ -17,7 +17,7 @@ from bae.graph import run_sync
 from bae.lm.signatures import says
 from bae.node import Node
 from bae.optimizer.calls import CallLog, backend_of, log_of, student_for, with_log
-from bae.optimizer.node_schemas import PARTS, Part, is_node_class, is_parsed
+from bae.optimizer.node_schemas import PARTS, NodePart, is_node_class, is_parsed
 from bae.optimizer.optimizers import checked_options
 from bae.plan import plan_of
 from bae.threads import in_thread
@@ -67,7 +67,7 @@ class ProgressReporter:
     """Reports the progress of one part to a listener. One that raises is not called again."""
 
     node: str
-    part: Part
+    part: NodePart
     calls: CallLog
     listener: Callable[[Progress], None] | None = None
     phase: Phase = "bootstrapping"
@@ -163,7 +163,7 @@ async def aoptimize_node(
     found = {part: part_examples(node_cls, part, examples) for part in PARTS}
     different = {part: distinct(each) for part, each in found.items()}
     predictor = fresh_predictor(node_cls)
-    parts: list[Part] = [part for part in PARTS if getattr(predictor, part) is not None]
+    parts: list[NodePart] = [part for part in PARTS if getattr(predictor, part) is not None]
     about: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
     backends: dict[str, Backend] = {}
     # Where nothing can be learned there may be no LM either, as where all nodes have one pinned.

@@ -31,7 +31,7 @@ from bae.optimizer.artifacts import (
     misfit,
     save_artifacts,
 )
-from bae.optimizer.node_schemas import Part, chooses, is_filled, nodes_among, schema_of
+from bae.optimizer.node_schemas import NodePart, chooses, is_filled, nodes_among, schema_of
 from bae.plan import plan_of
 from bae.prompts.questions import asked_fields, choice_instruction, names_of
 
@@ -72,7 +72,7 @@ def fresh_predictor(cls: type[Node]) -> NodePredictor:
     return NodePredictor(cls, fill, choice)
 
 
-def has_learned(predictor: NodePredictor, part: Part) -> bool:
+def has_learned(predictor: NodePredictor, part: NodePart) -> bool:
     """Whether the `fill` or the `choice` of a predictor has examples, or another instruction than
     the prompt has by itself."""
     found = getattr(predictor, part)
@@ -149,13 +149,13 @@ def _choice_signature(cls: type[Node]) -> Any:
     return signature.with_instructions(_own_instruction(cls, "choice"))
 
 
-def _own_instruction(cls: type[Node], part: Part) -> str:
+def _own_instruction(cls: type[Node], part: NodePart) -> str:
     """What the prompt of a part begins with where nothing was learned."""
     plan = plan_of(cls, strict=True)
     return plan.instruction if part == "fill" else choice_instruction(plan.offered)
 
 
-def _learned(whole: NodePredictor, part: Part) -> LearnedPrompt | None:
+def _learned(whole: NodePredictor, part: NodePart) -> LearnedPrompt | None:
     if not has_learned(whole, part):
         return None
     cls, predictor = whole.node, getattr(whole, part)
@@ -182,7 +182,7 @@ def _learned(whole: NodePredictor, part: Part) -> LearnedPrompt | None:
 
 
 def answer_values(
-    cls: type[Node], part: Part, signature: Any, values: Mapping[str, Any]
+    cls: type[Node], part: NodePart, signature: Any, values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The answer in an example, a demonstration or a prediction, as the JSON of a model."""
     said = said_outputs(signature, values)
@@ -197,7 +197,7 @@ def output_values(signature: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prompt_example(
-    cls: type[Node], part: Part, signature: Any, demo: Mapping[str, Any]
+    cls: type[Node], part: NodePart, signature: Any, demo: Mapping[str, Any]
 ) -> PromptExample:
     """A demonstration as an example in a prompt."""
     answer = answer_values(cls, part, signature, demo)

@@ -26,7 +26,7 @@ from bae.lm.signatures import known_inputs
 from bae.node import Node
 from bae.optimizer.calls import student_for
 from bae.optimizer.metrics import read_back
-from bae.optimizer.node_schemas import Part, chooses
+from bae.optimizer.node_schemas import NodePart, chooses
 from bae.optimizer.predictors import (
     answer_values,
     output_values,
@@ -42,7 +42,7 @@ from bae.prompts.questions import (
     text_form,
     text_of_question,
 )
-from bae.usage import Attempt, Event, metered
+from bae.usage import Attempt, CallEvent, metered
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -55,10 +55,10 @@ class PartQuestions:
     the graph that the class runs in, if one is given."""
 
     def __init__(
-        self, cls: type[Node], part: Part, predictor: Any, graph: Graph[Any, Any] | None = None
+        self, cls: type[Node], part: NodePart, predictor: Any, graph: Graph[Any, Any] | None = None
     ) -> None:
         self.cls = cls
-        self.part: Part = part
+        self.part: NodePart = part
         self.predictor = predictor
         self.signature = predictor.signature
         self.scene = scene_in(graph, cls)
@@ -241,7 +241,7 @@ class RunAsker:
         found = RunAnswer()
         verdicts: list[str] = []
 
-        def watch(event: Event) -> None:
+        def watch(event: CallEvent) -> None:
             if isinstance(event, Attempt):
                 verdicts.append(event.verdict)
 

@@ -214,7 +214,7 @@ class _NoEngine:
         )
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The LM refused a request of an optimizer's own."""
 
 
@@ -352,13 +352,13 @@ class AskingAdapter(_dspy.Adapter):
                     self._reporter.note(
                         f"the teacher could not be asked for an instruction: {text_of(error)}"
                     )
-                raise Refused(error.message) from error
+                raise RequestRefused(error.message) from error
             self._reporter.report()
             return made
 
         try:
-            made = self._bridge.call(asked, expected=(FillError, Refused))
-        except (FillError, Refused, OutOfBudget):
+            made = self._bridge.call(asked, expected=(FillError, RequestRefused))
+        except (FillError, RequestRefused, OutOfBudget):
             if not current:
                 raise
             return current

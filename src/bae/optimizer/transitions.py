@@ -18,6 +18,7 @@ from bae.assignable import union_members
 from bae.evals.case_runs import is_eval_run
 from bae.evals.case_types import every_node
 from bae.exceptions import JournalError
+from bae.graph import checked_store
 from bae.history import History
 from bae.journal.codec import same
 from bae.journal.decoder import decode
@@ -25,7 +26,6 @@ from bae.optimizer.node_schemas import chooses
 from bae.plan import plan_of
 from bae.prompts.questions import asked_fields
 from bae.prompts.values import shown_fields
-from bae.recorder import checked_store
 from bae.records import RunStarted
 from bae.result import GraphResult
 from bae.secrets import Secrets, hidden_fields, secret_fields
@@ -103,7 +103,7 @@ def _trace_root(nodes: Sequence[Node]) -> str:
     return f"trace-{sha256(text).hexdigest()[:16]}"
 
 
-class Key(NamedTuple):
+class AnswerKey(NamedTuple):
     """Identifies an answer of an LM in every run that has it: a fork shares the records of its
     parent, to the very instant."""
 
@@ -118,8 +118,8 @@ class Key(NamedTuple):
 class Steps:
     """The transitions that the LM made in a run, and those of its answers that were corrected."""
 
-    taken: dict[Key, Transition] = field(default_factory=dict[Key, Transition])
-    corrected: dict[Key, Transition] = field(default_factory=dict[Key, Transition])
+    taken: dict[AnswerKey, Transition] = field(default_factory=dict[AnswerKey, Transition])
+    corrected: dict[AnswerKey, Transition] = field(default_factory=dict[AnswerKey, Transition])
 
 
 def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
@@ -139,7 +139,7 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
         for step in graph.trace:
             path, number, choice, filled = graph.path, step.number, step.choice, step.filled
             if choice is not None and choice.chosen is NoneType and step.node is not None:
-                key = Key(path, number + 1, choice.ended or 0.0, choice.took, root)
+                key = AnswerKey(path, number + 1, choice.ended or 0.0, choice.took, root)
                 by = owner(key.at)
                 found.taken[key] = Transition(step.node, NoneType, None, by, path, number, root)
             if filled is None or step.before is None or step.before.node is None:
@@ -148,7 +148,7 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             chosen = step.before.choice is not None and step.before.choice.chosen is cls
             if not chosen and not asked:
                 continue  # with nothing to choose and nothing to fill, no LM was asked
-            key = Key(path, number, filled.at, filled.seconds, root)
+            key = AnswerKey(path, number, filled.at, filled.seconds, root)
             whole = step.node if step.forked is None else step.replaced
             following = whole if type(whole) is cls else filled.node
             made = Transition(
@@ -244,13 +244,13 @@ class _JournalReader:
             runs.sort(key=lambda run: -run.started)
         # A fork may be listed before or after its parent, so corrections are read first.
         forks = {run.run_id: await self._steps(run) for run in runs if run.parent is not None}
-        newest: dict[Key, Transition] = {}
+        newest: dict[AnswerKey, Transition] = {}
         for steps in forks.values():
             for key, correction in steps.corrected.items():
                 if correction.corrected_at > newest.setdefault(key, correction).corrected_at:
                     newest[key] = correction
         found: list[Transition] = []
-        seen: set[Key] = set()
+        seen: set[AnswerKey] = set()
         for run in runs:
             steps = forks[run.run_id] if run.run_id in forks else await self._steps(run)
             answers = steps.corrected

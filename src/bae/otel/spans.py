@@ -27,10 +27,10 @@ from bae.history import History
 from bae.markers import Map
 from bae.plan import plan_of
 from bae.records import Record, RecordedError
-from bae.run_tree import Change
+from bae.run_tree import WorkChange
 from bae.secrets import is_near_secret, may_show, secret_behind
 from bae.unicode import readable
-from bae.work import NOTHING_USED, BodyCall, GraphRun, Item, Question, Source, Step, Work
+from bae.work import NOTHING_USED, BodyCall, GraphRun, Item, LMQuestion, Source, Step, Work
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -88,19 +88,19 @@ class RunSpans:
             self._current = False
             self._history.stop()
 
-    def _change(self, change: Change, work: Work) -> None:
+    def _change(self, change: WorkChange, work: Work) -> None:
         match change, work:
             case "started", BodyCall():
                 # A record is written by the task that does what it is about, so it is enough to
                 # attach the context here. What was current before is attached again at the end.
                 around = self._nearest(work)
                 self._attach(None if around is None else around.context)
-            case "started", GraphRun() | Step() | Source() | Question():
-                if not isinstance(work, Question) or work.asker.kind in _HAVE_SPANS:
+            case "started", GraphRun() | Step() | Source() | LMQuestion():
+                if not isinstance(work, LMQuestion) or work.asker.kind in _HAVE_SPANS:
                     self._start(work, work.since or 0.0)
-            case "answered", Question():
+            case "answered", LMQuestion():
                 self._add_chat(work)
-            case "restarted", Question():
+            case "restarted", LMQuestion():
                 restart = work.restarts[-1]
                 about = {**_about_error(restart.error), "bae.wait": restart.wait}
                 self._add_event(work, "bae.restarted", restart.at, about)
@@ -114,7 +114,7 @@ class RunSpans:
 
     # Spans that start.
 
-    def _start(self, work: GraphRun | Step | Source | Question, at: float) -> None:
+    def _start(self, work: GraphRun | Step | Source | LMQuestion, at: float) -> None:
         nearest, links = self._nearest(work.inside), list[Link]()
         around = self._around if nearest is None else nearest.context
         around = contexts.get_current() if around is None else around
@@ -139,7 +139,7 @@ class RunSpans:
             about |= {"bae.run.resumed": True, "bae.run.changes": list(resumed[0].changes)}
         return about
 
-    def _add_chat(self, question: Question) -> None:
+    def _add_chat(self, question: LMQuestion) -> None:
         """A model has answered: the call is a span from when it was sent."""
         judged, around = question.answers[-1], self._nearest(question)
         if around is None:
@@ -189,7 +189,7 @@ class RunSpans:
                 # Nothing recorded that it started, or it was cancelled and another node waited.
                 self._start(work, (work.ended or 0.0) - work.took)
                 self._end(work)
-            case Question():
+            case LMQuestion():
                 self._count(work)
                 self._end(work)
                 if work.asker.kind in _HAVE_SPANS:
@@ -232,14 +232,14 @@ class RunSpans:
             return
         ended = _ns(max(work.ended or 0.0, opened.since))  # clocks are set back now and then
         outcome = outcome or ("" if work.state == "done" else work.state)
-        chosen = work.chosen if isinstance(work, Question) else None
+        chosen = work.chosen if isinstance(work, LMQuestion) else None
         about = {"bae.outcome": outcome, "bae.chosen": None if chosen is None else _name_of(chosen)}
         opened.span.set_attributes(_known({**about, **_about_usage(opened.usage)}))
         if work.error is not None:
             _fail(opened.span, ended, work.error, self._may_quote_error(work))
         opened.span.end(ended)
 
-    def _count(self, question: Question) -> None:
+    def _count(self, question: LMQuestion) -> None:
         """Add up what a question used, for who asks and for all graphs around."""
         by, usage = question.asked_by, question.usage
         if question.asker.kind == "fill" and isinstance(by, Step) and by.filled_by is not None:
@@ -286,7 +286,7 @@ class RunSpans:
         it, and the message passes on to the step and the graphs around."""
         return self._may_quote(work) and not any(map(is_near_secret, self._history.met))
 
-    def _may_show(self, question: Question) -> bool:
+    def _may_show(self, question: LMQuestion) -> bool:
         """Whether what was asked and answered may be shown."""
         by, asker = question.asked_by, question.asker
         before = by.before if isinstance(by, Step) else None
@@ -325,7 +325,7 @@ def _known(about: Mapping[str, Any]) -> Attributes:
     return {name: value for name, value in about.items() if value not in (None, "", [])}
 
 
-def _describe(work: GraphRun | Step | Source | Question) -> tuple[str, Attributes]:
+def _describe(work: GraphRun | Step | Source | LMQuestion) -> tuple[str, Attributes]:
     match work:
         case GraphRun():
             name = work.name or ("" if work.source is None else work.source.by)
@@ -340,7 +340,7 @@ def _describe(work: GraphRun | Step | Source | Question) -> tuple[str, Attribute
             if work.kind == "gate":
                 return f"gate {place.node}.{place.field}", about
             return f"{work.kind} {by}", about
-        case Question():
+        case LMQuestion():
             about, name = _about_place(work.asked_by.place), work.asker.node.__name__
             if work.asker.kind == "fill":
                 return f"fill {name}", about

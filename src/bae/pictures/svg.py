@@ -20,7 +20,7 @@ from bae.pictures.picture import (
     legend_of,
     picture_of,
 )
-from bae.pictures.terminal import Piece, box_rows, to_text
+from bae.pictures.terminal import StyledText, box_rows, to_text
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -137,7 +137,7 @@ def _pad(box: Box) -> int:
     return PAD + 7 * box.inner + _ring(box)
 
 
-def _box(box: Box, rows: list[list[Piece]], x: int, y: int, size: Size) -> list[str]:
+def _box(box: Box, rows: list[list[StyledText]], x: int, y: int, size: Size) -> list[str]:
     about = ", ".join([box.name, *box.tags]) + f" ({box.module})"
     ring = _ring(box)
     lines = [
@@ -180,7 +180,7 @@ def _outline(box: Box, x: int, y: int, size: Size) -> list[str]:
     return lines
 
 
-def _row(row: list[Piece], x: float, y: float) -> list[str]:
+def _row(row: list[StyledText], x: float, y: float) -> list[str]:
     lines: list[str] = []
     for text, role in row:
         width = _width(text, role)

@@ -24,7 +24,7 @@ from bae.pictures.picture import (
 if TYPE_CHECKING:
     from bae.graph import Graph
 
-Piece = tuple[str, str]
+StyledText = tuple[str, str]
 """A text and its role."""
 
 
@@ -33,7 +33,7 @@ class Drawing:
     """A picture as rows of text. Each row has pieces of text with a role each, such as "name" or
     "source-lm", to be colored; `str` has the text alone."""
 
-    rows: tuple[tuple[Piece, ...], ...]
+    rows: tuple[tuple[StyledText, ...], ...]
 
     @property
     def width(self) -> int:
@@ -58,7 +58,7 @@ def to_text(
     Boxes and lines that would need more become a list that names every arrow, as they do with
     `compact`."""
     picture = picture_of(graph)
-    rows: list[Sequence[Piece]] = []
+    rows: list[Sequence[StyledText]] = []
     boxed: list[Picture] = []
     for each in picture.all:
         if each is not picture:
@@ -77,7 +77,7 @@ def to_text(
     return Drawing(tuple(tuple((spell(t), role) for t, role in _fit(row, width)) for row in rows))
 
 
-Step = tuple[int, int]
+Heading = tuple[int, int]
 UP, RIGHT, DOWN, LEFT = (0, -1), (1, 0), (0, 1), (-1, 0)
 HEADS: Final = {UP: "▲", RIGHT: "▶", DOWN: "▼", LEFT: "◀"}
 TAILS: Final = {UP: "┴", RIGHT: "├", DOWN: "┬", LEFT: "┤"}
@@ -121,9 +121,9 @@ def to_ascii(text: str) -> str:
     return "".join(char if char.isascii() else "?" * cell_width(char) for char in plain)
 
 
-def _fit(row: Sequence[Piece], width: int) -> list[Piece]:
+def _fit(row: Sequence[StyledText], width: int) -> list[StyledText]:
     """A row without what is beyond the last column."""
-    kept: list[Piece] = []
+    kept: list[StyledText] = []
     for text, role in row:
         if width > 0:
             kept.append((cut(text, width), role))
@@ -131,7 +131,9 @@ def _fit(row: Sequence[Piece], width: int) -> list[Piece]:
     return kept
 
 
-def _boxes(picture: Picture, width: int, fields: bool, *, across: bool) -> list[list[Piece]] | None:
+def _boxes(
+    picture: Picture, width: int, fields: bool, *, across: bool
+) -> list[list[StyledText]] | None:
     """Boxes and lines, or None where the columns are too few."""
     loops = {a for a, b in picture.edges if a == b}
     rows = layers(len(picture.boxes), picture.edges)[0]
@@ -167,11 +169,11 @@ def _boxes(picture: Picture, width: int, fields: bool, *, across: bool) -> list[
     return None
 
 
-def _list(picture: Picture, width: int, fields: bool) -> list[list[Piece]]:
+def _list(picture: Picture, width: int, fields: bool) -> list[list[StyledText]]:
     """Every box under the one before it, with its fields and its arrows."""
     names = {box.id: box.name for box in picture.boxes}
     back = layers(len(picture.boxes), picture.edges)[1]
-    rows: list[list[Piece]] = []
+    rows: list[list[StyledText]] = []
     for box in picture.boxes:
         rows += [[]] if rows else []
         rows.append([(names[box.id], "name"), *((f"  {tag}", "note") for tag in box.tags)])
@@ -188,9 +190,11 @@ def _list(picture: Picture, width: int, fields: bool) -> list[list[Piece]]:
     return rows
 
 
-def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[Piece]]:
+def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
     """What is in a box: a row with its name, and one for each field."""
-    tags: list[Piece] = [(f"  {tag}", "start" if tag == "start" else "end") for tag in box.tags]
+    tags: list[StyledText] = [
+        (f"  {tag}", "start" if tag == "start" else "end") for tag in box.tags
+    ]
     rows = [[(cut(box.name, widest - row_length(tags)), "name"), *tags]]
     shown = box.fields if fields else ()
     sources = max((len(field.label) for field in shown), default=0)
@@ -213,7 +217,7 @@ def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[Piece]]:
     return rows
 
 
-def row_length(row: Sequence[Piece]) -> int:
+def row_length(row: Sequence[StyledText]) -> int:
     """How many columns a row takes."""
     return sum(cells(text) for text, _ in row)
 
@@ -222,7 +226,7 @@ class _Canvas:
     """Rows of cells, each a text and its role. A wide character leaves the next cell empty."""
 
     def __init__(self, width: int, height: int) -> None:
-        self.cells: list[list[Piece]] = [[(" ", "")] * width for _ in range(height)]
+        self.cells: list[list[StyledText]] = [[(" ", "")] * width for _ in range(height)]
         self.passed: set[Point] = set()
 
     def put(self, x: int, y: int, text: str, role: str) -> None:
@@ -236,7 +240,7 @@ class _Canvas:
                 row[x : x + width] = [(char, role), *[("", role)] * (width - 1)]
             x += width
 
-    def box(self, box: Box, corner: Point, size: Size, text: list[list[Piece]]) -> None:
+    def box(self, box: Box, corner: Point, size: Size, text: list[list[StyledText]]) -> None:
         """Draw a box; its shape says how the run continues from it."""
         x, y = corner
         shape = GOES_ON
@@ -275,11 +279,11 @@ class _Canvas:
             self.put(*here, mark.translate(DASHED) if kind == "lm" else mark, role)
         self.put(*passed[-2], HEADS[last], role)
 
-    def rows(self) -> list[list[Piece]]:
+    def rows(self) -> list[list[StyledText]]:
         """What is drawn: each row as pieces of one role, without what is empty at its end."""
-        found: list[list[Piece]] = []
+        found: list[list[StyledText]] = []
         for row in self.cells:
-            pieces: list[Piece] = []
+            pieces: list[StyledText] = []
             while row and not row[-1][0].strip() and row[-1][0] != "":
                 row.pop()
             for text, role in row:
@@ -291,7 +295,7 @@ class _Canvas:
         return found
 
 
-def _cells_on(points: Sequence[Point]) -> tuple[list[Point], Step, Step]:
+def _cells_on(points: Sequence[Point]) -> tuple[list[Point], Heading, Heading]:
     """Every cell that a line passes, from the outline of one box to that of the other, and the
     directions in which it leaves and arrives.
 
@@ -311,6 +315,6 @@ def _cells_on(points: Sequence[Point]) -> tuple[list[Point], Step, Step]:
     return passed, first, last
 
 
-def _step(here: Point, there: Point) -> Step:
+def _step(here: Point, there: Point) -> Heading:
     (x, y), (to_x, to_y) = here, there
     return (to_x > x) - (to_x < x), (to_y > y) - (to_y < y)

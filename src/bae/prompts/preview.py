@@ -22,7 +22,7 @@ from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.prompts.questions import asked_fields, choice_of, fill_prompt
 from bae.prompts.samples import sample
 from bae.prompts.schemas import fill_schema, has_schema
-from bae.run import Run
+from bae.run import Run, RunOptions
 from bae.runner import options_ahead
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class _Walk:
         around = Run() if outer is None else outer
 
         def run_with(trace: list[Node]) -> Run:
-            own = Run(self._lm, 0, trace=trace, outer=outer, by_name=self._by_name)
+            own = Run(RunOptions(self._lm, 0), trace=trace, outer=outer)
+            own.outermost.notes.named.update(self._by_name)
             own.scene = replace(graph.scene or around.scene, hidden=self._hidden)
             own.shows = graph.context or around.shows
             own.shows_limit = graph.context_limit or around.shows_limit

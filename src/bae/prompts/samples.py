@@ -15,10 +15,10 @@ from uuid import UUID
 
 from bae.exceptions import ScriptError
 
-Schema = Mapping[str, Any]
+SampledSchema = Mapping[str, Any]
 
 
-def sample(schema: Schema | bool, seed: int = 0) -> Any:
+def sample(schema: SampledSchema | bool, seed: int = 0) -> Any:
     """A JSON value that fits `schema`; another one for another `seed`.
 
     Meant for the schemas pydantic makes: references and recursion (followed once), unions, enums,
@@ -29,7 +29,7 @@ def sample(schema: Schema | bool, seed: int = 0) -> Any:
     return _Sampler(schema, seed).value(schema)
 
 
-def misfit(schema: Schema | None) -> Any:
+def misfit(schema: SampledSchema | None) -> Any:
     """Valid JSON that does not fit `schema`: a sample of it with one property of a wrong type, as
     a model gets it wrong, or something else altogether where every property takes anything."""
     sampler = _Sampler(schema or {}, 0)
@@ -56,13 +56,13 @@ _MOST_CHARACTERS: Final = 100_000
 
 
 class _Sampler:
-    def __init__(self, root: Schema | bool, seed: int) -> None:
+    def __init__(self, root: SampledSchema | bool, seed: int) -> None:
         self._root = root
         self._random = Random(seed)
         self._left = _MOST_VALUES
         self._characters = _MOST_CHARACTERS
 
-    def value(self, schema: Schema | bool, inside: tuple[str, ...] = ()) -> Any:
+    def value(self, schema: SampledSchema | bool, inside: tuple[str, ...] = ()) -> Any:
         """A value, the smallest one where `inside` has a reference twice."""
         self._left -= 1
         if self._left < 0:
@@ -98,7 +98,7 @@ class _Sampler:
             case _:
                 return self._text(schema)
 
-    def resolved(self, schema: Any) -> Schema:
+    def resolved(self, schema: Any) -> SampledSchema:
         """A schema with what its reference says."""
         if isinstance(schema, bool):
             return {}
@@ -148,7 +148,7 @@ class _Sampler:
                 error = raised
         raise error or impossible({"anyOf": options}, "it allows no value")
 
-    def _object(self, schema: Schema, inside: tuple[str, ...]) -> dict[str, Any]:
+    def _object(self, schema: SampledSchema, inside: tuple[str, ...]) -> dict[str, Any]:
         properties = cast(Mapping[str, Any], schema.get("properties", {}))
         required = cast(list[str], schema.get("required", []))
         others, names = schema.get("additionalProperties", True), schema.get("propertyNames")
@@ -178,7 +178,7 @@ class _Sampler:
             raise impossible(schema, f"fewer than {least} names for its properties were found")
         return found
 
-    def _array(self, schema: Schema, inside: tuple[str, ...]) -> list[Any]:
+    def _array(self, schema: SampledSchema, inside: tuple[str, ...]) -> list[Any]:
         first = cast(list[Any], schema.get("prefixItems", []))
         rest = schema.get("items", True)
         least, most = schema.get("minItems", 0), schema.get("maxItems", inf)
@@ -204,7 +204,7 @@ class _Sampler:
             raise impossible(schema, f"{len(found)} items were found that fit")
         return found
 
-    def _least_items(self, schema: Schema) -> int:
+    def _least_items(self, schema: SampledSchema) -> int:
         """How many items an array has at least, with those of arrays inside it."""
         count = 1
         for _ in range(_DEEPEST):
@@ -215,18 +215,18 @@ class _Sampler:
             schema = self.resolved(schema.get("items", True))
         return count
 
-    def _refuse_more_than_left(self, schema: Schema, least: int) -> None:
+    def _refuse_more_than_left(self, schema: SampledSchema, least: int) -> None:
         if least > self._left:
             raise impossible(schema, f"it takes more than {_MOST_VALUES:,} values")
 
-    def _number(self, schema: Schema, *, whole: bool) -> int | float:
+    def _number(self, schema: SampledSchema, *, whole: bool) -> int | float:
         """A whole number wherever one fits: it is valid as a float, and as a decimal."""
         try:
             return self._find_number(schema, whole)
         except OverflowError:
             raise impossible(schema, "its bounds are too large, or too close") from None
 
-    def _find_number(self, schema: Schema, whole: bool) -> int | float:
+    def _find_number(self, schema: SampledSchema, whole: bool) -> int | float:
         above, below = schema.get("exclusiveMinimum", -inf), schema.get("exclusiveMaximum", inf)
         low, high = max(schema.get("minimum", -inf), above), min(schema.get("maximum", inf), below)
         step = schema.get("multipleOf", 1)
@@ -241,7 +241,7 @@ class _Sampler:
                 return each
         raise impossible(schema, "no number is within its bounds")
 
-    def _text(self, schema: Schema) -> str:
+    def _text(self, schema: SampledSchema) -> str:
         shortest, longest = schema.get("minLength", 0), schema.get("maxLength", inf)
         pattern, make = schema.get("pattern"), _FORMATS.get(schema.get("format", ""))
         for attempt in range(200 if shortest <= longest else 0):
@@ -265,7 +265,7 @@ class _Sampler:
         raise impossible(schema, "no text that fits was found")
 
 
-def _options(schema: Schema) -> list[Any] | None:
+def _options(schema: SampledSchema) -> list[Any] | None:
     for key in ("anyOf", "oneOf"):
         if key in schema:
             rest = {name: rule for name, rule in schema.items() if name != key}
@@ -288,7 +288,7 @@ _KEYWORDS: Final = {
 }
 
 
-def _kind_of(schema: Schema, default: str = "string") -> str:
+def _kind_of(schema: SampledSchema, default: str = "string") -> str:
     """The type of the values that fit, found by the keywords where it is not given."""
     kinds = (kind for kind, words in _KEYWORDS.items() if not schema.keys().isdisjoint(words))
     return schema.get("type") or next(kinds, default)

@@ -62,6 +62,8 @@ class FieldPlan:
     invalid: ClassVar[tuple[type[FieldError], str, str]]
     """The error, its code and its fix where the node refuses the value of a source."""
 
+    question: str = ""
+    """What a person is asked."""
     items_of: str = ""
     """The field of the node that has one entry for each item of the value; empty for none."""
     is_shared: bool = False
@@ -128,6 +130,11 @@ class FieldPlan:
         `(hits)(query)`, or empty for the field itself; a key; and what is looked up."""
         return recalled_behind(self)
 
+    def draw(self) -> dict[str, Any]:
+        """What the shape of a graph has of the field, besides what it has of every field. Another
+        key, or value, is a change of the class for runs that are stored."""
+        return {}
+
     def problems(self, plan: NodePlan) -> Iterable[Problem]:
         """What the proof reports of the field, seen without the graph around its node."""
         return ()
@@ -160,7 +167,7 @@ class FieldPlan:
         found = self.find(run, node_type, place)
         if found is not None:
             if is_recorded:
-                run.recorder.write(found[1])
+                run.writer.write(found[1])
             return (found[0],)
         if self.required:
             raise self.missing(run, node_type, place)
@@ -177,8 +184,10 @@ def lacks_name(call: CallPlan | None) -> bool:
     return any(problem.code == HintError.code for problem in every)
 
 
-KINDS: Final = ("plain", "dep", "map", "recall", "gate")
-"""The names of kinds, as records, journals and shapes have them."""
+STARTED: Final = ("dep", "map", "gate")
+"""The names of the kinds whose work is recorded when it starts and when it ends."""
+KINDS: Final = ("plain", "recall", *STARTED)
+"""The names of all kinds, as records, journals and shapes have them."""
 _loaded: dict[str, type[FieldPlan]] = {}
 
 

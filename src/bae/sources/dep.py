@@ -54,6 +54,10 @@ class DepField(FieldPlan):
         field.wanted = Input(call, marker, Any, field.bound)
         return field
 
+    def draw(self) -> dict[str, Any]:
+        """That every field has a call of its own."""
+        return {} if self.is_shared else {"cache": False}
+
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
         """Those of the call and of its arguments, and a type that does not fit."""
         call = cast(CallPlan, self.call)

@@ -12,14 +12,14 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from bae.assignable import type_name, union_members
 from bae.draft import validated
 from bae.exceptions import BaeError, GateError, Problem, a_warning, faults
 from bae.markers import Gate, OpenGate
-from bae.recorder import NOTHING
-from bae.records import GateOpened
-from bae.run import Answer, Waiting
+from bae.records import NOTHING, GateOpened
+from bae.run import GateAnswerer, Waiting
 from bae.scheduling import PendingValue
 from bae.sources import FieldPlan
 
@@ -35,7 +35,7 @@ ATTEMPTS = 3
 class GateField(FieldPlan):
     """A field whose value a person gives."""
 
-    __slots__ = ()
+    __slots__ = ("question",)
     kind = "gate"
     stored = "answer"
     is_remade = False
@@ -47,6 +47,10 @@ class GateField(FieldPlan):
     )
 
     marker: Gate
+
+    def __init__(self, name: str, info: FieldInfo, marker: Gate) -> None:
+        super().__init__(name, info, marker)
+        self.question = marker.question
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
         """A yes-or-no question of a node that an LM fills: the gate is asked first, since its
@@ -67,7 +71,7 @@ class GateField(FieldPlan):
     def start(self, at: Resolution, place: Place) -> PendingValue:
         """Ask a person."""
         compute = partial(self._ask, at)
-        what = self.marker.question, self.kind, compute
+        what = self.question, self.kind, compute
         return at.flow.add(PendingValue(at.run, at.plan.node, place, *what))
 
     async def _ask(self, at: Resolution, pending: PendingValue) -> Any:
@@ -75,20 +79,20 @@ class GateField(FieldPlan):
         raise what the run waits for."""
         run, path, step = pending.run, pending.place.path, pending.place.step
         gate, what = self.marker, (self.name, self.annotation, dict(at.known))
-        opened = OpenGate(gate.question, pending.node_type, *what, None, path, step)
-        answered = run.recorder.recorded_answer(opened)
+        opened = OpenGate(self.question, pending.node_type, *what, None, path, step)
+        answered = run.past.gate_answer(opened)
         if answered is not NOTHING:
             return answered
-        since, now = run.recorder.opened.get(opened.address), time()
+        since, now = run.past.opened.get(opened.address), time()
         if gate.timeout is not None:
             opened = replace(opened, deadline=(since or now) + gate.timeout)
         if since is None:
-            run.recorder.write(GateOpened(now, path, step, opened))
-        value = await _answer(run.answer, opened, self)
-        return await run.recorder.settle_answer(run, opened, value)
+            run.writer.write(GateOpened(now, path, step, opened))
+        value = await _answer(run.options.answer, opened, self)
+        return await run.writer.settle_answer(run, opened, value)
 
 
-async def _answer(answer_with: Answer | None, opened: OpenGate, field: GateField) -> Any:
+async def _answer(answer_with: GateAnswerer | None, opened: OpenGate, field: GateField) -> Any:
     """The answer that is given in time, or the default of the field."""
     if opened.deadline is not None and opened.deadline <= time():
         return _default(opened, field)
@@ -104,7 +108,7 @@ async def _answer(answer_with: Answer | None, opened: OpenGate, field: GateField
     return _default(opened, field)
 
 
-async def _ask(answer_with: Answer, opened: OpenGate) -> Any:
+async def _ask(answer_with: GateAnswerer, opened: OpenGate) -> Any:
     last: ValidationError | None = None
     for _ in range(ATTEMPTS):
         try:

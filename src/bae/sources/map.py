@@ -57,6 +57,10 @@ class MapField(FieldPlan):
         field.waits_for = (marker.over, *field.waits_for)
         return field
 
+    def draw(self) -> dict[str, Any]:
+        """The field with the items."""
+        return {"over": self.items_of}
+
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
         """Those of the call and of its arguments, and items or a type that do not fit."""
         call = cast(CallPlan, self.call)
@@ -114,7 +118,7 @@ class MapField(FieldPlan):
         shared = pending.arguments() | sibling_values(pending, {"": self.items_of, **bound})
         items: Collection[Any] = tuple(in_order(shared.pop("")))
         place, run, node_type = pending.place, pending.run, pending.node_type
-        done = run.recorder.recorded_items(place, node_type)
+        done = run.past.items(place, node_type)
         results: list[Any] = [None] * len(items)
         gates: list[OpenGate] = []
         numbered = enumerate(items)
@@ -148,7 +152,7 @@ class MapField(FieldPlan):
                     if pending.failed_item is None:
                         pending.failed_item = index
                     raise
-                await run.recorder.store(
+                await run.writer.store(
                     ItemEnded(time(), place.path, place.step, node_type, place.field, index, value)
                 )
 

@@ -68,7 +68,7 @@ def _no_schema(cls: type[Node], field: PlainField) -> str | None:
 def _schema_generator() -> type[GenerateJsonSchema]:
     from pydantic.json_schema import GenerateJsonSchema
 
-    class Quiet(GenerateJsonSchema):
+    class QuietGenerator(GenerateJsonSchema):
         """A default that JSON cannot say is worth no warning here: the field has a schema."""
 
         def emit_warning(self, kind: Any, detail: str) -> None: ...
@@ -77,4 +77,4 @@ def _schema_generator() -> type[GenerateJsonSchema]:
             # Pydantic lets a class be anything in JSON, which it cannot be.
             return self.handle_invalid_for_json_schema(schema, "core_schema.IsSubclassSchema")
 
-    return Quiet
+    return QuietGenerator

@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -18,21 +17,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bae import __version__
 from bae.private_files import private
 from bae.team import sandbox
+from bae.team.base_causes import find_problem, is_named, list_names
 from bae.team.environment import Cause, find_cause
 from bae.team.files import INCLUDE
 from bae.team.git import split_paths
 from bae.team.models import Project, TeamError, TestReport, bounded
-from bae.team.project import as_table, read_json
 from bae.team.reports import NOT_LOADED
 from bae.team.test_runs import run_tests
-from bae.team.verdict import is_test_file
 from bae.team.workspaces import SetupError, Workspaces
 
 CHECK: Final = "base.json"
 """The newest check, beside the state of the team."""
 _REPORTS: Final = "base-reports"
 _KEPT: Final = 32
-_SHOWN: Final = 20
 
 
 class BaseError(TeamError):
@@ -82,23 +79,13 @@ class BaseCheck(BaseModel):
             raise BaseError(message, fix=self.fix)
 
 
-def list_names(names: Sequence[str]) -> str:
-    """Names in one line, the first twenty of them."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
 def describe_failed_before(report: TestReport, tests: Sequence[str] = ()) -> str:
     """The tests that fail without the work of a task, which is not judged by them, as a text; empty
     where there are none. `tests` are those that the task has to make pass."""
-    failed = [case.id for case in report.of("failed") if not _is_named(case.id, tests)]
+    failed = [case.id for case in report.of("failed") if not is_named(case.id, tests)]
     if not failed:
         return ""
     return f"Failed before this task too, and not counted: {list_names(failed)}"
-
-
-def _is_named(case: str, tests: Iterable[str]) -> bool:
-    return any(case == each or case.startswith(f"{each}::") for each in tests)
 
 
 # --- what a report of the base shows --------------------------------------------------------------
@@ -117,7 +104,7 @@ def examine_base(
     checkout; call it in a thread."""
     failed = report.of("failed")
     not_loaded = tuple(case.id for case in failed if case.message.startswith(NOT_LOADED))
-    cause = _find_problem(report, not_loaded, project, tracked, tests)
+    cause = find_problem(report, project, tracked, tests)
     return BaseCheck(
         commit=commit,
         tests=len(report.cases) - len(not_loaded),
@@ -126,168 +113,6 @@ def examine_base(
         problem=cause.text if cause else "",
         fix=cause.fix if cause else "",
         output=bounded(report.output.strip()[-2000:]) if cause else "",
-    )
-
-
-def _cause(text: str, fix: str) -> Cause:
-    return Cause("base", text, fix)
-
-
-_ENDED: Final = {
-    "timeout": _cause(
-        "they did not end in time",
-        "have the test command run fewer or faster tests, as pytest -m 'not slow'",
-    ),
-    "memory": _cause(
-        "they used more memory than the sandbox allows",
-        "have the test command run fewer tests at a time",
-    ),
-    "processes": _cause(
-        "they had more processes than the sandbox allows",
-        "have the test command start fewer, as pytest -n 2",
-    ),
-    "output": _cause("they printed too much", "have the test command print less, as pytest -q"),
-}
-
-
-def _find_problem(
-    report: TestReport,
-    not_loaded: Sequence[str],
-    project: Project,
-    tracked: Sequence[str],
-    tests: Sequence[str],
-) -> Cause | None:
-    if report.ended_by in _ENDED:
-        return _ENDED[report.ended_by]
-    if (cause := find_cause(report)) is not None:
-        return cause
-    loaded = [case for case in report.cases if case.id not in not_loaded]
-    if loaded:
-        if report.exit_code != 0 and not report.of("failed"):
-            return _cause(
-                f"the test command ends with {report.exit_code} although no test fails, as for a "
-                "coverage that is too low",
-                "leave that condition out of it: bae team init --test COMMAND",
-            )
-        return None
-    if not_loaded and all(_is_named(each, tests) for each in not_loaded):
-        return None  # the tasks write what they load
-    texts = [case.message for case in report.cases] or [report.output]
-    found = _find_missing("\n".join(texts), project, tracked)
-    if found is not None:
-        return found
-    if not_loaded:
-        return _cause(
-            f"no test file can be loaded: {list_names(not_loaded)}",
-            "see why in a fresh clone, or name another command: bae team init --test COMMAND",
-        )
-    has_tests = any(is_test_file(name) and not _is_helper(name) for name in tracked)
-    if report.exit_code in _NOTHING and not has_tests:
-        return None  # a new project: its first task writes tests
-    for text, cause in _TEXTS.items():
-        if re.search(text, report.output, re.MULTILINE):
-            return cause
-    if report.reported or _NONE_FOUND.search(report.output):
-        return _describe_none(project)
-    ended = f"the test program ended with {report.exit_code} without a report that can be read"
-    return _cause(
-        report.problem if report.exit_code is None and report.problem else ended,
-        "run the command in a fresh clone, and correct it: bae team init --test COMMAND",
-    )
-
-
-_NOTHING: Final = (0, 1, 5)
-"""Exit codes of test programs that found no tests."""
-_NONE_FOUND: Final = re.compile(r"^No tests? (?:files )?found", re.MULTILINE)
-"""What Jest and Vitest print instead of a report."""
-_TEXTS: Final = {
-    r"unrecognized arguments: ": _cause(
-        "pytest does not know an option of the project's settings, since a plugin is not installed",
-        "install what the project's tests need into the environment of the test command, as pip "
-        "install -e '.[test]', or name another: bae team init --test '.venv/bin/python -m pytest'",
-    ),
-    r"(?:INTERNALERROR>|^E?)\s*[\w.]*Warning: ": _cause(
-        "a warning, as that of a plugin, is an error in the project's settings",
-        "run the tests in an environment of the project's own: bae team init --test "
-        "'.venv/bin/python -m pytest'; or leave the plugin out with -p no:NAME",
-    ),
-}
-"""What pytest prints, and what it means."""
-_MISSING: Final = re.compile(
-    r"ModuleNotFoundError: No module named '([\w.]+)'"
-    r"|PackageNotFoundError: (?:No package metadata was found for )?([\w.-]+)"
-    r"|Cannot find (?:module|package) '([^']+)'"
-    r"|Failed to resolve import \"([^\"]+)\""
-)
-
-
-def _find_missing(text: str, project: Project, tracked: Sequence[str]) -> Cause | None:
-    """What cannot be imported: the project itself, a generated file of it, or a dependency."""
-    names = list(dict.fromkeys(name for found in _MISSING.findall(text) for name in found if name))
-    for name in names:
-        own = _find_own(name, tracked)
-        if own is None:
-            continue
-        path = f"{own}/{'/'.join(name.split('.')[1:])}.py"
-        if name.count(".") and path not in tracked and own in _folders(tracked):
-            made = Path(project.root, path).exists()
-            where = "git does not have it" if made else "it is generated by the project's build"
-            return _cause(
-                f"{path} is missing: {where}",
-                f"list it in {INCLUDE}"
-                if made
-                else f"make it, and list it in {INCLUDE}; or have "
-                "each worktree make it: bae team init --setup COMMAND",
-            )
-        folder = os.path.dirname(own)
-        path_first = f", or bae team init --test 'env PYTHONPATH={folder} …'" if folder else ""
-        return _cause(
-            f"{name}, a package of this project, is not installed where its tests run",
-            "install it into the environment of the test command, as pip install -e ." + path_first,
-        )
-    if names:
-        return _cause(
-            f"{list_names(names)} cannot be imported: a dependency is not installed",
-            "install it into the environment that the test command names, or in each worktree: "
-            "bae team init --setup COMMAND",
-        )
-    return None
-
-
-def _find_own(name: str, tracked: Sequence[str]) -> str | None:
-    """Where the project has the package of a dotted name."""
-    top = name.partition(".")[0].replace("-", "_")
-    for folder in ("", "src/", "lib/", "python/"):
-        for path in tracked:
-            if path.startswith(f"{folder}{top}/") or path == f"{folder}{top}.py":
-                return folder + top
-    return None
-
-
-def _folders(tracked: Sequence[str]) -> set[str]:
-    return {os.path.dirname(path) for path in tracked}
-
-
-def _is_helper(name: str) -> bool:
-    return os.path.basename(name) in ("__init__.py", "conftest.py") or not _CODE.search(name)
-
-
-_CODE: Final = re.compile(r"\.(py|go|[cm]?[jt]sx?|sh)$")
-_OTHERS: Final = ("mocha", "ava", "tape", "tap", "jasmine", "karma", "qunit", "uvu")
-
-
-def _describe_none(project: Project) -> Cause:
-    package = read_json(Path(project.root, "package.json"))
-    needed = as_table(package.get("devDependencies"))
-    other = next((name for name in _OTHERS if name in needed), None)
-    if other is not None:
-        return _cause(
-            f"the test command found no tests, since those of the project are for {other}",
-            "name a command that runs them and writes a report: bae team init --test COMMAND",
-        )
-    return _cause(
-        "the test command found no tests, although the project has test files",
-        "name the command that runs them, with their folder: bae team init --test COMMAND",
     )
 
 

@@ -86,7 +86,8 @@ _SIGNS: Final = (
         PROGRAM,
         codes=(126, 127),
         printed=re.compile(
-            r"No module named '?(?:pytest|vitest|jest)'?$|could not determine executable to run",
+            r"No module named '?(?:pytest|vitest|jest)'?$|could not determine executable to run"
+            r"|error: Failed to spawn: `",
             re.MULTILINE,
         ),
     ),

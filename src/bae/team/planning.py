@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from bae import LM, Dep, Gate, Graph, JournalError, Map, Node, NodeConfig, OpenGate, Recall, Text
 from bae.journal import Journal
-from bae.run import Answer, Waiting
+from bae.run import GateAnswerer, Waiting
 from bae.team.git import Repository
 from bae.team.models import PlannedTask, Project, Task, TeamError, as_planned
 from bae.team.repository import read_code
@@ -38,7 +38,7 @@ async def plan_tasks(
     *,
     repository: Repository | None = None,
     journal: Journal | None = None,
-    answer: Answer | None = None,
+    answer: GateAnswerer | None = None,
     kinds: Sequence[str] = KINDS,
 ) -> Planning:
     """Plan the tasks of a goal and store them, not yet approved. Where questions are open and
@@ -247,7 +247,7 @@ class FromAnswers:
     """An `answer=` for planning that takes the answers from a document: the questions are its
     headings, as `format_questions` writes them. A question that it does not answer is left open."""
 
-    def __init__(self, document: str, otherwise: Answer | None = None) -> None:
+    def __init__(self, document: str, otherwise: GateAnswerer | None = None) -> None:
         self._answers = read_answers(document)
         self._otherwise = otherwise
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shlex
-import shutil
-import sys
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
-from bae.given_files import read_text
+from bae.team import node_setup, python_setup
+from bae.team.manifests import find_table, read_toml
 from bae.team.models import Project
+from bae.team.sandbox import find_program
 from bae.team.test_runs import (
     AND,
     KNOWN_PROGRAMS,
@@ -37,6 +34,10 @@ class Detected:
     setup: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     folder: str = ""
+    setup_of_others: tuple[str, ...] = ()
+    """What is set up for a test command that names no `.venv` of the worktree."""
+    suggested: tuple[str, ...] = ()
+    """A test command that writes a JUnit file, `report.xml`, where the program is not known."""
 
     def project(
         self,
@@ -50,13 +51,16 @@ class Detected:
         report: str = "",
     ) -> Project:
         """The project, with what a person has said in place of what was found."""
+        makes = f"{python_setup.VENV}/"
+        uses = not test_command or any(word.startswith(makes) for word in test_command)
+        found = self.setup if uses else self.setup_of_others
         return Project(
             id=id,
             name=name or self.root.name,
             root=str(self.root),
             branch=branch,
             test_command=tuple(test_command or self.test_command),
-            setup=self.setup if setup is None else tuple(setup),
+            setup=found if setup is None else tuple(setup),
             languages=self.languages,
             requirements=requirements,
             report=report,
@@ -64,34 +68,63 @@ class Detected:
         )
 
 
-def detect(root: str | os.PathLike[str], folder: str = "") -> Detected:
-    """Look at a repository, or at a folder of it: its files, pyproject.toml, package.json and
-    go.mod. It reads files and runs nothing; call it in a thread."""
+def detect(
+    root: str | os.PathLike[str], folder: str = "", committed: Collection[str] | None = None
+) -> Detected:
+    """Look at a repository, or at a folder of it: its files and manifests. `committed` are the
+    files that git has, by their paths in the repository; lock files count only if they are among
+    them. It reads files and runs nothing; call it in a thread."""
     top = Path(root).resolve()
     place = top / folder
     files = _files(place)
+    own = committed
+    if committed is not None and folder:
+        own = {name.removeprefix(f"{folder}/") for name in committed}
     languages = _languages(files)
-    candidates = [each for each in (_python(place, files), _node(place, files), _go(place)) if each]
+    found = (
+        _find_python(place, files, own),
+        _find_node(place, top, files, committed),
+        _find_go(place),
+    )
+    candidates = [each for each in found if each]
     # The language with more files first.
-    candidates.sort(key=lambda each: languages.index(each[0]) if each[0] in languages else 99)
+    candidates.sort(
+        key=lambda each: languages.index(each.language) if each.language in languages else 99
+    )
+    known = [each for each in candidates if each.test_command]
     questions: list[str] = []
-    other = _find_unknown_script(place)
+    other, words = node_setup.find_other(place)
+    suggested: tuple[str, ...] = ()
     if other:
+        suggested = node_setup.write_junit(words)
         questions.append(
             f"package.json runs its tests with {other}, whose results bae cannot read by itself. "
             "Which command runs the tests and writes a JUnit file? Name the file with --report "
             f"junit:PATH. Without that option: {KNOWN_PROGRAMS}."
         )
-    elif not candidates:
+    elif not known:
         questions.append(
             f"Which command runs the tests? {KNOWN_PROGRAMS} are understood, and any other program "
             "that writes a JUnit file, with --report junit:PATH."
         )
-    command: tuple[str, ...] = ()
-    for _, each, _ in candidates:
-        command += (AND, *each) if command else each
-    setup = next((each for _, _, each in candidates if each), ())
-    return Detected(top, languages, command, setup, tuple(questions), folder)
+    return Detected(
+        top,
+        languages,
+        _join(each.test_command for each in known),
+        _join(each.setup for each in candidates),
+        tuple(questions),
+        folder,
+        _join(each.setup for each in candidates if not each.makes),
+        suggested,
+    )
+
+
+def _join(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Commands that are run one after the other."""
+    joined: tuple[str, ...] = ()
+    for each in filter(None, commands):
+        joined += (AND, *each) if joined else each
+    return joined
 
 
 def find_problems(project: Project) -> tuple[str, ...]:
@@ -104,14 +137,16 @@ def find_problems(project: Project) -> tuple[str, ...]:
     if not (root / ".git").exists():
         problems.append(f"{root} is no git work tree: run git init there, and commit")
     place = root / project.folder
-    return (*problems, *find_command_problems(project.test_command, place, project.report))
+    command, report, setup = project.test_command, project.report, project.setup
+    problems += find_command_problems(command, place, report, setup)
+    return (*problems, *find_setup_problems(setup, place))
 
 
 def find_command_problems(
-    test_command: Sequence[str], root: Path, report: str = ""
+    test_command: Sequence[str], root: Path, report: str = "", setup: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Why a test command cannot be used in a directory, which need not exist yet. `report` is what
-    a program writes that bae does not know."""
+    a program writes that bae does not know; `setup` may make the program."""
     if not test_command:
         return ("there is no test command: name one, as pytest or node --test",)
     problems: list[str] = []
@@ -127,28 +162,60 @@ def find_command_problems(
             )
     for command in split_commands(test_command):
         if find_test_program(command) is None and not report:
-            other = _find_other_program(command)
+            names = (os.path.basename(word).split(".")[0] for word in command)
+            other = next((name for name in names if name in node_setup.OTHER_PROGRAMS), "")
             what = f"{other} is not node --test, and bae" if other else "bae"
             problems.append(
                 f"{shlex.join(command)} reports no tests: {what} cannot read its results; name "
                 f"{KNOWN_PROGRAMS} itself, not a script that runs it, or have the program write a "
                 f"JUnit file and name that with --report junit:PATH{_REPORTERS.get(other, '')}"
             )
-        elif not _is_found(command[0], root):
-            problems.append(f"{command[0]} was not found: install it, or name another test command")
+        elif problem := _find_problem(command, root, bool(setup)):
+            problems.append(f"{problem}, or name another test command")
     return tuple(problems)
 
 
-def as_table(value: Any) -> dict[str, Any]:
-    """A table of a JSON or TOML file, empty where it is something else."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+def find_setup_problems(setup: Sequence[str], root: Path) -> tuple[str, ...]:
+    """Why a setup command cannot be run in a directory."""
+    problems: list[str] = []
+    for number, command in enumerate(split_commands(setup) if setup else ()):
+        if not command:
+            problems.append(f"a command is missing beside {AND} in {shlex.join(setup)}")
+        elif odd := [word for word in command if word in _OF_SHELLS]:
+            problems.append(
+                f"{odd[0]} is for a shell, and the setup command is run without: write "
+                f"`sh -c {shlex.quote(shlex.join(command))}`, with what the shell is to read"
+            )
+        elif command[0] in _BUILT_IN:
+            problems.append(
+                f"{command[0]} is built into shells: write sh -c '…', or name the folder that "
+                "tests and setup run in with --folder"
+            )
+        elif problem := _find_problem(command, root, number > 0):
+            problems.append(f"{problem}, or name another setup command")
+    return tuple(problems)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The table in a JSON file, empty where it is something else, or there is none."""
-    return _read_table(path, json.loads)
+def _find_problem(command: Sequence[str], root: Path, is_made: bool) -> str:
+    """Why a command cannot be started; `is_made`: one before it may make programs of the
+    project."""
+    program = command[0]
+    if "=" in program:
+        return f"{program} is no program: write env {program} before the command"
+    if os.sep in program and (program.startswith("node_modules/") or is_made):
+        return ""
+    if find_program(program, root):
+        return ""
+    how = _INSTALLERS.get(program, "install it")
+    return f"{program} was not found: {how}"
 
 
+_OF_SHELLS: Final = ("|", "||", ";", "&", ">", ">>", "<", "2>&1")
+_BUILT_IN: Final = ("cd", "source", ".", "export", "set", "eval")
+_INSTALLERS: Final = {
+    **{name: f"`pip install {name}`" for name in ("uv", "poetry", "pdm", "hatch", "tox")},
+    **{name: f"`npm install --global {name}`" for name in ("pnpm", "yarn", "bun")},
+}
 _MOST_FILES: Final = 20_000
 _SKIPPED: Final = {"node_modules", "venv", "vendor", "dist", "build", "target", "__pycache__"}
 _SUFFIXES: Final = {
@@ -180,105 +247,66 @@ def _languages(files: Sequence[str]) -> tuple[str, ...]:
     return tuple(language for language, _ in counts.most_common() if language)
 
 
-Candidate = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""A language, its test command and its setup command."""
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """How a language is tested: its test command, which may not be known, and what it is set up
+    with. `makes`: the folder that setup makes the test program in."""
+
+    language: str
+    test_command: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    makes: str = ""
 
 
-def _python(root: Path, files: Sequence[str]) -> Candidate | None:
+def _find_python(
+    root: Path, files: Sequence[str], committed: Collection[str] | None
+) -> _Candidate | None:
     names = {os.path.basename(name) for name in files}
-    tools = as_table(_read_table(root / "pyproject.toml", tomllib.loads).get("tool"))
-    named = names & {"pytest.ini", "conftest.py"} or "pytest" in tools
+    named = names & {"pytest.ini", "conftest.py"}
     tests = any(
         name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))
         for name in names
     )
-    if not named and not tests:
+    if not (named or tests or "pytest" in find_table(read_toml(root / "pyproject.toml"), "tool")):
         return None
     for folder in (".venv", "venv"):  # has what the project needs; worktrees do not
         python = root / folder / "bin" / "python"
         if python.exists():
-            return "python", (str(python), "-m", "pytest"), ()
-    name = "python" if _is_found("python", root) else "python3"  # as where Debian installs it
-    return "python", (name, "-m", "pytest"), ()
+            return _Candidate("python", (str(python), "-m", "pytest"))
+    if not python_setup.is_installed(root, files):
+        setup = python_setup.find_setup(root, files, committed)
+        return _Candidate("python", python_setup.VENV_TEST, setup, python_setup.VENV)
+    name = "python" if find_program("python", root) else "python3"  # as where Debian installs it
+    return _Candidate("python", (name, "-m", "pytest"))
 
 
-def _node(root: Path, files: Sequence[str]) -> Candidate | None:
-    needed, script = _read_package(root)
-    language = "typescript" if (root / "tsconfig.json").exists() else "javascript"
-    words = _find_known_script(script)
-    command: tuple[str, ...] | None = None
-    if words:
-        command = tuple(words)
-    elif _find_unknown_script(root):
-        return None
-    elif "vitest" in needed:
-        command = ("vitest",)
-    elif "jest" in needed:
-        command = ("jest",)
-    elif any(_is_node_test(name) for name in files):
+def _find_node(
+    place: Path, top: Path, files: Sequence[str], committed: Collection[str] | None
+) -> _Candidate | None:
+    def is_committed(path: Path) -> bool:
+        if committed is None:
+            return path.exists()
+        return path.relative_to(top).as_posix() in committed
+
+    language = "typescript" if (place / "tsconfig.json").exists() else "javascript"
+    setup = node_setup.find_setup(place, top, is_committed)
+    is_inside = place != top and not (place / "node_modules").exists() and bool(setup)
+    is_inside = is_inside and not any(is_committed(place / name) for name in node_setup.LOCKS)
+    command = node_setup.find_test_command(place, is_inside=is_inside)
+    other, _ = node_setup.find_other(place)
+    if not command and not other and any(_is_node_test(name) for name in files):
         command = ("node", "--test")
-    if command is None:
-        return None
-    if command[0] in ("npx", "vitest", "jest"):
-        words = [each for each in command if each not in ("npx", "run", "watch", "--watch")]
-        tail = ("run", *words[1:]) if words[0] == "vitest" else words[1:]
-        command = (f"node_modules/.bin/{words[0]}", *tail)
-    setup = ()
-    if needed:
-        setup = ("npm", "ci" if (root / "package-lock.json").exists() else "install")
-    return language, command, setup
+    return _Candidate(language, command, setup) if command or other else None
 
 
-def _read_package(root: Path) -> tuple[set[str], str]:
-    """The packages that package.json names, and its test script."""
-    package = _read_table(root / "package.json", json.loads)
-    needed = {*as_table(package.get("dependencies")), *as_table(package.get("devDependencies"))}
-    script = str(as_table(package.get("scripts")).get("test", "")).strip()
-    return needed, "" if "no test specified" in script else script  # which npm writes
+def _find_go(root: Path) -> _Candidate | None:
+    is_go = (root / "go.mod").exists()
+    return _Candidate("go", ("go", "test", "./...")) if is_go else None
 
 
-def _find_known_script(script: str) -> list[str]:
-    """The command of a test script, or of a part between `&&`, that runs a known program."""
-    for part in script.split(AND):
-        words = _words(part)
-        program = find_test_program(words)
-        if program is not None and program.name in ("node", "vitest", "jest"):
-            return words
-    return []
-
-
-def _find_unknown_script(root: Path) -> str:
-    """What a project in JavaScript runs its tests with, where bae does not know it."""
-    needed, script = _read_package(root)
-    if _find_known_script(script):
-        return ""
-    words = re.split(r"[\s;&|]+", script)
-    if other := _find_other_program(words):
-        return other
-    if script:
-        known = "--test" in words or any(find_test_program([word]) for word in words)
-        return "" if known else f"`{script}`"
-    named = sorted(needed & set(_OTHER_PROGRAMS))
-    return "" if needed & {"vitest", "jest"} else ", ".join(named[:1])
-
-
-def _find_other_program(words: Sequence[str]) -> str:
-    """The test program among words that is none of the known ones."""
-    names = (os.path.basename(word).split(".")[0] for word in words)
-    return next((name for name in names if name in _OTHER_PROGRAMS), "")
-
-
-_OTHER_PROGRAMS: Final = (
-    *("mocha", "ava", "tape", "tap", "jasmine", "uvu", "karma", "cypress", "playwright"),
-    *("qunit", "lab", "zora", "taiko"),
-)
 _REPORTERS: Final = {
     "mocha": ", as with `mocha --reporter mocha-junit-reporter` and --report junit:test-results.xml"
 }
-
-
-def _go(root: Path) -> Candidate | None:
-    return ("go", ("go", "test", "./..."), ()) if (root / "go.mod").exists() else None
 
 
 def _is_node_test(name: str) -> bool:
@@ -288,30 +316,3 @@ def _is_node_test(name: str) -> bool:
         return False
     marked = stem.startswith("test-") or stem.endswith((".test", "-test", "_test"))
     return marked or stem == "test" or "test" in Path(name).parts[:-1]
-
-
-def _words(script: str) -> list[str]:
-    """The words of a script that is one plain command; none of any other."""
-    if any(each in script for each in "&|;<>$`"):
-        return []
-    try:
-        words = shlex.split(script)
-    except ValueError:
-        return []
-    return words if words and "=" not in words[0] else []
-
-
-def _read_table(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    try:
-        return as_table(parse(read_text(path)))
-    except (OSError, ValueError):
-        return {}
-
-
-def _is_found(program: str, root: Path) -> bool:
-    if program.startswith("node_modules/"):
-        return True  # the setup command installs it
-    if os.sep in program:
-        return (root / program).exists()
-    places = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
-    return shutil.which(program, path=places) is not None

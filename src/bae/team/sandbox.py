@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.util import find_spec
@@ -107,11 +107,13 @@ async def run(
     readable: Sequence[str | os.PathLike[str]] = (),
     writable: Sequence[str | os.PathLike[str]] = (),
     fixed: Sequence[str | os.PathLike[str]] = (),
+    home: Mapping[str, str | os.PathLike[str]] | None = None,
+    own_git: bool = False,
     kind: Protection | None = None,
     unsandboxed: bool = False,
 ) -> Ran:
-    """Run a command in a directory, which it may write to, except `.git`, and nowhere else. It
-    starts in the folder `within`, if one is named.
+    """Run a command in a directory, which it may write to, and nowhere else. It starts in the
+    folder `within`, if one is named. It may not write to `.git`, unless that is its `own_git`.
 
     It gets an environment of a few names and those of `env`, none of this process's. It ends when
     it exits, after `timeout` seconds, when all its processes together use more than `memory` bytes
@@ -119,9 +121,10 @@ async def run(
     it prints more than `output` bytes; a file that grows beyond `file_size` is an error that the
     command sees. All its processes have ended when this returns, raises or is cancelled, and they
     end if this process is killed. `readable` and `writable` are further paths; `fixed` are files of
-    the directory that are mounted read-only where the protection can mount (`can_mount`). The best
-    kind of protection there is, unless one is named; less than a sandbox only where it is named, or
-    `unsandboxed` allows it.
+    the directory that are mounted read-only where the protection can mount (`can_mount`). Its home
+    directory is empty but for the files `home`, by their paths there. The best kind of protection
+    there is, unless one is named; less than a sandbox only where it is named, or `unsandboxed`
+    allows it.
     """
     if not command:
         raise ValueError("no command to run")
@@ -131,7 +134,9 @@ async def run(
     shown = [os.fspath(path) for path in readable]
     opened = [os.fspath(path) for path in writable]
     kept = [os.fspath(path) for path in fixed]
-    program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within, kept)
+    own = {name: os.fspath(path) for name, path in (home or {}).items()}
+    program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within, kept, own)
+    program.own_git = own_git
     spec = {"memory": memory, "processes": processes, "file_size": file_size, "disk": disk}
     began = time.monotonic()
     try:
@@ -256,6 +261,8 @@ class _Program:
     writable: Sequence[str]
     within: str = ""
     fixed: Sequence[str] = ()
+    home: Mapping[str, str] = field(default_factory=dict[str, str])
+    own_git: bool = False
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
     folder: TemporaryFolder | None = None
@@ -278,6 +285,10 @@ class _Program:
             self.folder = TemporaryFolder()
             self.scratch = self.folder.path
             self.pointer = _git_pointer(self.cwd)
+            for name, path in self.home.items():
+                copy = Path(self.scratch, name)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, copy)
         arguments = self._arguments(spec)
         self.bound = os.geteuid() != 0
         if not self.bound:  # the kernel does not apply RLIMIT_NPROC to root, in no user namespace
@@ -323,7 +334,7 @@ class _Program:
         if self.kind is Protection.SANDBOX_EXEC:
             read = [*_SYSTEM, *_SETTINGS, *self._list_readable(), _CONFINE]
             write = [self.cwd, self.scratch, *_DEVICES, *self.writable]
-            guarded = [os.path.join(self.cwd, ".git")]
+            guarded = [] if self.own_git else [os.path.join(self.cwd, ".git")]
             profile = write_profile(read, write, guarded, network=self.network)
             return ["/usr/bin/sandbox-exec", "-p", profile, *watched]
         if self.kind is not Protection.BUBBLEWRAP:
@@ -343,12 +354,15 @@ class _Program:
         arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
         for path in ("/dev/shm", "/tmp"):
             arguments += ["--size", str(size), "--tmpfs", path]
+        for name, path in self.home.items():
+            arguments += ["--ro-bind", path, os.path.join(self.scratch, name)]
         for path in (*_SETTINGS, *self._list_readable(), _CONFINE):
             arguments += ["--ro-bind-try", path, path]
         if self.cwd != "/":
             for path in (self.cwd, *self.writable):
                 arguments += ["--bind", path, path]
-            for path in (os.path.join(self.cwd, ".git"), *self.fixed):
+            guarded = () if self.own_git else (os.path.join(self.cwd, ".git"),)
+            for path in (*guarded, *self.fixed):
                 arguments += ["--ro-bind-try", path, path]
         return [*arguments, "--remount-ro", "/"]
 
@@ -377,10 +391,18 @@ def write_profile(
         "(allow file-read-metadata)",
         f'(allow file-read* (literal "/") {name([*system, *read, *write])})',
         f"(allow file-write* {name(write)})",
-        f"(deny file-write* {name(guarded)})",
+        *([f"(deny file-write* {name(guarded)})"] if guarded else ()),
         '(allow network* (local ip "localhost:*") (remote ip "localhost:*"))',
     ]
     return "\n".join((*rules, "(allow network*)") if network else rules)
+
+
+def find_program(name: str, folder: Path) -> str | None:
+    """Where a program is that a command in a folder names; None where there is none."""
+    if os.sep in name:
+        return str(folder / name) if (folder / name).exists() else None
+    places = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+    return shutil.which(name, path=places)
 
 
 def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[str]:
@@ -390,7 +412,7 @@ def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[st
     linked = [
         path.relative_to(root)
         for prefix in _find_installations(command, str(worktree))
-        for path in map(Path.resolve, _find_linked(prefix))
+        for path in map(Path.resolve, find_linked(prefix))
         if path.is_relative_to(root)
     ]
     found = (worktree / path for path in dict.fromkeys(linked))
@@ -454,12 +476,12 @@ def _parts(prefix: str) -> list[str]:
     home = Path.home()
     shared = {home, *home.parents, home / ".local"}
     parts = ("bin", "lib") if Path(prefix) in shared else ("",)
-    linked = (path for path in _find_linked(prefix) if path not in shared)
+    linked = (path for path in find_linked(prefix) if path not in shared)
     found = (*(Path(prefix, part) for part in parts), *linked)
     return [str(path) for path in found if path.exists()]
 
 
-def _find_linked(prefix: str) -> list[Path]:
+def find_linked(prefix: str) -> list[Path]:
     """The folders outside of an installation that its Python imports from."""
     found: list[Path] = []
     packages = "lib/python*/site-packages"

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from bae.team.doctests import ids_of, is_example, read_examples
 from bae.team.edits import FileChange
+from bae.team.manifests import as_table
 from bae.team.models import May, TestReport
-from bae.team.project import as_table
 
 
 def is_test_file(path: str, *reports: TestReport) -> bool:
     """Whether a file holds tests, or what only tests use: by its name, by its folder, or since a
-    report has tests of it."""
+    report has tests of it. Code with doctests is code."""
     pure = PurePosixPath(path)
     if _TEST_FOLDERS.intersection(part.lower() for part in pure.parts[:-1]):
         return True
@@ -291,7 +291,7 @@ def _describe_edit(change: FileChange, gone: _Gone) -> tuple[str, list[str]]:
     if kept:
         return f"{kept[0]} was removed, and code that it uses is still there", []
     for name, test in tests.items():
-        if name in left and _own_text(test) != _own_text(left[name]):
+        if name in left and not _is_extended(test, left[name]):
             return f"{name} was changed", []
     imported = _bindings(new)
     used = {node.id for node in ast.walk(new) if isinstance(node, ast.Name)}
@@ -374,9 +374,29 @@ def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str
             yield from _functions(each.body, f"{prefix}{each.name}::")
 
 
-def _own_text(test: _Function) -> str:
-    """What a test does, without its cases and marks."""
-    return ast.dump(ast.Module([*test.body], [])) + ast.dump(test.args)
+def _is_extended(old: _Function, new: _Function) -> bool:
+    """Whether a test does what it did, and then perhaps more. Its cases and marks do not count."""
+    count = len(old.body)
+    if ast.dump(old.args) != ast.dump(new.args) or _dump(old.body) != _dump(new.body[:count]):
+        return False
+    added = [node for each in new.body[count:] for node in ast.walk(each)]
+    if any(isinstance(node, _CHANGING) for node in added):
+        return False
+    # A name that is bound at the end is another one in the whole test.
+    names = {node.id for each in old.body for node in ast.walk(each) if isinstance(node, ast.Name)}
+    bound = {n.id for n in added if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return not names & bound
+
+
+_CHANGING: Final = (
+    *(ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Delete),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.pattern),
+)
+"""What changes the statements before it too, or binds names."""
+
+
+def _dump(body: list[ast.stmt]) -> str:
+    return ast.dump(ast.Module(body, []))
 
 
 def _text_without_imports(tree: ast.Module, removed: Collection[str], prefix: str = "") -> str:

@@ -290,7 +290,15 @@ KNOWN_PROGRAMS: Final = "pytest, node --test, vitest run, jest or go test"
 _NONE: Final = "no tests were found"
 _PYTHONPATH: Final = "PYTHONPATH"
 # `CI` also keeps Vitest and Jest from waiting. No `FORCE_COLOR=0`: Rich takes it for a terminal.
-_ENVIRONMENT: Final = {"CI": "1", "NO_COLOR": "1", "TERM": "dumb"}
+# `uv run` would install again what setup has installed, and needs the network for it.
+_ENVIRONMENT: Final = {
+    "CI": "1",
+    "NO_COLOR": "1",
+    "TERM": "dumb",
+    "UV_NO_SYNC": "1",
+    "UV_OFFLINE": "1",
+    "UV_PYTHON_DOWNLOADS": "never",
+}
 _PROGRAMS: Final = {
     each.name: each
     for each in (

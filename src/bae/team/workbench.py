@@ -4,9 +4,10 @@ branch, the journal of their runs, and what limits and watches them."""
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -24,16 +25,23 @@ from bae.team.git import Repository
 from bae.team.guarded_files import Guarded, find_guarded
 from bae.team.integration import Integrated, Integration, Outcome
 from bae.team.models import Project, Task, TestReport
+from bae.team.registries import RegistryAccess, find_access
 from bae.team.repository import CodeReader
 from bae.team.store import Store
 from bae.team.test_order import run_in_order
+from bae.team.test_runs import split_commands
 from bae.team.verdict import Verdict, run_fixed, verify
 from bae.team.workspaces import Workspace, Workspaces
 
 RUNS: Final = "runs.db"
 """The journal of the agents' runs, beside the state of the team."""
 _BEAT: Final = 1.0
-_SETUP_LIMITS: Final = sandbox.Limits(file_size=4096 * sandbox.MIB, disk=16384 * sandbox.MIB)
+_SETUP_LIMITS: Final = sandbox.Limits(
+    timeout=1800.0,
+    memory=4096 * sandbox.MIB,
+    file_size=4096 * sandbox.MIB,
+    disk=16384 * sandbox.MIB,
+)
 """Packages are large."""
 
 
@@ -70,9 +78,29 @@ def open_reports(
     """The reports of a project's commits, which are tested in worktrees of the team."""
 
     async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
+        """Run the parts of a setup command, up to the first that fails."""
         own: sandbox.Limits = {**_SETUP_LIMITS, **limits} if network else limits
-        within = project.folder
-        return await sandbox.run(command, path, within=within, network=network, **own)
+        access = await asyncio.to_thread(find_access) if network else RegistryAccess()
+        printed = ""
+        ran = None
+        parts = split_commands(command)
+        for part in parts:
+            ran = await sandbox.run(
+                part,
+                path,
+                within=project.folder,
+                network=network,
+                env=access.variables,
+                readable=access.readable,
+                home=access.home,
+                own_git=network,
+                **own,
+            )
+            printed += f"$ {shlex.join(part)}\n{ran.output}" if len(parts) > 1 else ran.output
+            if ran.exit_code != 0:
+                break
+        assert ran is not None
+        return replace(ran, output=access.mask(printed))
 
     workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
     return BaseReports(project, workspaces, limits, store.path.parent)

@@ -41,6 +41,7 @@ from bae.team.git import (
 from bae.team.guarded_files import read_manifests
 from bae.team.models import TeamError, bounded, strip_escapes
 from bae.team.sandbox import Ran
+from bae.team.test_runs import write_command
 
 TRAILER: Final = "Bae-Task:"
 LEFT_OUT: Final = "Leave out what only failed attempts wrote"
@@ -449,13 +450,8 @@ class Workspaces:
         """Run the setup command, with the network, in a folder with the files of a commit."""
         assert self._run is not None
         await asyncio.to_thread(delete_folder, path)
-        index = path.with_name(f"{path.name}.index")
-        try:
-            await self.repository.git("read-tree", commit, index=index)
-            await self.repository.git("checkout-index", "-a", f"--prefix={path}/", index=index)
-        finally:
-            await asyncio.to_thread(index.unlink, missing_ok=True)
-        await asyncio.to_thread(path.mkdir, exist_ok=True)  # the commit may have no files
+        await asyncio.to_thread(path.mkdir, parents=True)
+        await self._check_out_alone(commit, path)
         await self._copy_included(path)
         ran = await self._run(self.setup, path, True)
         if ran.exit_code != 0:
@@ -464,6 +460,26 @@ class Workspaces:
                 fix="run it in a fresh clone, and correct it",
                 reason=find_setup_cause(ran),
             )
+
+    async def _check_out_alone(self, commit: str, path: Path) -> None:
+        """Write a commit into a folder that is a repository of its own, with the history since the
+        last version: builds find their version by it. Remotes and other branches are not there."""
+        own = Checkout(path, path / ".git")
+        args = ("describe", "--tags", "--abbrev=0", "--match=*[0-9]*", commit)
+        code, output, _ = await self.repository.run_git(*args)
+        tag = "" if code else os.fsdecode(output).strip()
+        depth = 1
+        if tag:
+            since = await self.repository.git("rev-list", "--count", f"{tag}..{commit}")
+            depth += min(int(since), _MOST_COMMITS)
+        tags = [f"refs/tags/{tag}:refs/tags/{tag}"] if tag else []
+        await self.repository.git("init", "--quiet", "--template=", at=own)
+        source = self.repository.common.as_uri()
+        fetch = ("fetch", "--quiet", "--no-tags", f"--depth={depth}", source, commit, *tags)
+        await self.repository.git(*fetch, at=own)
+        await self.repository.git("update-ref", "HEAD", commit, at=own)
+        await self.repository.git("read-tree", commit, at=own)
+        await self.repository.git("checkout-index", "--all", "--index", at=own)
 
     async def _find_commit_of_person(self) -> str | None:
         """The newest commit in the user's history that the team has not made."""
@@ -584,7 +600,7 @@ class Workspaces:
 def _describe_setup(command: Sequence[str], ran: Ran) -> str:
     said = bounded(strip_escapes(ran.output).strip(), 4000)
     why = ran.problem or f"failed with {ran.exit_code}"
-    return f"the setup command {' '.join(command)}: {why}\n{said}"
+    return f"the setup command {write_command(command)}: {why}\n{said}"
 
 
 def _escape(name: bytes) -> bytes:

@@ -24,11 +24,11 @@ from bae.testing.wire import (
     Empty,
     Fault,
     Malformed,
+    ModelReply,
     Overlong,
     PromptCache,
     Received,
     Refusal,
-    Reply,
     Stall,
     Status,
     Wire,
@@ -39,11 +39,11 @@ from bae.testing.wire_anthropic import Messages
 from bae.testing.wire_openai import ChatCompletions, Responses
 
 if TYPE_CHECKING:
-    from bae.testing.server import Connection, Request, Server
+    from bae.testing.server import Connection, HTTPRequest, Server
 
-Answer = Mapping[str, Any] | Sequence[Any] | str | int | float | BaseModel | Fault
+ProviderAnswer = Mapping[str, Any] | Sequence[Any] | str | int | float | BaseModel | Fault
 """JSON that the model answers with, text that it answers with as it is, or a fault."""
-Answering = Callable[[Received], Answer | Awaitable[Answer]]
+Answering = Callable[[Received], ProviderAnswer | Awaitable[ProviderAnswer]]
 """A function that answers by what was asked."""
 _Checked = str | Fault | Answering
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ class _Provider:
 
     # What to answer
 
-    def script(self, *answers: Answer | Answering) -> None:
+    def script(self, *answers: ProviderAnswer | Answering) -> None:
         """Answer the next requests with these, one each, in the order in which they arrive.
 
         A dict or a list is sent as JSON, a text as it is, by whichever channel the client asked
@@ -79,7 +79,7 @@ class _Provider:
         with self._lock:
             self._script.extend(checked)
 
-    def always(self, answer: Answer | Answering | None = None) -> None:
+    def always(self, answer: ProviderAnswer | Answering | None = None) -> None:
         """Answer with this whenever the script is used up; without one, with samples again."""
         self._fallback = None if answer is None else _check_answer(answer)
 
@@ -194,7 +194,7 @@ class _Provider:
 
     # Answering
 
-    async def _respond(self, client: Connection, request: Request) -> None:
+    async def _respond(self, client: Connection, request: HTTPRequest) -> None:
         anthropic = (
             request.path.startswith("/v1/messages") or "anthropic-version" in request.headers
         )
@@ -212,7 +212,7 @@ class _Provider:
         else:
             await self._post(client, wire, request)
 
-    async def _post(self, client: Connection, wire: Wire, request: Request) -> None:
+    async def _post(self, client: Connection, wire: Wire, request: HTTPRequest) -> None:
         try:
             body = json.loads(request.body)
             if not isinstance(body, dict):
@@ -259,7 +259,7 @@ class _Provider:
 
     def _make_reply(
         self, wire: Wire, received: Received, answer: str | Fault | None, number: int
-    ) -> Reply:
+    ) -> ModelReply:
         """What the model says; made from the schema where no answer is given, or where the fault is
         not in the reply but in how it is sent."""
         tool = None if wire.concludes(received.body) else received.tool
@@ -279,7 +279,7 @@ class _Provider:
                     text = json.dumps(sample(received.schema), ensure_ascii=False)
                 if isinstance(answer, Overlong):
                     text, stop = text[: max(1, len(text) // 2)], "cut-off"
-        return Reply(
+        return ModelReply(
             number=number,
             model=received.model,
             text=text,
@@ -293,7 +293,7 @@ class _Provider:
         self,
         client: Connection,
         wire: Wire,
-        reply: Reply,
+        reply: ModelReply,
         fault: str | Fault | None,
         *,
         stream: bool,

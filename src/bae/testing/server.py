@@ -11,7 +11,7 @@ import h11
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HTTPRequest:
     """A request."""
 
     method: str
@@ -26,7 +26,7 @@ class Server:
 
     def __init__(
         self,
-        respond: Callable[[Connection, Request], Awaitable[None]],
+        respond: Callable[[Connection, HTTPRequest], Awaitable[None]],
         *,
         changed: Callable[[], None],
         failed: Callable[[BaseException], None],
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
             self._set_busy(False)
             transport.close()
 
-    async def _request(self) -> Request:
+    async def _request(self) -> HTTPRequest:
         method = path = ""
         headers: dict[str, str] = {}
         body = b""
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
                 case h11.Data():
                     body += event.data
                 case h11.EndOfMessage():
-                    return Request(method, path, headers, body)
+                    return HTTPRequest(method, path, headers, body)
                 case _:
                     self._received.clear()
                     await self._received.wait()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal, cast
 from bae.exceptions import describe
 
 Body = Mapping[str, Any]
-Channel = tuple[Mapping[str, Any] | None, str | None]
+WireChannel = tuple[Mapping[str, Any] | None, str | None]
 """The schema of the answer, and the tool that it is given by."""
 
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
@@ -138,7 +138,7 @@ class TokenCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelReply:
     """What the model says: `text`, as the arguments of `tool` where there is one."""
 
     number: int
@@ -163,7 +163,7 @@ def channel_of(
     forced: bool,
     forbidden: bool,
     replied: bool,
-) -> Channel:
+) -> WireChannel:
     """How a request has the answer given, by what it says: the `schema` of an answer in text, and
     whether it is to be JSON (`formatted`); or `tools` with their schemas, of which one is `named`
     or `forced`, or none may be called; and whether the last message is what a tool `replied`.
@@ -195,15 +195,15 @@ class Wire(ABC):
         """The prompt in order."""
 
     @abstractmethod
-    def channel(self, body: Body) -> Channel:
+    def channel(self, body: Body) -> WireChannel:
         """How to answer."""
 
     @abstractmethod
-    def whole(self, reply: Reply) -> Body:
+    def whole(self, reply: ModelReply) -> Body:
         """The answer as one body."""
 
     @abstractmethod
-    def events(self, reply: Reply) -> list[bytes]:
+    def events(self, reply: ModelReply) -> list[bytes]:
         """The answer as the events of a stream."""
 
     @abstractmethod

@@ -10,11 +10,11 @@ from typing import Any, cast
 from bae.testing.wire import (
     STRUCTURED_OUTPUT,
     Body,
-    Channel,
+    ModelReply,
     Piece,
-    Reply,
     TokenCount,
     Wire,
+    WireChannel,
     channel_of,
     error_type,
     event,
@@ -48,7 +48,7 @@ class Messages(Wire):
             found[-1] = replace(found[-1], cached=True)
         return found
 
-    def channel(self, body: Body) -> Channel:
+    def channel(self, body: Body) -> WireChannel:
         """How to answer."""
         choice = mapping(body.get("tool_choice"))
         asked = mapping(mapping(body.get("output_config")).get("format"))
@@ -81,12 +81,12 @@ class Messages(Wire):
             for part in results
         )
 
-    def whole(self, reply: Reply) -> Body:
+    def whole(self, reply: ModelReply) -> Body:
         """The answer as one body."""
         content = [_block(reply)] if reply.text else []
         return {**_message(reply, content), **_stop(reply), "usage": _usage(reply.counted)}
 
-    def events(self, reply: Reply) -> list[bytes]:
+    def events(self, reply: ModelReply) -> list[bytes]:
         """The answer as the events of a stream."""
         usage = _usage(reply.counted)
         start = {**_message(reply, []), "stop_reason": None, "stop_sequence": None}
@@ -130,7 +130,7 @@ def _last(body: Body) -> list[Body]:
     return _parts(body["messages"][-1])
 
 
-def _block(reply: Reply, *, empty: bool = False) -> dict[str, Any]:
+def _block(reply: ModelReply, *, empty: bool = False) -> dict[str, Any]:
     """The block of content that holds the answer, or will.
 
     What is not JSON cannot be the input of a tool: a model that says that says it as text. Of an
@@ -146,7 +146,7 @@ def _block(reply: Reply, *, empty: bool = False) -> dict[str, Any]:
     return {"type": "tool_use", "id": f"toolu_{reply.number}", "name": reply.tool, "input": given}
 
 
-def _message(reply: Reply, content: list[Any]) -> dict[str, Any]:
+def _message(reply: ModelReply, content: list[Any]) -> dict[str, Any]:
     return {
         "id": f"msg_{reply.number}",
         "type": "message",
@@ -156,7 +156,7 @@ def _message(reply: Reply, content: list[Any]) -> dict[str, Any]:
     }
 
 
-def _stop(reply: Reply) -> dict[str, Any]:
+def _stop(reply: ModelReply) -> dict[str, Any]:
     details = None
     if reply.stop == "cut-off":
         reason = "max_tokens"

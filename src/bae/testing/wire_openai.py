@@ -8,11 +8,11 @@ from typing import Any
 
 from bae.testing.wire import (
     Body,
-    Channel,
+    ModelReply,
     Piece,
-    Reply,
     TokenCount,
     Wire,
+    WireChannel,
     channel_of,
     error_type,
     event,
@@ -45,7 +45,7 @@ def _channel(
     *,
     named: str | None,
     replied: bool,
-) -> Channel:
+) -> WireChannel:
     choice = body.get("tool_choice")
     return channel_of(
         tools,
@@ -73,7 +73,7 @@ class ChatCompletions(OpenAIWire):
             for call in message.get("tool_calls") or ():
                 yield Piece(call.get("function", {}).get("arguments", ""))
 
-    def channel(self, body: Body) -> Channel:
+    def channel(self, body: Body) -> WireChannel:
         """How to answer."""
         tools = {
             tool["function"]["name"]: tool["function"].get("parameters")
@@ -90,7 +90,7 @@ class ChatCompletions(OpenAIWire):
         """Whether a stream is to end with the usage."""
         return bool(mapping(body.get("stream_options")).get("include_usage"))
 
-    def whole(self, reply: Reply) -> Body:
+    def whole(self, reply: ModelReply) -> Body:
         """The answer as one body."""
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
         if reply.stop == "refused":
@@ -106,7 +106,7 @@ class ChatCompletions(OpenAIWire):
             "usage": _usage(reply.counted),
         }
 
-    def events(self, reply: Reply) -> list[bytes]:
+    def events(self, reply: ModelReply) -> list[bytes]:
         """The answer as the events of a stream."""
         frame = _frame(reply, "chat.completion.chunk")
 
@@ -131,7 +131,7 @@ class ChatCompletions(OpenAIWire):
         return [*map(event, bodies), b"data: [DONE]\n\n"]
 
 
-def _frame(reply: Reply, kind: str) -> dict[str, Any]:
+def _frame(reply: ModelReply, kind: str) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{reply.number}",
         "object": kind,
@@ -141,7 +141,7 @@ def _frame(reply: Reply, kind: str) -> dict[str, Any]:
     }
 
 
-def _call(reply: Reply, arguments: str) -> dict[str, Any]:
+def _call(reply: ModelReply, arguments: str) -> dict[str, Any]:
     return {
         "id": f"call_{reply.number}",
         "type": "function",
@@ -149,7 +149,7 @@ def _call(reply: Reply, arguments: str) -> dict[str, Any]:
     }
 
 
-def _finish(reply: Reply) -> str:
+def _finish(reply: ModelReply) -> str:
     if reply.stop == "cut-off":
         return "length"
     return "stop" if reply.tool is None or reply.stop == "refused" else "tool_calls"
@@ -185,7 +185,7 @@ class Responses(OpenAIWire):
             else:
                 yield Piece(text_in(item))
 
-    def channel(self, body: Body) -> Channel:
+    def channel(self, body: Body) -> WireChannel:
         """How to answer."""
         tools = {
             tool["name"]: tool.get("parameters")
@@ -197,11 +197,11 @@ class Responses(OpenAIWire):
         replied = mapping(body["input"][-1]).get("type") == "function_call_output"
         return _channel(body, tools, asked, asked.get("schema"), named=named, replied=replied)
 
-    def whole(self, reply: Reply) -> Body:
+    def whole(self, reply: ModelReply) -> Body:
         """The answer as one body."""
         return _response(reply, [_item(reply, reply.text)] if reply.text else [], done=True)
 
-    def events(self, reply: Reply) -> list[bytes]:
+    def events(self, reply: ModelReply) -> list[bytes]:
         """The answer as the events of a stream."""
         started = _response(reply, [], done=False)
         bodies: list[dict[str, Any]] = [
@@ -218,7 +218,7 @@ class Responses(OpenAIWire):
         ]
 
 
-def _item_events(reply: Reply) -> list[dict[str, Any]]:
+def _item_events(reply: ModelReply) -> list[dict[str, Any]]:
     added = {**_item(reply, ""), "status": "in_progress"}
     done = _item(reply, reply.text)
     place: dict[str, Any] = {"item_id": _id(reply), "output_index": 0}
@@ -246,11 +246,11 @@ def _item_events(reply: Reply) -> list[dict[str, Any]]:
     ]
 
 
-def _id(reply: Reply) -> str:
+def _id(reply: ModelReply) -> str:
     return f"msg_{reply.number}" if reply.tool is None else f"fc_{reply.number}"
 
 
-def _item(reply: Reply, text: str) -> dict[str, Any]:
+def _item(reply: ModelReply, text: str) -> dict[str, Any]:
     status = "incomplete" if reply.stop == "cut-off" else "completed"
     if reply.tool is not None:
         return {
@@ -270,13 +270,13 @@ def _item(reply: Reply, text: str) -> dict[str, Any]:
     }
 
 
-def _part(reply: Reply, text: str) -> dict[str, Any]:
+def _part(reply: ModelReply, text: str) -> dict[str, Any]:
     if reply.stop == "refused":
         return {"type": "refusal", "refusal": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _response(reply: Reply, output: list[dict[str, Any]], *, done: bool) -> dict[str, Any]:
+def _response(reply: ModelReply, output: list[dict[str, Any]], *, done: bool) -> dict[str, Any]:
     cut = done and reply.stop == "cut-off"
     status = "in_progress" if not done else "incomplete" if cut else "completed"
     return {

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from rich.text import Text
 
-from bae.cli.live.drawing import State, signs_for
+from bae.cli.live.drawing import ViewState, signs_for
 from bae.cli.wording import WITHHELD, in_lines, inline_text_of, line_of, summary_of, text_of
 from bae.history import History
 from bae.plan import plan_of
 from bae.secrets import may_show
 from bae.usage import Usage
-from bae.work import NOTHING_USED, GraphRun, Question, Source, Step, Work
+from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step, Work
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bae.observers import ObservedRun
     from bae.records import Record
-    from bae.run_tree import Change
+    from bae.run_tree import WorkChange
 
 MOST_STEPS: Final = 600
 """Steps of one graph that are kept; those between the first and the last of them are dropped."""
@@ -99,7 +99,7 @@ class RunView:
     """One run as a display shows it. `past` are the records of a run that is resumed."""
 
     def __init__(self, past: Iterable[Record] = ()) -> None:
-        self.changes: list[tuple[Change, Work]] = []
+        self.changes: list[tuple[WorkChange, Work]] = []
         """What the newest record has changed."""
         self.history = History(past, keep=MOST_STEPS, on_change=self._note)
         self.printed = -1
@@ -111,7 +111,7 @@ class RunView:
         self.changes.clear()
         self.history.add(record)
 
-    def _note(self, change: Change, work: Work) -> None:
+    def _note(self, change: WorkChange, work: Work) -> None:
         self.changes.append((change, work))
 
     @property
@@ -134,7 +134,7 @@ class RunView:
         every = step.sources.items()
         return {key: each for key, each in every if each.items_done or not self._is_old(each)}
 
-    def state(self, work: GraphRun | Step | Source) -> State:
+    def state(self, work: GraphRun | Step | Source) -> ViewState:
         """How far something is."""
         if isinstance(work, Source) and work.gate is not None and work.is_open:
             return "waiting"
@@ -155,7 +155,7 @@ class RunView:
         """Whether it did not finish before the run was resumed, and may now."""
         return work.state != "done" and work.ended is not None and work.ended < self.since
 
-    def asking(self, by: Step | Source) -> Question | None:
+    def asking(self, by: Step | Source) -> LMQuestion | None:
         """What the LM is being asked."""
         asked = [by.choice, by.fill, *by.asked[-1:]] if isinstance(by, Step) else by.asked[-1:]
         for question in asked:
@@ -244,7 +244,7 @@ def names_of(offered: Iterable[type]) -> str:
     return " | ".join("the end" if cls is NoneType else cls.__name__ for cls in offered)
 
 
-def task_of(asking: Question) -> str:
+def task_of(asking: LMQuestion) -> str:
     """What the LM is doing; nothing where it fills a node without fields of its own."""
     if asking.asker.kind == "choice":
         return f"choosing from {names_of(asking.offered)}"

@@ -18,19 +18,19 @@ _TURNS: Final = 10
 _WIDEST: Final = 80
 """Cells that a value has at most beside a note, so that notes are near."""
 
-State = Literal["coming", "going", "done", "failed", "cancelled", "waiting"]
+ViewState = Literal["coming", "going", "done", "failed", "cancelled", "waiting"]
 """How far something is. What is `waiting` waits for a person."""
 Guides = tuple[bool, ...]
 """For each level around a row, whether something follows there."""
 
 
 @dataclass(slots=True)
-class Row:
+class ViewRow:
     """A row: its place in the tree, what it is of, and up to three things to say."""
 
     guides: Guides
     kind: Literal["node", "field", "lm", "choice", "item", "text", "error", "more"]
-    state: State = "done"
+    state: ViewState = "done"
     name: str = ""
     value: str = ""
     note: str = ""
@@ -91,7 +91,7 @@ def fitted(text: str, width: int, dots: str = "…") -> str:
     return set_cell_size(text[: 4 * room], room).rstrip() + dots if room > 0 else dots[:width]
 
 
-def squeeze_rows(rows: list[Row], room: int) -> list[Row]:
+def squeeze_rows(rows: list[ViewRow], room: int) -> list[ViewRow]:
     """The rows that fit: those of what is done go first, and then the topmost."""
     if len(rows) <= room:
         return rows
@@ -101,13 +101,13 @@ def squeeze_rows(rows: list[Row], room: int) -> list[Row]:
     spare = room - 1 - len(matter)
     others = [row for row in rows if not row.matters]
     kept = {id(row) for row in (*matter, *(others[-spare:] if spare else ()))}
-    more = Row((), "more", name=f"… {len(rows) - len(kept):,} more")
+    more = ViewRow((), "more", name=f"… {len(rows) - len(kept):,} more")
     return [more, *(row for row in rows if id(row) in kept)]
 
 
-def draw_rows(rows: Sequence[Row], width: int, now: float, signs: Signs) -> list[Text]:
+def draw_rows(rows: Sequence[ViewRow], width: int, now: float, signs: Signs) -> list[Text]:
     """The lines of rows. Those of the fields of one node have their columns under each other."""
-    blocks: dict[int, list[Row]] = {}
+    blocks: dict[int, list[ViewRow]] = {}
     for row in rows:
         row.name, row.value, row.note = map(signs.said, (row.name, row.value, row.note))
         blocks.setdefault(row.block or id(row), []).append(row)
@@ -115,7 +115,7 @@ def draw_rows(rows: Sequence[Row], width: int, now: float, signs: Signs) -> list
     return [_draw(row, columns[row.block or id(row)], width, now, signs) for row in rows]
 
 
-def _column_widths(rows: Sequence[Row], width: int) -> tuple[int, int, int]:
+def _column_widths(rows: Sequence[ViewRow], width: int) -> tuple[int, int, int]:
     """How wide names, values and notes are: as wide as what is in them, and together no wider than
     the room there is."""
     room = width - 2 * len(rows[0].guides) - 2
@@ -129,7 +129,9 @@ def _column_widths(rows: Sequence[Row], width: int) -> tuple[int, int, int]:
     return names, min(values, left - notes, _WIDEST if notes else left), notes
 
 
-def _draw(row: Row, columns: tuple[int, int, int], width: int, now: float, signs: Signs) -> Text:
+def _draw(
+    row: ViewRow, columns: tuple[int, int, int], width: int, now: float, signs: Signs
+) -> Text:
     names, values, notes = columns
     failed = row.state == "failed" or row.kind == "error"
     line = Text(no_wrap=True, overflow="crop")

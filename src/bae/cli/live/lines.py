@@ -16,8 +16,8 @@ from bae.cli.wording import count, in_one_line, line_of, spent, took
 from bae.observers import ObservedRun
 from bae.plan import plan_of
 from bae.records import Record
-from bae.run_tree import Change
-from bae.work import GraphRun, Item, Question, Source, Step, Work
+from bae.run_tree import WorkChange
+from bae.work import GraphRun, Item, LMQuestion, Source, Step, Work
 
 _NAMES: Final = 16
 """How wide the column of names is."""
@@ -27,7 +27,7 @@ _PROGRESS: Final = 1.0
 """Seconds between two lines about the items of a map."""
 _ITEMS: Final = 10
 """Items of a map whose graphs are written of: the first ones."""
-Line = tuple[str, ...]
+LineParts = tuple[str, ...]
 """What a line is about, what there is to say, and then facts that are never cut off."""
 
 
@@ -50,7 +50,7 @@ class PlainLines(Display):
                 if line is not None:
                     self._write(line, record.at - view.since, record.path)
 
-    def _write(self, line: Line, seconds: float, path: str) -> None:
+    def _write(self, line: LineParts, seconds: float, path: str) -> None:
         name, said, *after = line
         where = re.sub(r"[^/.]*\.", "", path) + "  " if path else ""  # as `summaries[3]`
         said = f"{max(0.0, seconds):6.2f} s  {where}{name:<{_NAMES}}  {said}"
@@ -62,10 +62,10 @@ class PlainLines(Display):
         said = fitted(said, max(1, longest - len(facts)), self.signs.dots)
         self.console.print(Text(said + facts), soft_wrap=True)
 
-    def _line(self, view: RunView, change: Change, work: Work) -> Line | None:
+    def _line(self, view: RunView, change: WorkChange, work: Work) -> LineParts | None:
         """The name and the text of a line; None of what is not worth one."""
         match work:
-            case Question():
+            case LMQuestion():
                 return _question_line(view, change, work)
             case Source():
                 return self._source_line(view, change, work)
@@ -87,7 +87,7 @@ class PlainLines(Display):
                 pass
         return None
 
-    def _source_line(self, view: RunView, change: Change, source: Source) -> Line | None:
+    def _source_line(self, view: RunView, change: WorkChange, source: Source) -> LineParts | None:
         place = source.place
         match change:
             case "started" if source.kind != "gate":
@@ -108,7 +108,7 @@ class PlainLines(Display):
             case _:
                 return None
 
-    def _item_line(self, view: RunView, item: Item) -> Line | None:
+    def _item_line(self, view: RunView, item: Item) -> LineParts | None:
         """How far a map is, now and then."""
         source, at = item.source, item.ended or 0.0
         if at - max(self._progressed, source.started) < _PROGRESS:
@@ -126,7 +126,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _question_line(view: RunView, change: Change, question: Question) -> Line | None:
+def _question_line(view: RunView, change: WorkChange, question: LMQuestion) -> LineParts | None:
     kind, cls = question.asker.kind, question.asker.node
     match change:
         case "started" if kind in ("choice", "fill") and (task := task_of(question)):

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from bae.cli.live.display import RunView, error_of, names_of, task_of
-from bae.cli.live.drawing import Guides, Row
+from bae.cli.live.drawing import Guides, ViewRow
 from bae.cli.wording import count, in_one_line, line_of, spent, took
 from bae.plan import FieldPlan, plan_of
 from bae.run_tree import ITEMS_KEPT
-from bae.work import NOTHING_USED, GraphRun, Question, Source, Step
+from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step
 
 _ITEMS: Final = 5
 """Items of a map that are shown at once, where there are many."""
@@ -21,20 +21,20 @@ _TEXT_LINES: Final = 2
 """Lines of a streaming answer that are shown."""
 
 
-def graph_rows(view: RunView, graph: GraphRun, guides: Guides, now: float) -> Iterator[Row]:
+def graph_rows(view: RunView, graph: GraphRun, guides: Guides, now: float) -> Iterator[ViewRow]:
     """The rows of the steps of a graph. Those of the run itself that are on the screen already are
     left out. `now` is for what is in progress."""
     after = -1 if graph.path else view.printed
     steps = [step for step in graph.trace if step.number > after]
     for place, step in enumerate(steps):
         if place and step.number != steps[place - 1].number + 1:
-            yield Row(guides, "more", name=f"… {count(graph.dropped, 'more node')}")
+            yield ViewRow(guides, "more", name=f"… {count(graph.dropped, 'more node')}")
         yield from step_rows(view, step, guides, now, last=place == len(steps) - 1)
 
 
 def step_rows(
     view: RunView, step: Step, guides: Guides, now: float, *, last: bool
-) -> Iterator[Row]:
+) -> Iterator[ViewRow]:
     """The rows of one node."""
     inside, dim = (*guides, not last), step.resumed
     fields = list(_field_rows(view, step, inside, now))
@@ -44,7 +44,7 @@ def step_rows(
         states = {view.state(source) for source in view.sources(step).values()}
         going = asking is not None or "going" in states
         state = "going" if going else "waiting" if "waiting" in states else "coming"
-    yield Row(guides, "node", state, step.name, "", _about(view, step, now), dim)
+    yield ViewRow(guides, "node", state, step.name, "", _about(view, step, now), dim)
     for source, row in fields:
         yield row
         if source is not None:
@@ -55,9 +55,9 @@ def step_rows(
         said = [f"LM chose from {names_of(plan_of(choice.asker.node).offered)}"]
         said += [] if choice.with_fields else [took(choice.took)]
         name = f"→ {names_of([choice.chosen])}"
-        yield Row(inside, "choice", name=name, note=" · ".join(filter(None, said)), dim=dim)
+        yield ViewRow(inside, "choice", name=name, note=" · ".join(filter(None, said)), dim=dim)
     if step.error is not None and not any(row.state == "failed" for _, row in fields):
-        yield Row(inside, "error", value=error_of(step))
+        yield ViewRow(inside, "error", value=error_of(step))
 
 
 def _about(view: RunView, step: Step, now: float) -> str:
@@ -76,8 +76,8 @@ def _about(view: RunView, step: Step, now: float) -> str:
 
 
 def _asking_rows(
-    view: RunView, asking: Question, guides: Guides, now: float, *, always: bool
-) -> Iterator[Row]:
+    view: RunView, asking: LMQuestion, guides: Guides, now: float, *, always: bool
+) -> Iterator[ViewRow]:
     """What the LM is doing, and the end of what has arrived of its answer. What it does for a field
     is known from that field's own row, unless something went wrong."""
     last = asking.answers[-1].attempt if asking.answers else None
@@ -93,14 +93,14 @@ def _asking_rows(
         reason = in_one_line("; ".join(last.errors) or last.verdict)
         said += f", answer {last.number + 1}" + (f" after: {reason}" if view.may_quote else "")
     if always or retry is not None or last is not None:
-        yield Row(guides, "lm", "going", "LM", said, took(now - asking.started))
+        yield ViewRow(guides, "lm", "going", "LM", said, took(now - asking.started))
     if asking.text and view.may_quote:
         lines = [line for line in map(str.strip, asking.text.splitlines()) if line]
         for line in lines[-_TEXT_LINES:]:
-            yield Row(guides, "text", value=in_one_line(line))
+            yield ViewRow(guides, "text", value=in_one_line(line))
 
 
-def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> Iterator[Row]:
+def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> Iterator[ViewRow]:
     """What is below the row of a field: what an LM does for it, and the graphs that run for
     it."""
     asking = view.asking(source)
@@ -121,13 +121,15 @@ def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> I
         left_out = max(0, len(failed) + len(going) - _ITEMS)
         facts = [(left_out, "more in progress"), (source.items_done, "done")]
         if said := ", ".join(f"{number:,} {what}" for number, what in facts if number):
-            yield Row(guides, "more", name=f"… {said}")
+            yield ViewRow(guides, "more", name=f"… {said}")
 
 
-def _item_row(view: RunView, index: int, graph: GraphRun, guides: Guides, now: float) -> Row:
+def _item_row(view: RunView, index: int, graph: GraphRun, guides: Guides, now: float) -> ViewRow:
     newest, state, error = graph.newest, view.state(graph), error_of(graph)
     note = took(view.lasted(graph, now))
-    row = Row(guides, "item", "going" if state == "coming" else state, f"[{index}]", error, note)
+    row = ViewRow(
+        guides, "item", "going" if state == "coming" else state, f"[{index}]", error, note
+    )
     if newest is not None and not error:
         row.name += f" {newest.name}"
         if graph.outcome == "ended":
@@ -144,14 +146,14 @@ def _item_row(view: RunView, index: int, graph: GraphRun, guides: Guides, now: f
 
 def _field_rows(
     view: RunView, step: Step, guides: Guides, now: float
-) -> Iterator[tuple[Source | None, Row]]:
+) -> Iterator[tuple[Source | None, ViewRow]]:
     """The rows of the fields of a step, each with the source of the value."""
     sources = view.sources(step)
     plans = {} if step.node_type is None else plan_of(step.node_type).fields
     for name in plans or dict.fromkeys(name for name, _ in sources):
         source = sources.get((name, ""))
         behind = [each for (field, route), each in sources.items() if field == name and route]
-        row = Row(guides, "field", name=name, dim=step.resumed, block=id(step))
+        row = ViewRow(guides, "field", name=name, dim=step.resumed, block=id(step))
         if source is not None:
             _describe_source(view, row, source, now)
             if source.state == "failed" and step.whole:
@@ -161,12 +163,14 @@ def _field_rows(
         yield source, row
         for each in sorted(behind, key=lambda each: len(each.place.parameters)):
             *outer, parameter = each.place.parameters
-            below = Row(guides, "field", name=f"{'  ' * len(outer)}<- {parameter}", block=id(step))
+            below = ViewRow(
+                guides, "field", name=f"{'  ' * len(outer)}<- {parameter}", block=id(step)
+            )
             _describe_source(view, below, each, now)
             yield each, below
 
 
-def _describe_source(view: RunView, row: Row, source: Source, now: float) -> None:
+def _describe_source(view: RunView, row: ViewRow, source: Source, now: float) -> None:
     """Put the value of a field into its row, and where it comes from."""
     state = row.state = view.state(source)
     row.dim = source.resumed
@@ -199,7 +203,7 @@ def _describe_source(view: RunView, row: Row, source: Source, now: float) -> Non
 
 
 def _describe_field(
-    view: RunView, step: Step, plan: FieldPlan, row: Row, behind: Sequence[Source]
+    view: RunView, step: Step, plan: FieldPlan, row: ViewRow, behind: Sequence[Source]
 ) -> None:
     """Put what is known into the row of a field that no record tells of by itself."""
     node, before = step.node, step.before and step.before.node_type

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from bae.cli.live.display import Display, RunView
-from bae.cli.live.drawing import Row, draw_rows, fitted, squeeze_rows
+from bae.cli.live.drawing import ViewRow, draw_rows, fitted, squeeze_rows
 from bae.cli.live.rows import graph_rows, step_rows
 from bae.cli.wording import in_one_line, took
 
@@ -96,21 +96,21 @@ class LiveTree(Display):
         """The lines of all runs, without those of nodes that were printed."""
         return self._draw(self._rows())
 
-    def _rows(self) -> list[Row]:
-        now, rows = time(), list[Row]()
+    def _rows(self) -> list[ViewRow]:
+        now, rows = time(), list[ViewRow]()
         with self.lock:
             for place, view in enumerate(self.views.values()):
                 run = view.history.run
                 if place:
                     state = "done" if run.outcome == "ended" else "going"
-                    rows.append(Row((), "item", state, run.name or "a run", "a run of its own"))
+                    rows.append(ViewRow((), "item", state, run.name or "a run", "a run of its own"))
                 rows += graph_rows(view, run, (), now)
         return rows
 
-    def _done_rows(self, view: RunView) -> list[Row]:
+    def _done_rows(self, view: RunView) -> list[ViewRow]:
         """The rows of nodes that are done and have led on to another; from now on those are on the
         screen."""
-        rows: list[Row] = []
+        rows: list[ViewRow] = []
         now, steps = time(), view.history.run.steps
         while (step := steps.get(view.printed + 1)) and step.number + 1 in steps:
             if view.state(step) != "done":
@@ -119,7 +119,7 @@ class LiveTree(Display):
             view.printed += 1
         return rows
 
-    def _draw(self, rows: list[Row]) -> list[Text]:
+    def _draw(self, rows: list[ViewRow]) -> list[Text]:
         return draw_rows(rows, self.console.size.width, time(), self.signs)
 
     def _print(self, lines: list[Text]) -> None:

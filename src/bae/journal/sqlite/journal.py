@@ -20,7 +20,7 @@ from bae.exceptions import JournalError
 from bae.journal.sqlite.lease import Lease, SQLiteClaim, give_up
 from bae.journal.sqlite.runs import RunTables, add_run, release_run
 from bae.journal.sqlite.schema import failure
-from bae.journal.sqlite.writer import Reader, Work, Writer
+from bae.journal.sqlite.writer import JournalReader, SQLiteWriter, WriteJob
 from bae.journal.store import Claim, Line, ParkedGate, RunSummary, Status, StoredRun
 from bae.threads import in_thread_to_the_end
 
@@ -36,7 +36,7 @@ class SQLJournal(RunTables):
     """The lines of runs, and the claims to write them."""
 
     @abstractmethod
-    def _note(self, work: Work) -> None:
+    def _note(self, work: WriteJob) -> None:
         """Have work done soon that no caller waits for."""
 
     def create(self, run: StoredRun, *, claim: bool = True) -> Awaitable[Claim | None]:
@@ -46,19 +46,19 @@ class SQLJournal(RunTables):
             fence = add_run(db, run, owner=self._owner if claim else None)
             return SQLiteClaim(run_id, self._owner, fence, len(run.lines)) if claim else None
 
-        return self._ask(Work(run_id, add))
+        return self._ask(WriteJob(run_id, add))
 
     async def claim(self, run_id: str) -> Claim:
-        return await self._ask(Work(run_id, partial(self._claim_run, run_id=run_id)))
+        return await self._ask(WriteJob(run_id, partial(self._claim_run, run_id=run_id)))
 
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
             return _failed(self._not_ours(claim))
-        return self._ask(Work(claim.run_id, None, claim, tuple(lines)))
+        return self._ask(WriteJob(claim.run_id, None, claim, tuple(lines)))
 
     def note(self, claim: Claim, line: Line) -> None:
         if isinstance(claim, SQLiteClaim) and claim.owner == self._owner:
-            self._note(Work(claim.run_id, None, claim, (line,)))
+            self._note(WriteJob(claim.run_id, None, claim, (line,)))
 
     def release(
         self,
@@ -73,7 +73,7 @@ class SQLJournal(RunTables):
             return _failed(self._not_ours(claim))
         how = status, tuple(waiting), error, summary
         do = partial(release_run, fence=claim.fence, how=how)
-        return self._ask(Work(claim.run_id, do, claim, tuple(lines), ends=True))
+        return self._ask(WriteJob(claim.run_id, do, claim, tuple(lines), ends=True))
 
 
 class SQLiteJournal(SQLJournal):
@@ -133,7 +133,7 @@ class SQLiteJournal(SQLJournal):
             self._closed = True
         await in_thread_to_the_end(_stop, reversed(self._workers or ()))
 
-    def _ask(self, work: Work) -> Future[Any]:
+    def _ask(self, work: WriteJob) -> Future[Any]:
         future = work.future = get_running_loop().create_future()
         try:
             writer, _ = self._workers or self._start(work.run_id)
@@ -142,7 +142,7 @@ class SQLiteJournal(SQLJournal):
         writer.put(work)
         return future
 
-    def _note(self, work: Work) -> None:
+    def _note(self, work: WriteJob) -> None:
         if self._workers:
             self._workers[0].note(work)
 
@@ -150,9 +150,9 @@ class SQLiteJournal(SQLJournal):
         writer, reader = self._workers or self._start()
         if writer.is_behind():
             with contextlib.suppress(JournalError):  # then it can be read all the same
-                await self._ask(Work())  # what was noted before is stored afterwards
+                await self._ask(WriteJob())  # what was noted before is stored afterwards
         future: Future[T] = get_running_loop().create_future()
-        reader.put(Work(do=question, future=future))
+        reader.put(WriteJob(do=question, future=future))
         return await future
 
     def _start(self, run_id: str | None = None) -> tuple[Worker, Worker]:
@@ -161,8 +161,8 @@ class SQLiteJournal(SQLJournal):
                 raise failure("bae-journal-closed", self.path, run_id)
             if not self._workers:
                 lease = Lease(self.lease)
-                writer = Writer(self.path, lease, self.durability, self.busy_timeout)
-                reader = Reader(self.path, self.busy_timeout)
+                writer = SQLiteWriter(self.path, lease, self.durability, self.busy_timeout)
+                reader = JournalReader(self.path, self.busy_timeout)
                 self._workers = Worker(self.path, writer), Worker(self.path, reader)
                 self._owner = lease.owner
                 for worker in self._workers:
@@ -174,12 +174,12 @@ class Worker:
     """A thread that serves what is in its queue, all that is there at once, until it is told to
     stop. It is stopped when the program ends, and not used in forked children."""
 
-    def __init__(self, path: str, desk: Writer | Reader) -> None:
+    def __init__(self, path: str, desk: SQLiteWriter | JournalReader) -> None:
         if path in _inherited:
             raise failure("bae-journal-forked", path)
         self.path = path
         self.desk = desk
-        self.queue: deque[Work] = deque()
+        self.queue: deque[WriteJob] = deque()
         self.over = ""
         """Once nothing more is looked at: the code of the error that says why."""
         self._busy = self._asleep = self._urgent = self._gathering = self._stopping = False
@@ -194,7 +194,7 @@ class Worker:
         _alive.add(self)
         self.thread.start()
 
-    def put(self, work: Work) -> None:
+    def put(self, work: WriteJob) -> None:
         """Queue work that a caller waits for."""
         self.note(work)
         if not self._crowded or work.future is None:
@@ -203,7 +203,7 @@ class Worker:
             self._gathering = True
             work.future.get_loop().call_soon(self._hurry)
 
-    def note(self, work: Work) -> None:
+    def note(self, work: WriteJob) -> None:
         """Queue work that may wait for the next that a caller waits for. After the thread's end it
         is refused."""
         self.queue.append(work)
@@ -261,16 +261,16 @@ class Worker:
 
     def _serve_queued(self) -> None:
         self._urgent = self._gathering = False
-        batch: list[Work] = []
+        batch: list[WriteJob] = []
         while self.queue:
             batch.append(self.queue.popleft())
         if batch or not self.desk.wait():
             self.desk.serve(batch)
             self._tell(batch)
 
-    def _tell(self, batch: Sequence[Work]) -> None:
+    def _tell(self, batch: Sequence[WriteJob]) -> None:
         """Tell the callers what came of their work."""
-        by_loop: dict[AbstractEventLoop, list[Work]] = {}
+        by_loop: dict[AbstractEventLoop, list[WriteJob]] = {}
         for work in batch:
             if work.future is not None:
                 by_loop.setdefault(work.future.get_loop(), []).append(work)
@@ -291,7 +291,7 @@ class Worker:
             self._tell([work])
 
 
-def settle(works: Sequence[Work], put: Callable[[Work], None]) -> None:
+def settle(works: Sequence[WriteJob], put: Callable[[WriteJob], None]) -> None:
     """Tell the callers, in the thread of their event loop, what came of their work."""
     for work in works:
         future, value, error = work.future, work.value, work.error
@@ -305,7 +305,7 @@ def settle(works: Sequence[Work], put: Callable[[Work], None]) -> None:
         if future.done():  # it was cancelled
             if claimed and error is None:
                 release = partial(give_up, fences=[value.fence])
-                put(Work(value.run_id, release, value, ends=True))
+                put(WriteJob(value.run_id, release, value, ends=True))
         elif error is not None:
             future.set_exception(error)
             future.exception()  # a caller that does not wait is told at the next line

@@ -29,7 +29,7 @@ from bae.journal.sqlite.schema import (
     failure,
     is_busy,
 )
-from bae.journal.sqlite.writer import Work, add_lines
+from bae.journal.sqlite.writer import WriteJob, add_lines
 from bae.journal.store import (
     LATEST,
     Claim,
@@ -93,7 +93,7 @@ class RunTables(Journal):
     _owner: str = ""
 
     @abstractmethod
-    def _ask(self, work: Work) -> Future[Any]:
+    def _ask(self, work: WriteJob) -> Future[Any]:
         """Have work done; it is taken in at the call."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class RunTables(Journal):
                 db.execute(f"update runs set {CHANGED} where run = ?", (run,))
             return is_first
 
-        return await self._ask(Work(run_id, add))
+        return await self._ask(WriteJob(run_id, add))
 
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
         """A new run that shares the lines of another: nothing is copied."""
@@ -123,7 +123,7 @@ class RunTables(Journal):
             new = StoredRun(fork_info(info, new_id, given), "", given, {})
             add_run(db, new, parent=parent, shared=upto)
 
-        await self._ask(Work(run_id, add))
+        await self._ask(WriteJob(run_id, add))
 
     async def replace(
         self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
@@ -156,7 +156,7 @@ class RunTables(Journal):
                 self._vacuum(db, [run.info.run_id for run in given])
 
         only = given[0].info.run_id if len(given) == 1 else None
-        await self._ask(Work(only, swap, then=then))
+        await self._ask(WriteJob(only, swap, then=then))
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run that has forks stays, and so does one that a
@@ -172,7 +172,7 @@ class RunTables(Journal):
         count = 0
         for first in range(0, len(found), RUNS_AT_ONCE):
             some = found[first : first + RUNS_AT_ONCE]
-            count += await self._ask(Work(do=partial(_delete, run_ids=some)))
+            count += await self._ask(WriteJob(do=partial(_delete, run_ids=some)))
         return count
 
     async def read(self, run_id: str) -> StoredRun:

@@ -30,7 +30,7 @@ _ADD_LINE = """insert into lines (id, kind, at, path, step, data, version)
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class WriteJob:
     """Lines to add under a claim, and what to `do` in the same transaction; `then` is called once
     that is committed. `future` gets the value of `do`, or the error why nothing was stored."""
 
@@ -46,7 +46,7 @@ class Work:
     error: BaseException | None = None
 
 
-class Writer:
+class SQLiteWriter:
     """Stores work, in the thread that calls it. `path` is None for a journal in memory."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Writer:
                 self._identity = _identity(self.path)
         return self._connection
 
-    def serve(self, batch: Sequence[Work]) -> None:
+    def serve(self, batch: Sequence[WriteJob]) -> None:
         """Store work in one transaction: afterwards each has an error, or is stored."""
         for work in batch:
             if work.claim is not None:
@@ -102,7 +102,7 @@ class Writer:
         self._disconnect()
         lease.drop_all("bae-journal-closed", self.name)
 
-    def _store(self, batch: Sequence[Work]) -> None:
+    def _store(self, batch: Sequence[WriteJob]) -> None:
         for work in batch:
             if work.error is None and work.claim is not None and work.claim.lost is not None:
                 work.error = work.claim.lost()
@@ -119,7 +119,7 @@ class Writer:
             else:
                 self._fail(left, error)
 
-    def _commit(self, db: sqlite3.Connection, batch: Sequence[Work]) -> None:
+    def _commit(self, db: sqlite3.Connection, batch: Sequence[WriteJob]) -> None:
         lease = self.lease
         claims = dict.fromkeys([work.claim for work in batch if work.claim is not None])
         rows = [line + claim.fence for claim in claims for line in claim.held]
@@ -161,7 +161,7 @@ class Writer:
                 except JournalError as error:
                     work.error = error
 
-    def _fail(self, batch: Sequence[Work], why: Exception) -> None:
+    def _fail(self, batch: Sequence[WriteJob], why: Exception) -> None:
         """Nothing was stored. The claims keep their lines for the next time, unless the file
         itself is gone."""
         self.lease.failed()
@@ -192,7 +192,7 @@ class Writer:
             connection.close()
 
 
-class Reader:
+class JournalReader:
     """Answers questions beside the writer: with the write-ahead log neither waits for the other.
     Where there is no file yet, it asks an empty journal."""
 
@@ -206,7 +206,7 @@ class Reader:
         """It does nothing unless it is asked."""
         return -1.0
 
-    def serve(self, batch: Sequence[Work]) -> None:
+    def serve(self, batch: Sequence[WriteJob]) -> None:
         """Answer questions, one after the other."""
         for work in batch:
             assert work.do is not None

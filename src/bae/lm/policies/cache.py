@@ -25,7 +25,7 @@ from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.policy import Policy, innermost
 from bae.tasks import cancellations, gone
-from bae.usage import Event, Meter, Restart, Usage, meter_in_force, report, tell
+from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -312,7 +312,7 @@ class _SharedRequest:
         self.budgets = budgets_in_force()
         # By caller, in order; each can leave at once, however many wait.
         self._meters: OrderedDict[asyncio.Future[None], Meter | None] = OrderedDict()
-        self._told: list[Event] = []
+        self._told: list[CallEvent] = []
         self._is_given = False
         self._is_left = False
         self._task = asyncio.get_running_loop().create_task(self._run(ask))
@@ -370,7 +370,7 @@ class _SharedRequest:
         if first is not None:
             first[0](usage)
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: CallEvent) -> None:
         self._told.append(event)
         for meter in self._meters.values():
             if meter is not None and meter[1] is not None:

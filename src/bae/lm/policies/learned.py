@@ -25,7 +25,8 @@ from bae.prompts.values import text_of_answer
 if TYPE_CHECKING:
     from bae.language_model import LM
 
-Part = Literal["fill", "choice"]
+NodePart = Literal["fill", "choice"]
+"""What a model is asked for about a node: its fields, or its successor."""
 _STRICT = ConfigDict(extra="forbid")  # a file with other keys is refused
 
 
@@ -59,7 +60,7 @@ class NodePrompts:
     fill: LearnedPrompt | None = None
     choice: LearnedPrompt | None = None
 
-    def parts(self) -> tuple[tuple[Part, LearnedPrompt | None], ...]:
+    def parts(self) -> tuple[tuple[NodePart, LearnedPrompt | None], ...]:
         """Both prompts, by what they are for."""
         return ("fill", self.fill), ("choice", self.choice)
 
@@ -204,7 +205,7 @@ def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
             )
 
 
-def _checked(cls: Any, given: Any) -> list[tuple[Part, LearnedPrompt]]:
+def _checked(cls: Any, given: Any) -> list[tuple[NodePart, LearnedPrompt]]:
     """The prompts of a class that are not empty, by what they are for."""
     if not (isinstance(cls, type) and issubclass(cls, Node)):
         raise TypeError(f"WithPrompts(lm, {{{cls!r}: …}}): give the prompts by their node class")

@@ -1,9 +1,10 @@
-"""The recorders of runs that were recorded before: `PastRecorder` finds what is recorded, and
-`ResumedRecorder` continues a run with it."""
+"""The past of a run, read from its history: `RecordedPast` finds what is recorded, `ResumedPast` is
+that of a run which is resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from time import time
 from types import NoneType
@@ -15,39 +16,37 @@ from bae.draft import validated
 from bae.history import History
 from bae.journal.node_codec import call_codec, node_codec, unreadable
 from bae.journal.outside import call_name
-from bae.journal.recorder import JournalRecorder, encoder_for
+from bae.past import Past
 from bae.place import Place
 from bae.plan import plan_of
-from bae.recorder import Log, Recorder
-from bae.records import LIVE, NOTHING, LMAnswered, RunStarted, SourceEnded, Unstored
+from bae.records import LIVE, NOTHING, LMAnswered, SourceEnded, Unstored
 from bae.run_tree import shared_key
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan, Input
+    from bae.given_lm import AskedLM
     from bae.graph import Graph
-    from bae.journal.store import Claim, Journal
-    from bae.markers import Dep, OpenGate
+    from bae.journal.run_writer import JournalWriter
+    from bae.language_model import Scene
+    from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan
     from bae.run import Run
     from bae.sharing import Dataflow
     from bae.work import Item, Source, Step
+    from bae.writer import StartStep
 
 
-class PastRecorder(Recorder):
-    """Finds what `past` has of a run. What else its class does with a record is that of the class
-    after it."""
+class RecordedPast(Past):
+    """Finds what the `history` of a run has."""
 
-    looks_back = True
-
-    def __init__(self, graph: Graph[Any, Any], past: History, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, graph: Graph[Any, Any], history: History) -> None:
         self._graph = graph
-        self.past = past
-        self.graph_paths, self.opened = past.shared_graphs, past.opened
+        self._history = history
+        self.graph_paths, self.opened = history.shared_graphs, history.opened
         self._inputs = {
             shared: source
-            for step in past.steps()
+            for step in history.steps()
             for source in step.sources.values()
             if source.place.parameter and is_done(source)
             if (shared := _shared_at(source.place, source.node_type)) is not None
@@ -57,19 +56,13 @@ class PastRecorder(Recorder):
         self._remapped: set[str] = set()
         """The maps, by place, whose items are made again and may be others."""
 
-    def recorded_choice(self, run: Run, plan: NodePlan) -> type[Node] | type[None] | None:
-        """The class that the LM chose after a node; None if it is not recorded."""
-        step = self.past.step(run.path, run.step - 1)
-        return None if step is None or step.choice is None else step.choice.chosen
+    def choice(self, run: Run, plan: NodePlan, about: Scene) -> Any:
+        """The class that the LM chose after a node."""
+        step = self._history.step(run.path, run.step - 1)
+        chosen = None if step is None or step.choice is None else step.choice.chosen
+        return NOTHING if chosen is None else chosen
 
-    def recorded_fill(
-        self, run: Run, plan: NodePlan, source: Node, resolved: Mapping[str, Any] | None = None
-    ) -> Node | None:
-        """The node that the LM filled; None if it is not recorded."""
-        step = self.past.step(run.path, run.step)
-        return None if step is None or step.filled is None else step.filled.node
-
-    def recorded_value(
+    def value(
         self,
         place: Place,
         node_type: type[Node],
@@ -78,12 +71,12 @@ class PastRecorder(Recorder):
     ) -> Any:
         """The value of a source that is about to start, or `NOTHING`."""
         shared = _shared_at(place, node_type)
-        source = self.past.source(place) if shared is None else self._inputs.get(shared)
+        source = self._history.source(place) if shared is None else self._inputs.get(shared)
         if source is not None and asked is not None and not self._arguments(source).fits(asked):
             self._remapped.add(str(place))
             return NOTHING
         if source is not None and source.taken and shared is None:
-            self.past.forget_graph(str(place))
+            self._history.forget_graph(str(place))
             return NOTHING
         if source is None or not is_done(source):
             return NOTHING
@@ -91,7 +84,7 @@ class PastRecorder(Recorder):
         source.taken = shared is None
         return source.value
 
-    def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
+    def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
         """The values of the items of a map that are done. None are known where the items themselves
         are made again, as they may be others."""
         names = plan_of(node_type).fields[place.field].waits_for
@@ -99,7 +92,7 @@ class PastRecorder(Recorder):
         if any(self._is_made_again(each, node_type) for each in places):
             self._remapped.add(str(place))
             return {}
-        source = self.past.source(place)
+        source = self._history.source(place)
         items = {} if source is None or source.taken else source.items
         return {index: item.value for index, item in items.items() if is_done(item)}
 
@@ -107,10 +100,10 @@ class PastRecorder(Recorder):
         self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
     ) -> Any:
         """What a function has returned for a class outside the graph, or `NOTHING`."""
-        if not self.past.calls_outside:
+        if not self._history.calls_outside:
             return NOTHING
         name = call_name(self._graph, asked, arguments)
-        call = None if name is None else self.past.calls_outside.get(name)
+        call = None if name is None else self._history.calls_outside.get(name)
         if call is None or isinstance(call.value, Unstored):
             return NOTHING
         try:
@@ -118,41 +111,42 @@ class PastRecorder(Recorder):
         except Exception as error:
             raise unreadable(f"{place.node}.{place.field}{place.parameter}", error) from error
 
-    def recorded_lm_answer(
-        self, asked: LMAnswered, text: str, types: Sequence[type[Node] | type[None]]
-    ) -> LMAnswered | None:
-        """What an LM has answered to the same question from the same place, each answer once."""
-        answers = self._answers_to(asked)
+    def lm_answer(self, asked: AskedLM) -> Any:
+        """The answer of an LM to the same question from the same place."""
+        question = asked.record()
+        answers = self._answers_to(question)
         for index, answer in enumerate(answers):
-            if _is_answer_to(answer, asked) and not isinstance(answer.value, Unstored):
-                found = answers.pop(index)
-                found.value = _read_answer(found.value, types)
-                return found
-        return None
+            if _is_answer_to(answer, question) and not isinstance(answer.value, Unstored):
+                return _read_answer(answers.pop(index).value, asked.types)
+        return NOTHING
+
+    def outside(self) -> Past:
+        """The past of classes outside the graph."""
+        return OutsidePast(self)
 
     def _answers_to(self, asked: LMAnswered) -> list[LMAnswered]:
         """What an LM has answered the one who asks, and is not used yet. A dependency that is
         called once in the whole run may have asked from elsewhere."""
         by: Step | Source | None
         if asked.asker.kind == "body":
-            by = self.past.step(asked.path, asked.step - 1)
+            by = self._history.step(asked.path, asked.step - 1)
         else:
             _, node_type, field, parameter, _ = asked.asker
             place = Place(asked.path, asked.step, node_type.__name__, field, parameter)
             key, way = _shared_at(place, node_type) or (None, "")
             is_shared = key is not None and not way
-            by = self.past.shared_askers.get(key) if is_shared else self.past.source(place)
+            by = self._history.shared_askers.get(key) if is_shared else self._history.source(place)
         return [] if by is None else by.answered
 
     def _recorded_node(self, path: str, step: int) -> Node | None:
         """The complete node at a step; None if it is not recorded."""
-        found = self.past.step(path, step)
+        found = self._history.step(path, step)
         return found.node if found is not None and found.whole else None
 
     def _shared_sources(self) -> dict[Hashable, Source]:
         """The sources of dependencies that have a value and are called once in the whole run, or
         once for equal arguments, by key."""
-        found = {key: source for key, source in self.past.shared.items() if is_done(source)}
+        found = {key: source for key, source in self._history.shared.items() if is_done(source)}
         for asked, sources in self._look_ups().items():
             found.update((asked, source) for source in sources if is_done(source))
         return found
@@ -160,10 +154,11 @@ class PastRecorder(Recorder):
     def _look_ups(self) -> dict[Arguments, list[Source]]:
         """The calls of dependencies with arguments from the run that are recorded."""
         found: dict[Arguments, list[Source]] = {}
-        for source in (source for step in self.past.steps() for source in step.sources.values()):
-            if source.kind == "dep" and not source.called_at and source.ended is not None:
+        steps = self._history.steps()
+        for source in (source for step in steps for source in step.sources.values()):
+            if not source.called_at and source.ended is not None:
                 asked = _asked_for(source)
-                if is_by_value(asked) and cast("Dep", asked.marker).cache:
+                if asked.is_shared and is_by_value(asked):
                     arguments = self._arguments(source)
                     if arguments.is_known:
                         found.setdefault(arguments, []).append(source)
@@ -194,23 +189,25 @@ class PastRecorder(Recorder):
         for name in way:
             if source is None:
                 return None
-            source = self.past.source(self._first(source).place.below(name))
+            source = self._history.source(self._first(source).place.below(name))
         return source
 
     def _first(self, source: Source) -> Source:
         """The source that a function was called for, where this has equal arguments."""
         place = Place.parse(source.called_at) if source.called_at else None
-        return source if place is None else self.past.source(place) or source
+        return source if place is None else self._history.source(place) or source
 
     def _field_value(self, place: Place, needed_by: Source) -> Any:
         """The value that a field had when another needed it."""
         node_type = needed_by.node_type
-        name, step = place.field, self.past.step(place.path, place.step)
+        name, step = place.field, self._history.step(place.path, place.step)
         node = None if step is None else step.replaced or step.node  # as it was before a fork
         if type(node) is node_type and name in node.__dict__:
             return node.__dict__[name]
         shared = _shared_at(place, node_type)
-        source = self.past.source(place) if shared is None else self.past.shared.get(shared[0])
+        source = (
+            self._history.source(place) if shared is None else self._history.shared.get(shared[0])
+        )
         if source is not None and is_done(source):
             return validated(node_type, {name: source.value})[name]
         info = plan_of(node_type).fields[name].info
@@ -222,71 +219,95 @@ class PastRecorder(Recorder):
         """Have a run use what is recorded."""
         called_at = {k: str(s.place) for k, s in sources.items() if isinstance(k, Arguments)}
         values = {key: source.value for key, source in sources.items()}
-        flow.take_known(values, called_at, self.past.called_outside.keys() & values.keys())
+        flow.take_known(values, called_at, self._history.called_outside.keys() & values.keys())
 
     def _is_made_again(self, place: Place, node_type: type[Node]) -> bool:
         """Whether a value is made again, as no journal holds it, and may be another."""
         shared = _shared_at(place, node_type)
         if shared is not None:
-            return shared[0] in self.past.live_keys
-        source = self.past.source(place)
+            return shared[0] in self._history.live_keys
+        source = self._history.source(place)
         return source is not None and source.state == "done" and not is_done(source)
 
 
-class ResumedRecorder(PastRecorder, JournalRecorder):
-    """Records a run that is resumed. `answers` are what people have answered at gates, as JSON, by
-    the gate's address; `new_fields` those, as `Class.field`, that classes did not have then."""
+class OutsidePast(Past):
+    """Finds what functions have returned for classes outside the graph."""
+
+    def __init__(self, owner: RecordedPast) -> None:
+        self._owner = owner
+
+    def value(
+        self,
+        place: Place,
+        node_type: type[Node],
+        early: bool = False,
+        asked: Arguments | None = None,
+    ) -> Any:
+        """The value of a function that was called before, or `NOTHING`."""
+        wanted = asked_at(plan_of(node_type).fields[place.field], place.parameter)
+        return NOTHING if wanted is None else self._owner.value_outside(place, wanted, asked)
+
+
+class ResumedPast(RecordedPast):
+    """The past of a run that is resumed. `answers` are what people have answered at gates, as JSON,
+    by the gate's address. `new_fields` names the fields, as `Class.field`, that classes did not
+    have then."""
 
     def __init__(
         self,
-        journal: Journal,
         graph: Graph[Any, Any],
-        log: Log,
-        past: History,
-        claim: Claim,
-        lines: int,
+        history: History,
+        writer: JournalWriter,
         answers: Mapping[str, str],
         new_fields: frozenset[str],
     ) -> None:
-        super().__init__(graph, past, journal, log, claim, lines)
-        self._encoder = encoder_for(graph, journal)
+        super().__init__(graph, history)
+        self._writer = writer
         self._answers = answers
         self._new_fields = new_fields
         self._begun: set[str] = set()
         """The graphs inside that have begun in this process: if one of them begins again, it does
         so from its first node."""
 
-    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> Node:
-        """Record that a graph inside the run begins, unless it is recorded; the run is already."""
+    def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> tuple[Node, bool]:
+        """The first node, and whether the start is recorded: that of the run itself is."""
         if run.path:
             if run.path in self._begun or self._is_other_item(run.path, start):
-                self.past.forget_graph(run.path)
+                self._history.forget_graph(run.path)
             self._begun.add(run.path)
-            recorded = self.past.graphs.get(run.path)
+            recorded = self._history.graphs.get(run.path)
             if recorded is None or recorded.start is None:
-                self.write(
-                    RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
-                )
+                return start, False
         elif run.flow is not None:
             self._take_known(run.flow, self._shared_sources())
         first = self._recorded_node(run.path, 0)
         if first is None or not start.__dict__.keys() <= first.__dict__.keys():
-            return start  # it has a secret that the journal does not store
-        return first
+            return start, True  # it has a secret that the journal does not store
+        return first, True
 
-    def _start_step(
-        self, run: Run, node: Node, plan: NodePlan, now: float
-    ) -> Awaitable[None] | None:
-        """Store that a node is complete, unless it is recorded."""
-        if self._recorded_node(run.path, run.step) is not None:
-            return None
-        return super()._start_step(run, node, plan, now)
+    def step_starter(self, run: Run, start_step: StartStep) -> StartStep:
+        """The function that stores each step that is not recorded."""
 
-    def recorded_next(self, run: Run) -> Any:
-        """The node at the step that a run is at, None where it ended, or `NOTHING`."""
-        return self.past.following(run.path, run.step)
+        def start_new_step(now: float) -> Awaitable[None] | None:
+            if self._recorded_node(run.path, run.step) is not None:
+                return None
+            return start_step(now)
 
-    def recorded_value(
+        return start_new_step
+
+    def next_finder(self, run: Run) -> Callable[[], Any] | None:
+        """A function that finds the recorded node at the step that a run has reached."""
+        return partial(self._next_node, run)
+
+    def _next_node(self, run: Run) -> Any:
+        """The node at the step, whole, as a body returned it or as an LM filled it."""
+        known = self._history.following(run.path, run.step)
+        if known is not NOTHING or plan_of(type(run.trace[-1])).written:
+            return known
+        step = self._history.step(run.path, run.step)
+        return NOTHING if step is None or step.filled is None else step.filled.node
+
+    def value(
         self,
         place: Place,
         node_type: type[Node],
@@ -295,8 +316,8 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
     ) -> Any:
         """The value of a source that is about to start, or `NOTHING`: one that a class outside the
         graph has asked for with equal arguments is recorded here too."""
-        known = super().recorded_value(place, node_type, early, asked)
-        if known is not NOTHING or asked is None or not self.past.calls_outside:
+        known = super().value(place, node_type, early, asked)
+        if known is not NOTHING or asked is None or not self._history.calls_outside:
             return known
         wanted = asked_at(plan_of(node_type).fields[place.field], place.parameter)
         if wanted is None or wanted.call is None:
@@ -305,10 +326,10 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
         if known is not NOTHING:
             where = time(), place.path, place.step, node_type, place.field
             what = "dep", wanted.call.name, 0.0, known, None, place.parameter
-            self.write(SourceEnded(*where, *what))
+            self._writer.write(SourceEnded(*where, *what))
         return known
 
-    def recorded_answer(self, gate: OpenGate) -> Any:
+    def gate_answer(self, gate: OpenGate) -> Any:
         """The answer that a person has given to a gate in the meantime, or `NOTHING`."""
         answer = self._answers.get(gate.address)
         if answer is None:
@@ -321,7 +342,7 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
         """The fields without a value that a recorded node did without: their defaults were used, or
         its class did not have them then."""
         path, step = run.path, len(run.trace)
-        found = self.past.step(path, step)
+        found = self._history.step(path, step)
         if found is None or not (found.whole or found.filled):
             return ()
         return [
@@ -342,18 +363,18 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
     def _did_without(self, place: Place, node_type: type[Node], field: FieldPlan) -> bool:
         if f"{place.node}.{place.field}" not in self._new_fields:
             return not field.required and not self._is_made_again(place, node_type)
-        following = self.past.following(place.path, place.step + 1)
+        following = self._history.following(place.path, place.step + 1)
         if following is None or following is NOTHING:  # it is there, or the end of a graph inside
             return False
-        source, shared = self.past.source(place), _shared_at(place, node_type)
+        source, shared = self._history.source(place), _shared_at(place, node_type)
         if source is not None and source.state == "done":
             return False
-        return shared is None or shared[0] not in self.past.shared
+        return shared is None or shared[0] not in self._history.shared
 
     def _is_other_item(self, path: str, start: Node) -> bool:
         """Whether what is recorded at a path is of another item of a map: where the items are made
         again, their numbers do not tell."""
-        graph = self.past.graphs.get(path)
+        graph = self._history.graphs.get(path)
         others = self._remapped.intersection((path, path.rpartition("[")[0]))
         if graph is None or graph.start is None or not others:
             return False

@@ -1,18 +1,18 @@
-"""`JournalRecorder`: the recorder of a run with a journal. It numbers the records and gives them to
-the store."""
+"""`JournalWriter`: the writer of a run with a journal. It numbers the records and gives them to the
+store."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Lock
 from time import time
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bae.exceptions import JournalError
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
-from bae.journal.outside import OutsideRecorder
+from bae.journal.outside import OutsideWriter
 from bae.journal.shape import shape_of
 from bae.journal.store import (
     Claim,
@@ -25,10 +25,7 @@ from bae.journal.store import (
     check_names,
 )
 from bae.language_model import restore_limits
-from bae.node import Node
-from bae.recorder import Log, Recorder, StartStep, UsageCount
 from bae.records import (
-    NOTHING,
     ClassMet,
     Record,
     Returned,
@@ -37,25 +34,25 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
+from bae.result import UsageCount
 from bae.tasks import finish_despite_cancel
 from bae.usage import Usage
+from bae.writer import Log, Writer
 
 if TYPE_CHECKING:
     from bae.arguments import Arguments
-    from bae.calls import Input
+    from bae.given_lm import AskedLM
     from bae.graph import Graph
     from bae.markers import OpenGate
-    from bae.place import Place
-    from bae.plan import FieldPlan, NodePlan
-    from bae.records import Asker
-    from bae.result import GraphResult
+    from bae.node import Node
+    from bae.plan import NodePlan
+    from bae.records import Asker, SourceEnded
     from bae.run import Run
+    from bae.writer import StartStep
 
-T = TypeVar("T", bound=Node)
 
-
-class JournalRecorder(Recorder):
-    """Records a run, and the graphs inside it, in a journal. This one is of a run that begins."""
+class JournalWriter(Writer):
+    """Writes a run, and the graphs inside it, to a journal."""
 
     stores = True
 
@@ -63,18 +60,19 @@ class JournalRecorder(Recorder):
     _encoder: Encoder
     """Made when the run begins: a graph that cannot run has none."""
 
-    def __init__(
-        self, journal: Journal, log: Log, claim: Claim | None = None, lines: int = 0
-    ) -> None:
-        super().__init__(log)
-        self.journal = journal
-        self._claim = claim
-        self._n = lines
-        self.given: Mapping[str, Any] | None = None
-        """The secrets that the journal does not store, as the caller gave them."""
+    def __init__(self, journal: Journal, log: Log | None = None) -> None:
+        self.log = [] if log is None else log
+        self._journal = journal
+        self._claim: Claim | None = None
+        self._n = 0
         self._broken: JournalError | None = None
         # An LM may report an answer from a thread of its own.
         self._order = Lock()
+
+    @property
+    def journal(self) -> Journal:
+        """The store that the run is written to."""
+        return self._journal
 
     @property
     def lines(self) -> int:
@@ -83,31 +81,35 @@ class JournalRecorder(Recorder):
 
     @property
     def has_claim(self) -> bool:
-        """Whether this recorder may still write the run."""
+        """Whether this writer may still write the run."""
         return self._claim is not None
 
-    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> Node:
+    def continue_run(self, graph: Graph[Any, Any], claim: Claim, lines: int) -> None:
+        """Write on after the `lines` of a run that was claimed."""
+        self._graph, self._encoder = graph, encoder_for(graph, self._journal)
+        self._claim, self._n = claim, lines
+
+    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
         """Store a run that begins."""
         started = RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
         if run.path:
             self.write(started)
-            return start
+            return
         check_names(run.run_id, graph.name)
         if graph not in STORABLE:
             prove_storable(graph)
-        self._graph, self._encoder = graph, encoder_for(graph, self.journal)
+        self._graph, self._encoder = graph, encoder_for(graph, self._journal)
         self.log.append(started)
         shape = shape_of(graph)
         line = self._line(started, self._encoder.encode(started))
         info = RunInfo(run.run_id, graph.name, "running", line.at, line.at, shape.hash)
-        create = self.journal.create(StoredRun(info, shape.json, (line,), {}))
+        create = self._journal.create(StoredRun(info, shape.json, (line,), {}))
         await finish_despite_cancel(create, self._take_claim)
         await self.confirm()
         restore_limits(run.lm, run.run_id, Usage(), 0.0)
-        return start
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
-        """What stores each step of a run."""
+        """The function that stores each step of a run."""
 
         def start_step(now: float) -> Awaitable[None] | None:
             node = run.trace[-1]
@@ -140,7 +142,7 @@ class JournalRecorder(Recorder):
             # After the last node nothing happens before the end is stored.
             if not follows and (plan.written or plan.successors):
                 return self._append(self._claim, (line,))
-            self.journal.note(self._claim, line)
+            self._journal.note(self._claim, line)
         return None
 
     def write(self, record: Record) -> None:
@@ -158,7 +160,7 @@ class JournalRecorder(Recorder):
         data = self._encoder.encode(record)
         with self._order:
             if self._claim is claim and self._broken is None:
-                self.journal.note(claim, self._line(record, data))
+                self._journal.note(claim, self._line(record, data))
 
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until it is stored."""
@@ -177,34 +179,39 @@ class JournalRecorder(Recorder):
             stored = self._append(self._claim, lines)
         await stored
 
-    def store_returned(self, run: Run, node: Node, plan: NodePlan) -> Awaitable[None] | None:
-        """Store the node that a body has returned. The next step does it, unless the node has
-        fields to resolve first, or is one node too many."""
-        is_complete = not plan.sourced or all(f.name in node.__dict__ for f in plan.sourced)
-        if is_complete and run.step != run.max_iters:
-            run.returned = node
-            return None
-        return self.store(Returned(time(), run.path, run.step, node))
+    async def store_value(self, ended: SourceEnded, asked: Arguments | None) -> None:
+        """Record the value of a source, and wait until it is stored."""
+        self.log.append(ended)
+        await self.store_unlogged(ended)
 
-    async def continue_if_answered(
-        self, graph: Graph[Any, T], run: Run, result: GraphResult[T]
-    ) -> GraphResult[T]:
-        """Resume a run that stopped at gates if one of them was answered meanwhile."""
-        from bae.journal.resume import resume_if_answered
+    def write_shared(self, ended: SourceEnded, is_given: bool) -> None:
+        """Record a value that was there before it was asked for."""
+        self.write(ended)
 
-        return await resume_if_answered(graph, run, result, self.journal, self.given, self)
+    async def store_returned(self, run: Run, node: Node) -> None:
+        """Store the node that a body has returned, before its fields are resolved."""
+        await self.store(Returned(time(), run.path, run.step, node))
+
+    async def ask(self, asked: AskedLM) -> None:
+        """Number a question before it is asked: the answers to equal ones may come in any order."""
+        asked.record()
+        await self.confirm()
+
+    async def store_answer(self, asked: AskedLM, value: Any) -> None:
+        """Store what an LM has answered to a body or a dependency."""
+        await self.store(asked.record(value))
 
     async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
         """Store the answer to a gate; returns the one that was stored first."""
         codec, field = node_codec(gate.node_type), gate.field_name
-        if not self.journal.secrets and field in codec.secret:
+        if not self._journal.secrets and field in codec.secret:
             return value  # no other answer can be there: it would have to be stored
         # After the deadline it is the default, which is no answer.
         is_late = gate.deadline is not None and gate.deadline <= time()
         text = codec.dump_answer(field, value)
-        if not is_late and await self.journal.answer(run.run_id, gate.address, text):
+        if not is_late and await self._journal.answer(run.run_id, gate.address, text):
             return value
-        first = (await self.journal.read(run.run_id)).answers.get(gate.address)
+        first = (await self._journal.read(run.run_id)).answers.get(gate.address)
         return value if first is None else codec.read_answer(field, first)
 
     async def finish(self, run: Run, ended: RunEnded) -> None:
@@ -224,7 +231,7 @@ class JournalRecorder(Recorder):
         with self._order:
             lines = [] if self._broken is not None else [self._line(ended, data)]
         summary = self._summary(run)
-        release = self.journal.release(claim, ended.outcome, lines, waiting, error, summary)
+        release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
         await finish_despite_cancel(release)
 
     def _summary(self, run: Run) -> RunSummary:
@@ -236,24 +243,17 @@ class JournalRecorder(Recorder):
         last = type(nodes[-1]).__name__ if nodes else ""
         return RunSummary(len(nodes), last, used.calls, used.tokens, used.cost)
 
-    def outside(self, path: str, step: int, asker: Asker) -> Recorder:
-        """The recorder of what is resolved for a class outside the graph."""
-        return OutsideRecorder(self, self._graph, path, step, asker)
-
-    def value_outside(
-        self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
-    ) -> Any:
-        """What a function has returned for a class outside the graph, or `NOTHING`."""
-        return NOTHING
-
-    def unstorable(self, node: Node) -> Mapping[str, str]:
-        """The fields that an LM has filled whose values cannot be stored, and why."""
-        return node_codec(type(node)).unstorable(node, secrets=self.journal.secrets)
+    def outside(self, path: str, step: int, asker: Asker) -> Writer:
+        """The writer for a class outside the graph."""
+        return OutsideWriter(self, self._graph, path, step, asker)
 
     @property
-    def is_in_doubt(self) -> bool:
-        """Whether another process may have taken over the run."""
-        return self._claim is not None and self._claim.is_in_doubt()
+    def unstorable(self) -> Callable[[Node], Mapping[str, str]] | None:
+        """Finds the fields that an LM has filled whose values cannot be stored, and why."""
+        return self._unstorable_fields
+
+    def _unstorable_fields(self, node: Node) -> Mapping[str, str]:
+        return node_codec(type(node)).unstorable(node, secrets=self._journal.secrets)
 
     async def confirm(self) -> None:
         """Raise an error if another process has taken over the run."""
@@ -271,7 +271,7 @@ class JournalRecorder(Recorder):
     def _append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         """Have lines stored. The store takes them at the call; what is returned is awaited."""
         try:
-            return self._wait(self.journal.append(claim, lines), claim)
+            return self._wait(self._journal.append(claim, lines), claim)
         except Exception as error:
             self._refuse(error, claim)
 
@@ -281,7 +281,7 @@ class JournalRecorder(Recorder):
             # Asked here, where the run continues: it may have been suspended since the store said
             # that the lines are stored, and start what another process has done.
             while claim.is_in_doubt():
-                await self.journal.append(claim, ())
+                await self._journal.append(claim, ())
         except Exception as error:
             self._refuse(error, claim)
 

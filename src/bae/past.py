@@ -1,0 +1,114 @@
+"""`Past`: what is recorded of a run already, by place or by asker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from bae.draft import complete
+from bae.records import NOTHING
+
+if TYPE_CHECKING:
+    from bae.arguments import Arguments
+    from bae.given_lm import AskedLM
+    from bae.graph import Graph
+    from bae.language_model import Scene
+    from bae.markers import OpenGate
+    from bae.node import Node
+    from bae.place import Place
+    from bae.plan import FieldPlan, NodePlan
+    from bae.records import RunEnded
+    from bae.run import Run
+    from bae.writer import StartStep
+
+
+class Past:
+    """What is recorded of a run already. This is the past of a run that begins: there is none, and
+    every question is answered with `NOTHING`."""
+
+    __slots__ = ()
+
+    graph_paths: Mapping[Hashable, str] = MappingProxyType({})
+    """Where each graph began that runs once in the whole run, by key. Another field may ask for it
+    first now."""
+    opened: Mapping[str, float] = MappingProxyType({})
+    """When each gate was reached first, by its address."""
+
+    # How a run goes along what is recorded.
+
+    def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> tuple[Node, bool]:
+        """The first node of a run, or of a graph inside it, and whether its start is recorded."""
+        return start, False
+
+    def step_starter(self, run: Run, start_step: StartStep) -> StartStep:
+        """The function that is called for each step: it calls `start_step` unless the step is
+        recorded."""
+        return start_step
+
+    def next_finder(self, run: Run) -> Callable[[], Any] | None:
+        """A function that finds the recorded node at the step that a run has reached: the node,
+        None where the run ended, or `NOTHING`. None where nothing is recorded: a step of a trivial
+        body must not pay for a question."""
+        return None
+
+    def end(self, run: Run, ended: RunEnded) -> None:
+        """Check how a run, or a graph inside it, has ended."""
+
+    # What is recorded for a place or an asker.
+
+    def choice(self, run: Run, plan: NodePlan, about: Scene) -> Any:
+        """The class that the LM chose after a node."""
+        return NOTHING
+
+    def fill(
+        self, run: Run, plan: NodePlan, previous: Node, resolved: Mapping[str, Any], about: Scene
+    ) -> Any:
+        """The node that the LM filled."""
+        return NOTHING
+
+    def value(
+        self,
+        place: Place,
+        node_type: type[Node],
+        early: bool = False,
+        asked: Arguments | None = None,
+    ) -> Any:
+        """The value of a source that is about to start; `early` before its inputs are started,
+        which are not needed where it is known. `asked` are its arguments that come from the run:
+        with others, its value is another."""
+        return NOTHING
+
+    def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
+        """The values of the items of a map that are done, by number."""
+        return {}
+
+    def gate_answer(self, gate: OpenGate) -> Any:
+        """The answer that a person has given to a gate in the meantime."""
+        return NOTHING
+
+    def lm_answer(self, asked: AskedLM) -> Any:
+        """The answer of an LM to the same question from the same place. Each answer counts once."""
+        return NOTHING
+
+    def outside(self) -> Past:
+        """The past of classes outside the graph."""
+        return self
+
+    # How a node is completed.
+
+    def fields_left_out(
+        self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
+    ) -> Sequence[FieldPlan]:
+        """The fields without a value that a recorded node did without."""
+        return ()
+
+    def complete_node(self, run: Run, node: Node, values: Mapping[str, Any]) -> Node:
+        """A copy of a node with the values of its sources, validated as a whole."""
+        completed = copy(node)
+        complete(completed, values)
+        return completed
+
+
+NO_PAST: Final = Past()

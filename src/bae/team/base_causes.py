@@ -1,0 +1,362 @@
+"""Why the tests of a commit that work starts from cannot be run, and the commands that correct it:
+they are written to be copied."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from bae.team import node_setup, python_setup
+from bae.team.environment import PROGRAM, Cause, find_cause
+from bae.team.files import INCLUDE
+from bae.team.models import Project, TestReport
+from bae.team.reports import NOT_LOADED
+from bae.team.test_runs import AND, find_test_program, split_commands, write_command
+from bae.team.verdict import is_test_file
+
+_SHOWN: Final = 20
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Names in one line, the first twenty of them."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def is_named(case: str, tests: Iterable[str]) -> bool:
+    """Whether a test is among those that are named, or in a file or group of them."""
+    return any(case == each or case.startswith(f"{each}::") for each in tests)
+
+
+def _cause(text: str, fix: str) -> Cause:
+    return Cause("base", text, fix)
+
+
+def find_problem(
+    report: TestReport, project: Project, tracked: Sequence[str], tests: Sequence[str]
+) -> Cause | None:
+    """What keeps the tests of a base from being run; None where tasks can be judged. `tracked` are
+    the files of the commit, and `tests` those that tasks have to make pass: they may be impossible
+    to load before. It looks at files of the checkout; call it in a thread."""
+    if report.ended_by in _ENDED:
+        return _ENDED[report.ended_by]
+    failed = report.of("failed")
+    not_loaded = [case.id for case in failed if case.message.startswith(NOT_LOADED)]
+    if (cause := find_cause(report)) is not None:
+        return _complete_program(cause, project, tracked) if cause is PROGRAM else cause
+    loaded = [case for case in report.cases if case.id not in not_loaded]
+    nothing_ran = bool(not_loaded) and not report.of("passed")
+    if loaded and not nothing_ran:
+        if report.exit_code != 0 and not failed:
+            return _cause(
+                f"the test command ends with {report.exit_code} although no test fails, as for a "
+                "coverage that is too low",
+                "leave that condition out of it: bae team init --test COMMAND",
+            )
+        return None
+    if not_loaded and all(is_named(each, tests) for each in not_loaded):
+        return None  # the tasks write what they load
+    texts = [case.message for case in report.cases] or [report.output]
+    found = _find_missing("\n".join(texts), project, tracked)
+    if found is not None:
+        return found
+    if loaded:
+        return None  # tests that fail, and files that tasks may be about
+    if not_loaded:
+        return _cause(
+            f"no test file can be loaded: {list_names(not_loaded)}",
+            "see why in a fresh clone, or name another command: bae team init --test COMMAND",
+        )
+    has_tests = any(is_test_file(name) and not _is_helper(name) for name in tracked)
+    if report.exit_code in _NOTHING and not has_tests:
+        return None  # a new project: its first task writes tests
+    if cause := _find_printed(report.output, project, tracked):
+        return cause
+    if report.reported or _NONE_FOUND.search(report.output):
+        return _describe_none(project)
+    ended = f"the test program ended with {report.exit_code} without a report that can be read"
+    return _cause(
+        report.problem if report.exit_code is None and report.problem else ended,
+        "run the command in a fresh clone, and correct it: bae team init --test COMMAND",
+    )
+
+
+_ENDED: Final = {
+    "timeout": _cause(
+        "they did not end in time",
+        "have the test command run fewer or faster tests, as pytest -m 'not slow'",
+    ),
+    "memory": _cause(
+        "they used more memory than the sandbox allows",
+        "have the test command run fewer tests at a time",
+    ),
+    "processes": _cause(
+        "they had more processes than the sandbox allows",
+        "have the test command start fewer, as pytest -n 2",
+    ),
+    "output": _cause("they printed too much", "have the test command print less, as pytest -q"),
+}
+_NOTHING: Final = (0, 1, 5)
+"""Exit codes of test programs that found no tests."""
+_NONE_FOUND: Final = re.compile(r"^No tests? (?:files )?found", re.MULTILINE)
+"""What Jest and Vitest print instead of a report."""
+
+
+def _find_printed(output: str, project: Project, tracked: Sequence[str]) -> Cause | None:
+    """What a test program prints, and what it means."""
+    if unknown := re.search(r"unrecognized arguments: (.+)", output):
+        options = [word.partition("=")[0] for word in unknown[1].split() if word[:1] == "-"]
+        plugins = [name for option, name in _PLUGINS.items() if option in options]
+        return _cause(
+            "pytest does not know an option of the project's settings, since a plugin is not "
+            "installed",
+            _install(plugins, project, tracked)
+            if plugins
+            else "install what the project's tests need into the environment of the test command, "
+            "as pip install -e '.[test]', or name another: bae team init --test "
+            "'.venv/bin/python -m pytest'",
+        )
+    if re.search(r"(?:INTERNALERROR>|^E?)\s*[\w.]*Warning: ", output, re.MULTILINE):
+        return _cause(
+            "a warning, as that of a plugin, is an error in the project's settings",
+            "run the tests in an environment of the project's own: bae team init --test "
+            "'.venv/bin/python -m pytest'; or leave the plugin out with -p no:NAME",
+        )
+    if missing := re.search(r"No projects matched the filter \"([^\"]+)\"", output):
+        command = re.sub(r" --project[ =]\S+", "", write_command(project.test_command))
+        return _cause(
+            f"Vitest has no project {missing[1]} in this commit",
+            f"leave it out: `bae team init --test {shlex.quote(command)}`",
+        )
+    return None
+
+
+_PLUGINS: Final = {
+    "--cov": "pytest-cov",
+    "-n": "pytest-xdist",
+    "--numprocesses": "pytest-xdist",
+    "--dist": "pytest-xdist",
+    "--timeout": "pytest-timeout",
+    "--asyncio-mode": "pytest-asyncio",
+    "--benchmark-skip": "pytest-benchmark",
+    "--benchmark-disable": "pytest-benchmark",
+    "--mypy": "pytest-mypy",
+    "--reruns": "pytest-rerunfailures",
+    "--snapshot-update": "syrupy",
+    "--strict-asyncio": "pytest-asyncio",
+    "--random-order": "pytest-random-order",
+}
+
+
+# --- what cannot be imported ----------------------------------------------------------------------
+
+
+_MISSING: Final = re.compile(
+    r"ModuleNotFoundError: No module named '([\w.]+)'"
+    r"|PackageNotFoundError: (?:No package metadata was found for )?([\w.-]+)"
+    r"|Cannot find (?:module|package) '([^']+)'"
+    r"|Failed to resolve import \"([^\"]+)\""
+)
+
+
+def _find_missing(text: str, project: Project, tracked: Sequence[str]) -> Cause | None:
+    """What cannot be imported: the project itself, a generated file of it, or a dependency."""
+    names = list(dict.fromkeys(name for found in _MISSING.findall(text) for name in found if name))
+    for name in names:
+        own = _find_own(name, tracked)
+        if own is None:
+            continue
+        path = f"{own}/{'/'.join(name.split('.')[1:])}.py"
+        if name.count(".") and path not in tracked and own in _folders(tracked):
+            return _describe_generated(path, own, project, tracked)
+        return _cause(
+            f"{name}, a package of this project, is not installed where its tests run",
+            _install_own(project, tracked, os.path.dirname(own)),
+        )
+    if names:
+        return _cause(
+            f"{list_names(names)} cannot be imported: a dependency is not installed",
+            _install([_find_distribution(name) for name in names], project, tracked),
+        )
+    return None
+
+
+def _describe_generated(path: str, package: str, project: Project, tracked: Sequence[str]) -> Cause:
+    """A file of a package that git does not have: the checkout may have it, with others."""
+    root = Path(project.root)
+    if (root / path).exists():
+        patterns = [path]
+        for folder, _, names in os.walk(root / package):
+            if os.path.basename(folder) == "__pycache__":
+                continue
+            for name in names:
+                found = os.path.relpath(os.path.join(folder, name), root)
+                suffix = PurePosixPath(name).suffix
+                if found not in tracked and suffix not in ("", ".py", ".pyc", ".orig", ".swp"):
+                    patterns.append(f"{package}/**/*{suffix}")
+        listed = shlex.join(dict.fromkeys(patterns))
+        return _cause(
+            f"{path} is missing: git does not have it",
+            f"list it in {INCLUDE}: `printf '%s\\n' {listed} >> {INCLUDE}`",
+        )
+    proposed = _propose(project, tracked)
+    make = proposed or "bae team init --setup COMMAND"
+    return _cause(
+        f"{path} is missing: it is generated by the project's build",
+        f"make it, and list it in {INCLUDE}; or have setup make it: {make}",
+    )
+
+
+def _find_own(name: str, tracked: Sequence[str]) -> str | None:
+    """Where the project has the package of a dotted name."""
+    top = name.partition(".")[0].replace("-", "_")
+    for folder in ("", "src/", "lib/", "python/"):
+        for path in tracked:
+            if path.startswith(f"{folder}{top}/") or path == f"{folder}{top}.py":
+                return folder + top
+    return None
+
+
+def _folders(tracked: Sequence[str]) -> set[str]:
+    return {os.path.dirname(path) for path in tracked}
+
+
+def _is_helper(name: str) -> bool:
+    return os.path.basename(name) in ("__init__.py", "conftest.py") or not _CODE.search(name)
+
+
+_CODE: Final = re.compile(r"\.(py|go|[cm]?[jt]sx?|sh)$")
+
+
+def _describe_none(project: Project) -> Cause:
+    place = Path(project.root, project.folder)
+    other, words = node_setup.find_other(place)
+    if not other:
+        needed = node_setup.read_package(place).needed
+        other = next((name for name in node_setup.OTHER_PROGRAMS if name in needed), "")
+        words = (other,)
+    if other:
+        suggested = node_setup.write_junit(words)
+        command = f"--test {shlex.quote(write_command(suggested))} --report junit:report.xml"
+        return _cause(
+            f"the test command found no tests, since those of the project are for {other}",
+            f"name a command that runs them and writes a report: "
+            f"{f'`bae team init {command}`' if suggested else 'bae team init --test COMMAND'}",
+        )
+    return _cause(
+        "the test command found no tests, although the project has test files",
+        "name the command that runs them, with their folder: bae team init --test COMMAND",
+    )
+
+
+# --- commands that install ------------------------------------------------------------------------
+
+
+def _complete_program(cause: Cause, project: Project, tracked: Sequence[str]) -> Cause:
+    """A test program that was not found, with the command that installs it."""
+    for command in split_commands(project.test_command):
+        program = find_test_program(command)
+        if program is None or program.name in ("go", "node"):
+            continue
+        if fix := _install([program.name], project, tracked):
+            return Cause(cause.kind, cause.text, fix)
+    return cause
+
+
+def _install(names: Sequence[str], project: Project, tracked: Sequence[str]) -> str:
+    """The command that has the tests find packages."""
+    listed = shlex.join(names)
+    programs = {
+        program.name
+        for each in split_commands(project.test_command)
+        if (program := find_test_program(each))
+    }
+    if "pytest" not in programs:
+        top, known = Path(project.root), frozenset(tracked)
+        setup = node_setup.find_setup(
+            top / project.folder, top, lambda path: path.relative_to(top).as_posix() in known
+        )
+        if not project.setup and setup:
+            return f"install it with setup: `bae team init --setup {_quote(setup)}`"
+        more = (*project.setup, *((AND,) if project.setup else ()), "npm", "install", "--no-save")
+        return f"install it with setup: `bae team init --setup {_quote((*more, *names))}`"
+    if pip := _find_pip(project):
+        return f"install it where the tests run: `{pip} {listed}`"
+    if not project.setup:
+        if proposed := _propose(project, tracked, names):
+            return f"install it with setup: {proposed}"
+        return (
+            "install it into the environment that the test command names, or with setup: "
+            "bae team init --setup COMMAND"
+        )
+    tool = ("uv", "pip") if project.setup[0] == "uv" else (f"{python_setup.VENV}/bin/pip",)
+    setup = (*project.setup, AND, *tool, "install", *names)
+    return f"install it with setup: `bae team init --setup {_quote(setup)}`"
+
+
+def _install_own(project: Project, tracked: Sequence[str], folder: str) -> str:
+    """The command that has the tests find the project itself, which has its code in a folder."""
+    if pip := _find_pip(project):
+        return f"install it where the tests run: `{pip} -e .`"
+    words = project.test_command[project.test_command[0] == "env" :]
+    path = write_command(("env", f"PYTHONPATH={folder}", *words))
+    by_path = f"`bae team init --test {shlex.quote(path)}`"
+    proposed = "" if project.setup else _propose(project, tracked)
+    if proposed:
+        return f"install it with setup: {proposed}"
+    if folder:
+        return f"name the folder of its code: {by_path}; or install it, as pip install -e ."
+    return "install it into the environment of the test command, as pip install -e ."
+
+
+def _propose(project: Project, tracked: Sequence[str], names: Sequence[str] = ()) -> str:
+    """The command that sets a project in Python up in an environment of its own."""
+    place = Path(project.root, project.folder)
+    setup = python_setup.find_setup(place, tracked, tracked, names)
+    if not setup:
+        return ""
+    test = shlex.quote(write_command(python_setup.VENV_TEST))
+    return f"`bae team init --setup {_quote(setup)} --test {test}`"
+
+
+def _find_pip(project: Project) -> str:
+    """What installs into the environment outside of worktrees that the test command names; empty
+    where it names none."""
+    for word in filter(os.path.isabs, project.test_command):
+        folder = Path(word).parent
+        if (folder.parent / "pyvenv.cfg").exists():
+            if (folder / "pip").exists():
+                return f"{shlex.quote(str(folder / 'pip'))} install"
+            return f"uv pip install --python {shlex.quote(word)}"
+    return ""
+
+
+def _quote(command: Sequence[str]) -> str:
+    return shlex.quote(write_command(command))
+
+
+def _find_distribution(module: str) -> str:
+    if module.startswith("@"):
+        return "/".join(module.split("/")[:2])
+    top = re.split(r"[./]", module)[0]
+    return _DISTRIBUTIONS.get(top, top.replace("_", "-"))
+
+
+_DISTRIBUTIONS: Final = {
+    "yaml": "PyYAML",
+    "PIL": "pillow",
+    "dateutil": "python-dateutil",
+    "bs4": "beautifulsoup4",
+    "attr": "attrs",
+    "dotenv": "python-dotenv",
+    "jwt": "PyJWT",
+    "sklearn": "scikit-learn",
+    "OpenSSL": "pyOpenSSL",
+    "cv2": "opencv-python",
+    "pkg_resources": "setuptools",
+}
+"""Modules whose distributions have other names."""

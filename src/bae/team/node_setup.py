@@ -1,0 +1,237 @@
+"""How a project in JavaScript or TypeScript is installed, and which of its scripts runs its tests:
+what package.json and the lock files say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bae.given_files import read_text
+from bae.team.manifests import as_table, read_json
+from bae.team.sandbox import find_program
+from bae.team.test_runs import find_test_program
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What package.json says: the packages that it needs, its scripts and its package manager."""
+
+    needed: frozenset[str]
+    scripts: dict[str, str]
+    manager: str
+
+
+def read_package(root: Path) -> Package:
+    """The package of a folder; an empty one where there is none that can be read."""
+    table = read_json(root / "package.json")
+    needed = {*as_table(table.get("dependencies")), *as_table(table.get("devDependencies"))}
+    scripts = {
+        name: text.strip()
+        for name, text in as_table(table.get("scripts")).items()
+        if isinstance(text, str) and "no test specified" not in text  # which npm writes
+    }
+    manager = table.get("packageManager")
+    return Package(frozenset(needed), scripts, manager if isinstance(manager, str) else "")
+
+
+def find_setup(place: Path, top: Path, is_committed: Callable[[Path], bool]) -> tuple[str, ...]:
+    """The command that installs the packages of a folder of a repository. A lock file counts if git
+    has it: worktrees have no other. It may be that of a workspace around the folder."""
+    package = read_package(place)
+    for folder in (place, *place.parents):
+        for name, install in LOCKS.items():
+            if is_committed(folder / name):
+                return install(folder / name, read_package(folder).manager)
+        if folder == top:
+            break
+    if package.manager.startswith("pnpm"):
+        return (*_find_manager("pnpm", package.manager), "install")
+    return ("npm", "install") if package.needed else ()
+
+
+def _use_pnpm(lock: Path, manager: str) -> tuple[str, ...]:
+    version = re.search(r"^lockfileVersion: '?(\d+)", _read_start(lock), re.MULTILINE)
+    known = manager or {"9": "pnpm@9", "6": "pnpm@8", "5": "pnpm@7"}.get(
+        version[1] if version else "", "pnpm"
+    )
+    return (*_find_manager("pnpm", known), "install", "--frozen-lockfile")
+
+
+def _use_yarn(lock: Path, manager: str) -> tuple[str, ...]:
+    if "yarn lockfile v1" in _read_start(lock):
+        return (*_find_manager("yarn", "yarn@1"), "install", "--frozen-lockfile")
+    releases = sorted(lock.parent.glob(".yarn/releases/yarn-*.cjs"))
+    own = ("node", str(releases[-1].relative_to(lock.parent))) if releases else ()
+    command = own or _find_manager("yarn", manager.replace("yarn@", "@yarnpkg/cli-dist@"))
+    return (*command, "install", "--immutable")
+
+
+def _use_npm(lock: Path, manager: str) -> tuple[str, ...]:
+    return ("npm", "ci")
+
+
+def _use_bun(lock: Path, manager: str) -> tuple[str, ...]:
+    return (*_find_manager("bun", manager), "install", "--frozen-lockfile")
+
+
+LOCKS: Final[dict[str, Callable[[Path, str], tuple[str, ...]]]] = {
+    "package-lock.json": _use_npm,
+    "npm-shrinkwrap.json": _use_npm,
+    "pnpm-lock.yaml": _use_pnpm,
+    "yarn.lock": _use_yarn,
+    "bun.lock": _use_bun,
+    "bun.lockb": _use_bun,
+}
+
+
+def _find_manager(name: str, package: str) -> tuple[str, ...]:
+    """A package manager: that of this machine, or the package that has it, which npm fetches."""
+    if find_program(name, Path("/")):
+        return (name,)
+    return ("npx", "--yes", package.partition("+")[0] or name)
+
+
+def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...]:
+    """The known test program that the test script runs, without what only measures coverage or
+    waits for changes. `is_inside`: the packages are installed in a folder around this one."""
+    package = read_package(place)
+    for words in _list_commands(package.scripts, "test"):
+        if command := _find_known(words):
+            return _complete(command, is_inside)
+    if not package.scripts.get("test"):
+        for name in ("vitest", "jest"):
+            if name in package.needed:
+                return _complete([name], is_inside)
+    return ()
+
+
+def find_other(place: Path) -> tuple[str, tuple[str, ...]]:
+    """What runs the tests of a project where bae does not know the program, and the words of its
+    command, as far as they are understood; empty texts where there is no such program."""
+    package = read_package(place)
+    commands = [*_list_commands(package.scripts, "test")]
+    if any(map(_find_known, commands)):
+        return "", ()
+    for words in commands:
+        for at, word in enumerate(words):
+            if _find_name(word) in OTHER_PROGRAMS:
+                return _find_name(word), tuple(words[at:])
+    if script := package.scripts.get("test"):
+        return f"`{script}`", ()
+    named = sorted(package.needed & {*OTHER_PROGRAMS})
+    if named and not package.needed & {"vitest", "jest"}:
+        return named[0], (named[0],)
+    return "", ()
+
+
+def write_junit(words: Sequence[str]) -> tuple[str, ...]:
+    """A command of Mocha that writes a JUnit file, `report.xml`; empty for other programs."""
+    if not words or _find_name(words[0]) != "mocha":
+        return ()
+    kept: list[str] = []
+    skip = False
+    for word in words[1:]:
+        if skip or word in ("--watch", "-w"):
+            skip = False
+        elif word in ("--reporter", "-R", "--reporter-option", "--reporter-options", "-O"):
+            skip = True
+        elif not word.startswith(("--reporter", "--watch")):
+            kept.append(word)
+    written = ("--reporter", "xunit", "--reporter-option", "output=report.xml")
+    return ("node_modules/.bin/mocha", *kept, *written)
+
+
+def _list_commands(
+    scripts: dict[str, str], name: str, seen: frozenset[str] = frozenset()
+) -> list[list[str]]:
+    """The commands that a script runs one after the other, those of scripts that it runs too."""
+    found: list[list[str]] = []
+    if name in seen or len(seen) > _DEEPEST:
+        return found
+    for part in re.split(r"&&|;", scripts.get(name, "")):
+        words = _split(part)
+        inner = _find_scripts(words, scripts)
+        found += [words] if words and not inner else []
+        for each in inner:
+            found += _list_commands(scripts, each, seen | {name})
+    return found
+
+
+def _find_scripts(words: Sequence[str], scripts: dict[str, str]) -> list[str]:
+    """The scripts that a command runs: `npm run a`, `yarn a`, `run-s a b`."""
+    names = [word for word in words[1:] if not word.startswith("-")]
+    if words[:1] in (["run-s"], ["run-p"], ["npm-run-all"]):
+        return [name for name in names if name in scripts]
+    if words[:1] not in (["npm"], ["yarn"], ["pnpm"], ["bun"]):
+        return []
+    names = names[1:] if names[:1] in (["run"], ["run-script"]) else names
+    names = ["test" if name in ("t", "tst") else name for name in names[:1]]
+    return [name for name in names if name in scripts]
+
+
+def _find_known(words: Sequence[str]) -> list[str]:
+    """The known test program of a command, without what is run around it, as `c8`."""
+    at, variables = 0, list[str]()
+    while at < len(words) and (words[at] in ("cross-env", "env") or _VARIABLE.match(words[at])):
+        variables += [words[at]] if "=" in words[at] else []
+        at += 1
+    for start in range(at, len(words)):
+        name, rest = _find_name(words[start]), list(words[start:])
+        if name == "tsx" and "--test" in rest:
+            rest = ["node", "--import", "tsx", *rest[1:]]
+        program = find_test_program(rest)
+        if program is None or name not in ("node", "tsx", "npx", "vitest", "jest"):
+            continue
+        return [*(["env", *variables] if variables else []), *rest]
+    return []
+
+
+def _complete(command: list[str], is_inside: bool) -> tuple[str, ...]:
+    """A command that ends by itself, with the programs that setup installs."""
+    at = next(index for index, word in enumerate(command) if word != "env" and "=" not in word)
+    before, words = command[:at], command[at:]
+    if words[0] == "npx":
+        words = words[1:]
+    name = _find_name(words[0])
+    if name in ("vitest", "jest"):
+        dropped = ("run", "watch", "dev", "--watch", "--watchAll", "--run", "--ui")
+        rest = [
+            each for each in words[1:] if each not in dropped and not each.startswith("--coverage")
+        ]
+        program = ["npx", name] if is_inside else [f"node_modules/.bin/{name}"]
+        words = [*program, *(["run"] if name == "vitest" else []), *rest]
+    return (*before, *words)
+
+
+def _split(text: str) -> list[str]:
+    """The words of a plain command; none of one that needs a shell."""
+    if any(each in text for each in "&|<>$`"):
+        return []
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
+def _find_name(word: str) -> str:
+    return os.path.basename(word).split(".")[0]
+
+
+def _read_start(path: Path) -> str:
+    try:
+        return read_text(path)[:2000]
+    except (OSError, ValueError):
+        return ""
+
+
+OTHER_PROGRAMS: Final = (
+    *("mocha", "ava", "tape", "tap", "jasmine", "uvu", "karma", "cypress", "playwright"),
+    *("qunit", "lab", "zora", "taiko"),
+)
+_VARIABLE: Final = re.compile(r"\w+=")
+_DEEPEST: Final = 5

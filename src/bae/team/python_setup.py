@@ -1,0 +1,332 @@
+"""How a project in Python is installed for its tests: what its maintainers wrote for uv, Poetry,
+PDM, tox, Hatch or pip, as a setup command that makes a `.venv`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from bae.given_files import read_text
+from bae.team.manifests import as_table, as_texts, find_table, read_ini, read_toml
+from bae.team.sandbox import find_linked, find_program
+from bae.team.test_runs import AND
+
+VENV: Final = ".venv"
+VENV_TEST: Final = (f"{VENV}/bin/python", "-m", "pytest")
+"""The test command of a project whose setup makes a virtual environment."""
+
+
+@dataclass
+class _Needs:
+    """What tests need: the words that pip installs it by, the names of the distributions as far as
+    they are known, and what is run after it."""
+
+    words: list[str] = field(default_factory=list[str])
+    names: set[str] = field(default_factory=set[str])
+    groups: bool = False
+    after: list[list[str]] = field(default_factory=list[list[str]])
+    is_known: bool = True
+
+    def add(self, requirements: Sequence[str]) -> None:
+        """Requirements that are written out."""
+        self.words += requirements
+        self.names |= {_name(each) for each in requirements}
+
+
+def find_setup(
+    root: Path,
+    files: Sequence[str],
+    committed: Collection[str] | None = None,
+    more: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """The command that installs a project with what its tests need, and with `more`; empty where
+    nothing says that it has to be installed. `files` are those of the project, and `committed`
+    those that git has."""
+    pyproject = read_toml(root / "pyproject.toml")
+    tools = as_table(pyproject.get("tool"))
+    known = files if committed is None else committed
+    if "uv.lock" in known and find_program("uv", root):
+        return _use_uv(pyproject)
+    if "poetry.lock" in known and "poetry" in tools and find_program("poetry", root):
+        return _use_poetry(tools)
+    if "pdm.lock" in known and find_program("pdm", root):
+        return ("pdm", "install", "--frozen-lockfile")
+    needs = _find_needs(root, pyproject, files)
+    needs.add(more)
+    own = _find_own(root, pyproject)
+    if not own and not needs.words:
+        return ()
+    return _use_pip(root, needs, own)
+
+
+def is_installed(root: Path, files: Sequence[str]) -> bool:
+    """Whether the Python that `python` names has what the tests of a project need, the project
+    included, so that nothing has to be set up."""
+    pyproject = read_toml(root / "pyproject.toml")
+    needs = _find_needs(root, pyproject, files)
+    own = _find_own(root, pyproject)
+    if not own and not needs.words:
+        return True
+    project = as_table(pyproject.get("project"))
+    runtime = {_name(each) for each in as_texts(project.get("dependencies"))}
+    if own == ["-e", "."]:
+        needs.is_known &= bool(project) and "dependencies" not in as_texts(project.get("dynamic"))
+    wanted = {*runtime, *needs.names, "pytest"}
+    python = find_program("python", root) or ""
+    prefix = Path(python).parent.parent
+    found = {_name(path.name) for path in prefix.glob("lib/python*/site-packages/*.dist-info")}
+    if not wanted <= found or needs.after:
+        return False
+    linked = [path for path in find_linked(str(prefix)) if path.is_relative_to(root)]
+    return bool(linked) or (needs.is_known and not _has_src(files))
+
+
+def _use_uv(pyproject: dict[str, Any]) -> tuple[str, ...]:
+    command = ["uv", "sync"]
+    groups = as_table(pyproject.get("dependency-groups"))
+    default = find_table(pyproject, "tool", "uv").get("default-groups")
+    usual = as_texts(default) if isinstance(default, list) else ["dev"]
+    legacy = as_texts(find_table(pyproject, "tool", "uv").get("dev-dependencies"))
+    names = {_name(each) for group in usual for each in _expand_group(groups, group)}
+    if "pytest" in names | {_name(each) for each in legacy}:
+        return tuple(command)
+    if group := _find_named({name: _expand_group(groups, name) for name in groups}):
+        return (*command, "--group", group)
+    extras = find_table(pyproject, "project", "optional-dependencies")
+    if extra := _find_named({name: as_texts(value) for name, value in extras.items()}):
+        return (*command, "--extra", extra)
+    return (*command, AND, "uv", "pip", "install", "pytest")
+
+
+def _use_poetry(tools: dict[str, Any]) -> tuple[str, ...]:
+    command = ["poetry", "install"]
+    groups = find_table(tools, "poetry", "group")
+    for name, group in groups.items():
+        table = as_table(group)
+        if table.get("optional") is True and "pytest" in as_table(table.get("dependencies")):
+            command += ["--with", name]
+    if extra := _find_named(
+        {name: as_texts(each) for name, each in find_table(tools, "poetry", "extras").items()}
+    ):
+        command += ["--extras", extra]
+    return tuple(command)
+
+
+def _use_pip(root: Path, needs: _Needs, own: list[str]) -> tuple[str, ...]:
+    python = "python" if find_program("python", root) else "python3"  # as where Debian installs it
+    with_extras = any(word.startswith(".[") for word in needs.words)
+    words = [*(() if with_extras else own), *needs.words]
+    if "pytest" not in needs.names:
+        words.append("pytest")
+    # An older pip has no groups.
+    made = [python, "-m", "venv", *(["--upgrade-deps"] if needs.groups else []), VENV]
+    commands = [made, [f"{VENV}/bin/pip", "install", *words], *needs.after]
+    return tuple(word for each in commands for word in (*each, AND))[:-1]
+
+
+def _find_own(root: Path, pyproject: dict[str, Any]) -> list[str]:
+    """The words that install the project itself, or what it needs where it is no package."""
+    if "build-system" in pyproject or (root / "setup.py").exists():
+        return ["-e", "."]
+    return as_texts(as_table(pyproject.get("project")).get("dependencies"))
+
+
+def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> _Needs:
+    """What the tests need, by the first source that says it: tox, a group or extra with pytest,
+    Poetry, PDM, Hatch, or a file of requirements."""
+    tools = as_table(pyproject.get("tool"))
+    groups = as_table(pyproject.get("dependency-groups"))
+    extras = _read_extras(root, pyproject)
+    needs = _read_tox(root, groups, extras)
+    if not needs.words:
+        if group := _find_named({name: _expand_group(groups, name) for name in groups}):
+            _add_group(needs, group, groups)
+        elif extra := _find_named(extras):
+            _add_extras(needs, [extra], extras)
+        else:
+            needs.add(_read_tools(tools))
+    if not needs.words:
+        for name in _list_requirements(files):
+            names = _read_requirements(root / name)
+            if "pytest" in names or not PurePosixPath(name).name.startswith("requirements.txt"):
+                needs.words += ["-r", name]
+                needs.names |= names
+                break
+    plain = root / "requirements.txt"
+    if not _find_own(root, pyproject) and plain.exists() and "requirements.txt" not in needs.words:
+        needs.words[:0] = ["-r", "requirements.txt"]
+        needs.names |= _read_requirements(plain)
+    return needs
+
+
+def _add_group(needs: _Needs, name: str, groups: dict[str, Any]) -> None:
+    needs.words += ["--group", name]
+    needs.names |= {_name(each) for each in _expand_group(groups, name)}
+    needs.groups = True
+
+
+def _add_extras(needs: _Needs, names: Sequence[str], extras: dict[str, list[str]]) -> None:
+    needs.words += ["-e", f".[{','.join(names)}]"]
+    needs.names |= {_name(each) for name in names for each in extras.get(name, ())}
+
+
+def _read_extras(root: Path, pyproject: dict[str, Any]) -> dict[str, list[str]]:
+    found = find_table(pyproject, "project", "optional-dependencies")
+    extras = {name: as_texts(value) for name, value in found.items()}
+    parser, section = read_ini(root / "setup.cfg"), "options.extras_require"
+    if parser.has_section(section):
+        extras |= {name: _lines(value) for name, value in parser.items(section)}
+    return extras
+
+
+def _read_tools(tools: dict[str, Any]) -> list[str]:
+    """The requirements of tests that Poetry, PDM or Hatch have in tables of their own."""
+    poetry = as_table(tools.get("poetry"))
+    tables = {name: as_table(each) for name, each in as_table(poetry.get("group")).items()}
+    found = {name: _of_poetry(as_table(each.get("dependencies"))) for name, each in tables.items()}
+    found["dev-dependencies"] = _of_poetry(as_table(poetry.get("dev-dependencies")))
+    if "pytest" in {_name(each) for value in found.values() for each in value}:
+        # Groups are split by purpose, and the tests may need several.
+        left_out = ("docs", "doc", "lint", "linting", "typing", "release")
+        return [each for name, value in found.items() if name not in left_out for each in value]
+    pdm = find_table(tools, "pdm", "dev-dependencies")
+    if group := _find_named({name: as_texts(value) for name, value in pdm.items()}):
+        return as_texts(pdm[group])
+    for name in ("hatch-test", "test", "tests", "default", "dev"):
+        env = find_table(tools, "hatch", "envs", name)
+        wanted = [*as_texts(env.get("dependencies")), *as_texts(env.get("extra-dependencies"))]
+        if wanted and all("{" not in each for each in wanted):
+            return wanted
+    return []
+
+
+def _of_poetry(table: dict[str, Any]) -> list[str]:
+    """Requirements as pip reads them."""
+    found: list[str] = []
+    for name, value in table.items():
+        version = value if isinstance(value, str) else as_table(value).get("version", "*")
+        extras = as_texts(as_table(value).get("extras"))
+        text = f"{name}[{','.join(extras)}]" if extras else name
+        found.append(text + _convert_version(str(version)))
+    return found
+
+
+def _convert_version(version: str) -> str:
+    """What Poetry's `^1.2` and `~1.2` mean."""
+    parts = re.fullmatch(r"([\^~]|~=|==|>=)?\s*(\d+(?:\.\d+)*)", version.strip())
+    if parts is None:
+        return "" if version.strip() in ("*", "") else version.replace(" ", "")
+    sign, number = parts[1] or "==", parts[2]
+    if sign not in ("^", "~"):
+        return f"{sign}{number}"
+    numbers = [int(each) for each in number.split(".")]
+    at = min(1, len(numbers) - 1)
+    if sign == "^":
+        at = next((index for index, each in enumerate(numbers) if each), len(numbers) - 1)
+    end = ".".join(map(str, (*numbers[:at], numbers[at] + 1)))
+    return f">={number},<{end}"
+
+
+def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) -> _Needs:
+    """What tox installs for its tests, and runs before them."""
+    needs, parser = _Needs(), read_ini(root / "tox.ini")
+    if not parser.has_section("testenv"):
+        return needs
+    section = dict(parser.items("testenv"))
+    if wanted := _lines(section.get("extras", "").replace(",", "\n")):
+        _add_extras(needs, wanted, extras)
+    for name in _lines(section.get("dependency_groups", "").replace(",", "\n")):
+        if name in groups:
+            _add_group(needs, name, groups)
+    for line in _lines(section.get("deps", "")):
+        line = re.sub(r"\{(toxinidir|tox_root)\}/?", "", line)
+        if "{" in line or re.match(r"[\w!,.-]+:\s", line):  # of some environments
+            continue
+        if line.startswith("-r"):
+            name = line[2:].strip()
+            needs.words += ["-r", name]
+            needs.names |= _read_requirements(root / name)
+        elif not line.startswith("-"):
+            needs.add([line])
+    text = section.get("commands_pre", "")
+    for reference in re.findall(r"\{\[([^\]]+)\](\w+)\}", text):
+        if parser.has_option(*reference):
+            text = text.replace(f"{{[{reference[0]}]{reference[1]}}}", parser.get(*reference))
+    for line in _lines(text.replace("\\\n", " ")):
+        line = line.replace("{envpython}", "python").lstrip("- ")
+        if "{" not in line and line:
+            program, *rest = shlex.split(line)
+            needs.after.append([f"{VENV}/bin/{program}", *rest])
+    return needs
+
+
+def _find_named(found: dict[str, list[str]]) -> str:
+    """The group of requirements for tests: of those with pytest the one with the usual name."""
+    names = [name for name, value in found.items() if "pytest" in map(_name, value)]
+    usual = [name for name in _USUAL if name in names]
+    return next(iter((*usual, *names)), "")
+
+
+def _expand_group(
+    groups: dict[str, Any], name: str, seen: frozenset[str] = frozenset()
+) -> list[str]:
+    """The requirements of a group, those of the groups that it includes too."""
+    found: list[str] = []
+    value = groups.get(name)
+    if not isinstance(value, list) or name in seen:
+        return found
+    found += as_texts(value)
+    for each in value:  # pyright: ignore[reportUnknownVariableType]
+        inner = as_table(each).get("include-group")
+        if isinstance(inner, str):
+            found += _expand_group(groups, inner, seen | {name})
+    return found
+
+
+def _list_requirements(files: Sequence[str]) -> list[str]:
+    """The files of requirements that are for tests by their names, the usual first."""
+    names = [name for name in files if _REQUIREMENTS.fullmatch(name)]
+    return sorted(names, key=lambda name: ("test" not in name, "dev" not in name, name))
+
+
+def _read_requirements(path: Path, depth: int = 0) -> set[str]:
+    """The names of the distributions in a file of requirements and those that it includes."""
+    found: set[str] = set()
+    try:
+        lines = _lines(read_text(path))
+    except (OSError, ValueError):
+        return found
+    for line in lines:
+        if included := re.match(r"(?:-r|--requirement)[ =]*(\S+)", line):
+            found |= (
+                _read_requirements(path.parent / included[1], depth + 1) if depth < 5 else set()
+            )
+        elif not line.startswith(("-", "#")):
+            found.add(_name(line))
+    return found
+
+
+def _lines(text: str) -> list[str]:
+    lines = (line.partition(" #")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _has_src(files: Sequence[str]) -> bool:
+    return any(name.startswith(f"src{os.sep}") and name.endswith(".py") for name in files)
+
+
+def _name(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*?(?=$|[^\w.-]|-\d)", requirement.strip())
+    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
+
+
+_USUAL: Final = ("test", "tests", "testing", "dev", "develop", "development")
+_REQUIREMENTS: Final = re.compile(
+    r"((requirements|reqs|tests?)/)?"
+    r"((requirements|reqs)([-_.](tests?|testing|dev))?|(tests?|testing|dev)([-_]requirements)?)\.txt"
+)

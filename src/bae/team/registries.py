@@ -1,0 +1,157 @@
+"""How setup reaches package registries: the certificates, proxies, mirrors and logins of the person
+who started bae. Setup alone gets them. What it prints is shown without passwords and tokens."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from bae.lm.http import MASK, is_secret, without_password
+from bae.team.files import read_file
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAccess:
+    """What a command needs to reach registries: variables, files that these or the settings name,
+    and settings in the home directory, by their paths there."""
+
+    variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    readable: tuple[str, ...] = ()
+    home: Mapping[str, str] = field(default_factory=dict[str, str])
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def mask(self, text: str) -> str:
+        """A text with none of the passwords and tokens in it."""
+        for secret in self.secrets:
+            text = text.replace(secret, MASK)
+        return without_password(text)
+
+
+def find_access(
+    environment: Mapping[str, str] | None = None, home: Path | None = None
+) -> RegistryAccess:
+    """What this process has for package registries. It reads files; call it in a thread."""
+    environment = os.environ if environment is None else environment
+    home = home or Path.home()
+    files = {name: path for name, path in _find_settings(environment, home) if path.is_file()}
+    system = [path for path in map(Path, _SYSTEM) if path.is_file()]
+    texts = [_read(path) for path in (*files.values(), *system)]
+    named = {name for text in texts for name in _REFERENCE.findall(text)}
+    variables = {
+        name: value
+        for name, value in environment.items()
+        if value and (name in named or _is_passed(name))
+    }
+    pythons = Path(environment.get("XDG_DATA_HOME") or home / ".local/share", "uv/python")
+    if pythons.is_dir():  # Python itself may be there; what setup downloads would be lost
+        variables.setdefault("UV_PYTHON_INSTALL_DIR", str(pythons))
+    shared = {home, *home.parents}
+    paths = [path for text in (*variables.values(), *texts) for path in _find_paths(text)]
+    paths += system
+    readable = dict.fromkeys(str(path) for path in paths if path not in shared and path.exists())
+    secrets = {*_find_secrets(variables, texts)}
+    return RegistryAccess(
+        {**_FIXED, **variables},
+        tuple(readable),
+        {name: str(path) for name, path in files.items()},
+        # The longest first, as one may be part of another.
+        tuple(sorted(secrets, key=len, reverse=True)),
+    )
+
+
+def _find_settings(environment: Mapping[str, str], home: Path) -> Iterator[tuple[str, Path]]:
+    """Where settings are in a home directory, and the files of this user."""
+    for name in _HOME:
+        yield name, home / name
+    folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    for name in _CONFIG:
+        yield f".config/{name}", folder / name
+
+
+def _read(path: Path) -> str:
+    return (read_file(path.resolve(), _LARGEST) or b"").decode("utf-8", "replace")
+
+
+def _is_passed(name: str) -> bool:
+    return any(fnmatchcase(name.lower(), pattern) for pattern in _VARIABLES)
+
+
+def _find_paths(text: str) -> Iterator[Path]:
+    for found in _PATH.findall(text):
+        path = Path(os.path.normpath(found))
+        # An index in files links to those beside it.
+        yield path.parent if path.name == "simple" and f"file://{found}" in text else path
+
+
+def _find_secrets(variables: Mapping[str, str], texts: list[str]) -> Iterator[str]:
+    found = [value for name, value in variables.items() if is_secret(name, value)]
+    for text in texts:
+        found += (value.strip("\"' ") for value in _SETTING.findall(text))
+    for text in (*variables.values(), *texts):
+        for url in _URL.findall(text):
+            try:
+                parts = urlsplit(str(url))
+            except ValueError:
+                continue
+            found += filter(None, (parts.username, parts.password))
+    for secret in found:
+        for form in (secret, unquote(secret)):
+            if len(form) >= _SHORTEST:
+                yield form
+
+
+_LARGEST: Final = 2**20
+_SHORTEST: Final = 6
+"""A shorter secret is hidden only in URLs: it may be part of any word."""
+_HOME: Final = (".npmrc", ".yarnrc", ".yarnrc.yml", ".pip/pip.conf", ".bunfig.toml")
+_CONFIG: Final = (
+    *("pip/pip.conf", "uv/uv.toml", "pypoetry/config.toml", "pypoetry/auth.toml"),
+    *("pdm/config.toml", "pnpm/rc"),
+)
+_SYSTEM: Final = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf", "/etc/uv/uv.toml", "/etc/npmrc")
+_VARIABLES: Final = (
+    # certificates
+    *("ssl_cert_file", "ssl_cert_dir", "requests_ca_bundle", "curl_ca_bundle", "pip_cert"),
+    *("pip_client_cert", "ssl_client_cert", "node_extra_ca_certs", "node_use_system_ca"),
+    *("git_ssl_cainfo", "git_ssl_capath", "nix_ssl_cert_file", "cargo_http_cainfo"),
+    # proxies
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    # registries
+    *("pip_index_url", "pip_extra_index_url", "pip_find_links", "pip_no_index", "pip_proxy"),
+    *("pip_trusted_host", "pip_config_file", "pip_constraint", "pip_default_timeout"),
+    *("pip_timeout", "pip_retries", "pip_only_binary", "pip_no_binary", "pip_prefer_binary"),
+    *("uv_index", "uv_index_*", "uv_default_index", "uv_extra_index_url", "uv_find_links"),
+    *("uv_no_index", "uv_http_*", "uv_request_timeout", "uv_native_tls", "uv_system_certs"),
+    *("uv_insecure_host", "uv_config_file", "uv_constraint", "uv_python_install_dir"),
+    *("npm_config_registry", "npm_config_@*", "npm_config_//*", "npm_config__auth*"),
+    *("npm_config_userconfig", "npm_config_globalconfig", "npm_config_ca*file", "npm_config_ca"),
+    *("npm_config_strict_ssl", "npm_config_proxy", "npm_config_https_proxy"),
+    *("npm_config_noproxy", "npm_config_fetch_*", "npm_token", "node_auth_token"),
+    *("yarn_registry", "yarn_npm_*", "yarn_http_proxy", "yarn_https_proxy", "yarn_https_ca_*"),
+    *("poetry_repositories_*", "poetry_http_basic_*", "poetry_certificates_*", "pdm_pypi_*"),
+    *("bun_config_registry", "bun_config_token", "corepack_npm_*"),
+    *("goproxy", "goprivate", "gonoproxy", "gosumdb", "gonosumdb"),
+)
+"""The names of variables, in lower case."""
+_FIXED: Final = {
+    "CI": "1",  # nothing is asked
+    "NO_COLOR": "1",
+    "TERM": "dumb",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "UV_PYTHON_DOWNLOADS": "never",  # it would be in a home directory that is gone afterwards
+    "POETRY_VIRTUALENVS_IN_PROJECT": "1",
+    "COREPACK_ENABLE_DOWNLOAD_PROMPT": "0",
+}
+_REFERENCE: Final = re.compile(r"\$\{(\w+)\}")
+_PATH: Final = re.compile(r"(?:^|(?<=[\s=\"',:])|(?<=file://))(/(?!/)[^\s\"',;:]+)")
+_URL: Final = re.compile(r"\b[a-z][a-z+.-]*://[^\s\"'@/]+@[^\s\"',]+", re.IGNORECASE)
+_SETTING: Final = re.compile(
+    r"^[^#;\n]*(?:_auth|password|token|npmAuthIdent)[\"']?[ \t]*[=:][ \t]*(\S+)",
+    re.IGNORECASE | re.MULTILINE,
+)

@@ -1,0 +1,139 @@
+"""Why tests cannot be run, with commands that can be copied."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae.team.base_causes import find_problem
+from bae.team.environment import Cause
+from bae.team.models import Project, TestCase, TestReport
+from bae.team.reports import NOT_LOADED
+from git_repositories import write
+
+PYTEST = ("python", "-m", "pytest")
+BUILD = '[build-system]\nrequires = ["hatchling"]\n[project]\nname = "shop"\n'
+SRC = {"src/shop/__init__.py": "", "tests/test_shop.py": "", "pyproject.toml": BUILD}
+VENV = "python -m venv .venv && .venv/bin/pip install -e . "
+
+
+def explain(
+    root: Path,
+    *not_loaded: str,
+    files: Mapping[str, str] = SRC,
+    command: Sequence[str] = PYTEST,
+    output: str = "",
+    more: Sequence[TestCase] = (),
+    **settings: Any,
+) -> Cause | None:
+    """The cause where files of tests could not be loaded, each with a message."""
+    write(root, files)
+    cases = [
+        TestCase(id=f"tests/test_{number}.py", outcome="failed", message=NOT_LOADED + text)
+        for number, text in enumerate(not_loaded)
+    ]
+    report = TestReport(
+        command=tuple(command), exit_code=1, cases=(*cases, *more), output=output, problem="no"
+    )
+    about: dict[str, Any] = {"id": 1, "name": "shop", "root": str(root), "branch": "b"}
+    project = Project(**about, test_command=tuple(command), **settings)
+    return find_problem(report, project, tuple(files), ())
+
+
+def read_command(cause: Cause | None) -> list[str]:
+    """The words of the one command that a cause prints to be copied."""
+    assert cause is not None
+    [command] = re.findall(r"`([^`]+)`", cause.fix)
+    return shlex.split(command)
+
+
+OWN = "ModuleNotFoundError: No module named 'shop'"
+OTHER = "ModuleNotFoundError: No module named 'yaml'"
+INIT = ["bae", "team", "init"]
+IN_VENV = ["--test", ".venv/bin/python -m pytest"]
+
+
+def test_a_project_that_is_not_installed_has_the_setup_that_installs_it(tmp_path: Path) -> None:
+    assert read_command(explain(tmp_path, OWN)) == [*INIT, "--setup", VENV + "pytest", *IN_VENV]
+
+
+def test_a_dependency_is_added_to_the_setup_or_to_the_environment_of_the_checkout(
+    tmp_path: Path,
+) -> None:
+    found = explain(tmp_path, OTHER)
+    assert read_command(found) == [*INIT, "--setup", VENV + "PyYAML pytest", *IN_VENV]
+    setup = ("uv", "sync")
+    found = explain(tmp_path, OTHER, command=(".venv/bin/python", "-m", "pytest"), setup=setup)
+    assert read_command(found) == [*INIT, "--setup", "uv sync && uv pip install PyYAML"]
+    write(tmp_path, {".venv/pyvenv.cfg": "", ".venv/bin/python": "", ".venv/bin/pip": ""})
+    command = (f"{tmp_path}/.venv/bin/python", "-m", "pytest")
+    found = explain(tmp_path, OTHER, command=command)
+    assert read_command(found) == [f"{tmp_path}/.venv/bin/pip", "install", "PyYAML"]
+    (tmp_path / ".venv/bin/pip").unlink()  # as uv makes it
+    found = explain(tmp_path, OWN, command=command)
+    assert read_command(found) == ["uv", "pip", "install", "--python", command[0], "-e", "."]
+
+
+def test_a_test_program_that_is_missing_is_installed_by_setup(tmp_path: Path) -> None:
+    for text in ("/usr/bin/python: No module named pytest", "error: Failed to spawn: `pytest`"):
+        found = explain(tmp_path, output=text)
+        assert read_command(found) == [*INIT, "--setup", VENV + "pytest", *IN_VENV]
+
+
+def test_a_plugin_is_named_by_the_option_that_pytest_does_not_know(tmp_path: Path) -> None:
+    found = explain(tmp_path, output="pytest: error: unrecognized arguments: --cov=shop -n auto")
+    assert "pytest-cov pytest-xdist" in read_command(found)[4]
+
+
+def test_packages_of_javascript_are_installed_by_setup(tmp_path: Path) -> None:
+    package = json.dumps({"dependencies": {"left": "1"}})
+    files = {"package.json": package, "a.test.js": ""}
+    text = "Error: Cannot find module '@own/left/sub'"
+    found = explain(tmp_path, text, files=files, command=("node", "--test"))
+    assert read_command(found) == [*INIT, "--setup", "npm install"]
+    setup = ("npm", "install")
+    found = explain(tmp_path, text, files=files, command=("node", "--test"), setup=setup)
+    added = "npm install && npm install --no-save @own/left"
+    assert read_command(found) == [*INIT, "--setup", added]
+
+
+def test_a_project_of_vitest_that_is_missing_is_left_out(tmp_path: Path) -> None:
+    command = ("node_modules/.bin/vitest", "run", "--project", "unit", "--dir", "a")
+    text = 'Error: No projects matched the filter "unit".'
+    found = explain(tmp_path, command=command, output=text, files={"a.test.js": ""})
+    assert read_command(found) == [*INIT, "--test", "node_modules/.bin/vitest run --dir a"]
+
+
+def test_tests_for_mocha_have_a_command_with_a_report(tmp_path: Path) -> None:
+    package = json.dumps({"scripts": {"test": "mocha test.js"}})
+    files = {"package.json": package, "test.js": ""}
+    write(tmp_path, files)
+    report = TestReport(command=("node", "--test"), exit_code=0, reported=True)
+    about: dict[str, Any] = {"id": 1, "name": "a", "root": str(tmp_path), "branch": "b"}
+    project = Project(**about, test_command=("node", "--test"))
+    words = read_command(find_problem(report, project, tuple(files), ()))
+    assert words[3:5] == [
+        "--test",
+        "node_modules/.bin/mocha test.js --reporter xunit --reporter-option output=report.xml",
+    ]
+    assert words[5:] == ["--report", "junit:report.xml"]
+
+
+@pytest.mark.parametrize(("outcome", "is_problem"), [("failed", True), ("passed", False)])
+def test_nothing_that_passes_beside_files_that_cannot_be_loaded_is_a_problem(
+    outcome: Any, is_problem: bool, tmp_path: Path
+) -> None:
+    """As doctests that fail, since the package cannot be imported."""
+    doctest = TestCase(id="src/shop/price.py::shop.price", outcome=outcome, message="Error")
+    assert (explain(tmp_path, OWN, more=[doctest]) is not None) == is_problem
+
+
+def test_tests_that_fail_beside_a_file_of_another_error_are_no_problem(tmp_path: Path) -> None:
+    failed = TestCase(id="tests/test_a.py::test_a", outcome="failed", message="assert 1 == 2")
+    assert explain(tmp_path, "SyntaxError: invalid syntax", more=[failed]) is None
