@@ -21,6 +21,7 @@ from bae.journal.shape import Json, ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, Status
 from bae.plan import plan_of
 from bae.records import LIVE, Record
+from bae.sources import kind_named
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -289,13 +290,6 @@ def _graph_name(shape: ShapeView, path: str) -> str:
 
 _Part = tuple[str, str, str]
 """A graph, a class of it, and a field or a route of that, as `.mood` or ` -> Outfit`."""
-_SOURCES: Final = {
-    "plain": "no source",
-    "dep": "a Dep",
-    "map": "a Map",
-    "gate": "a Gate",
-    "recall": "a Recall",
-}
 
 
 class _Described(NamedTuple):
@@ -320,9 +314,10 @@ def _parts(shape: ShapeView) -> dict[_Part, _Described]:
             for target in [*drawn["next"], *(["None"] if drawn["ends"] else [])]:
                 found[name, cls, f" -> {target}"] = _Described([])
             for field, use in drawn["fields"].items():
-                has = [_SOURCES[use["kind"]], f"the type {use['type']}", f"#{use.get('schema')}"]
+                kind = kind_named(use["kind"])
+                has = [kind.noun, f"the type {use['type']}", f"#{use.get('schema')}"]
                 has.append("no default" if use["required"] else "a default")
-                is_needed = use["required"] and use["kind"] == "plain"
+                is_needed = use["required"] and kind.fills != "source"
                 found[name, cls, f".{field}"] = _Described(has, is_needed)
                 for parameter, call in shape.calls_behind(use):
                     part = name, cls, f".{field}{parameter}"

@@ -15,7 +15,7 @@ from bae.draft import from_answer, hold, validated, with_resolved
 from bae.exceptions import ScriptError
 from bae.failures import not_an_lm
 from bae.given_lm import looked_up
-from bae.language_model import RoutingLM, in_scene, is_lm
+from bae.language_model import RoutingLM, is_lm
 from bae.node import Node
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
@@ -169,8 +169,8 @@ class _Walk:
             resolved = {cls: values for cls, (values, _) in recalled.items()}
             choice = _routing(lm).offer(source, plan.offered, fillable, resolved)
             filled = choice.fillable
-            with in_scene(run.scene_for(plan, source)):
-                yield _routing(lm).with_learned(choice.prompt(source, resolved=resolved))
+            prompt = choice.prompt(source, None, resolved, run.scene_for(plan, source))
+            yield _routing(lm).with_learned(prompt)
         for target in targets:
             own, asked = plan_of(target), asked_fields(target)
             if not asked or target in filled:
@@ -178,8 +178,8 @@ class _Walk:
             filling = _routing(lm if plan.written else cast("LM", run.lm_for(own)))
             fields = looked_up(own, {}) if plan.written else own.context
             resolved = self._resolved(own, fields, run)
-            with in_scene(run.scene_for(own, source)):
-                prompt = fill_prompt(target, asked, resolved, own.instruction, source)
+            scene = run.scene_for(own, source)
+            prompt = fill_prompt(target, asked, resolved, own.instruction, source, scene)
             yield filling.with_learned(prompt)
 
     def _resolved(self, plan: NodePlan, fields: Sequence[FieldPlan], run: Run) -> dict[str, Any]:
