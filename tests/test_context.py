@@ -11,7 +11,7 @@ from pydantic import Field
 
 from bae import LM, Dep, Graph, Node, NodeConfig, Recall, ReplayError
 from bae.journal import AnswerJudged, MemoryJournal, check
-from bae.language_model import scene
+from bae.language_model import scene_around
 from bae.prompts.questions import EARLIER, SYSTEM
 from end_node import EndNode, leading_to
 from toy_backend import FourMethods, ToyBackend, route
@@ -221,11 +221,11 @@ class Watching(FourMethods):
         self.seen: list[tuple[Node, ...]] = []
 
     async def choose_type(self, types: Any, context: Any) -> Any:
-        self.seen.append(scene.get().shown)
+        self.seen.append(scene_around.get().shown)
         return types[0]
 
     async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
-        self.seen.append(scene.get().shown)
+        self.seen.append(scene_around.get().shown)
         return Refund(euros=1) if target is Refund else target(text="fine")
 
 
@@ -234,7 +234,7 @@ async def test_an_lm_that_is_no_backend_finds_the_nodes_in_the_scene():
     await Graph(start=Ticket, context="start").arun(START, lm)
 
     assert lm.seen == [(), (START,), (START,)]
-    assert scene.get().shown == ()
+    assert scene_around.get().shown == ()
 
 
 async def test_a_run_resumes_and_replays_with_what_was_shown_and_a_changed_setting_is_reported():

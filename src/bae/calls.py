@@ -505,3 +505,27 @@ def routes(call: CallPlan | None) -> Iterator[str]:
             if below.call not in ways:
                 ways[below.call] = f"{ways[each]}({parameter})"
                 ahead.append(below.call)
+
+
+_LONGEST_CHAIN: Final = 12
+"""How many calls are named for one field."""
+
+
+def call_chain(field: FieldPlan) -> str:
+    """A call with what it waits for: `get_weather ← get_location`."""
+    left = _LONGEST_CHAIN
+
+    def text_of(asked: FieldPlan | Input) -> str:
+        nonlocal left
+        left -= 1
+        call = cast(CallPlan, asked.call)
+        name = f"graph {call.name}" if call.graph is not None else call.name
+        below = [name for _, name in siblings_of(asked)]
+        below += [str(found.marker) for _, found in recalls_of(asked)]
+        below += [text_of(each) if left > 0 else "…" for _, each in call.inputs]
+        below = list(dict.fromkeys(below))
+        if len(below) > 1:
+            below = [f"({', '.join(below)})"]
+        return " ← ".join([name, *below])
+
+    return text_of(field) if field.call is not None else ""

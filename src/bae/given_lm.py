@@ -12,8 +12,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from bae.draft import complete, validated, with_resolved
-from bae.failures import awaitable, chosen_outside, filled_other, invalid, too_many
-from bae.language_model import RoutingLM, in_scene, scene, unstorable
+from bae.failures import chosen_outside, filled_other, invalid, too_many
+from bae.language_model import RoutingLM, scene_around
+from bae.lm_calls import ask_lm
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.records import NOTHING, ClassMet, LMAnswered
@@ -39,7 +40,7 @@ class AskedLM:
         self,
         spot: tuple[str, int, Asker],
         method: Method,
-        question: Callable[[], Prompt],
+        question: Callable[[Scene], Prompt],
         types: Sequence[type[Node] | type[None]],
         about: Scene,
         numbers: dict[tuple[str, ...], set[int]],
@@ -58,8 +59,7 @@ class AskedLM:
         if self._record is None:
             from hashlib import sha256
 
-            with in_scene(self._about):
-                prompt = self._question()
+            prompt = self._question(self._about)
             self.text = prompt.text
             asked = sha256(f"{prompt.system}\n{self.text}".encode()).hexdigest()[:16]
             method, target = self._method, ""
@@ -90,16 +90,16 @@ class GivenLM:
         self._numbers: dict[tuple[str, ...], set[int]] = {}
         """The numbers of equal questions that were answered, or are being asked."""
 
-    async def make(self, node: Node, target: type[N]) -> N:
+    async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
         """Build a `target` from what `node` holds, and from what its own fields look up."""
-        return await self._fill("make", target, {}, plan_of(target).instruction, node)
+        return await self._fill("make", target, {}, plan_of(target).instruction, node, scene)
 
-    async def decide(self, node: Node) -> Node | None:
+    async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
         plan = plan_of(type(node), strict=True)
         self._meet((type(node),))
-        question = partial(_choice_question, plan.offered, (), node, None)
-        about = self._scene(plan, node)
+        here = self._scene(plan, node, scene)
+        question = partial(_choice_question, plan.offered, (), node, None, None)
         filled: Node | None = None
         plans = [plan_of(each) for each in plan.successors]
         is_last = self._is_last(node)
@@ -108,20 +108,17 @@ class GivenLM:
         shows = self._run.shown_by(plan)
         alike = [each for each in plans if not is_last and self._run.shown_by(each) == shows]
 
-        async def choose(lm: LM) -> type[Node] | type[None]:
+        async def choose(lm: LM, about: Scene) -> type[Node] | type[None]:
             nonlocal filled
             if not isinstance(lm, RoutingLM):
-                with in_scene(about):
-                    choosing = lm.choose_type([*plan.offered], shown_values(node))
-                    return await awaitable(choosing, lm, "choose_type")
+                shown = shown_values(node, about.hidden)
+                return await ask_lm(lm, "choose_type", about, [*plan.offered], shown)
             ahead = {each.node: find_ahead(self._within(each), each) for each in plans}
             recalled = {cls: found for cls, found in ahead.items() if found is not None}
             fillable = [each.node for each in alike if each.node in recalled]
             given = {cls: values for cls, (values, _) in recalled.items() if values}
-            with in_scene(about):
-                chosen, filled = await lm.route(
-                    node, plan.offered, fillable, *([given] if given else [])
-                )
+            asked = [node, plan.offered, fillable, *([given] if given else [])]
+            chosen, filled = await ask_lm(lm, "route", about, *asked)
             if filled is not None:
                 values, records = recalled[type(filled)]
                 target = plan_of(type(filled))
@@ -130,13 +127,12 @@ class GivenLM:
                 filled = _whole(target, filled, values, target.context)
             return chosen
 
-        async def ask(lm: LM) -> Node | None:
+        async def ask(lm: LM, about: Scene) -> Node | None:
             if len(alike) == len(plans) and not any(looked_up(each, {}) for each in plans):
-                with in_scene(about):
-                    return await awaitable(lm.decide(node), lm, "decide")
+                return await ask_lm(lm, "decide", about, node)
             chosen = plan.offered[0]
             if len(plan.offered) > 1:  # recorded by itself: what follows may fail
-                chosen = await self._answer("choose_type", question, plan.offered, choose, about)
+                chosen = await self._answer("choose_type", question, plan.offered, choose, here)
             if chosen not in plan.offered:
                 raise chosen_outside(plan, chosen)
             if chosen is NoneType or filled is not None:
@@ -144,23 +140,29 @@ class GivenLM:
             if is_last:
                 raise too_many(self._run, chosen)
             instruction = plan_of(chosen).instruction
-            return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node)
+            own = self._scene(plan_of(chosen, strict=True), node, scene)
+            if about.unstorable is not None:
+                own = own.storing(about.unstorable)
+            return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node, own)
 
-        return await self._answer("decide", question, plan.offered, ask, about)
+        return await self._answer("decide", question, plan.offered, ask, here)
 
     async def choose_type(
-        self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
+        self,
+        types: Sequence[type[Node] | type[None]],
+        context: Mapping[str, Any],
+        *,
+        scene: Scene | None = None,
     ) -> type[Node] | type[None]:
         """Choose one of `types`, and nothing else; `type(None)`, where offered, ends the run."""
-        question = partial(_choice_question, types, (), None, context)
+        question = partial(_choice_question, types, (), None, context, None)
         trace = self._run.trace
-        about = self._scene(plan_of(self._asker.node), trace[-1] if trace else None)
+        here = self._scene(plan_of(self._asker.node), trace[-1] if trace else None, scene)
 
-        async def ask(lm: LM) -> type[Node] | type[None]:
-            with in_scene(about):
-                return await awaitable(lm.choose_type(types, context), lm, "choose_type")
+        async def ask(lm: LM, about: Scene) -> type[Node] | type[None]:
+            return await ask_lm(lm, "choose_type", about, types, context)
 
-        return await self._answer("choose_type", question, tuple(types), ask, about)
+        return await self._answer("choose_type", question, tuple(types), ask, here)
 
     async def fill(
         self,
@@ -168,10 +170,12 @@ class GivenLM:
         resolved: Mapping[str, Any],
         instruction: str,
         source: Node | None = None,
+        *,
+        scene: Scene | None = None,
     ) -> N:
         """Fill the plain fields of `target` and build it together with the `resolved` ones; other
         fields with a source are looked up first."""
-        return await self._fill("fill", target, resolved, instruction, source)
+        return await self._fill("fill", target, resolved, instruction, source, scene)
 
     async def _fill(
         self,
@@ -179,16 +183,19 @@ class GivenLM:
         target: type[N],
         given: Mapping[str, Any],
         instruction: str,
-        source: Node | None,
+        previous: Node | None,
+        scene: Scene | None,
     ) -> N:
-        if source is not None:
-            self._meet((type(source),))
+        if previous is not None:
+            self._meet((type(previous),))
         return await self._answer(
             method,
-            partial(_fill_question, target, given, instruction, source),
+            partial(_fill_question, target, given, instruction, previous),
             (target,),
-            lambda lm: self._ask_to_fill(lm, method, target, given, instruction, source),
-            self._scene(plan_of(target, strict=True), source),
+            lambda lm, about: self._ask_to_fill(
+                lm, method, target, given, instruction, previous, about
+            ),
+            self._scene(plan_of(target, strict=True), previous, scene),
         )
 
     async def _ask_to_fill(
@@ -198,26 +205,22 @@ class GivenLM:
         target: type[N],
         given: Mapping[str, Any],
         instruction: str,
-        source: Node | None,
+        previous: Node | None,
+        about: Scene,
     ) -> N:
         plan = plan_of(target, strict=True)
-        about = self._scene(plan, source)
         fields = looked_up(plan, given)
         if not fields:
-            with in_scene(about):
-                if method == "make":
-                    return await awaitable(lm.make(cast(Node, source), target), lm, "make")
-                filling = lm.fill(target, given, instruction, source=source)
-                return await awaitable(filling, lm, "fill")
+            if method == "make":
+                return await ask_lm(lm, "make", about, previous, target)
+            return await ask_lm(lm, "fill", about, target, given, instruction, source=previous)
         found = await self._resolve(plan, fields, given)
         try:
             validated(target, found)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
         resolved = {**given, **found}
-        with in_scene(about):
-            filling = lm.fill(target, resolved, instruction, source=source)
-            node = await awaitable(filling, lm, "fill")
+        node = await ask_lm(lm, "fill", about, target, resolved, instruction, source=previous)
         if type(node) is not target:
             raise filled_other(plan, node)
         return _whole(plan, node, {n: resolved[n] for n in plan.fields if n in resolved}, fields)
@@ -227,10 +230,10 @@ class GivenLM:
         run = self._run
         return self._step == run.max_iters == len(run.trace) and run.trace[-1] is node
 
-    def _scene(self, plan: NodePlan, source: Node | None) -> Scene:
-        """The scene of a question about a class. Where another run asks this LM, it is set."""
-        now = scene.get()
-        return self._run.scene_for(plan, source) if now is self._run.scene else now
+    def _scene(self, plan: NodePlan, previous: Node | None, given: Scene | None) -> Scene:
+        """The scene of a question about a class. Another run that asks this LM has its own."""
+        now = given or scene_around.get()
+        return self._run.scene_for(plan, previous) if now is self._run.scene else now
 
     async def _resolve(
         self, plan: NodePlan, fields: Sequence[FieldPlan], given: Mapping[str, Any]
@@ -266,9 +269,9 @@ class GivenLM:
     async def _answer(
         self,
         method: Method,
-        question: Callable[[], Prompt],
+        question: Callable[[Scene], Prompt],
         types: Sequence[type[Node] | type[None]],
-        ask: Callable[[LM], Awaitable[Any]],
+        ask: Callable[[LM, Scene], Awaitable[Any]],
         about: Scene,
     ) -> Any:
         """What the LM answers, or has answered, to a question that is asked in a scene."""
@@ -281,11 +284,7 @@ class GivenLM:
             if known is not NOTHING:
                 return await self._with_unstored(known)
             await writer.ask(asked)
-            token = unstorable.set(writer.unstorable)
-            try:
-                value = await ask(cast("LM", self._find()))
-            finally:
-                unstorable.reset(token)
+            value = await ask(cast("LM", self._find()), about.storing(writer.unstorable))
             await writer.store_answer(asked, value)
         except BaseException:
             asked.free_number()

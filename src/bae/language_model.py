@@ -81,10 +81,13 @@ class RoutingLM(ABC):
         types: Sequence[type[Node] | type[None]],
         fillable: Sequence[type[Node]] = (),
         resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
+        *,
+        scene: Scene | None = None,
     ) -> tuple[type[Node] | type[None], Node | None]:
         """Choose one of `types` as the successor of `node`. The second value is the chosen node,
         filled, or None where it is still to be filled. `resolved` has the values that those of
-        `fillable` need first, where they need some; it is given where there are any."""
+        `fillable` need first, where they need some; it is given where there are any. `scene` is
+        what the question shows besides; it is that of the run around it where none is given."""
 
     def offer(
         self,
@@ -128,39 +131,45 @@ spending_limit: ContextVar[SpendingLimit | None] = ContextVar("bae_spending_limi
 """The limit in force here; None where nothing is limited."""
 
 
-unstorable: ContextVar[Callable[[Node], Mapping[str, str]] | None] = ContextVar(
-    "bae_unstorable", default=None
-)
-"""What says which fields of a node that an LM has filled cannot be stored, and why: such an answer
-is wrong, and is asked for again. None where a run stores nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a question shows beyond the node before and the node that is asked for. `system` is the
-    system text of the graph; None is bae's own. `shown` are the earlier nodes that the setting
-    `context` names, the oldest first, without the `omitted` ones, which would be too much text.
-    `hidden` are the fields of each class that may hold a copy of a secret; None for none."""
+    """What a question shows beyond the previous node and the node that is asked for, and what its
+    answer must be.
+
+    `system` is the system text of the graph; None is bae's own. `shown` are the earlier nodes that
+    the setting `context` names, the oldest first, without the `omitted` ones, which would be too
+    much text. `hidden` are the fields of each class that may hold a copy of a secret; None for
+    none. `unstorable` says which fields of a filled node cannot be stored, and why: such an answer
+    is wrong, and is asked for again. It is None where a run stores nothing.
+    """
 
     system: str | None = None
     shown: tuple[Node, ...] = ()
     omitted: int = 0
     hidden: Copies | None = None
+    unstorable: Callable[[Node], Mapping[str, str]] | None = None
+
+    def storing(self, unstorable: Callable[[Node], Mapping[str, str]] | None) -> Scene:
+        """The scene of questions whose answers are stored, where there is an `unstorable`."""
+        if unstorable is None:
+            return self
+        return Scene(self.system, self.shown, self.omitted, self.hidden, unstorable)
 
 
 PLAIN_SCENE = Scene()
-scene: ContextVar[Scene] = ContextVar("bae_scene", default=PLAIN_SCENE)
-"""The scene of the questions that are asked here. A run sets its own; prompts are made by it."""
+scene_around: ContextVar[Scene] = ContextVar("bae_scene", default=PLAIN_SCENE)
+"""The scene of a question for which none is given: that of the run around it. A body may ask an LM
+of its own, and an LM of the caller's own may pass on what it is asked."""
 
 
 @contextmanager
 def in_scene(own: Scene) -> Generator[None]:
-    """Have what is asked in the block asked in this scene."""
-    token = scene.set(own)
+    """Have what is asked in the block asked in this scene, where none is given."""
+    token = scene_around.set(own)
     try:
         yield
     finally:
-        scene.reset(token)
+        scene_around.reset(token)
 
 
 def with_limit(lm: LM) -> LM:

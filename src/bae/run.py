@@ -208,7 +208,7 @@ class Run:
         else:
             nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
         nodes = [node for node in nodes if node is not source]
-        shown = nodes_that_fit(nodes, limit)
+        shown = nodes_that_fit(nodes, limit, self.scene.hidden)
         omitted = len(nodes) - len(shown)
         if omitted:
             self._warn_of_cut(plan, omitted, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, time
@@ -20,7 +20,6 @@ from bae.calls import CallPlan
 from bae.draft import empty_draft, from_resolved, validated, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
-    awaitable,
     body_failed,
     chosen_outside,
     filled_other,
@@ -35,7 +34,8 @@ from bae.failures import (
 )
 from bae.given_lm import GivenLM
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, is_lm, scene, spending_limit, unstorable
+from bae.language_model import RoutingLM, is_lm, scene_around, spending_limit
+from bae.lm_calls import ask_lm
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
@@ -106,7 +106,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         run.shows_limit = graph.context_limit or run.shows_limit
         run.scene = replace(run.scene)  # so that its questions are told from those of other runs
     # The default is set too where a body of another run has started this one.
-    token = None if scene.get() is run.scene else scene.set(run.scene)
+    token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
     try:
         given_up: Collection[str] = NONE
         start, is_recorded = run.past.begin(run, graph, start)
@@ -123,7 +123,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         if run.flow.opening is not None and run.outer is None:
             run.flow.opening.leave(run)
     if token is not None:
-        scene.reset(token)
+        scene_around.reset(token)
     failure = await _finish(run, failure)
     try:
         return _result(run, failure)
@@ -367,6 +367,8 @@ async def _choose(
 ) -> tuple[type[Node] | type[None], Node | None, Collection[str]]:
     """Where to go on; and the node itself, with its fields whose source has failed, where the LM
     has filled it in the same call."""
+    chosen: type[Node] | type[None]
+    filled: Node | None
     about = run.scene_for(plan, node)
     known = run.past.choice(run, plan, about)
     if known is not NOTHING:
@@ -376,23 +378,15 @@ async def _choose(
     run.writer.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
-        chosen, seconds, used = await _answer(
-            run,
-            lm,
-            doing,
-            lambda: awaitable(
-                lm.choose_type([*plan.offered], shown_values(node)), lm, "choose_type"
-            ),
-            about,
-        )
+        asked = "choose_type", [*plan.offered], shown_values(node, about.hidden)
+        chosen, seconds, used = await _answer(run, lm, doing, about, *asked)
         filled = None
     else:
         fillable, recalled = options_ahead(run, plans, plan, lm)
         # Without what few need: an LM of the caller's own may not take it.
         given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
-        (chosen, filled), seconds, used = await _answer(
-            run, lm, doing, lambda: lm.route(node, plan.offered, fillable, *given), about
-        )
+        asked = "route", node, plan.offered, fillable, *given
+        (chosen, filled), seconds, used = await _answer(run, lm, doing, about, *asked)
     if chosen not in plan.offered:
         _note_usage(run, doing, [used])
         raise chosen_outside(plan, chosen)
@@ -472,16 +466,8 @@ async def _fill(
         await run.writer.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node, given_up
     doing = Asker("fill", plan.node)
-    node, seconds, used = await _answer(
-        run,
-        lm,
-        doing,
-        lambda: awaitable(
-            lm.fill(plan.node, resolved, plan.instruction, source=source), lm, "fill"
-        ),
-        about,
-        plan.node,
-    )
+    asked = plan.node, resolved, plan.instruction
+    node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=source)
     if type(node) is not plan.node:
         _note_usage(run, doing, [used])
         raise filled_other(plan, node)
@@ -502,33 +488,24 @@ def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, An
 
 
 async def _answer(
-    run: Run,
-    lm: LM,
-    doing: Asker,
-    ask: Callable[[], Awaitable[A]],
-    about: Scene,
-    target: type[Node] | None = None,
-) -> tuple[A, float, Usage]:
+    run: Run, lm: LM, doing: Asker, about: Scene, method: str, *given: Any, **named: Any
+) -> tuple[Any, float, Usage]:
     """What the LM answers, how long it took and what it used; that of a failure is noted too."""
     started = perf_counter()
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
-    storing = unstorable.set(run.writer.unstorable)
-    shown = None if about is run.scene else scene.set(about)
+    about = about.storing(run.writer.unstorable)
     try:
-        answer = await ask()
+        answer = await ask_lm(lm, method, about, *given, **named)
     except BaseException as error:
         _note_usage(run, doing, used)
         if isinstance(error, BaeError) or not isinstance(error, Exception):
             raise
-        if target is not None and isinstance(error, ValidationError):
-            raise filled_wrong(target, error) from error
+        if doing.kind == "fill" and isinstance(error, ValidationError):
+            raise filled_wrong(doing.node, error) from error
         raise lm_failed(error, str(doing), lm) from error
     finally:
         meter_in_force.reset(token)
-        unstorable.reset(storing)
-        if shown is not None:
-            scene.reset(shown)
     return answer, perf_counter() - started, Usage.total(used)
 
 

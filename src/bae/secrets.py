@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
 from bae.core_schemas import CoreSchemaDict, field_schema, parts, returned_schema, type_schema
-from bae.language_model import scene
 from bae.plan import plan_of
 from bae.records import Asker
 
@@ -56,15 +55,14 @@ class Veil(NamedTuple):
     looks: bool
 
 
-def veil_of(cls: type) -> Veil | None:
-    """What a model sees of the fields of a node, model or dataclass, with the copies of secrets in
-    the graph that runs here; None where nothing is hidden. Worked out once per class."""
+def veil_of(cls: type, copies: Copies | None = None) -> Veil | None:
+    """What a model sees of the fields of a node, model or dataclass, with `copies` of secrets in a
+    graph; None where nothing is hidden. Worked out once per class."""
     try:
         veil: Veil | None = cls.__dict__[_VEIL]
     except KeyError:
         veil = _make_veil(cls)
         type.__setattr__(cls, _VEIL, veil)
-    copies = scene.get().hidden
     if copies is None or cls not in copies:
         return veil
     own = _PLAIN if veil is None else veil
@@ -90,10 +88,10 @@ def _revealed(cls: type) -> frozenset[str]:
     return plan_of(cls, strict=True).revealed if issubclass(cls, Node) else _NO_FIELDS
 
 
-def shown_values(node: Node) -> dict[str, Any]:
+def shown_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
     """The fields of a node by name, with a mask in the place of the hidden ones: for an LM that
     writes its own prompts."""
-    veil = veil_of(type(node))
+    veil = veil_of(type(node), copies)
     hidden = () if veil is None else veil.masked
     return {n: MASK if n in hidden and value is not None else value for n, value in node}
 

@@ -13,6 +13,7 @@ import pytest
 
 from bae.team import BackendWorkerAgent, LeadAgent, PlannedTask, Store, TaskStatus, Workbench
 from bae.team.base_check import BaseCheck, BaseError, examine_base, read_check
+from bae.team.events import TestResult
 from bae.team.models import Project, TestCase, TestReport
 from bae.team.worker_graph import Answer
 from bae.testing import ScriptedLM
@@ -120,7 +121,7 @@ async def test_a_generated_file_of_the_checkout_is_named_and_including_it_is_eno
         command = f"printf '%s\\n' {listed} >> .worktreeinclude"
         assert found.fix == f"list it in .worktreeinclude: `{command}`"
         await asyncio.to_thread(subprocess.run, ["sh", "-c", command], cwd=root, check=True)
-        assert (await bench.check_base("HEAD")).text == "1 tests"
+        assert (await bench.check_base("HEAD")).text == "1 test"
 
 
 async def test_a_src_layout_passes_with_the_command_that_is_printed(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ async def test_files_that_cannot_be_loaded_beside_others_are_named_and_the_team_
     broken = "import nowhere_at_all\n"
     found = await check(tmp_path, {**PYTHON, "tests/test_b.py": broken}, PYTEST)
     assert (found.problem, found.tests) == ("", 1)
-    assert found.text == "1 tests; could not be loaded before any work: tests/test_b.py"
+    assert found.text == "1 test; could not be loaded before any work: tests/test_b.py"
 
 
 async def test_tests_of_code_that_a_task_is_to_write_need_not_load(tmp_path: Path) -> None:
@@ -213,12 +214,15 @@ async def test_a_task_does_not_fail_for_tests_that_failed_before(tmp_path: Path)
         result = await worker.execute_task(task)
         assert (result.status, result.question, result.attempts) == ("completed", None, 2)
         [first, _] = await bench.store.attempts(task.id)
+        events = [each.event for each in await bench.store.events(bench.project.id)]
         check = await bench.check_base("HEAD")
     known = "Failed before this task too, and not counted: sub.test.sh::sub"
     assert all(known in prompt.text for prompt in lm.prompts)
     assert known in first.failure
     assert "calc.test.sh::calc" in first.failure
     assert check.text == "2 tests; 1 failed before any work: sub.test.sh::sub"
+    told = [(event.passed, event.counts) for event in events if isinstance(event, TestResult)]
+    assert told[1] == (True, {"passed": 2, "failed": 0, "skipped": 0, "failed before": 1})
 
 
 # --- reports that are kept ------------------------------------------------------------------------

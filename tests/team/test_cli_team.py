@@ -160,7 +160,7 @@ def test_a_setup_command_that_was_found_can_be_left_out(bae: Bae):
 def test_tests_that_cannot_be_run_are_reported_before_anything_is_planned(bae: Bae):
     said = bae("init")
     assert "running the tests once" in said.err
-    assert "base         1 tests" in said.out
+    assert "base         1 test\n" in said.out
     commit_files(Path(), {"test_shop.py": IMPORTS, "src/shop/__init__.py": ""})
     failed = bae("init", code=1)
     assert "shop, a package of this project, is not installed" in failed.err

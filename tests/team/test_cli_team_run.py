@@ -66,11 +66,15 @@ def endless():
 
 from bae.team.worker import WorkerAgent, register_worker
 
-class DocsWorker(WorkerAgent):
-    kind = "docs"
-    role = "You write documentation."
+class VerseWorker(WorkerAgent):
+    kind = "verse"
+    role = "You write verses."
 
-register_worker("docs", DocsWorker)
+register_worker("verse", VerseWorker)
+
+def untested():
+    text = "<<<<<<< FILE README.md\\nA shop.\\n>>>>>>> FILE\\n"
+    return ScriptedLM({"Answer": lambda asked: text})
 '''
 LM = ("--lm", "python:../lm.py:make")
 Bae = Callable[..., Any]
@@ -261,9 +265,43 @@ def test_a_note_is_shown_to_the_next_attempt(bae: Bae):
 
 
 def test_a_worker_of_your_own_takes_tasks_of_its_kind(bae: Bae):
-    bae("tasks", "add", "manual", "--kind", "docs")
+    bae("tasks", "add", "verse", "--kind", "verse")
     bae("run", "--workers", "../lm.py", *LM)
-    assert statuses(bae) == {"manual": "completed"}
+    assert statuses(bae) == {"verse": "completed"}
+
+
+def test_documentation_has_a_worker_and_is_merged_without_tests_if_a_person_said_so(bae: Bae):
+    bae("tasks", "add", "guide", "--kind", "docs", "--proof", "none")
+    bae("tasks", "approve", "guide", "--without-tests")
+    bae("run", "--lm", "python:../lm.py:untested")
+    assert statuses(bae) == {"guide": "merged"}
+
+
+def add_test(bae: Bae) -> None:
+    """A test that the project has before any work."""
+    Path("old.test.sh").write_text("true\n")
+    git(Path(), "add", "old.test.sh")
+    git(Path(), "commit", "--quiet", "--message", "A test")
+    bae("init")
+
+
+def test_work_that_is_refused_is_told_in_a_sentence_with_what_to_do(bae: Bae):
+    add_test(bae)
+    add(bae, "prices")
+    said = bae("run", "--no-wait", "--lm", "python:../lm.py:untested", code=3)
+    assert "tests passed: 1 passed; not accepted\n" in said.err
+    assert said.err.count("Nothing tests this work") == 2  # the correction, and the question
+    assert said.out.count("Nothing tests this work") == 1
+    assert "merged" not in said.out  # nothing was
+    edited = bae("tasks", "edit", "prices", "--may", "change-tests")
+    assert "next: bae team retry prices\n      bae team run\n" in edited.err
+    assert edited.out.count("Nothing tests this work") == 1
+
+
+def test_tests_that_init_has_run_are_not_run_again_before_the_work(bae: Bae):
+    add_test(bae)
+    add(bae, "prices")
+    assert "before any work" not in bae("run", *LM).err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -227,6 +227,29 @@ async def test_a_command_that_takes_too_long_is_ended_and_leaves_no_lock(root: P
     assert list((root / ".git").rglob("*.lock")) == []
 
 
+@pytest.mark.parametrize("command", ["python3 tools/clean.py", "python3 -m tools.clean"])
+async def test_a_filter_runs_the_script_of_the_user_and_not_one_of_a_worktree(
+    command: str, root: Path, tmp_path: Path
+):
+    copy = "import sys\nsys.stdout.write(sys.stdin.read())\n"
+    commit_files(root, {"tools/clean.py": copy, ".gitattributes": "*.dat filter=x\n"})
+    git(root, "config", "filter.x.clean", command)
+    git(root, "config", "filter.x.required", "true")
+    repository = await Repository.open(root)
+    git(root, "worktree", "add", "--quiet", "-b", "task", str(tmp_path / "tree"))
+    ran = tmp_path / "ran"
+    write(
+        tmp_path / "tree",
+        {"tools/clean.py": f"open({str(ran)!r}, 'w')\n{copy}", "a.dat": "content\n"},
+    )
+
+    at = Checkout(tmp_path / "tree", root / ".git" / "worktrees" / "tree")
+    await repository.commit(at, ["tools/clean.py", "a.dat"], "mine")
+
+    assert git(root, "show", "task:a.dat") == "content"
+    assert not ran.exists()
+
+
 async def test_git_in_a_worktree_does_not_follow_what_was_put_in_place_of_its_git_file(
     root: Path, tmp_path: Path
 ):

@@ -121,6 +121,30 @@ def test_patterns_fit_names_and_folders_at_any_depth_without_regard_to_case():
     assert not matches("x/.github", ".github/")
 
 
+def test_hidden_files_are_guarded_unless_they_are_known_to_be_harmless():
+    names = ".editorconfig .cargo/config.toml .zed/tasks.json .pylintrc .roo/rules.md .exrc a/.x/b"
+    assert all(map(is_guarded, names.split()))
+    assert not any(map(is_guarded, (".gitignore", "web/.dockerignore", ".changeset/new.md")))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("core.hooksPath", "tools/git"),
+        ("filter.strip.clean", "python3 ./tools/git/hook %f"),
+        ("merge.lock.driver", "'tools/git/hook' %O %A %B"),
+    ],
+)
+async def test_files_that_the_git_of_the_user_runs_are_guarded(
+    tmp_path: Path, setting: str, value: str
+):
+    lm = TeamScript({"mul": edits({**MUL, "tools/git/hook": "x\n"}), "div": edits(DIV)})
+    async with a_project(tmp_path, *TASKS) as (store, project, _):
+        git(Path(project.root), "config", setting, value)
+        summary = await run_team(project, store, lm)
+    assert [task.status for task in summary.tasks] == [TaskStatus.BLOCKED, TaskStatus.COMPLETED]
+
+
 PACKAGE = {"name": "x", "version": "1", "scripts": {"test": "node --test"}, "dependencies": {}}
 
 

@@ -103,6 +103,61 @@ async def test_where_a_changed_test_fails_after_the_merge_the_others_are_not_run
         assert await bench.integration.head() == head
 
 
+@pytest.mark.parametrize("may", ["add-tests", "change-tests"])
+async def test_a_merge_may_not_lose_tests_that_others_have_merged(tmp_path: Path, may: str) -> None:
+    tasks = [TASKS[0], PlannedTask.model_validate({"key": "two", "title": "Two", "may": may})]
+    files = {**PYTHON, "fast.py": ""}
+    skips = "import pytest\npytest.importorskip('fast')\n\ndef test_one():\n    import one\n"
+    async with a_bench(tmp_path, *tasks, files=files, command=PYTEST) as (bench, [one, two]):
+        await judge(bench, two, module("two") + "\n<<<<<<< DELETE fast.py\n>>>>>>> DELETE\n")
+        work = edits({"one.py": "", "tests/test_one.py": skips})
+        assert (await work_on(bench, one, work)).status == "completed"
+        head = await bench.integration.head()
+        outcome = await bench.integrate(two)
+        if may == "add-tests":
+            assert isinstance(outcome, Failed)
+            assert "skipped or missing: tests/test_one.py::test_one" in outcome.text
+            assert await bench.integration.head() == head
+        else:
+            assert await bench.integration.head() != head
+
+
+async def test_the_tests_of_the_work_itself_have_to_run_after_the_merge(tmp_path: Path) -> None:
+    skips = "import pytest\npytest.importorskip('fast')\n\ndef test_two():\n    import two\n"
+    files = {**PYTHON, "fast.py": ""}
+    async with a_bench(tmp_path, *TASKS, files=files, command=PYTEST) as (bench, [one, two]):
+        await bench.base_report("HEAD")
+        await judge(bench, two, edits({"two.py": "", "tests/test_two.py": skips}))
+        other = module("one") + "\n<<<<<<< DELETE fast.py\n>>>>>>> DELETE\n"
+        assert (await work_on(bench, one, other)).status == "completed"
+        outcome = await bench.integrate(two)
+        assert isinstance(outcome, Failed)
+        assert "skipped or missing: tests/test_two.py::test_two" in outcome.text
+
+
+async def test_every_run_of_tests_leaves_their_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed: list[list[str]] = []
+    run = sandbox.run
+
+    async def noted(*args: Any, **options: Any) -> sandbox.Ran:
+        fixed.append(sorted(Path(each).name for each in options["fixed"]))
+        return await run(*args, **options)
+
+    monkeypatch.setattr(sandbox, "run", noted)
+    files = {**PYTHON, "pytest.ini": "[pytest]\npython_files = test_*.py check.py\n"}
+    files["check.py"] = "def test_check(): pass\n"
+    async with a_bench(tmp_path, *TASKS, files=files, command=PYTEST) as (bench, [one, two]):
+        bench.integration.split_after = 0.0
+        await judge(bench, two, module("two"))
+        assert (await work_on(bench, one, module("one"))).status == "completed"
+        await bench.integrate(two)
+    base, *others = fixed
+    assert {"test_calc.py", "pytest.ini"} <= {*base}
+    assert all({"test_calc.py", "pytest.ini", "check.py"} <= {*each} for each in others)
+
+
 def calc(text: str) -> str:
     test = "import calc\n\n\ndef test_one():\n    assert calc.add(5, 5) == 2\n"
     return edits({"calc.py": text, "tests/test_one.py": test})

@@ -259,6 +259,30 @@ async def test_code_that_is_installed_from_the_checkout_is_tested_as_it_is_in_th
     assert report.passed, report
 
 
+@pytest.mark.parametrize("link", ["shop.pth", "__editable___shop_finder.py"])
+async def test_tests_cannot_read_the_checkout_that_the_project_is_installed_from(
+    link: str, tmp_path: Path
+) -> None:
+    if await sandbox.protection() == sandbox.Protection.LIMITS:
+        pytest.skip("there is no sandbox here")
+    root, worktree = tmp_path / "root", tmp_path / "worktree"
+    write(root, shop__py="price = 1\n")
+    (root / ".env").write_text("KEY=secret\n")
+    test = "from shop import price\ndef test_a(): assert price == 2\n"
+    test += f"def test_b():\n    open({str(root / '.env')!r})\n"
+    write(worktree, shop__py="price = 2\n", test_a__py=test)
+    venv.create(root / ".venv", symlinks=True)
+    [packages] = (root / ".venv").glob("lib/python*/site-packages")
+    (packages / "pytest.pth").write_text(sysconfig.get_path("purelib"))
+    text = f"{root}\n" if link == "shop.pth" else f"MAPPING = {{'shop': '{root}/shop'}}\n"
+    (packages / link).write_text(text)
+    python = str(root / ".venv/bin/python")
+    command = tuple(python if word == "python" else word for word in PYTEST)
+    project = Project(id=1, name="x", root=str(root), branch="team", test_command=command)
+    report = await run_tests(project, worktree, timeout=BOUND)
+    assert outcomes(report) == {"test_a.py::test_a": "passed", "test_a.py::test_b": "failed"}
+
+
 async def test_a_report_that_is_a_link_or_a_pipe_is_not_read(tmp_path: Path) -> None:
     for replacing in ("os.symlink('/etc/hostname', path)", "os.mkfifo(path)"):
         hook = f"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,22 @@ UNTESTED: dict[str, tuple[dict[str, str | None], str]] = {
         "are skipped: tests/test_new.py::test_sub",
     ),
     "a comment in a test": ({"tests/test_calc.py": TESTS + "# x\n"}, "Nothing tests this work"),
+    "a new test that is only skipped without the work": (
+        {
+            "calc.py": CALC + "done = True\n",
+            "tests/test_new.py": "import calc, pytest\n\n"
+            "@pytest.mark.skipif(not hasattr(calc, 'done'), reason='x')\ndef test_done(): pass\n",
+        },
+        "Without the change these are skipped or not there: tests/test_new.py::test_done",
+    ),
+    "a new test that has another name in each run": (
+        {
+            "calc.py": CALC + "# sub is done\n",
+            "tests/test_new.py": "import os, pytest\n\n"
+            "@pytest.mark.parametrize('x', [os.urandom(4).hex()])\ndef test_any(x): pass\n",
+        },
+        "Without the change these are skipped or not there: tests/test_new.py::test_any[",
+    ),
 }
 
 
@@ -155,6 +172,7 @@ async def test_a_task_for_tests_needs_new_ones_that_are_collected_and_pass(tmp_p
     assert "at least one new test that passes." in verdict.text
 
 
+FIX = "def fix(monkeypatch):\n    monkeypatch.setattr('calc.x', 1, raising=False)\n"
 FAILING = {**FILES, "test_more.py": "def test_x(): from calc import x\n"}
 
 
@@ -179,6 +197,60 @@ async def test_a_named_test_that_is_skipped_expected_to_fail_or_missing_is_refus
     planned = {"tests": ["test_more.py::test_x"], "may": "change-tests"}
     verdict = await work(tmp_path, edits, FAILING, **planned)
     assert "no test of test_more.py::test_x has passed" in verdict.text
+
+
+@pytest.mark.parametrize(
+    "above", ["import calc\ncalc.x = 1\n", "import pytest\n@pytest.fixture(autouse=True)\n" + FIX]
+)
+@pytest.mark.parametrize("more", [{}, {"tests/test_new.py": "def test_n(): pass\n"}])
+async def test_a_named_test_has_to_pass_as_it_was_before_the_task(
+    above: str, more: dict[str, str], tmp_path: Path
+) -> None:
+    edits = {"test_more.py": above + FAILING["test_more.py"], "calc.py": CALC + "# x\n", **more}
+    verdict = await work(tmp_path, edits, FAILING, tests=["test_more.py::test_x"])
+    assert "do not pass as they were before it" in verdict.text
+    verdict = await work(
+        tmp_path / "right", {**edits, "calc.py": CALC + "x = 1\n"}, FAILING, tests=["test_more.py"]
+    )
+    assert verdict.accepted, verdict.text
+
+
+async def test_a_named_test_may_have_waited_for_a_new_fixture(tmp_path: Path) -> None:
+    files = {**FILES, "tests/test_more.py": "def test_one(one): assert one == 1\n"}
+    fixture = "import pytest\n\n@pytest.fixture\ndef one(): return 1\n"
+    edits = {
+        "tests/conftest.py": fixture,
+        "tests/test_more.py": files["tests/test_more.py"] + "#\n",
+    }
+    verdict = await work(tmp_path, edits, files, tests=["tests/test_more.py"])
+    assert verdict.accepted, verdict.text
+
+
+async def test_a_named_test_that_the_work_brings_is_a_new_test(tmp_path: Path) -> None:
+    named = {"tests": ["tests/test_new.py::test_sub"]}
+    trivial = {"tests/test_new.py": "def test_sub(): pass\n"}
+    verdict = await work(tmp_path / "1", trivial, **named)
+    assert "Nothing tests this work" in verdict.text
+    verdict = await work(tmp_path / "2", NEW, **named)
+    assert verdict.accepted, verdict.text
+
+
+async def test_code_with_examples_in_its_docstrings_is_code(tmp_path: Path) -> None:
+    example = 'def one():\n    """\n    >>> one()\n    1\n    """\n    return 1\n'
+    files = {**FILES, "calc.py": CALC + "\n\n" + example}
+    files["pytest.ini"] = "[pytest]\naddopts = --doctest-modules\n"
+    wrong = files["calc.py"].replace(
+        "    return a + b", "    if a == 1: return 9\n    return a + b"
+    )
+    patch = "import calc\ncalc.add = add = lambda a, b: a + b\n"
+    tests = TESTS.replace("\nNUMBERS", f"\n{patch}\nNUMBERS")
+    edits = {"calc.py": wrong, "tests/test_calc.py": tests, "shop.py": "sub = 1\n"}
+    edits["tests/test_new.py"] = "def test_new():\n    from shop import sub\n    assert sub\n"
+    verdict = await work(tmp_path / "1", edits, files)
+    assert "tests as they were before this task" in verdict.text
+    right = {**NEW, "calc.py": files["calc.py"].replace("return a + b", "return b + a") + SUB}
+    verdict = await work(tmp_path / "2", right, files)
+    assert verdict.accepted, verdict.text
 
 
 async def test_a_test_that_failed_before_proves_work_only_if_it_is_named(tmp_path: Path) -> None:
@@ -475,9 +547,12 @@ async def test_changed_data_of_a_test_proves_the_work_that_needs_it(tmp_path: Pa
     assert "Nothing tests this work" in verdict.text
 
 
-async def test_a_line_at_the_end_of_a_test_that_exists_proves_work(tmp_path: Path) -> None:
-    line = "    assert add(1, 1) == 2\n"
-    more = TESTS.replace(line, line + "    assert add(None, 1) == 1\n", 1)
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_an_assertion_in_a_test_that_exists_proves_work(
+    is_last: bool, tmp_path: Path
+) -> None:
+    line, added = "    assert add(1, 1) == 2\n", "    assert add(None, 1) == 1\n"
+    more = TESTS.replace(line, line + added if is_last else added + line, 1)
     code = CALC.replace("a + b", "(a or 0) + b")
     verdict = await work(tmp_path, {"calc.py": code, "tests/test_calc.py": more})
     assert verdict.problems == ()
@@ -487,11 +562,15 @@ async def test_a_line_at_the_end_of_a_test_that_exists_proves_work(tmp_path: Pat
     "added",
     ["add = max", "yield", "import calc as add", "global add", "def add(a, b): pass", "del add"],
 )
-def test_a_line_that_changes_those_before_it_is_a_change(added: str) -> None:
+def test_a_line_that_changes_others_is_a_change(added: str) -> None:
     before = "from calc import add\n\n\ndef test_a():\n    assert add(1, 1) == 2\n"
     change = FileChange("tests/test_a.py", before.encode(), f"{before}    {added}\n".encode())
     edits = find_edits([change], ["tests/test_a.py"], "add-tests")
     assert "test_a was changed" in str(edits.problems)
+    first = before.replace("    assert", "    print(add)\n    assert")
+    change = FileChange("tests/test_a.py", before.encode(), first.encode())
+    edits = find_edits([change], ["tests/test_a.py"], "add-tests")
+    assert "test_a was changed" in str(edits.problems)  # only assertions may be between
 
 
 async def test_a_test_that_does_not_load_without_the_work_is_no_new_test(tmp_path: Path) -> None:
@@ -817,6 +896,15 @@ def change(path: str, before: str | None, after: str | None) -> FileChange:
         ("src/app.py", "1", "2", False),
         ("argparse.py", None, "x = 1\n", True),
         ("src/hooks.py", "def pytest_x(): 1\n", "def pytest_x(): 2\n", False),
+        ("tests/hooks.py", None, "def pytest_x(): 1\n", True),
+        ("tests/conftest.py", None, "from hooks import pytest_x\n", True),
+        ("tests/conftest.py", None, "if 1:\n    def pytest_x(): 1\n", True),
+        ("tests/conftest.py", None, "def one():\n    def pytest_x(): 1\n", False),
+        (".babelrc.js", None, "x", True),
+        ("web/.swcrc", None, "{}", True),
+        ("package.json", "{}", '{"babel": {"plugins": ["./x"]}}', True),
+        ("__mocks__/axios.js", "a", "b", True),
+        ("__mocks__/axios.js", None, "b", False),
         ("tests/test_new.py", None, "def test_a(): pass", False),
         ("tests/shop.py", None, "x = 1", True),
         ("tests/unit/shop/__init__.py", None, "x = 1", True),
@@ -841,6 +929,48 @@ def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
 def test_no_task_may_replace_the_test_program() -> None:
     found = find_edits([change("pytest.py", None, "x")], (), "change-test-setup")
     assert "take the place" in found.problems[0]
+
+
+@pytest.mark.parametrize("path", ["api/pytest/__init__.py", "api/src/_pytest.py", "api/json.py"])
+def test_no_file_of_the_folder_that_tests_run_in_replaces_others(path: str) -> None:
+    found = find_edits([change(path, None, "x")], (), "change-test-setup", folder="api")
+    assert "place of" in found.problems[0]
+    assert find_edits([change(path, None, "x")], (), "add-tests").problems == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("python tools/run.py", "api/tools/run.py"),
+        ("pytest -c tools/unit.ini", "api/tools/unit.ini"),
+        ("vitest run --config=./unit.config.ts", "api/unit.config.ts"),
+        ("node --import ./hook.mjs --test", "api/hook.mjs"),
+        ("pytest -p tools.plugin", "api/tools/plugin.py"),
+    ],
+)
+def test_files_that_the_test_command_names_decide_how_tests_are_run(
+    command: str, path: str
+) -> None:
+    changes = [change(path, "a = 1\n", "a = 2\n")]
+    look = partial(find_edits, changes, (), command=command.split(), folder="api")
+    assert "is named by the test command" in look("change-tests").problems[0]
+    assert look("change-test-setup").problems == ()
+    tests = report(**{f"{path}::test_a": "passed"})
+    assert "named by" not in " ".join(look("add-tests", tests).problems)
+
+
+def test_what_runs_around_every_test_may_not_be_removed_either() -> None:
+    edited = change("tests/conftest.py", "def pytest_x(): 1\n", "")
+    [problem] = find_edits([edited], (), "change-tests").problems
+    assert "loses pytest_x" in problem
+    assert find_edits([edited], (), "change-test-setup").problems == ()
+
+
+def test_each_change_of_code_that_supports_tests_is_shown() -> None:
+    plugin = "import pytest\n"
+    assert find_concerns([change("src/plugin.py", plugin, plugin + "x = 1\n")])
+    setup = 'import { vi } from "vitest";\n'
+    assert find_concerns([change("setup.ts", setup, setup + "vi.mock('./a');\n")])
 
 
 def test_code_that_did_so_before_is_not_shown_again() -> None:

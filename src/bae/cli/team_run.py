@@ -223,12 +223,13 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
         look = f"`git diff {here}...{branch}` shows the work\n`git merge --no-ff {branch}` takes it"
         if await team.repository.contains("HEAD", summary.head):
             left = look = ""
+        has_merged = any(task.commit for task in summary.tasks)
         print_fields(
             {
                 "run": f"{_ENDS[summary.ended]} after {summary.seconds:.0f} s",
                 "tasks": counts_text(summary.counts),
                 "spent": spent_text(summary.spent),
-                "merged": f"{branch} is at {summary.head[:12]}",
+                "merged": f"{branch} is at {summary.head[:12]}" if has_merged else "",
                 "checkout": left + look,
                 "notes": "\n".join(summary.notes),
             }

@@ -41,7 +41,7 @@ _FIELDS: Final = {
         "-d",
         help="What is to be done, as the worker reads it; `@FILE` for a file of it.",
     ),
-    "kind": _make_option(str | None, "--kind", help="The worker: backend, frontend or test."),
+    "kind": _make_option(str | None, "--kind", help="The worker: backend, frontend, test or docs."),
     "criteria": _make_option(
         list[str] | None,
         "--criterion",
@@ -220,7 +220,7 @@ async def edit(
     **fields: Any,
 ) -> None:
     """Change a task that is neither in progress nor merged; what is not named stays."""
-    from bae.team.models import as_planned
+    from bae.team.models import as_planned, headline
 
     found = await team.task(task)
     given = await _read_fields(team, title=title, key=key, **fields)
@@ -228,9 +228,12 @@ async def edit(
     if found.proof != "none" and "tests" in given:
         del values["proof"]  # which follows from whether tests are named
     planned = _check_task(values | given)
-    print_task(await team.store.edit_task(found.id, planned), (), ())
+    edited = await team.store.edit_task(found.id, planned)
+    print_task(edited.model_copy(update={"reason": headline(edited.reason)}), (), ())
     _note_kinds(planned.kind)
     _note_untested(planned)
+    if edited.status in ("blocked", "failed", "cancelled"):
+        print_next(f"bae team retry {edited.key}", "bae team run")
 
 
 @team_command(group, "bae team tasks drop add-login")

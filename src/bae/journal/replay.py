@@ -20,7 +20,6 @@ from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
 from bae.journal.past import RecordedPast, is_done
 from bae.journal.shape import ShapeView
-from bae.language_model import in_scene
 from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of
@@ -198,8 +197,7 @@ class ReplayedPast(RecordedPast):
             fillable = [cls for cls in filled if known.get(cls, ()) is not None]
             resolved = {cls: found[0] for cls, found in known.items() if found is not None}
             node = run.trace[-1]
-            with in_scene(about):
-                question = choice_question(plan.offered, fillable, node, None, resolved)
+            question = choice_question(plan.offered, fillable, node, None, resolved, about)
             self._compare_prompt(run, asker, question.text)
         return chosen
 
@@ -218,8 +216,7 @@ class ReplayedPast(RecordedPast):
         node = step.filled.node
         if type(node) is not plan.node:
             raise self._other_node(run, node, plan.node)
-        with in_scene(about):
-            question = fill_question(plan.node, resolved, plan.instruction, previous)
+        question = fill_question(plan.node, resolved, plan.instruction, previous, about)
         self._compare_prompt(run, Asker("fill", plan.node), question.text)
         return node
 

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic_core import from_json
 
-from bae.failures import awaitable, filled_other, not_an_lm, undeclared
-from bae.language_model import is_lm
+from bae.failures import filled_other, not_an_lm, undeclared
+from bae.language_model import is_lm, scene_around
 from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice, read_fill
 from bae.lm.backend import Backend, ask_to_fill, asks_again
 from bae.lm.requests import Answer, ask, send
+from bae.lm_calls import ask_lm
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Prompt, Question
-from bae.prompts.questions import asked_fields, choice_of, fill_prompt, names_of
+from bae.prompts.questions import asked_fields, choice_of, fill_question, names_of
 from bae.secrets import shown_values
 from bae.usage import Usage, tell
 
 if TYPE_CHECKING:
-    from bae.language_model import LM
+    from bae.language_model import LM, Scene
     from bae.usage import Attempt
 
 N = TypeVar("N", bound="Node")
@@ -65,9 +66,14 @@ class LMAdapter(Backend):
         elif question.target is None:
             context = question.context
             if context is None:
-                context = {} if question.source is None else shown_values(question.source)
-            choosing = self.lm.choose_type([*question.types], context)
-            chosen = await awaitable(choosing, self.lm, "choose_type")
+                context = (
+                    {}
+                    if question.source is None
+                    else shown_values(question.source, question.scene.hidden)
+                )
+            chosen = await ask_lm(
+                self.lm, "choose_type", question.scene, [*question.types], context
+            )
             # Without a name it was not offered, which is reported where the answer is judged.
             value, text = {"choice": _name_of(question, chosen) or repr(chosen)}, ""
         else:
@@ -91,13 +97,13 @@ class LMAdapter(Backend):
         if close is not None:
             await close()
 
-    async def make(self, node: Node, target: type[N]) -> N:
+    async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
         """Have the LM build a `target` by its own `make`."""
-        return await make_with(self, node, target)
+        return await make_with(self, node, target, scene or scene_around.get())
 
-    async def decide(self, node: Node) -> Node | None:
+    async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
         """Have the LM choose and build by its own `decide`."""
-        return await decide_with(self, node)
+        return await decide_with(self, node, scene or scene_around.get())
 
     def __getattr__(self, name: str) -> Any:
         # A body may use attributes that its LM has besides the four methods.
@@ -109,15 +115,15 @@ class LMAdapter(Backend):
         return repr(self.lm)
 
     async def _build(self, question: Question, target: type[Node]) -> Node:
-        source = question.source
+        source, scene = question.source, question.scene
         if question.method == "make":
-            making = self.lm.make(cast("Node", source), target)
-            node = await awaitable(making, self.lm, "make")
+            node = await ask_lm(self.lm, "make", scene, source, target)
             is_right = isinstance(cast(object, node), target)
         else:
             resolved, instruction = question.resolved, question.instruction
-            filling = self.lm.fill(target, resolved, instruction, source=source)
-            node = await awaitable(filling, self.lm, "fill")
+            node = await ask_lm(
+                self.lm, "fill", scene, target, resolved, instruction, source=source
+            )
             is_right = type(node) is target
         if not is_right:
             raise filled_other(plan_of(target), node)
@@ -125,7 +131,7 @@ class LMAdapter(Backend):
 
     async def _decide(self, question: Question) -> tuple[Any, str]:
         source = cast("Node", question.source)
-        node: object = await awaitable(self.lm.decide(source), self.lm, "decide")
+        node: object = await ask_lm(self.lm, "decide", question.scene, source)
         name = _name_of(question, type(node))
         if isinstance(node, Node):
             text = _json_of(node) if name is not None else ""
@@ -135,22 +141,22 @@ class LMAdapter(Backend):
         return {"choice": name}, ""
 
 
-async def make_with(backend: Backend, node: Node, target: type[N]) -> N:
+async def make_with(backend: Backend, node: Node, target: type[N], scene: Scene) -> N:
     """A `target` from the `make` of an adapted LM, with policies around it or none."""
     instruction = plan_of(target).instruction
-    prompt = _by("make", fill_prompt(target, asked_fields(target), {}, instruction, node))
+    prompt = _by("make", fill_question(target, {}, instruction, node, scene))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, target):
         tell(attempt(1, prompt, answer))
         return answer.value
     first = prompt, answer, read_fill(prompt, answer)  # as a cache stores it
-    return await ask_to_fill(backend, target, {}, instruction, node, first)
+    return await ask_to_fill(backend, target, {}, instruction, node, scene, first)
 
 
-async def decide_with(backend: Backend, node: Node) -> Node | None:
+async def decide_with(backend: Backend, node: Node, scene: Scene) -> Node | None:
     """A successor of `node` from the `decide` of an adapted LM; None to end the run."""
     choice = choice_of(plan_of(type(node), strict=True).offered, ())
-    prompt = _by("decide", choice.prompt(node))
+    prompt = _by("decide", choice.prompt(node, scene=scene))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, Node):
         tell(attempt(1, prompt, answer))
@@ -164,9 +170,10 @@ async def decide_with(backend: Backend, node: Node) -> Node | None:
     chosen, fields = got[0], cast(dict[str, Any], said).get("fields")
     if chosen is not NoneType and isinstance(fields, dict):  # as a cache stores it
         first = prompt, answer, cast(dict[str, Any], fields)
-        return await ask_to_fill(backend, chosen, {}, plan_of(chosen).instruction, node, first)
+        instruction = plan_of(chosen).instruction
+        return await ask_to_fill(backend, chosen, {}, instruction, node, scene, first)
     tell(attempt(1, prompt, answer))
-    return None if chosen is NoneType else await backend.make(node, chosen)
+    return None if chosen is NoneType else await backend.make(node, chosen, scene=scene)
 
 
 def is_lossless(prompt: Prompt, answer: Answer) -> bool:

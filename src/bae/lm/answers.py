@@ -19,7 +19,7 @@ from bae.exceptions import (
     UnparsableRouteError,
     faults,
 )
-from bae.language_model import unstorable
+from bae.language_model import PLAIN_SCENE
 from bae.lm.requests import UNPARSED
 from bae.node import Node
 from bae.plan import plan_of
@@ -30,6 +30,7 @@ from bae.unicode import readable, whole, whole_json
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
+    from bae.language_model import Scene
     from bae.lm.requests import Answer
     from bae.prompts.messages import Prompt
     from bae.prompts.questions import Choice
@@ -124,6 +125,7 @@ def build(
     asked: tuple[str, ...],
     answered: Mapping[str, Any],
     resolved: Mapping[str, Any],
+    scene: Scene = PLAIN_SCENE,
 ) -> N | Wrong:
     """The node, validated as a whole; or which of the `asked` fields to ask for again, and why.
     Where the error lies between fields, that is all of them."""
@@ -145,7 +147,7 @@ def build(
             code="bae-node-invalid",
             fix=f"fix the validators of {target.__name__}: to refuse a value, raise ValueError",
         ) from error
-    find = unstorable.get()
+    find = scene.unstorable
     refused = {} if find is None else {n: w for n, w in find(node).items() if n in asked}
     if refused:
         said = (f"{name}: it cannot be stored: {why}" for name, why in refused.items())

@@ -10,8 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from bae.draft import from_resolved, with_resolved
-from bae.failures import awaitable
-from bae.language_model import RoutingLM
+from bae.language_model import RoutingLM, scene_around
 from bae.lm.answers import (
     Wrong,
     attempt,
@@ -24,6 +23,7 @@ from bae.lm.answers import (
     read_fill,
 )
 from bae.lm.requests import UNPARSED, Answer, ask, send
+from bae.lm_calls import ask_lm
 from bae.plan import plan_of
 from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
 from bae.prompts.questions import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
@@ -31,7 +31,7 @@ from bae.secrets import shown_values
 from bae.usage import tell
 
 if TYPE_CHECKING:
-    from bae.language_model import LM
+    from bae.language_model import LM, Scene
     from bae.node import Node
     from bae.usage import Attempt, Usage
 
@@ -178,29 +178,37 @@ class Backend(RoutingLM):
         resolved: Mapping[str, Any],
         instruction: str,
         source: Node | None = None,
+        *,
+        scene: Scene | None = None,
     ) -> N:
         """Have the model fill the plain fields of `target`; wrong ones are asked for again."""
-        return await ask_to_fill(self, target, resolved, instruction, source)
+        here = scene or scene_around.get()
+        return await ask_to_fill(self, target, resolved, instruction, source, here)
 
     async def choose_type(
-        self, types: Sequence[NodeOrEnd], context: Mapping[str, Any]
+        self,
+        types: Sequence[NodeOrEnd],
+        context: Mapping[str, Any],
+        *,
+        scene: Scene | None = None,
     ) -> NodeOrEnd:
         """Have the model choose one of `types` by name; a single type needs no call."""
-        chosen, _ = await ask_to_choose(self, types, context=context)
+        here = scene or scene_around.get()
+        chosen, _ = await ask_to_choose(self, types, context=context, scene=here)
         return chosen
 
-    async def make(self, node: Node, target: type[N]) -> N:
+    async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
         """Build a `target` from what `node` holds."""
-        filling = self.fill(target, {}, plan_of(target).instruction, node)
-        return await awaitable(filling, self, "fill")
+        here, instruction = scene or scene_around.get(), plan_of(target).instruction
+        return await ask_lm(self, "fill", here, target, {}, instruction, node)
 
-    async def decide(self, node: Node) -> Node | None:
+    async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
-        plan = plan_of(type(node), strict=True)
-        chosen, filled = await self.route(node, plan.offered, plan.successors)
+        plan, here = plan_of(type(node), strict=True), scene or scene_around.get()
+        chosen, filled = await ask_lm(self, "route", here, node, plan.offered, plan.successors)
         if chosen is NoneType or filled is not None:
             return filled
-        return await awaitable(self.make(node, chosen), self, "make")
+        return await ask_lm(self, "make", here, node, chosen)
 
     async def route(
         self,
@@ -208,15 +216,20 @@ class Backend(RoutingLM):
         types: Sequence[NodeOrEnd],
         fillable: Sequence[type[Node]] = (),
         resolved: Resolved | None = None,
+        *,
+        scene: Scene | None = None,
     ) -> tuple[NodeOrEnd, Node | None]:
         """Choose one of `types` as the successor of `node`, and fill it in the same call where it
         is among `fillable` and the model can. `resolved` has the values for those of `fillable`
         that need some first. The second value is None where the chosen one is still to be
         filled."""
+        here = scene or scene_around.get()
         if type(self).choose_type is not Backend.choose_type:  # it has its own way to choose
-            choosing = self.choose_type(types, shown_values(node))
-            return await awaitable(choosing, self, "choose_type"), None
-        return await ask_to_choose(self, types, node, fillable=fillable, resolved=resolved)
+            shown = shown_values(node, here.hidden)
+            return await ask_lm(self, "choose_type", here, types, shown), None
+        return await ask_to_choose(
+            self, types, node, fillable=fillable, resolved=resolved, scene=here
+        )
 
 
 def check_positive(backend: Backend, **given: float) -> None:
@@ -232,6 +245,7 @@ async def ask_to_fill(
     resolved: Mapping[str, Any],
     instruction: str,
     source: Node | None,
+    scene: Scene,
     first: tuple[Prompt, Answer, dict[str, Any] | Wrong] | None = None,
     before: Sequence[Attempt] = (),
 ) -> N:
@@ -251,7 +265,7 @@ async def ask_to_fill(
             prompt, answer, found = first
             first = None
         else:
-            prompt = fill_prompt(target, wanted, resolved, instruction, source, corrections)
+            prompt = fill_prompt(target, wanted, resolved, instruction, source, scene, corrections)
             answer = await ask(backend, prompt)
             if type(answer.value) is target:  # from an LM that builds nodes by itself
                 tell(attempt(len(tried) + 1, prompt, answer))
@@ -261,7 +275,7 @@ async def ask_to_fill(
             for name in wanted:
                 if name in found:
                     kept[name] = found[name]
-            built = build(target, asked, kept, resolved)
+            built = build(target, asked, kept, resolved, scene)
             if not isinstance(built, Wrong):
                 tell(attempt(len(tried) + 1, prompt, answer))
                 return built
@@ -282,6 +296,7 @@ async def ask_to_choose(
     context: Mapping[str, Any] | None = None,
     fillable: Sequence[type[Node]] = (),
     resolved: Resolved | None = None,
+    scene: Scene,
 ) -> tuple[NodeOrEnd, Node | None]:
     """One of `types`, chosen by name, and the node itself where it came filled. A single type needs
     no call."""
@@ -293,7 +308,7 @@ async def ask_to_choose(
     tried: list[Attempt] = []
     corrections: tuple[Correction, ...] = ()
     while True:
-        prompt = choice.prompt(source, context, corrections, resolved)
+        prompt = choice.prompt(source, context, resolved, scene, corrections)
         answer = await ask(backend, prompt)
         found = read(answer)
         if not isinstance(found, Wrong):
@@ -307,7 +322,9 @@ async def ask_to_choose(
                 first = prompt, answer, fields
                 instruction = plan_of(target).instruction
                 known = (resolved or _NOTHING).get(target, _NOTHING)
-                node = await ask_to_fill(backend, target, known, instruction, source, first, tried)
+                node = await ask_to_fill(
+                    backend, target, known, instruction, source, scene, first, tried
+                )
                 return target, node
             found = got
         if not await asks_again(backend, prompt, answer, found, tried):

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from bae.evals.case_types import every_node
 from bae.evals.judge import Refusals
 from bae.exceptions import BaeError, BaeLMError, FillError, RouteError
-from bae.language_model import PLAIN_SCENE, Scene, in_scene
+from bae.language_model import PLAIN_SCENE, Scene
 from bae.lm.answers import Wrong, read, read_fill
 from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, WithPrompts
@@ -37,7 +37,7 @@ from bae.prompts.questions import (
     asked_fields,
     choice_instruction,
     choice_of,
-    fill_prompt,
+    fill_question,
     names_of,
     text_form,
     text_of_question,
@@ -93,8 +93,7 @@ class PartQuestions:
         self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> dict[str, Any] | None:
         """The answer of the model, asked once; None if it cannot be read."""
-        with in_scene(self.scene):
-            question = PartQuestion(self, known)
+        question = PartQuestion(self, known)
         try:
             answer = await ask(self.with_prompt(backend, question, learned_prompt), question.prompt)
         except FillError:  # of an LM that validates its answers itself
@@ -145,12 +144,12 @@ class PartQuestion:
         self.source = found[0] if found else None
         self.resolved = read_back(of.cls, known.get("context", {}))
         if of.part == "fill":
-            prompt = fill_prompt(of.cls, asked_fields(of.cls), {}, of.instruction, None)
+            prompt = fill_question(of.cls, {}, of.instruction, None, of.scene)
             question = replace(prompt.question, resolved=self.resolved, source=self.source)
             prompt = replace(prompt, question=question)
         else:
             choice = choice_of(of.types, ())
-            instruction, prompt = choice.instruction, choice.prompt(self.source)
+            instruction, prompt = choice.instruction, choice.prompt(self.source, scene=of.scene)
         self.prompt = prompt.with_question(text_of_question(instruction, known, form))
 
 
@@ -245,7 +244,7 @@ class RunAsker:
             if isinstance(event, Attempt):
                 verdicts.append(event.verdict)
 
-        with metered(watch), in_scene(self._of.scene):
+        with metered(watch):
             question = PartQuestion(self._of, known)
             prompted = self._of.with_prompt(backend, question, learned_prompt)
             asked = Reworded(prompted, partial(_text_with, known))
@@ -257,7 +256,11 @@ class RunAsker:
                     if node is None:
                         verdicts.clear()  # those were about the choice
                         node = await asked.fill(
-                            self._of.cls, question.resolved, self._of.instruction, question.source
+                            self._of.cls,
+                            question.resolved,
+                            self._of.instruction,
+                            question.source,
+                            scene=self._of.scene,
                         )
                     found.answer = self._of.answer_in(node)
                 self._refusals.reset()
@@ -279,7 +282,7 @@ class RunAsker:
         types, source = self._of.types, cast(Node, question.source)
         fillable = self._fillable(self._of.cls)
         try:
-            chosen, made = await asked.route(source, types, fillable)
+            chosen, made = await asked.route(source, types, fillable, scene=self._of.scene)
         except FillError as error:  # there is no valid fill, but there is a choice
             if error.node_type not in types:
                 raise
@@ -287,7 +290,9 @@ class RunAsker:
         else:
             if made is None and chosen in backend.offer(source, types, fillable).fillable:
                 with suppress(FillError):
-                    await asked.fill(chosen, {}, plan_of(chosen).instruction, source)
+                    await asked.fill(
+                        chosen, {}, plan_of(chosen).instruction, source, scene=self._of.scene
+                    )
         names = {cls: name for name, cls in names_of(types).items()}
         return {"choice": names[chosen]}
 
@@ -306,7 +311,7 @@ class RunAsker:
             return None
         found.chosen = False
         try:
-            chosen, made = await asked.route(source, types, fillable)
+            chosen, made = await asked.route(source, types, fillable, scene=self._of.scene)
         except RouteError:
             return None
         except FillError as error:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from bae.evals.judge import Refusals
 from bae.exceptions import BaeLMError, FillError, text_of
+from bae.language_model import PLAIN_SCENE
 from bae.lm.backend import ask_to_fill
 from bae.lm.extras import load_dspy
 from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
@@ -338,7 +339,7 @@ class AskingAdapter(_dspy.Adapter):
         async def asked() -> Any:
             self._reporter.phase = "proposing"
             try:
-                made = await ask_to_fill(exactly, target, {}, instruction, source)
+                made = await ask_to_fill(exactly, target, {}, instruction, source, PLAIN_SCENE)
             except FillError:
                 if current:
                     self._reporter.note(

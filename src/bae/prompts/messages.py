@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
+from bae.language_model import PLAIN_SCENE, Scene
+
 if TYPE_CHECKING:
     from bae.node import Node
 
@@ -19,7 +21,7 @@ class Question:
     With `types`, one of them is to be chosen, and filled in the same answer where it is among
     `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
     only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
-    own method of that name.
+    own method of that name. `scene` is what the question shows besides.
     """
 
     types: tuple[type[Node] | type[None], ...] = ()
@@ -31,6 +33,7 @@ class Question:
     instruction: str = ""
     source: Node | None = None
     method: Literal["", "make", "decide"] = ""
+    scene: Scene = PLAIN_SCENE
 
     def asks_for(self, node: type[Node]) -> bool:
         """Whether a node of this class is to be made, or may be chosen."""

@@ -15,7 +15,7 @@ from bae.draft import from_answer, hold, validated, with_resolved
 from bae.exceptions import ScriptError
 from bae.failures import not_an_lm
 from bae.given_lm import looked_up
-from bae.language_model import RoutingLM, in_scene, is_lm
+from bae.language_model import RoutingLM, is_lm
 from bae.node import Node
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
@@ -171,8 +171,8 @@ class _Walk:
             resolved = {cls: values for cls, (values, _) in recalled.items()}
             choice = _routing(lm).offer(source, plan.offered, fillable, resolved)
             filled = choice.fillable
-            with in_scene(run.scene_for(plan, source)):
-                yield _routing(lm).with_learned(choice.prompt(source, resolved=resolved))
+            prompt = choice.prompt(source, None, resolved, run.scene_for(plan, source))
+            yield _routing(lm).with_learned(prompt)
         targets = [target for target in targets if target not in filled]
         yield from self._asked_to_fill(targets, run, source, lm if plan.written else None)
 
@@ -191,8 +191,8 @@ class _Walk:
             filling = _routing(cast("LM", run.lm_for(own)) if lm is None else lm)
             fields = own.context if lm is None else looked_up(own, {})
             resolved = self._resolved(own, fields, run)
-            with in_scene(run.scene_for(own, source)):
-                prompt = fill_prompt(target, asked, resolved, own.instruction, source)
+            scene = run.scene_for(own, source)
+            prompt = fill_prompt(target, asked, resolved, own.instruction, source, scene)
             yield filling.with_learned(prompt)
 
     def _resolved(self, plan: NodePlan, fields: Sequence[FieldPlan], run: Run) -> dict[str, Any]:

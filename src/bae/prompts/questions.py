@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.core_schemas import field_schema
 from bae.exceptions import NodeError
-from bae.language_model import scene
+from bae.language_model import PLAIN_SCENE
 from bae.plan import plan_of
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, has_schema, notes_on
 from bae.prompts.values import as_json, context_of, once, seen_of, text_of_json
 
 if TYPE_CHECKING:
+    from bae.language_model import Scene
     from bae.node import Node
+    from bae.secrets import Copies
 
 Resolved = Mapping["type[Node]", Mapping[str, Any]]
 """Values of the fields of several classes that have a source."""
@@ -39,12 +41,11 @@ OR_STOP = '"None" is to stop here.'
 EARLIER = 'Earlier steps are under "before", the oldest first.'
 
 
-def system_text(default: str = SYSTEM) -> str:
-    """The system text of what is asked here: that of the graph, or bae's own."""
-    now = scene.get()
-    if now.system is not None:
-        return now.system
-    return f"{default} {EARLIER}" if now.shown or now.omitted else default
+def _system_text(scene: Scene, default: str = SYSTEM) -> str:
+    """The system text of a question: that of the graph, or bae's own."""
+    if scene.system is not None:
+        return scene.system
+    return f"{default} {EARLIER}" if scene.shown or scene.omitted else default
 
 
 def asked_fields(cls: type[Node]) -> tuple[str, ...]:
@@ -75,27 +76,32 @@ def fill_prompt(
     resolved: Mapping[str, Any],
     instruction: str,
     source: Node | None,
+    scene: Scene = PLAIN_SCENE,
     corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
     """Ask for some fields of a node."""
-    known = _known_nodes(source)
+    known = _known_nodes(source, scene)
     if resolved:
-        known["context"] = context_of(target, resolved)
+        known["context"] = context_of(target, resolved, scene.hidden)
     form = text_form(target)
     return Prompt(
-        system_text(TEXT_SYSTEM if form else SYSTEM),
+        _system_text(scene, TEXT_SYSTEM if form else SYSTEM),
         ask_in_text(text_of_question(instruction, known, form), corrections),
         None if form else once(target, fields, lambda: fill_schema(target, fields)),
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
-        Question((), (), target, fields, resolved, None, instruction, source),
+        Question((), (), target, fields, resolved, None, instruction, source, "", scene),
     )
 
 
 def fill_question(
-    target: type[Node], resolved: Mapping[str, Any], instruction: str, source: Node | None
+    target: type[Node],
+    resolved: Mapping[str, Any],
+    instruction: str,
+    source: Node | None,
+    scene: Scene,
 ) -> Prompt:
     """Ask for all fields of a node that a model fills."""
-    return fill_prompt(target, asked_fields(target), resolved, instruction, source)
+    return fill_prompt(target, asked_fields(target), resolved, instruction, source, scene)
 
 
 def text_form(target: type[Node]) -> str:
@@ -142,31 +148,32 @@ class Choice:
         self,
         source: Node | None,
         context: Mapping[str, Any] | None = None,
-        corrections: tuple[Correction, ...] = (),
         resolved: Resolved | None = None,
+        scene: Scene = PLAIN_SCENE,
+        corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
-        known = _known_nodes(source)
+        known = _known_nodes(source, scene)
         if context is not None:
-            known["context"] = as_json(context, "the context of a choice")
-        elif resolved and (contexts := self._contexts(resolved)):
+            known["context"] = as_json(context, "the context of a choice", scene.hidden)
+        elif resolved and (contexts := self._contexts(resolved, scene)):
             known["context"] = contexts
         return Prompt(
-            system_text(),
+            _system_text(scene),
             ask_in_text(text_of_question(self.instruction, known), corrections),
             self.schema,
             "Choice",
-            Question(self.types, self.fillable, None, (), _NOTHING, context, "", source),
+            Question(self.types, self.fillable, None, (), _NOTHING, context, "", source, "", scene),
         )
 
-    def _contexts(self, resolved: Resolved) -> dict[str, Any]:
+    def _contexts(self, resolved: Resolved, scene: Scene) -> dict[str, Any]:
         """The values that were resolved for the options, by the names of the options. A value that
         several have is there once, under all their names."""
         owners: dict[str, list[str]] = {}
         found: dict[str, tuple[str, Any]] = {}
         for name, cls in self.names.items():
             if cls in self.fillable and cls in resolved:
-                for field, value in context_of(cls, resolved[cls]).items():
+                for field, value in context_of(cls, resolved[cls], scene.hidden).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     found[key] = field, value
@@ -230,11 +237,12 @@ def choice_question(
     fillable: Sequence[type[Node]],
     source: Node | None,
     context: Mapping[str, Any] | None,
-    resolved: Resolved | None = None,
+    resolved: Resolved | None,
+    scene: Scene,
 ) -> Prompt:
     """Ask for the next node, which may come filled where it is one of `fillable`."""
     choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
-    return choice.prompt(source, context, resolved=resolved)
+    return choice.prompt(source, context, resolved, scene)
 
 
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:
@@ -266,27 +274,30 @@ def text_of_question(instruction: str, known: Mapping[str, Any], form: str = "")
 _NOTHING: Mapping[str, Any] = {}
 
 
-def _known_nodes(source: Node | None) -> dict[str, Any]:
+def _known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
     """What a model sees of the nodes before a question: those of the scene and the previous one."""
-    now = scene.get()
     known: dict[str, Any] = {}
-    if now.shown or now.omitted:
-        before: list[Any] = [{type(node).__name__: seen_of(node)} for node in now.shown]
-        if now.omitted:
-            steps = "1 earlier step is" if now.omitted == 1 else f"{now.omitted} earlier steps are"
-            before.insert(0, f"({steps} left out)")
+    if scene.shown or scene.omitted:
+        before: list[Any] = [
+            {type(node).__name__: seen_of(node, scene.hidden)} for node in scene.shown
+        ]
+        if scene.omitted:
+            many = (
+                "1 earlier step is" if scene.omitted == 1 else f"{scene.omitted} earlier steps are"
+            )
+            before.insert(0, f"({many} left out)")
         known["before"] = before
-    if source is not None:
-        known[type(source).__name__] = seen_of(source)
+    if previous is not None:
+        known[type(previous).__name__] = seen_of(previous, scene.hidden)
     return known
 
 
-def nodes_that_fit(nodes: Sequence[Node], limit: int) -> tuple[Node, ...]:
+def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> tuple[Node, ...]:
     """The newest of some nodes whose text in a prompt has at most `limit` characters."""
     left = limit
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
-        left -= len(text_of_json({type(node).__name__: seen_of(node)}))
+        left -= len(text_of_json({type(node).__name__: seen_of(node, copies)}))
         if left < 0:
             return tuple(nodes[index + 1 :])
     return tuple(nodes)

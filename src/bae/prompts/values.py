@@ -32,6 +32,7 @@ from bae.secrets import MASK, veil_of
 
 if TYPE_CHECKING:
     from bae.node import Node
+    from bae.secrets import Copies
 
 T = TypeVar("T")
 
@@ -86,13 +87,16 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def seen_of(node: Node) -> Any:
-    """What a model sees of a node, as JSON."""
+def seen_of(node: Node, copies: Copies | None = None) -> Any:
+    """What a model sees of a node, as JSON. `copies` are the fields of each class that may hold a
+    copy of a secret."""
     cls = type(node)
-    return _seen(cls, node, shown_fields(cls))
+    return _seen(cls, node, shown_fields(cls), copies)
 
 
-def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
+def context_of(
+    cls: type[Node], resolved: Mapping[str, Any], copies: Copies | None = None
+) -> dict[str, Any]:
     """What a model sees, as JSON, of the values that were resolved for a node to be filled."""
     names = shown_fields(cls) & resolved.keys()
     # Not by `model_construct`, which makes defaults for all that is not there.
@@ -100,13 +104,13 @@ def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
     hold(shell, dict(resolved), None, set(resolved))
     if cls.__pydantic_decorators__.model_serializers:  # these need the whole node
         values = {n: resolved[n] for n in resolved if n in names}
-        return as_json(values, f"the context of {cls.__name__}", shell)
-    return _seen(cls, shell, names)
+        return as_json(values, f"the context of {cls.__name__}", copies, shell)
+    return _seen(cls, shell, names, copies)
 
 
-def _seen(cls: type[Node], node: Node, names: frozenset[str]) -> Any:
+def _seen(cls: type[Node], node: Node, names: frozenset[str], copies: Copies | None) -> Any:
     try:
-        return in_order(_dumped(node, names), node)
+        return in_order(_dumped(node, names), node, copies=copies)
     except Exception as error:  # serializers and computed fields are code of the node's own
         place = ".".join([cls.__name__, *_failing_field(cls, node, names)])
         fix = (
@@ -137,14 +141,16 @@ def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[s
     return []
 
 
-def as_json(values: Mapping[str, Any], what: str, holder: Node | None = None) -> dict[str, Any]:
+def as_json(
+    values: Mapping[str, Any], what: str, copies: Copies | None, holder: Node | None = None
+) -> dict[str, Any]:
     """Values by name as JSON, those of fields of a `holder` as the model sees these."""
     values = dict(values)
     try:
         dumped = to_jsonable_python(values, by_alias=False)
         if holder is None:
-            return in_order(dumped, values)
-        return dict(sorted(in_order(dumped, holder).items()))
+            return in_order(dumped, values, copies=copies)
+        return dict(sorted(in_order(dumped, holder, copies=copies).items()))
     except Exception as error:
         raise _not_json(what, error, "give it values that JSON can express") from error
 
@@ -164,11 +170,17 @@ def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
 # declared.
 
 
-def in_order(dumped: Any, value: Any, sorts: bool = True, clear: bool = False) -> Any:
+def in_order(
+    dumped: Any,
+    value: Any,
+    sorts: bool = True,
+    clear: bool = False,
+    copies: Copies | None = None,
+) -> Any:
     """`dumped`, which is `value` as JSON, as a model sees it: with masks in the place of hidden
     parts, unless `clear`, and in one order wherever the value has none, if it `sorts`."""
     if value is not None and isinstance(value, RootModel):
-        veil = None if clear else veil_of(cast(type, type(cast(object, value))))
+        veil = None if clear else veil_of(cast(type, type(cast(object, value))), copies)
         if veil is not None and veil.masked:
             return MASK
         value = cast(Any, value).root
@@ -179,7 +191,7 @@ def in_order(dumped: Any, value: Any, sorts: bool = True, clear: bool = False) -
     if isinstance(dumped, list):
         listed = cast(list[Any], dumped)
         found = [
-            in_order(each, of, sorts, clear)
+            in_order(each, of, sorts, clear, copies)
             for each, of in zip(listed, _held(value, listed), strict=True)
         ]
         is_set = sorts and isinstance(value, AbstractSet)
@@ -190,13 +202,14 @@ def in_order(dumped: Any, value: Any, sorts: bool = True, clear: bool = False) -
     if isinstance(value, BaseModel):
         cls = type(value)
         declared = [*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__]
-        return _fields_in_order(items, declared, value, sorts, clear)
+        return _fields_in_order(items, declared, value, sorts, clear, copies)
     if is_dataclass(value):
         names = [each.name for each in fields(value)]
-        return _fields_in_order(items, names, value, sorts, clear)
+        return _fields_in_order(items, names, value, sorts, clear, copies)
     held: Iterable[Any] = _held(value.values() if isinstance(value, Mapping) else None, items)
     entries = {
-        key: in_order(items[key], of, sorts, clear) for key, of in zip(items, held, strict=True)
+        key: in_order(items[key], of, sorts, clear, copies)
+        for key, of in zip(items, held, strict=True)
     }
     has_order = not isinstance(value, Mapping) or isinstance(value, OrderedDict)
     return entries if has_order or not sorts else dict(sorted(entries.items()))
@@ -209,10 +222,15 @@ def _held(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
 
 
 def _fields_in_order(
-    dumped: dict[str, Any], declared: list[str], holder: Any, sorts: bool, clear: bool
+    dumped: dict[str, Any],
+    declared: list[str],
+    holder: Any,
+    sorts: bool,
+    clear: bool,
+    copies: Copies | None,
 ) -> dict[str, Any]:
     cls: type = type(cast(object, holder))
-    veil = veil_of(cls)
+    veil = veil_of(cls, copies)
     if veil is None and not clear:
         is_plain = all(type(value) in _SCALARS for value in dumped.values())
         if is_plain and list(dumped) == declared:
@@ -235,7 +253,7 @@ def _fields_in_order(
         # A serializer of its own chooses the order, and what of a value is shown on purpose.
         is_own = looks and _is_serialized(cls, name)
         found[name] = in_order(
-            value, None if reveals and is_own else held, sorts and not is_own, reveals
+            value, None if reveals and is_own else held, sorts and not is_own, reveals, copies
         )
     return found
 

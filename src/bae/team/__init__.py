@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from bae.team.workbench import Workbench
     from bae.team.worker import (
         BackendWorkerAgent,
+        DocsWorkerAgent,
         FrontendWorkerAgent,
         TestWorkerAgent,
         WorkerAgent,
@@ -95,6 +96,7 @@ __all__ = [
     "Broadcaster",
     "CommitCreated",
     "CorrectionAttempt",
+    "DocsWorkerAgent",
     "DryRun",
     "EditError",
     "Event",
@@ -192,7 +194,7 @@ __getattr__, __dir__ = export_lazily(
         "team_run": "add_request",
         "workbench": "Workbench",
         "worker": (
-            "BackendWorkerAgent FrontendWorkerAgent TestWorkerAgent WorkerAgent "
+            "BackendWorkerAgent DocsWorkerAgent FrontendWorkerAgent TestWorkerAgent WorkerAgent "
             "register_worker worker_class worker_kinds"
         ),
         "workspaces": "WorkspaceError",

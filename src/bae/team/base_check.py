@@ -23,7 +23,7 @@ from bae.team.files import INCLUDE
 from bae.team.git import split_paths
 from bae.team.models import Project, TeamError, TestReport, bounded
 from bae.team.reports import NOT_LOADED
-from bae.team.test_runs import run_tests
+from bae.team.verdict import run_fixed
 from bae.team.workspaces import SetupError, Workspaces
 
 CHECK: Final = "base.json"
@@ -59,7 +59,7 @@ class BaseCheck(BaseModel):
             return f"the tests cannot be run: {self.problem}"
         if not self.tests:
             return "no tests yet"
-        parts = [f"{self.tests} tests"]
+        parts = [f"{self.tests} test{'s' if self.tests > 1 else ''}"]
         if self.failed:
             parts.append(f"{len(self.failed)} failed before any work: {list_names(self.failed)}")
         if self.not_loaded:
@@ -176,7 +176,7 @@ class BaseReports:
             for last in (False, True):
                 try:
                     async with self.workspaces.scratch(commit) as base:
-                        report = await run_tests(self.project, base.path, **self.limits)
+                        report = await run_fixed(self.project, base, **self.limits)
                 except SetupError:
                     if last:
                         raise

@@ -363,8 +363,9 @@ def _describe(event: Event) -> str:
 
 
 def _describe_tests(event: TestResult) -> str:
-    """How many tests have each outcome; what else is wrong where none failed: what failed is shown
-    with the correction."""
+    """How many tests have each outcome. What is wrong is shown with the correction or question that
+    follows."""
     counts = ", ".join(f"{n} {in_one_line(name)}" for name, n in event.counts.items() if n)
-    problem = "" if event.counts.get("failed") else in_one_line(headline(event.problem))
-    return "; ".join(filter(None, (counts, problem))) or "none found"
+    if counts and event.passed and event.problem:
+        return f"{counts}; not accepted"
+    return counts or in_one_line(headline(event.problem)) or "none found"

@@ -107,9 +107,19 @@ class TestResult(_Event):
     type: Literal["test_result"] = field(default="test_result", kw_only=True)
 
     @classmethod
-    def of(cls, project_id: int, task_id: int, report: TestReport, problem: str = "") -> Self:
-        """What a report shows; `problem` is in place of its own."""
+    def of(
+        cls,
+        project_id: int,
+        task_id: int,
+        report: TestReport,
+        problem: str = "",
+        failed_before: int = 0,
+    ) -> Self:
+        """What a report shows; `problem` is in place of its own. `failed_before` is how many other
+        tests fail as they did before the task."""
         counts = {name: len(report.of(name)) for name in ("passed", "failed", "skipped")}
+        if failed_before:
+            counts["failed before"] = failed_before
         why = problem or report.problem
         return cls(project_id, task_id, report.passed, counts, report.seconds, why)
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncGenerator, Iterable, Sequence
+import shlex
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -79,6 +80,7 @@ class Repository:
         self.author = ("bae team", "team@bae.invalid")
         self.alive = FileLock(common / "bae-team.lock")
         """Held, shared, by every process at work, the git commands that it started included."""
+        self._programs: tuple[tuple[str, str], ...] = ()
         self._holders = 0
         self._worktrees = FileLock(common / "bae-worktrees.lock")
         self._turn = asyncio.Lock()
@@ -99,7 +101,11 @@ class Repository:
             fix = "run `git init` there, or name a directory inside a git work tree"
             raise GitError(f"{path} is not in a git work tree: {problem}", fix=fix)
         root, own, common = map(Path, os.fsdecode(output).removesuffix("\n").split("\n"))
-        return cls(Checkout(root, own), common, timeout=timeout)
+        self = cls(Checkout(root, own), common, timeout=timeout)
+        _, output, _ = await self.run_git("config", "-z", "--get-regexp", _PROGRAMS)
+        entries = (os.fsdecode(each).partition("\n") for each in output.split(b"\0"))
+        self._programs = tuple((key, value) for key, _, value in entries if value)
+        return self
 
     @classmethod
     async def refuse_bare(cls, path: Path) -> None:
@@ -151,7 +157,13 @@ class Repository:
     ) -> tuple[int, bytes, str]:
         """Exit code, output and error text of a git command."""
         at = at or self.checkout
-        env = _environment() | {"GIT_DIR": str(at.git_dir), "GIT_WORK_TREE": str(at.path)}
+        # A filter runs where files are: a script, or a module of Python, could be a model's there.
+        filters = {
+            key: f"cd {shlex.quote(str(self.root))} && {command}"
+            for key, command in self._programs
+            if key.startswith("filter.")
+        }
+        env = _environment(filters) | {"GIT_DIR": str(at.git_dir), "GIT_WORK_TREE": str(at.path)}
         for role in ("AUTHOR", "COMMITTER"):
             env[f"GIT_{role}_NAME"], env[f"GIT_{role}_EMAIL"] = self.author
         if index:
@@ -183,6 +195,18 @@ class Repository:
         if ended.bound is not None:
             raise GitError(f"git {args[0]} printed more than {LARGEST_OUTPUT} bytes")
         return ended.status, ended.out, ended.err.decode("utf-8", "replace").strip()
+
+    def runs(self, path: str) -> bool:
+        """Whether the user's git runs a file of the repository: a hook, or the script of a filter
+        or driver that its settings name."""
+        for key, value in self._programs:
+            if key == "core.hookspath":
+                folder = os.path.relpath(os.path.join(self.root, value), self.root)
+                if path.startswith(f"{folder}/"):
+                    return True
+            elif path in (os.path.normpath(word.strip("'\"")) for word in value.split()):
+                return True
+        return False
 
     @asynccontextmanager
     async def administration(self) -> AsyncGenerator[None]:
@@ -419,11 +443,19 @@ def _refuse_links(root: Path, names: Iterable[str]) -> None:
             raise GitError(f"{name!r} is a directory", fix="name the files in it")
 
 
-def _environment() -> dict[str, str]:
+_PROGRAMS: Final = (
+    r"^(core\.hookspath|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
+    r"|diff\..*\.(command|textconv))$"
+)
+"""The settings of git that name programs."""
+
+
+def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    settings = {**_SETTINGS, **(more or {})}
     env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     env |= {"LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
     env |= dict.fromkeys(("GIT_ASKPASS", "SSH_ASKPASS", "GIT_EDITOR"), "false")
-    env |= {"GIT_LITERAL_PATHSPECS": "1", "GIT_CONFIG_COUNT": str(len(_SETTINGS))}
-    for number, (key, value) in enumerate(_SETTINGS.items()):
+    env |= {"GIT_LITERAL_PATHSPECS": "1", "GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings.items()):
         env |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return env

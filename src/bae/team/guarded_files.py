@@ -18,7 +18,7 @@ from bae.team.models import bounded
 INSTRUCTIONS: Final = (
     *("AGENTS.md", "AGENT.md", "CLAUDE.md", "CLAUDE.local.md", "GEMINI.md", "CONTRIBUTING.md"),
     *(".claude/", ".cursor/", ".cursorrules", ".windsurf/", ".windsurfrules", ".clinerules*"),
-    *(".aider*", ".mcp.json", "copilot-instructions.md"),
+    *(".aider*", ".mcp.json", "copilot-instructions.md", "opencode.json*"),
 )
 """What later workers, and other agents, are told. A name with `/` is a folder, at any depth."""
 AUTOMATION: Final = (
@@ -28,14 +28,14 @@ AUTOMATION: Final = (
     *(".lintstagedrc*", "lint-staged.config.*", ".envrc", ".env", ".env.*", ".vscode/", ".idea/"),
     *(".devcontainer/", ".devcontainer.json", ".tool-versions", "mise.toml", ".mise.toml"),
     *("Dockerfile*", "*.Dockerfile", "docker-compose*", "compose.yml", "compose.yaml"),
-    *("sitecustomize.py", "usercustomize.py", "*.pth"),
+    *("sitecustomize.py", "usercustomize.py", "*.pth", "Vagrantfile", "Procfile"),
 )
 """What editors, shells, hooks and servers run without being asked."""
 BUILD_SCRIPTS: Final = (
     *("setup.py", "setup.cfg", "hatch_build.py", "noxfile.py", "tox.ini", "Makefile", "makefile"),
     *("GNUmakefile", "*.mk", "justfile", ".justfile", "Taskfile.y*ml", "CMakeLists.txt"),
     *("meson.build", "binding.gyp", "build.rs", "gulpfile.*", "Gruntfile.*", "Rakefile"),
-    *("build.gradle*", "settings.gradle*", "gradlew*", "pom.xml"),
+    *("build.gradle*", "settings.gradle*", "gradlew*", "pom.xml", "*.nix", "WORKSPACE*"),
 )
 MANIFESTS: Final = (
     *("pyproject.toml", "requirements*.txt", "requirements*.in", "constraints*.txt", "Pipfile"),
@@ -44,8 +44,14 @@ MANIFESTS: Final = (
     *("uv.lock", "poetry.lock", "pdm.lock", "pylock*.toml", "Pipfile.lock", "package-lock.json"),
     *("npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock", "bun.lockb", "go.sum"),
     *("go.work.sum", "Cargo.lock", "Gemfile.lock", "composer.lock", ".yarn/"),
+    *("uv.toml", "hatch.toml", "pixi.toml", "bunfig.toml", "deno.json*", "deno.lock"),
 )
 """What says which packages are installed, lock files included."""
+HARMLESS: Final = (
+    *(".gitignore", ".gitkeep", ".keep", ".*ignore", ".prettierrc", ".prettierrc.json"),
+    *(".coveragerc", ".nojekyll", ".changeset/", ".well-known/"),
+)
+"""Hidden files that no program runs and nobody follows."""
 GUARDED: Final = (*INSTRUCTIONS, *AUTOMATION, *BUILD_SCRIPTS, *MANIFESTS)
 
 
@@ -68,7 +74,7 @@ async def find_guarded(
 ) -> Guarded | None:
     """What a person is asked before a task's branch is merged into the team's; None where it
     changes no guarded file, or only those that the patterns `allow`. Files that the command `setup`
-    names are guarded too."""
+    names are guarded too, and so are hooks and scripts that the user's git runs."""
     tip = await repository.commit_id(BRANCHES + branch)
     base = await repository.merge_base(BRANCHES + team, tip)
     if base is None:
@@ -84,7 +90,7 @@ async def find_guarded(
     for path in changes:
         if any(matches(path, glob) for glob in allow):
             continue
-        if not is_guarded(path) and not _is_named(path, setup):
+        if not is_guarded(path) and not _is_named(path, setup) and not repository.runs(path):
             continue
         if _is_table(path):
             before, after = [await _read(repository, at, path) for at in (base, tip)]
@@ -105,8 +111,12 @@ async def find_guarded(
 
 
 def is_guarded(path: str) -> bool:
-    """Whether a file runs on the user's machine, pulls packages, or instructs later workers."""
-    return any(matches(path, pattern) for pattern in GUARDED)
+    """Whether a file runs on the user's machine, pulls packages, or instructs later workers. Any
+    hidden file may: only a few are known to be harmless."""
+    if any(matches(path, pattern) for pattern in GUARDED):
+        return True
+    is_hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
+    return is_hidden and not any(matches(path, pattern) for pattern in HARMLESS)
 
 
 def is_manifest(path: str) -> bool:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from bae.tasks import finish_despite_cancel
-from bae.team.base_check import BaseReports
+from bae.team.base_check import BaseReports, list_names
 from bae.team.files import read_file
-from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale
-from bae.team.models import TestReport, bounded
+from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale, split_paths
+from bae.team.models import May, TestReport, bounded
 from bae.team.verdict import describe_failure, find_broken
 from bae.team.workspaces import TRAILER, Recovered, Workspace, WorkspaceError, Workspaces, trailer
 
@@ -119,12 +119,19 @@ class Integration:
         return await self.repository.find_commit(trailer(branch, tip), f"{tip}..{head}")
 
     async def integrate(
-        self, branch: str, message: str, *, tests: Sequence[str] = (), untested: bool = False
+        self,
+        branch: str,
+        message: str,
+        *,
+        tests: Sequence[str] = (),
+        untested: bool = False,
+        may: May = "add-tests",
     ) -> Outcome:
         """Merge a task's branch as one commit. A conflict or a failure leaves everything as it was,
         and has a `text` for the next attempt. `tests` are those that the task has to make pass,
         where others fail already. Where the work is `untested`, tests that passed before must pass
-        still, and there need not be any."""
+        still, and there need not be any. Tests of others may be lost only where the task `may`
+        change tests."""
         done = await self.merged_as(branch)
         if done:
             return Integrated(done, None)
@@ -132,7 +139,12 @@ class Integration:
         message = message.replace(TRAILER, "Task:")  # an LLM may have written it
         message = f"{message.strip()}\n\n{trailer(branch, tip)}"
         return await self._in_turn(
-            BRANCHES + branch, message, squash=True, tests=tests, untested=untested
+            BRANCHES + branch,
+            message,
+            squash=True,
+            tests=tests,
+            untested=untested,
+            keep=may == "add-tests",
         )
 
     async def catch_up(self, commit: str = "HEAD") -> Outcome | None:
@@ -177,11 +189,14 @@ class Integration:
         squash: bool,
         tests: Sequence[str] = (),
         untested: bool = False,
+        keep: bool = False,
     ) -> Outcome:
         async with self._turn:
             for _ in range(_TRIES):
                 before = await self.head()
-                outcome = await self._merge_and_test(what, message, before, squash, tests, untested)
+                outcome = await self._merge_and_test(
+                    what, message, before, squash, tests, untested, keep
+                )
                 if not isinstance(outcome, Integrated) or await self._move(outcome.commit, before):
                     return outcome
         raise GitError(f"{self.branch} was moved by another process each time, {_TRIES} times")
@@ -194,6 +209,7 @@ class Integration:
         squash: bool,
         tests: Sequence[str],
         untested: bool,
+        keep: bool,
     ) -> Outcome:
         merged = await self.repository.merge(what, self._ref, message, squash=squash)
         if isinstance(merged, Conflict):
@@ -205,6 +221,8 @@ class Integration:
         report = full = await self.reports.find(merged) if self.reports is not None else None
         if full is None:
             report = full = await self._test(what, merged, before, tests)
+            if keep and (lost := await self._find_lost(what, merged, before, full)):
+                return Failed(full.model_copy(update={"problem": lost}), merged)
         if not full.passed:
             report = full.for_task(tests, await self._report_of(before))
             if not report.passed and not (
@@ -229,6 +247,36 @@ class Integration:
 
         async with self.workspaces.scratch(merged, before) as workspace:
             return await self.run_first(workspace, first, is_accepted)
+
+    async def _find_lost(self, what: str, merged: str, before: str, report: TestReport) -> str:
+        """The tests that passed before a merge, where they are skipped or missing now, as a
+        sentence: those of the team's branch, of files that the merge does not change, and those
+        that the work brings."""
+        if self.reports is None:
+            return ""
+        changed = await self.repository.changed_files(before, merged)
+        args = ("ls-tree", "-r", "-z", "--name-only", merged)
+        _, output, _ = await self.repository.run_git(*args)
+        files = {*split_paths(output)} - {*changed}
+        ran = {case.id for case in report.cases if case.outcome != "skipped"}
+        loaded = {case.id for case in report.of("failed")}  # a whole file, as it cannot be loaded
+        passed = [case.id for case in (await self.reports.get(before)).of("passed")]
+        lost = [
+            id
+            for id in passed
+            for file in [id.partition("::")[0]]
+            if id not in ran and file in files and file not in loaded
+        ]
+        start = await self.repository.merge_base(before, what)
+        base = await self.reports.find(start) if start else None
+        tested = await self.reports.find(what)
+        if base is not None and tested is not None:
+            known = {case.id for case in base.cases}
+            new = (case.id for case in tested.of("passed") if case.id not in known)
+            lost += (id for id in new if id not in ran and id.partition("::")[0] not in loaded)
+        if not lost:
+            return ""
+        return f"tests that passed before the merge are skipped or missing: {list_names(lost)}"
 
     async def _find_first(
         self, what: str, merged: str, before: str, tests: Sequence[str]

@@ -263,8 +263,10 @@ class LeadAgent:
         tasks = await bench.store.tasks(project_id)
         if not any(task.approved and task.status in (_S.PENDING, _S.READY) for task in tasks):
             return
-        await bench.emit(ActivityUpdate(project_id, "runs the tests once, before any work"))
-        check = await bench.check_base(await bench.integration.head())
+        head = await bench.integration.head()
+        if await bench.reports.find(head) is None:
+            await bench.emit(ActivityUpdate(project_id, "runs the tests once, before any work"))
+        check = await bench.check_base(head)
         if check.problem or check.failed or check.not_loaded:
             await bench.emit(ActivityUpdate(project_id, bounded(check.text, LONGEST_REASON)))
         check.raise_problem()

@@ -117,7 +117,9 @@ class PlannedTask(_Model):
     key: Key = Field(description="short and unique, as add-login")
     title: str = Field(min_length=1, max_length=120)
     description: str = Field(default="", max_length=20_000)
-    kind: str = Field(default="backend", description="backend, frontend, test or another worker")
+    kind: str = Field(
+        default="backend", description="backend, frontend, test, docs or another worker"
+    )
     criteria: tuple[str, ...] = Field(default=(), description="when it is done")
     files: tuple[str, ...] = Field(default=(), description="files that it likely touches")
     depends_on: tuple[Key, ...] = ()

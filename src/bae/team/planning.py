@@ -23,7 +23,7 @@ from bae.team.schedule import find_problems
 from bae.team.store import Store
 from bae.team.test_runs import write_command
 
-KINDS: Final = ("backend", "frontend", "test")
+KINDS: Final = ("backend", "frontend", "test", "docs")
 MOST_QUESTIONS: Final = 6
 MOST_TASKS: Final = 60
 DECIDE: Final = "Not answered: decide this yourself, and write down what you assume."
@@ -172,8 +172,9 @@ class Plan(Node):
         "one. Tasks that change the same files depend on each other. Every task brings its own "
         "tests: at least one has to fail without the change. A refactoring, or a task that has "
         "tests that fail pass, names its tests and has the proof named-tests. Use the proof none "
-        "only where nothing can be tested, as for documentation. A task of kind test is for tests "
-        "across tasks. Let a task change tests that exist only if the goal makes them wrong."
+        "only where nothing can be tested, as for documentation, which is of kind docs. A "
+        "task of kind test is for tests across tasks. Let a task change tests that exist only if "
+        "the goal makes them wrong."
     )
     planned: Annotated[list[PlannedTask], Recall(Goal)]
     kinds: Annotated[list[str], Recall(Goal)]

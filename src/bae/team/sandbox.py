@@ -107,6 +107,7 @@ async def run(
     readable: Sequence[str | os.PathLike[str]] = (),
     writable: Sequence[str | os.PathLike[str]] = (),
     fixed: Sequence[str | os.PathLike[str]] = (),
+    hidden: Sequence[str | os.PathLike[str]] = (),
     home: Mapping[str, str | os.PathLike[str]] | None = None,
     own_git: bool = False,
     kind: Protection | None = None,
@@ -121,10 +122,11 @@ async def run(
     it prints more than `output` bytes; a file that grows beyond `file_size` is an error that the
     command sees. All its processes have ended when this returns, raises or is cancelled, and they
     end if this process is killed. `readable` and `writable` are further paths; `fixed` are files of
-    the directory that are mounted read-only where the protection can mount (`can_mount`). Its home
-    directory is empty but for the files `home`, by their paths there. The best kind of protection
-    there is, unless one is named; less than a sandbox only where it is named, or `unsandboxed`
-    allows it.
+    the directory that are mounted read-only where the protection can mount (`can_mount`). Folders
+    that Python packages are installed from, as by `pip install -e`, can be read, but none that
+    holds a folder of `hidden`, as the user's own checkout: secrets may be there. Its home directory
+    is empty but for the files `home`, by their paths there. The best kind of protection there is,
+    unless one is named; less than a sandbox only where it is named, or `unsandboxed` allows it.
     """
     if not command:
         raise ValueError("no command to run")
@@ -137,6 +139,7 @@ async def run(
     own = {name: os.fspath(path) for name, path in (home or {}).items()}
     program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within, kept, own)
     program.own_git = own_git
+    program.hidden = [os.fspath(path) for path in hidden]
     spec = {"memory": memory, "processes": processes, "file_size": file_size, "disk": disk}
     began = time.monotonic()
     try:
@@ -263,6 +266,7 @@ class _Program:
     fixed: Sequence[str] = ()
     home: Mapping[str, str] = field(default_factory=dict[str, str])
     own_git: bool = False
+    hidden: Sequence[str] = ()
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
     folder: TemporaryFolder | None = None
@@ -368,7 +372,8 @@ class _Program:
 
     def _list_readable(self) -> list[str]:
         """Paths that can be read, those inside others last."""
-        shown = {path for prefix in self.programs for path in _parts(prefix)} | {*self.readable}
+        parts = (path for prefix in self.programs for path in _parts(prefix, self.hidden))
+        shown = {*parts, *self.readable}
         inside = self.cwd + os.sep
         return sorted(path for path in shown if not path.startswith(inside))
 
@@ -470,13 +475,18 @@ def _prefixes(program: str) -> list[str]:
     ]
 
 
-def _parts(prefix: str) -> list[str]:
+def _parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
     """What is shown of an installation: all of it, unless people keep other things there; and where
-    its Python packages are that are installed elsewhere."""
+    its Python packages are that are installed elsewhere, but none that holds a `hidden` folder."""
     home = Path.home()
     shared = {home, *home.parents, home / ".local"}
     parts = ("bin", "lib") if Path(prefix) in shared else ("",)
-    linked = (path for path in find_linked(prefix) if path not in shared)
+    kept = [Path(each).resolve() for each in hidden]
+    linked = (
+        path
+        for path in find_linked(prefix)
+        if path not in shared and not any(each.is_relative_to(path.resolve()) for each in kept)
+    )
     found = (*(Path(prefix, part) for part in parts), *linked)
     return [str(path) for path in found if path.exists()]
 

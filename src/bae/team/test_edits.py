@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import configparser
 import json
+import os
 import re
 import sys
 import tomllib
@@ -51,6 +52,17 @@ def files_with_examples(*reports: TestReport) -> set[str]:
     return {path for path in found if not is_test_file(path, *reports)}
 
 
+def find_named(command: Sequence[str], folder: str = "") -> set[str]:
+    """The files of a repository that a test command may name, as a script or as settings; its words
+    are relative to `folder`."""
+    found: set[str] = set()
+    for option, word in zip(("", *command), command, strict=False):
+        name = word.rpartition("=")[2]
+        name = name.replace(".", "/") + ".py" if option == "-p" else name
+        found.add(os.path.normpath(os.path.join(folder, name)))
+    return found
+
+
 def is_prose(path: str) -> bool:
     """Whether a file is text or pictures for people, and no program reads it. In folders for
     documentation that is also true of data."""
@@ -69,14 +81,16 @@ _PROSE: Final = {
 _DATA: Final = {".json", ".yml", ".yaml", ".toml", ".csv", ".svg", ".css", ".html"}
 _PROSE_NAMES: Final = {"readme", "license", "licence", "changelog", "changes", "authors", "notice"}
 _READ_BY_PROGRAMS: Final = re.compile(r"(dev-|test-)?(requirements|constraints).*|cmakelists\.txt")
-_TEST_FOLDERS: Final = {"test", "tests", "__tests__", "spec", "specs", "__snapshots__", "testdata"}
+_TEST_FOLDERS: Final = {
+    *("test", "tests", "__tests__", "spec", "specs", "__snapshots__", "__mocks__", "testdata"),
+}
 _TEST_NAME: Final = re.compile(
     r"test_.*\.py|.*_test\.py|conftest\.py|.*_test\.go"
     r"|(.*[.\-_])?(test|spec)\.[cm]?[jt]sx?|test-.*\.[cm]?[jt]sx?"
 )
 _SETTINGS: Final = re.compile(
     r"\.?pytest\.(ini|toml)|(vitest|vite|jest)\.(config|workspace)\..*"
-    r"|(site|user)customize\.py|.*\.pth|\.mocharc.*|babel\.config\..*"
+    r"|(site|user)customize\.py|.*\.pth|\.mocharc.*|babel\.config\..*|\.babelrc.*|\.swcrc"
 )
 """Files that say what is run as a test, or that run with every test."""
 _CONFTEST: Final = "conftest.py"
@@ -110,17 +124,27 @@ class TestEdits:
 
 
 def find_edits(
-    changes: Sequence[FileChange], files: Collection[str], may: May, *reports: TestReport
+    changes: Sequence[FileChange],
+    files: Collection[str],
+    may: May,
+    *reports: TestReport,
+    command: Sequence[str] = (),
+    folder: str = "",
 ) -> TestEdits:
     """What a change does to existing tests, and to how they are run, that a task may not do.
-    `files` are those of the base; files that the reports have tests of are tests."""
+    `files` are those of the base; files that the reports have tests of are tests. Files that the
+    test `command` names decide how tests are run; it runs in `folder`."""
+    named = find_named(command, folder)
     refused: list[tuple[FileChange, str]] = []
     gone = _Gone(changes, files)
     removed: list[str] = []
     examples = files_with_examples(*reports) if may == "add-tests" else ()
     for each in changes:
         name = PurePosixPath(each.path).name
-        if may != "change-test-setup" and (reason := _describe_setup(each, name)):
+        reason = "" if may == "change-test-setup" else _describe_setup(each, name)
+        if each.path in named and not _holds_tests(each.path, *reports):
+            reason = reason or "is named by the test command"
+        if may != "change-test-setup" and reason:
             refused.append((each, f"{each.path} {reason}. {_restore('change-test-setup')}"))
         elif may == "add-tests" and each.before is not None and is_test_file(each.path, *reports):
             reason, tests = _describe_edit(each, gone)
@@ -140,10 +164,16 @@ def find_edits(
             (each, text) for each, text in refused if each.after is not None or _tests(each.before)
         ]
     return TestEdits(
-        (*_find_shadows(changes, files), *(text for _, text in refused)),
+        (*_find_shadows(changes, files, folder), *(text for _, text in refused)),
         tuple(each for each, _ in refused),
         tuple(removed),
     )
+
+
+def _holds_tests(path: str, *reports: TestReport) -> bool:
+    """Whether a file has tests, or examples that are run as tests."""
+    cases = (case for report in reports for case in report.cases)
+    return is_test_file(path) or any(case.id.startswith(f"{path}::") for case in cases)
 
 
 def _restore(level: May) -> str:
@@ -156,22 +186,25 @@ def ask_for(level: May) -> str:
     return f"If the task needs it, ask a person for `bae team tasks edit TASK --may {level}`"
 
 
-def _find_shadows(changes: Sequence[FileChange], files: Collection[str]) -> Iterator[str]:
+def _find_shadows(
+    changes: Sequence[FileChange], files: Collection[str], start: str
+) -> Iterator[str]:
     """Files that would be loaded in place of the test program, of a module of Python, or of the
-    project's own code."""
+    project's own code. Tests run in the folder `start`."""
     own = {part for path in files if not is_test_file(path) for part in _top_module(path)}
     packages = {str(PurePosixPath(p).parent) for p in files if p.endswith("/__init__.py")}
+    roots = {".", "src", str(PurePosixPath(start)), str(PurePosixPath(start, "src"))}
     for each in changes:
-        pure = PurePosixPath(each.path)
+        pure, inside = PurePosixPath(each.path), each.path.removeprefix(f"{start}/")
         folder = pure.parent.parent if pure.name == "__init__.py" else pure.parent
         name = pure.parent.name if pure.name == "__init__.py" else pure.stem
         imported = pure.suffix == ".py" and str(folder) not in packages
         in_tests = is_test_file(f"{folder}/x.py") and not is_test_file(f"x/{pure.name}")
-        if _SHADOWS.fullmatch(each.path):
+        if _SHADOWS.fullmatch(each.path) or _SHADOWS.fullmatch(inside):
             yield f"{each.path} would take the place of the test program: remove it"
         elif each.before is not None or not imported:
             continue
-        elif name in sys.stdlib_module_names and (in_tests or str(folder) in (".", "src")):
+        elif name in sys.stdlib_module_names and (in_tests or str(folder) in roots):
             yield f"{each.path} would be loaded in place of Python's own module: rename it"
         elif in_tests and name in own:
             yield f"{each.path} would be loaded in place of the project's {name}: rename it"
@@ -199,35 +232,42 @@ def _describe_setup(change: FileChange, name: str) -> str:
         if settings(change.before) != settings(change.after):
             return "was changed in the part that decides how tests are run"
     elif name.endswith(".py"):
-        added = _hooks(change.after, name) - _hooks(change.before, name)
-        if added:
-            names = ", ".join(sorted({hook for hook, _ in added}))
-            return f"has {names}, which would run around every test"
+        before, after = [_hooks(each, change.path) for each in (change.before, change.after)]
+        if before != after:
+            names = ", ".join(sorted({hook for hook, _ in after - before or before - after}))
+            verb = "has" if after - before else "loses"
+            return f"{verb} {names}, which would run around every test"
     return ""
 
 
-def _hooks(content: bytes | None, name: str) -> set[tuple[str, str]]:
-    """What runs around every test: hooks, plugins and automatic fixtures of a conftest, and the
-    plugins that any file of tests names."""
+def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
+    """What runs around every test: hooks, plugins and automatic fixtures of a conftest, hooks of
+    other code in folders of tests, and the plugins that any file names."""
     found: set[tuple[str, str]] = set()
-    for each in _parse(content).body:
+    is_conftest = PurePosixPath(path).name == _CONFTEST
+    for each in _run_at_import(_parse(content).body, functions=True):
         targets = getattr(each, "targets", [getattr(each, "target", None)])
         names = {str(getattr(t, "id", "")) for t in targets} | {str(getattr(each, "name", ""))}
+        if isinstance(each, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in each.names}
         named = {n for n in names if n.startswith(("pytest_", "collect_ignore"))}
         automatic = any("autouse" in ast.dump(d) for d in getattr(each, "decorator_list", ()))
-        if name == _CONFTEST and automatic:
+        if is_conftest and automatic:
             named |= {str(getattr(each, "name", ""))}
-        if name != _CONFTEST:
+        if not is_conftest and not (is_test_file(path) and isinstance(each, _FUNCTIONS)):
             named &= {"pytest_plugins"}
         found |= {(n, ast.dump(each)) for n in named}
     return found
+
+
+_PACKAGE_SETTINGS: Final = ("jest", "vitest", "mocha", "ava", "babel", "imports")
 
 
 def _of_package(content: bytes | None) -> object:
     values = _parse_table(content, json.loads)
     scripts = as_table(values.get("scripts"))
     tests = {key: value for key, value in scripts.items() if "test" in key}
-    return [tests, *(values.get(key) for key in ("jest", "vitest", "mocha", "ava", "imports"))]
+    return [tests, *(values.get(key) for key in _PACKAGE_SETTINGS)]
 
 
 def _of_pyproject(content: bytes | None) -> object:
@@ -375,11 +415,17 @@ def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str
 
 
 def _is_extended(old: _Function, new: _Function) -> bool:
-    """Whether a test does what it did, and then perhaps more. Its cases and marks do not count."""
-    count = len(old.body)
-    if ast.dump(old.args) != ast.dump(new.args) or _dump(old.body) != _dump(new.body[:count]):
+    """Whether a test does what it did, with more assertions between, and then perhaps more. Its
+    cases and marks do not count."""
+    if ast.dump(old.args) != ast.dump(new.args):
         return False
-    added = [node for each in new.body[count:] for node in ast.walk(each)]
+    rest, more = [*new.body], list[ast.stmt]()
+    for each in old.body:
+        while rest and ast.dump(rest[0]) != ast.dump(each) and isinstance(rest[0], ast.Assert):
+            more.append(rest.pop(0))
+        if not rest or ast.dump(rest.pop(0)) != ast.dump(each):
+            return False
+    added = [node for each in (*more, *rest) for node in ast.walk(each)]
     if any(isinstance(node, _CHANGING) for node in added):
         return False
     # A name that is bound at the end is another one in the whole test.
@@ -393,10 +439,6 @@ _CHANGING: Final = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.pattern),
 )
 """What changes the statements before it too, or binds names."""
-
-
-def _dump(body: list[ast.stmt]) -> str:
-    return ast.dump(ast.Module(body, []))
 
 
 def _text_without_imports(tree: ast.Module, removed: Collection[str], prefix: str = "") -> str:
@@ -519,14 +561,20 @@ def find_concerns(
     changes: Sequence[FileChange], *reports: TestReport
 ) -> tuple[tuple[str, str], ...]:
     """What code outside of tests does since a change that could decide about its own tests, by its
-    file: it imports a test program, or ends the process. No reason to refuse it, but to look at
-    it."""
+    file: it imports a test program, or ends the process. No reason to refuse it, but to look at it.
+    Code that imports pytest or a test program of JavaScript is support of tests, as a plugin or a
+    setup file, so each change of it is shown."""
     return tuple(
         (each.path, reason)
         for each in changes
         if each.after is not None and not is_test_file(each.path, *reports)
-        for reason in sorted(_acts(each.path, each.after) - _acts(each.path, each.before))
+        for reason in sorted(_acts(each.path, each.after))
+        if reason not in _acts(each.path, each.before) or _is_support(reason)
     )
+
+
+def _is_support(reason: str) -> bool:
+    return reason.startswith("imports ") and reason != "imports unittest"
 
 
 def _acts(path: str, content: bytes | None) -> set[str]:
@@ -569,15 +617,18 @@ _ENDS: Final = "ends the process while it is imported"
 _IMPORTS: Final = (ast.Import, ast.ImportFrom)
 
 
-def _run_at_import(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """The code of a module that runs when it is imported."""
+def _run_at_import(body: Iterable[ast.AST], *, functions: bool = False) -> Iterator[ast.AST]:
+    """The code of a module that runs when it is imported; with `functions`, those too that it
+    defines, without what is in them."""
     for each in body:
         if isinstance(each, (*_FUNCTIONS, ast.Lambda)):
+            if functions:
+                yield each
             continue
         if isinstance(each, ast.If) and "__main__" in ast.dump(each.test):
             continue
         yield each
-        yield from _run_at_import(ast.iter_child_nodes(each))
+        yield from _run_at_import(ast.iter_child_nodes(each), functions=functions)
 
 
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)

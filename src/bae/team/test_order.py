@@ -18,27 +18,30 @@ async def run_in_order(
     worktree: Path,
     first: Sequence[str],
     is_accepted: Callable[[TestReport], bool],
+    *,
+    fixed: Sequence[str] = (),
     **limits: Unpack[sandbox.Limits],
 ) -> TestReport:
     """Run the tests of the files `first`, and the others only if the report of these is accepted.
     The report is that of all tests, or of the first files where tests of them failed. Where a
-    command cannot be split, all tests are run at once."""
+    command cannot be split, all tests are run at once. No run can change the files `fixed`."""
     split = split_command(project.test_command, first)
-    if split is None:
-        return await run_tests(project, worktree, **limits)
 
     async def run(command: tuple[str, ...]) -> TestReport:
         part = project.model_copy(update={"test_command": command})
-        return await run_tests(part, worktree, **limits)
+        return await run_tests(part, worktree, fixed=fixed, **limits)
+
+    if split is None:
+        return await run(project.test_command)
 
     some = await run(split[0])
     if not is_accepted(some):
         # Conditions on all tests, as a coverage, do not hold for some of them.
-        return some if some.of("failed") else await run_tests(project, worktree, **limits)
+        return some if some.of("failed") else await run(project.test_command)
     others = await run(split[1])
     whole = merge_reports(project.test_command, [some, others])
     if whole.problem and not whole.of("failed"):
-        return await run_tests(project, worktree, **limits)
+        return await run(project.test_command)
     return whole
 
 

@@ -98,7 +98,7 @@ async def _run_command(
 ) -> TestReport:
     program = find_test_program(command)
     if program is None and project.report:
-        return await _run_with_junit(command, project, worktree, limits)
+        return await _run_with_junit(command, project, worktree, fixed, limits)
     if program is None:
         unknown = _describe_unknown(command)
         return TestReport(command=command, exit_code=None, reported=False, problem=unknown)
@@ -121,6 +121,7 @@ async def _run_command(
             readable=[GUARDS],
             writable=[report.parent],
             fixed=[worktree / name for name in fixed[:MOST_MOUNTED]],
+            hidden=[root],
             **limits,
         )
         content, missing = await asyncio.to_thread(_read_report, report)
@@ -143,13 +144,25 @@ async def _run_command(
 
 
 async def _run_with_junit(
-    command: tuple[str, ...], project: Project, worktree: Path, limits: sandbox.Limits
+    command: tuple[str, ...],
+    project: Project,
+    worktree: Path,
+    fixed: Sequence[str],
+    limits: sandbox.Limits,
 ) -> TestReport:
     """Run a test program that bae does not know, and read the JUnit files that it writes. Files of
     an earlier run are removed first."""
     pattern, start = read_report_option(project.report), worktree / project.folder
     await asyncio.to_thread(_take_reports, start, pattern)
-    ran = await sandbox.run(command, worktree, within=project.folder, env=_ENVIRONMENT, **limits)
+    ran = await sandbox.run(
+        command,
+        worktree,
+        within=project.folder,
+        env=_ENVIRONMENT,
+        fixed=[worktree / name for name in fixed[:MOST_MOUNTED]],
+        hidden=[project.root],
+        **limits,
+    )
     contents = await asyncio.to_thread(_take_reports, start, pattern)
     cases: tuple[TestCase, ...] = ()
     missing = "" if contents else f"it wrote no JUnit file at {pattern}"

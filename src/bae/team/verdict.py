@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final, Unpack
 
@@ -24,6 +25,7 @@ from bae.team.test_edits import (
     files_with_examples,
     find_concerns,
     find_edits,
+    find_named,
     is_fixed,
     is_prose,
     is_test_file,
@@ -89,12 +91,21 @@ async def verify(
     if before is None:
         async with workspaces.scratch(base) as fresh:
             before = await run_fixed(project, fresh, **limits)
-    edits = await asyncio.to_thread(find_edits, changes, files, may, before)
+    look = partial(find_edits, changes, files, may, command=project.test_command)
+    look = partial(look, folder=project.folder)
+    edits = await asyncio.to_thread(look, before)
     async with workspaces.scratch(head, base) as fresh:
         await asyncio.to_thread(_write, fresh.path, edits.forbidden, undo=True)
-        after = await run_fixed(project, fresh, **limits)
-    edits = await asyncio.to_thread(find_edits, changes, files, may, before, after)
+        after = await run_fixed(project, fresh, before, **limits)
+    edits = await asyncio.to_thread(look, before, after)
     own = [each for each in changes if is_test_file(each.path, before, after)]
+
+    async def run_restored(restored: Sequence[FileChange]) -> TestReport:
+        async with workspaces.scratch(head, base) as fresh:
+            await asyncio.to_thread(_write, fresh.path, restored, undo=True)
+            return await run_fixed(project, fresh, before, **limits)
+
+    named = find_existing(task.tests, before)
     problems = [*edits.problems]
     if task.proof == "none":
         problems += _find_code(changes, () if task.kind == "docs" else task.files)
@@ -105,34 +116,47 @@ async def verify(
     if not problems and own and may == "add-tests":
         # A file that tests were rightly removed from would not load as it was.
         restored = [each for each in own if not edits.removes_of(each.path)]
-        async with workspaces.scratch(head, base) as fresh:
-            await asyncio.to_thread(_write, fresh.path, restored, undo=True)
-            alone = await run_fixed(project, fresh, **limits)
+        alone = await run_restored(restored)
         problems += _find_hidden(before, alone, edits)
+        changed = [each for each in restored if each.before is not None]
+        if not problems and named and changed:
+            # New files stay: a named test may have waited for a fixture, or for its data.
+            if len(changed) < len(restored):
+                alone = await run_restored(changed)
+            problems += _find_weakened(before, alone, named)
     # Where tests alone were asked for, there is no change without which they would fail.
     only_tests = task.kind == "test" and len(own) == len(changes)
-    if not problems and task.proof == "new-tests":
+    if not problems and (task.proof == "new-tests" or (task.proof != "none" and not named)):
         on_base = None
         documented = files_with_examples(after)
         examples = [add_examples(each) for each in changes if each.path in documented]
         if not only_tests and any(each.after is not None for each in (*own, *examples)):
             async with workspaces.scratch(base) as fresh:
                 await asyncio.to_thread(_write, fresh.path, [*own, *examples])
-                on_base = rename_examples(await run_fixed(project, fresh, **limits))
+                on_base = rename_examples(await run_fixed(project, fresh, before, after, **limits))
         problems += find_unproved(before, after, on_base, changes, only_tests=only_tests, may=may)
     concerns = await asyncio.to_thread(find_concerns, changes, before, after)
     return Verdict(after, changes, tuple(problems), concerns)
 
 
 async def run_fixed(
-    project: Project, workspace: Workspace, **limits: Unpack[sandbox.Limits]
+    project: Project, workspace: Workspace, *known: TestReport, **limits: Unpack[sandbox.Limits]
 ) -> TestReport:
     """Run the tests of a worktree. They cannot write to files of tests, nor to files that say how
-    tests are run."""
+    tests are run. Files that the reports `known` have tests of are such files too."""
+    fixed = await list_fixed(project, workspace, *known)
+    return await run_tests(project, workspace.path, fixed=fixed, **limits)
+
+
+async def list_fixed(project: Project, workspace: Workspace, *known: TestReport) -> tuple[str, ...]:
+    """The files of a worktree that tests cannot write to while they run."""
     args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     _, output, _ = await workspace.repository.run_git(*args, at=workspace.checkout)
-    fixed = sorted({path for path in split_paths(output) if is_fixed(path)})
-    return await run_tests(project, workspace.path, fixed=fixed, **limits)
+    tests = {path for report in known for path in reported_files(report)}
+    named = find_named(project.test_command, project.folder)
+    return tuple(
+        path for path in sorted({*split_paths(output)}) if is_fixed(path) or path in tests | named
+    )
 
 
 async def read_changes(repository: Repository, base: str, head: str) -> tuple[FileChange, ...]:
@@ -236,6 +260,31 @@ def _find_hidden(before: TestReport, alone: TestReport, edits: TestEdits) -> Ite
         )
 
 
+def find_existing(names: Sequence[str], before: TestReport) -> tuple[str, ...]:
+    """Those of the named tests, files or groups that `before` has tests of. A file that could not
+    be loaded has all tests that are named of it."""
+
+    def has(name: str) -> bool:
+        return any(
+            case.id == name
+            or case.id.startswith((f"{name}::", f"{name}["))
+            or (_stands_for_file(case) and name.startswith(f"{case.id}::"))
+            for case in before.cases
+        )
+
+    return tuple(name for name in names if has(name))
+
+
+def _find_weakened(before: TestReport, alone: TestReport, named: Sequence[str]) -> Iterator[str]:
+    """What the named tests show, with their files as they were before the task."""
+    own = alone.for_task(named, before)
+    if not own.passed:
+        yield (
+            "The tests that this task has to make pass do not pass as they were before it: what "
+            f"was added to their files hides that. {describe_failure(own)}"
+        )
+
+
 def find_unproved(
     before: TestReport,
     after: TestReport,
@@ -256,7 +305,7 @@ def find_unproved(
     if only_tests:
         proof = {*passed} if may == "add-tests" else {*passed} | kept
     else:
-        proof = {*passed} - without | kept if on_base else set[str]()
+        proof = ({*passed} - without if _fails(on_base, before) else set[str]()) | kept
     if proof:
         return ()
     what = "passes" if only_tests else "fails without the change and passes with it"
@@ -270,6 +319,8 @@ def find_unproved(
         lines.append(how.format("`bae team tasks edit TASK"))
     if skipped := [case.id for case in new if case.outcome == "skipped"]:
         lines.append(f"These new tests are skipped: {_list_names(skipped)}.")
+    if on_base is not None and (absent := [each for each in passed if each not in without]):
+        lines.append(f"Without the change these are skipped or not there: {_list_names(absent)}.")
     if ignored := _find_uncollected(changes, after):
         lines.append(
             f"These files look like tests, and the test program ({' '.join(after.command)}) "
@@ -283,6 +334,13 @@ def find_unproved(
             "only of a task that names them, which a person does."
         )
     return (" ".join(lines),)
+
+
+def _fails(on_base: TestReport | None, before: TestReport) -> bool:
+    """Whether a test fails without the work: one that is only skipped or missing there does not."""
+    if on_base is None or (on_base.reported and not on_base.cases):
+        return False
+    return on_base.for_task((), before).exit_code != 0
 
 
 def _find_changed(

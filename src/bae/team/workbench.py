@@ -30,7 +30,7 @@ from bae.team.repository import CodeReader
 from bae.team.store import Store
 from bae.team.test_order import run_in_order
 from bae.team.test_runs import split_commands
-from bae.team.verdict import Verdict, run_fixed, verify
+from bae.team.verdict import Verdict, list_fixed, run_fixed, verify
 from bae.team.workspaces import Workspace, Workspaces
 
 RUNS: Final = "runs.db"
@@ -94,6 +94,7 @@ def open_reports(
                 readable=access.readable,
                 home=access.home,
                 own_git=network,
+                hidden=[project.root],
                 **own,
             )
             printed += f"$ {shlex.join(part)}\n{ran.output}" if len(parts) > 1 else ran.output
@@ -155,12 +156,18 @@ class Workbench:
         repository = await Repository.open(Path(project.root))
 
         async def test(workspace: Workspace) -> TestReport:
-            return await run_fixed(project, workspace, **bound)
+            return await run_fixed(project, workspace, *await known(workspace), **bound)
+
+        async def known(workspace: Workspace) -> list[TestReport]:
+            report = await reports.find(workspace.base)
+            return [report] if report is not None else []
 
         async def test_first(
             workspace: Workspace, files: Sequence[str], is_accepted: Callable[[TestReport], bool]
         ) -> TestReport:
-            return await run_in_order(project, workspace.path, files, is_accepted, **bound)
+            fixed = await list_fixed(project, workspace, *await known(workspace))
+            path = workspace.path
+            return await run_in_order(project, path, files, is_accepted, fixed=fixed, **bound)
 
         reports = open_reports(project, repository, store, bound)
         workspaces = reports.workspaces
@@ -246,7 +253,11 @@ class Workbench:
                 return guarded
         with self.busy(task.id):
             outcome = await self.integration.integrate(
-                task.branch, task.title, tests=task.tests, untested=task.proof == "none"
+                task.branch,
+                task.title,
+                tests=task.tests,
+                untested=task.proof == "none",
+                may=task.may,
             )
         if isinstance(outcome, Integrated) and outcome.everything is not None:
             await self.reports.remember(outcome.commit, outcome.everything)

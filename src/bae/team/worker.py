@@ -200,9 +200,11 @@ class WorkerAgent:
         workspace = await self.workspace(task)
         await self.say(task, "runs the tests")
         verdict = await bench.verify(task, workspace)
-        await bench.emit(
-            TestResult.of(task.project_id, task.id, verdict.report, headline(verdict.text))
-        )
+        before = await bench.base_report(workspace.base)
+        own = verdict.report.for_task(task.tests, before)
+        known = len(verdict.report.cases) - len(own.cases)
+        event = TestResult.of(task.project_id, task.id, own, headline(verdict.text), known)
+        await bench.emit(event)
         return verdict
 
     async def leave_out_debris(self, task: Task, answer: str, verdict: Verdict) -> Verdict:
@@ -365,9 +367,15 @@ class TestWorkerAgent(WorkerAgent):
     )
 
 
-_KINDS: Final[dict[str, type[WorkerAgent]]] = {
-    each.kind: each for each in (BackendWorkerAgent, FrontendWorkerAgent, TestWorkerAgent)
-}
+class DocsWorkerAgent(WorkerAgent):
+    """Writes documentation."""
+
+    kind = "docs"
+    role = "You write documentation: plain, true and complete, with examples that run."
+
+
+_WORKERS: Final = (BackendWorkerAgent, FrontendWorkerAgent, TestWorkerAgent, DocsWorkerAgent)
+_KINDS: Final[dict[str, type[WorkerAgent]]] = {each.kind: each for each in _WORKERS}
 
 
 def register_worker(kind: str, cls: type[WorkerAgent]) -> None:

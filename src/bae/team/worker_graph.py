@@ -552,9 +552,10 @@ def _question(task: Task, attempts: int, failure: str, again: bool) -> str:
 
 
 def _ask_about_repetition(task: Task, failure: str) -> str:
+    why = headline(failure, 200).rstrip(".:")
     return (
-        f"The LLM wrote the same answer for {task.title!r} again, word for word, although it had "
-        f"failed. What should be done differently? The failure:\n{bounded(failure, _SHOWN_FAILURE)}"
+        f"The LLM repeated its answer for {task.title!r} word for word. It had failed: {why}. What "
+        f"should be done differently?\n\nThe failure:\n{bounded(failure, _SHOWN_FAILURE)}"
     )
 
 

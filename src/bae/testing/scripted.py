@@ -17,14 +17,15 @@ from pydantic_core import to_json
 from bae.draft import from_text
 from bae.exceptions import FillError, ScriptError, faults
 from bae.given_files import read_file
-from bae.language_model import RoutingLM, in_scene, scene
+from bae.language_model import RoutingLM, scene_around
+from bae.lm_calls import ask_lm
 from bae.node import Node
 from bae.plan import plan_of
 from bae.secrets import shown_values
 from bae.usage import Attempt, Usage, report, tell
 
 if TYPE_CHECKING:
-    from bae.language_model import LM
+    from bae.language_model import LM, Scene
     from bae.prompts.messages import Prompt
 
 N = TypeVar("N", bound=Node)
@@ -125,12 +126,16 @@ class ScriptedLM(RoutingLM):
         return cls(script.fills, choices=script.choices)
 
     async def choose_type(
-        self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
+        self,
+        types: Sequence[type[Node] | type[None]],
+        context: Mapping[str, Any],
+        *,
+        scene: Scene | None = None,
     ) -> type[Node] | type[None]:
         """The scripted choice, which must be among `types`."""
-        return self._choose(
-            types, context, partial(_choice_question, types, (), None, dict(context))
-        )
+        here, known = scene or scene_around.get(), dict(context)
+        asked = partial(_choice_question, types, (), None, known, None, here)
+        return self._choose(types, context, asked)
 
     async def route(
         self,
@@ -138,12 +143,16 @@ class ScriptedLM(RoutingLM):
         types: Sequence[type[Node] | type[None]],
         fillable: Sequence[type[Node]] = (),
         resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
+        *,
+        scene: Scene | None = None,
     ) -> tuple[type[Node] | type[None], None]:
         """The scripted choice. What is chosen is then asked for by itself; its prompt is that of a
         model, which may be asked for both at once."""
+        here = scene or scene_around.get()
         if type(self).choose_type is not ScriptedLM.choose_type:  # of a subclass
-            return await self.choose_type(types, shown_values(node)), None
-        asked = partial(_choice_question, types, fillable, node, None, resolved)
+            shown = shown_values(node, here.hidden)
+            return await ask_lm(self, "choose_type", here, types, shown), None
+        asked = partial(_choice_question, types, fillable, node, None, resolved, here)
         return self._choose(types, dict(node), asked), None
 
     def pinned(self, lm: LM) -> LM:
@@ -159,9 +168,8 @@ class ScriptedLM(RoutingLM):
         context: Mapping[str, Any],
         prompt: Callable[[], Prompt],
     ) -> type[Node] | type[None]:
-        asked = _bind_scene(prompt)
         self.asked.append(
-            Asked("choose_type", types=tuple(types), context=dict(context), make_prompt=asked)
+            Asked("choose_type", types=tuple(types), context=dict(context), make_prompt=prompt)
         )
         if len(types) == 1:
             return types[0]
@@ -186,8 +194,11 @@ class ScriptedLM(RoutingLM):
         resolved: Mapping[str, Any],
         instruction: str,
         source: Node | None = None,
+        *,
+        scene: Scene | None = None,
     ) -> N:
         """A `target` with the scripted values for its plain fields."""
+        here = scene or scene_around.get()
         problem: ValidationError | None = None
         tried: list[Attempt] = []
         asked = Asked(
@@ -196,9 +207,7 @@ class ScriptedLM(RoutingLM):
             resolved=dict(resolved),
             instruction=instruction,
             source=source,
-            make_prompt=_bind_scene(
-                partial(_fill_question, target, dict(resolved), instruction, source)
-            ),
+            make_prompt=partial(_fill_question, target, dict(resolved), instruction, source, here),
         )
         for number in range(1, self._attempts + 1):
             self.asked.append(replace(asked, errors=tried[-1].errors if tried else ()))
@@ -226,15 +235,16 @@ class ScriptedLM(RoutingLM):
             fix=f"script values that {target.__name__} takes",
         )
 
-    async def make(self, node: Node, target: type[N]) -> N:
-        """A `target` filled from the script, with `node` as its source."""
-        return await self.fill(target, {}, plan_of(target).instruction, source=node)
+    async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
+        """A `target` filled from the script, with `node` as the previous node."""
+        here, instruction = scene or scene_around.get(), plan_of(target).instruction
+        return await ask_lm(self, "fill", here, target, {}, instruction, source=node)
 
-    async def decide(self, node: Node) -> Node | None:
+    async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
         """The scripted choice among the successors of `node`, filled; None to end the run."""
-        plan = plan_of(type(node), strict=True)
-        chosen, _ = await self.route(node, plan.offered, plan.successors)
-        return None if chosen is NoneType else await self.make(node, chosen)
+        plan, here = plan_of(type(node), strict=True), scene or scene_around.get()
+        chosen, _ = await ask_lm(self, "route", here, node, plan.offered, plan.successors)
+        return None if chosen is NoneType else await ask_lm(self, "make", here, node, chosen)
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -348,17 +358,6 @@ def _report_call(ask: Callable[[], T]) -> T:
         raise
     report(_JUDGED)
     return answer
-
-
-def _bind_scene(make: Callable[[], Prompt]) -> Callable[[], Prompt]:
-    """What makes a prompt later as it is asked now."""
-    now = scene.get()
-
-    def prompt() -> Prompt:
-        with in_scene(now):
-            return make()
-
-    return prompt
 
 
 def _fill_question(*asked: Any) -> Prompt:

@@ -10,13 +10,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.failures import awaitable
+from bae.language_model import scene_around
 from bae.lm.adapter import LMAdapter, decide_with, make_with
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.policies.budget import Budget, scope_in_force
 from bae.lm.requests import checked, in_time, retrying, worth_retrying
 
 if TYPE_CHECKING:
-    from bae.language_model import LM
+    from bae.language_model import LM, Scene
     from bae.node import Node
     from bae.usage import Usage
 
@@ -61,17 +62,19 @@ class Policy(Backend):
         """Answer once. Nothing is charged here, but where the LM inside sends a request."""
         return checked(self, await awaitable(self.answer(prompt), self, "answer"))
 
-    async def make(self, node: Node, target: type[N]) -> N:
+    async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
         """Build a `target` from what `node` holds."""
+        here = scene or scene_around.get()
         if isinstance(innermost(self), LMAdapter):
-            return await make_with(self, node, target)
-        return await super().make(node, target)
+            return await make_with(self, node, target, here)
+        return await super().make(node, target, scene=here)
 
-    async def decide(self, node: Node) -> Node | None:
+    async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
+        here = scene or scene_around.get()
         if isinstance(innermost(self), LMAdapter):
-            return await decide_with(self, node)
-        return await super().decide(node)
+            return await decide_with(self, node, here)
+        return await super().decide(node, scene=here)
 
     @property
     def settings(self) -> Mapping[str, Any]:

@@ -1,0 +1,21 @@
+"""How the methods of an LM are called: with the scene of the question, where they take one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bae.failures import awaitable
+from bae.language_model import in_scene
+
+if TYPE_CHECKING:
+    from bae.language_model import LM, Scene
+
+
+async def ask_lm(lm: LM, method: str, scene: Scene, *given: Any, **named: Any) -> Any:
+    """Call one of the methods of an LM for a question in a scene. LMs of bae take the scene as an
+    argument; for another one, and the LMs that it asks, it is the scene around the call."""
+    call: Any = getattr(lm, method)
+    if "scene" in (getattr(call, "__kwdefaults__", None) or ()):
+        return await awaitable(call(*given, scene=scene, **named), lm, method)
+    with in_scene(scene):
+        return await awaitable(call(*given, **named), lm, method)
