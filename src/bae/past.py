@@ -62,7 +62,12 @@ class Past:
         return NOTHING
 
     def fill(
-        self, run: Run, plan: NodePlan, previous: Node, resolved: Mapping[str, Any], about: Scene
+        self,
+        run: Run,
+        plan: NodePlan,
+        previous: Node | None,
+        resolved: Mapping[str, Any],
+        about: Scene,
     ) -> Any:
         """The node that the LM filled."""
         return NOTHING

@@ -206,10 +206,13 @@ class Run:
             return self.scene
         from bae.prompts.questions import nodes_that_fit
 
+        around = self
+        while not around.trace and around.outer is not None:
+            around = around.outer  # a node that is filled for a field has no trace of its own
         if context == "start":
-            nodes = self.trace[:1]
+            nodes = around.trace[:1]
         elif context == "trace":
-            nodes = self.trace
+            nodes = around.trace
         else:
             nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
         nodes = [node for node in nodes if node is not source]

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from bae.app_scope import apps, opening_of
 from bae.arguments import Arguments
 from bae.calls import CallPlan
-from bae.draft import from_resolved, validated, with_resolved
+from bae.draft import empty_draft, from_resolved, validated, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
     body_failed,
@@ -113,10 +113,14 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     # The default is set too where a body of another run has started this one.
     token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
     try:
+        given_up: Collection[str] = NONE
         start, is_recorded, find_next = run.past.begin(run, graph, start)
         if not is_recorded:
             await run.writer.begin(run, graph, start)
-        await _follow(run, plans, start, find_next)
+        if graph.is_filled and not start.__dict__:
+            previous = next(run.seen(), None)
+            start, given_up = await _fill(run, plans, plans[graph.start], previous)
+        await _follow(run, plans, start, given_up, find_next)
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
@@ -160,7 +164,10 @@ async def run_inside(
 
 
 def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
-    start = cast("Graph[Any, Any]", call.graph).start
+    graph = cast("Graph[Any, Any]", call.graph)
+    start = graph.start
+    if graph.is_filled:
+        return empty_draft(start)
     if not item:
         return start(**bound)
     if type(item[0]) is start:
@@ -236,7 +243,9 @@ async def _let_go_ahead(run: Run) -> None:
         await flow.let_go_ahead(run)
 
 
-async def _follow(run: Run, plans: Plans, node: Node, find_next: FindNext | None) -> None:
+async def _follow(
+    run: Run, plans: Plans, node: Node, given_up: Collection[str], find_next: FindNext | None
+) -> None:
     trace, limit = run.trace, run.max_iters
     start_step = run.writer.step_starter(run, plans)
     if find_next is not None:
@@ -244,7 +253,6 @@ async def _follow(run: Run, plans: Plans, node: Node, find_next: FindNext | None
     step = 0
     since = now = time()
     following: Node | None
-    given_up = NONE
     while True:
         plan = plans[type(node)]
         if plan.sourced:
@@ -445,7 +453,7 @@ def options_ahead(
 
 
 async def _fill(
-    run: Run, plans: Plans, plan: NodePlan, source: Node
+    run: Run, plans: Plans, plan: NodePlan, source: Node | None
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
     given_up: Collection[str] = NONE

@@ -281,7 +281,9 @@ class ResumedPast(RecordedPast):
                 return start, False, self._next_node
         elif run.flow is not None:
             self._take_known(run.flow, self._shared_sources())
-        first = self._recorded_node(run.path, 0)
+        first, step = self._recorded_node(run.path, 0), self._history.step(run.path, 0)
+        if first is None and step is not None and step.filled is not None:
+            first = step.filled.node
         if first is None or not start.__dict__.keys() <= first.__dict__.keys():
             return start, True, self._next_node  # it has a secret that the journal does not store
         return first, True, self._next_node

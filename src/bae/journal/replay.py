@@ -201,7 +201,12 @@ class ReplayedPast(RecordedPast):
         return chosen
 
     def fill(
-        self, run: Run, plan: NodePlan, previous: Node, resolved: Mapping[str, Any], about: Scene
+        self,
+        run: Run,
+        plan: NodePlan,
+        previous: Node | None,
+        resolved: Mapping[str, Any],
+        about: Scene,
     ) -> Any:
         """The node that the LM filled, if it would still be asked the same."""
         step = self._history.step(run.path, run.step)

@@ -110,7 +110,7 @@ async def resume(
         result = await run_graph(graph, cast("Node", past.run.start), run)
     except BaseException as error:
         if claims and (writer is None or writer.has_claim):  # before the first step
-            await _give_up_claim(journal, claims[0], before, error)
+            await give_up_claim(journal, claims[0], before, error)
         ended = isinstance(error, JournalError) and error.code == "bae-run-ended"
         if claims or skip_ended or not ended:
             raise
@@ -231,7 +231,11 @@ async def result_of(
 
 
 async def _recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:
-    """The runs of a graph that have no owner and can continue, the newest first."""
+    """The runs of a graph that have no owner and can continue: queued runs in the order in which
+    they were queued, then the others, the newest first."""
+    queued = [info async for info in journal.every_run(status="queued", graph=graph.name)]
+    for info in reversed(queued):
+        yield info
     async for info in journal.every_run(status="interrupted", graph=graph.name):
         yield info
     async for info in journal.every_run(status="waiting", graph=graph.name):
@@ -245,10 +249,10 @@ def _can_continue(info: RunInfo) -> bool:
     return any(g.answered or (g.deadline is not None and g.deadline <= now) for g in info.waiting)
 
 
-async def _give_up_claim(
+async def give_up_claim(
     journal: Journal, claim: Claim, before: RunInfo, error: BaseException
 ) -> None:
-    """Release a claim that was not used, and leave the run as it was before."""
+    """Release a claim that was not used, after an error, and leave the run as it was before."""
     release = journal.release(claim, before.status, (), before.waiting, before.error)
     try:
         await finish_despite_cancel(release)

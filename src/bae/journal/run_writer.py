@@ -15,7 +15,16 @@ from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.outside import OutsideWriter
 from bae.journal.shape import Shape, shape_of
-from bae.journal.store import Claim, Journal, Line, ParkedGate, check_names
+from bae.journal.store import (
+    Claim,
+    Journal,
+    Line,
+    ParkedGate,
+    RunInfo,
+    RunSummary,
+    StoredRun,
+    check_names,
+)
 from bae.records import (
     ClassMet,
     Record,
@@ -25,6 +34,7 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
+from bae.result import UsageCount
 from bae.tasks import finish_despite_cancel
 from bae.usage import Usage
 from bae.writer import Log, Writer
@@ -92,7 +102,8 @@ class JournalWriter(Writer):
         self._graph, (self._encoder, shape) = graph, _form_of(graph, self._journal)
         self.log.append(started)
         line = self._line(started, self._encoder.encode(started))
-        create = self._journal.create(run.run_id, graph.name, shape.json, shape.hash, [line])
+        info = RunInfo(run.run_id, graph.name, "running", line.at, line.at, shape.hash)
+        create = self._journal.create(StoredRun(info, shape.json, (line,), {}))
         await finish_despite_cancel(create, self._take_claim)
         await self.confirm()
         run.restore_limits(Usage(), 0.0)
@@ -219,8 +230,18 @@ class JournalWriter(Writer):
         # After lines that could not be stored there would be a gap.
         with self._order:
             lines = [] if self._broken is not None else [self._line(ended, data)]
-        release = self._journal.release(claim, ended.outcome, lines, waiting, error)
+        summary = self._summary(run)
+        release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
         await finish_despite_cancel(release)
+
+    def _summary(self, run: Run) -> RunSummary:
+        """What lists show of the run."""
+        count = UsageCount()
+        for record in self.log:
+            count.take(record)
+        used, nodes = count.total(), run.trace
+        last = type(nodes[-1]).__name__ if nodes else ""
+        return RunSummary(len(nodes), last, used.calls, used.tokens, used.cost)
 
     def outside(self, path: str, step: int, asker: Asker) -> Writer:
         """The writer for a class outside the graph."""
@@ -234,7 +255,7 @@ class JournalWriter(Writer):
         if self._claim is not None and self._claim.is_in_doubt():
             await self._append(self._claim, ())
 
-    def _take_claim(self, claim: Claim) -> None:
+    def _take_claim(self, claim: Claim | None) -> None:
         self._claim = claim
 
     def _line(self, record: Record, data: str) -> Line:
