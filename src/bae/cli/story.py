@@ -22,6 +22,7 @@ from bae.sources import Told, kind_named
 from bae.usage import Usage
 
 STYLES: Final = {
+    "queued": "blue",
     "ended": "green",
     "failed": "red",
     "waiting": "yellow",

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from bae.calls import call_at
-from bae.draft import hold, validated
+from bae.draft import empty_draft, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.decoder import LineReader, LineRefused, read_history
 from bae.journal.node_codec import node_codec
@@ -89,9 +89,9 @@ async def check(
 
     Call it with the new code and the journal that is in use, before you deploy; it changes nothing.
     Runs belong to a graph by its name, which is that of its start class unless you gave it one: if
-    either was renamed, give the old name with `was=`. Runs that wait, failed, were cancelled or
-    interrupted, or are in progress right now are looked at; those whose classes are the same are
-    not even read.
+    either was renamed, give the old name with `was=`. Runs that are queued, wait, failed, were
+    cancelled or interrupted, or are in progress right now are looked at; those whose classes are
+    the same are not even read.
     """
     graph.prove()
     # A run can be listed twice: its status can change between two pages.
@@ -163,7 +163,7 @@ def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     return found
 
 
-_UNFINISHED: Final[tuple[RunStatus, ...]] = ("running", "waiting", "failed", "cancelled")
+_UNFINISHED: Final[tuple[RunStatus, ...]] = ("queued", "running", "waiting", "failed", "cancelled")
 _Key = tuple[str, str]
 """A graph by its name, which is empty for the run's own, and a place in it."""
 _GONE: Final = "the run has such a node, or is to go there"
@@ -227,9 +227,7 @@ class _Checker(LineReader):
         except JournalError as error:
             cls = self._class(line.path, data.type)
             self._refuse(cls.__name__, error)
-            empty = cls.__new__(cls)
-            hold(empty, {}, None, set())
-            return empty
+            return empty_draft(cls)
 
     def _loaded(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
         call = call_at(plan_of(cls).fields[field], parameter)
