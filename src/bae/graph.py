@@ -341,7 +341,7 @@ class Graph(Generic[S, T]):
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
         options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
-        run = Run(options, writer=new_writer(journal), run_id=run_id or "")
+        run = Run(options, writer=new_writer(self, journal, run_id), run_id=run_id or "")
         if resume:
             return await rooms.begin_or_resume(self, start_node, run, checked_store(journal))
         return await start_run(self, start_node, run)
@@ -561,9 +561,16 @@ def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
     return ""
 
 
-def new_writer(journal: Journal | None, log: Log | None = None) -> Writer:
+def new_writer(
+    graph: Graph[Any, Any], journal: Journal | None, run_id: str | None, log: Log | None = None
+) -> Writer:
     """The writer of a run that begins."""
-    return Writer(log) if journal is None else rooms.JournalWriter(checked_store(journal), log)
+    if journal is None:
+        return Writer(log)
+    store = checked_store(journal)
+    if run_id is not None:
+        rooms.check_names(run_id, graph.name)
+    return rooms.JournalWriter(store, log)
 
 
 def checked_store(journal: object) -> Journal:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydantic.fields import FieldInfo
 
 from bae.assignable import union_members
-from bae.calls import CallPlan, Input, is_by_value, plan_bound, plan_call, siblings_of
+from bae.calls import CallPlan, Input, plan_bound, plan_call, siblings_of
 from bae.core_schemas import converts
 from bae.exceptions import DepError, Problem
 from bae.hints import Names
@@ -80,7 +80,7 @@ class DepField(FieldPlan):
 
     def start(self, at: Resolution, place: Place) -> PendingValue:
         """Have it called, or share a call that another field has asked for."""
-        if not is_by_value(self):
+        if not (self.bound or cast(CallPlan, self.call).by_value):
             return at.flow.dependency(self.wanted, at.run, at.plan.node, place)
         bound = at.siblings(siblings_of(self))
         return at.flow.look_up(self.wanted, at.run, at.plan.node, place, bound)
