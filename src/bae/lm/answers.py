@@ -24,7 +24,7 @@ from bae.lm.requests import UNPARSED
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Correction
-from bae.prompts.questions import asked_fields
+from bae.prompts.questions import asked_fields, names_of
 from bae.prompts.values import once
 from bae.unicode import readable, whole, whole_json
 from bae.usage import Attempt
@@ -179,12 +179,16 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
             text = json.dumps(answer.value, ensure_ascii=False, default=str)
         except (ValueError, RecursionError):
             text = "(it cannot be written as JSON)"
-    text = readable(text, 0)
+    text, question = readable(text, 0), prompt.question
+    filled: tuple[str, ...] = ()
+    if question.fillable:
+        named = names_of(question.types).items()
+        filled = tuple(name for name, cls in named if cls in question.fillable)
     if wrong is None:
-        return Attempt(number, text, "valid", (), answer.usage, prompt.flat())
+        return Attempt(number, text, "valid", (), answer.usage, prompt.flat(), filled=filled)
     is_cut = wrong.verdict == "invalid" and answer.stop == "cut-off"
     verdict = "cut-off" if is_cut else wrong.verdict
-    return Attempt(number, text, verdict, wrong.errors, answer.usage, prompt.flat())
+    return Attempt(number, text, verdict, wrong.errors, answer.usage, prompt.flat(), filled=filled)
 
 
 def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:
