@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bae import JournalError
-from bae.journal import Journal, Line
+from bae.journal import Journal, Line, RunInfo, StoredRun
 
 SHAPE = '{"nodes": []}'
 
@@ -26,15 +27,32 @@ def lines(first, end, **fields):
     return [line(n, **fields) for n in range(first, end)]
 
 
+def new_run(run_id, lines, *, graph="Trip", shape=SHAPE, **info):
+    """A run that is to be created, with these lines."""
+    first, last = (lines[0].at, lines[-1].at) if lines else (1000.0, 1000.0)
+    entry = RunInfo(run_id, graph, info.pop("status", "running"), first, last, "hash", **info)
+    return StoredRun(entry, shape, tuple(lines), {})
+
+
 async def begun(journal: Journal, run_id="run", count=1, *, graph="Trip", **fields):
     """A new run with so many lines, and the claim on it."""
-    return await journal.create(run_id, graph, SHAPE, "hash", lines(0, count, **fields))
+    claim = await journal.create(new_run(run_id, lines(0, count, **fields), graph=graph))
+    assert claim is not None
+    return claim
 
 
 async def ended(journal: Journal, run_id="run", count=1, *, status="ended", **fields):
     """A run with so many lines that is over."""
     claim = await begun(journal, run_id, count, **fields)
     await journal.release(claim, status, [])
+
+
+async def with_line(journal: Journal, run_id: str, *changed: Line, erase: bool = False) -> None:
+    """Replace lines of a run by others with the same numbers."""
+    run = await journal.read(run_id)
+    others = {each.n: each for each in changed}
+    new = tuple(others.get(each.n, each) for each in run.lines)
+    await journal.replace([replace(run, lines=new)], erase=erase)
 
 
 def execute(path: Path, *statements: str) -> list[Any]:

@@ -94,7 +94,7 @@ class CallPlan:
         error for a `Dep`, the place of the item for a `Map`."""
         if self.graph is None:
             return self.unfilled
-        plain = self.graph.plans[self.graph.start].plain
+        plain = self.graph.given_fields
         return tuple((field.name, field.annotation) for field in plain if field.required)
 
     @property
@@ -102,8 +102,7 @@ class CallPlan:
         """The types of what a marker can bind, by name: what nothing fills, or a default does."""
         if self.graph is None:
             return dict((*self.unfilled, *self.optional))
-        plain = self.graph.plans[self.graph.start].plain
-        return {field.name: field.annotation for field in plain}
+        return {field.name: field.annotation for field in self.graph.given_fields}
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(name for name, _ in self.inputs)})"
@@ -201,8 +200,11 @@ def _plan_call(fn: Any, names: Names, planning: _Planning) -> CallPlan:
     if plan is not None:
         return plan
     graph = _as_graph(fn)
-    if graph is not None:
-        plan = CallPlan(fn=fn, key=key, name=graph.name, kind="graph", graph=graph)
+    if fn is None:
+        plan = CallPlan(fn, key, "Dep()", "sync", Any, problems=[_nothing_to_call()])
+    elif graph is not None:
+        name = graph.start.__name__ if graph.is_filled else graph.name
+        plan = CallPlan(fn=fn, key=key, name=name, kind="graph", graph=graph)
     else:
         plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))
         hints = _hints(plan, names)
@@ -448,6 +450,16 @@ def every_call(call: CallPlan | None) -> list[CallPlan]:
     return calls
 
 
+def _nothing_to_call() -> Problem:
+    return an_error(
+        "bae-dep-nothing",
+        "Dep() names nothing to call, and stands for a node that the LM fills on a field of a node "
+        "alone, where the type of the field is one node class",
+        "declare such a field, and bind parameters to it; or give Dep a function, a Graph or a "
+        "Node class",
+    )
+
+
 def _misplaced(plan: CallPlan, parameter: str, marker: object) -> Problem:
     kind = type(marker).__name__
     return an_error(
@@ -493,3 +505,27 @@ def routes(call: CallPlan | None) -> Iterator[str]:
             if below.call not in ways:
                 ways[below.call] = f"{ways[each]}({parameter})"
                 ahead.append(below.call)
+
+
+_LONGEST_CHAIN: Final = 12
+"""How many calls are named for one field."""
+
+
+def call_chain(field: FieldPlan) -> str:
+    """A call with what it waits for: `get_weather ← get_location`."""
+    left = _LONGEST_CHAIN
+
+    def text_of(asked: FieldPlan | Input) -> str:
+        nonlocal left
+        left -= 1
+        call = cast(CallPlan, asked.call)
+        name = f"graph {call.name}" if call.graph is not None else call.name
+        below = [name for _, name in siblings_of(asked)]
+        below += [str(found.marker) for _, found in recalls_of(asked)]
+        below += [text_of(each) if left > 0 else "…" for _, each in call.inputs]
+        below = list(dict.fromkeys(below))
+        if len(below) > 1:
+            below = [f"({', '.join(below)})"]
+        return " ← ".join([name, *below])
+
+    return text_of(field) if field.call is not None else ""

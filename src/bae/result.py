@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from bae.exceptions import BaeError, GateError, JournalError
 from bae.records import AnswerJudged, Record, RunResumed, StepStarted
@@ -170,6 +170,13 @@ class RunJournal(Sequence[Record]):
         return f"<RunJournal of {len(self)} records>"
 
 
+_COUNTED: Final = {
+    *(AnswerJudged, RunResumed),
+    *(kind for kind in Record.__subclasses__() if hasattr(kind, "usage")),
+}
+"""The kinds of records that say something about usage."""
+
+
 class UsageCount:
     """Adds up what the records of a run say its LM calls used, each answer once.
 
@@ -186,6 +193,8 @@ class UsageCount:
 
     def take(self, record: Record) -> None:
         """Count a record; give them in order."""
+        if type(record) not in _COUNTED:
+            return
         if isinstance(record, AnswerJudged):
             asked = self._judged.setdefault((record.path, record.step), {})
             asked[record.asker] = asked.get(record.asker, Usage()) + record.attempt.usage
@@ -193,8 +202,8 @@ class UsageCount:
         if isinstance(record, RunResumed):  # questions that were open then have been cut off
             self._sum = self.total()
             self._judged.clear()
-        usage = getattr(record, "usage", None)
-        if isinstance(usage, Usage):
+        usage: Usage | None = getattr(record, "usage", None)
+        if usage is not None:
             self._sum += usage
             asker, spot = getattr(record, "asker", None), (record.path, record.step)
             if asker is None:

@@ -176,7 +176,7 @@ def test_a_run_is_shown_as_json_with_its_fields_the_work_and_times_in_iso(journa
 
 RUN_KEYS = {
     *("run_id", "graph", "status", "started", "updated", "seconds", "parent", "owner", "waiting"),
-    *("error", "lease_until", "shape"),
+    *("error", "lease_until", "shape", "thread", "metadata", "summary", "change"),
 }
 USAGE_KEYS = {
     *("calls", "input_tokens", "output_tokens", "cached_tokens", "cost", "attempts", "seconds"),

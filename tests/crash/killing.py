@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from bae.journal import Claim, Line, ParkedGate, SQLiteJournal
+from bae.journal import Claim, Line, ParkedGate, RunSummary, SQLiteJournal, StoredRun
 from bae.journal.store import Status
 from crash.effects import HERE
 
@@ -52,14 +52,12 @@ class KillingJournal(SQLiteJournal):
         self._die(number, "handed")
         self._die(number, "after")
 
-    async def create(
-        self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
-    ) -> Claim:
-        number = self._reached("create", lines)
-        claim = await super().create(run_id, graph, shape, shape_hash, lines)
-        _say_kept(lines)
+    async def create(self, run: StoredRun, *, claim: bool = True) -> Claim | None:
+        number = self._reached("create", run.lines)
+        made = await super().create(run, claim=claim)
+        _say_kept(run.lines)
         self._die(number, "after")
-        return claim
+        return made
 
     async def release(
         self,
@@ -68,9 +66,10 @@ class KillingJournal(SQLiteJournal):
         lines: Sequence[Line],
         waiting: Sequence[ParkedGate] = (),
         error: str = "",
+        summary: RunSummary | None = None,
     ) -> None:
         number = self._reached("release", lines)
-        await super().release(claim, status, lines, waiting, error)
+        await super().release(claim, status, lines, waiting, error, summary)
         _say_kept(lines)
         self._die(number, "after")
 

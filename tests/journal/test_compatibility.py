@@ -16,6 +16,7 @@ from bae.journal.compatibility import changes_for, refuse_changes
 from bae.journal.export import RecordedRuns
 from bae.testing import ScriptedLM
 from changed_code import CODE, graph
+from journal_parts import with_line
 
 pytestmark = pytest.mark.once
 
@@ -366,7 +367,7 @@ async def test_a_run_whose_shape_cannot_be_read_is_judged_by_what_it_has_stored(
 async def test_a_run_whose_lines_are_damaged_is_listed_as_such(journal: Journal):
     await parked(journal)
     stored = await journal.read("r1")
-    await journal.replace("r1", [stored.lines[8]._replace(data="{}")])
+    await with_line(journal, "r1", stored.lines[8]._replace(data="{}"))
 
     (broken,) = await check(edited(BREAKS), journal)
 

@@ -19,7 +19,7 @@ from bae.exceptions import JournalError
 from bae.journal import Journal, Line, MemoryJournal, ParkedGate, RunInfo, SQLiteJournal, StoredRun
 from bae.journal.export import RecordedRuns, read_runs
 from bae.journal.store import FORMAT
-from journal_parts import refused
+from journal_parts import new_run, refused
 
 pytestmark = pytest.mark.once
 
@@ -52,7 +52,9 @@ def lines_of(run_id: str, status: Any = "ended", graph: str = "G") -> list[Line]
 
 async def put(journal: Journal, run_id: str, status: Any = "ended", graph: str = "G") -> None:
     lines = lines_of(run_id, status, graph)
-    claim = await journal.create(run_id, graph, '{"format":1,"graphs":[]}', "hash", lines[:1])
+    shape = '{"format":1,"graphs":[]}'
+    claim = await journal.create(new_run(run_id, lines[:1], graph=graph, shape=shape))
+    assert claim is not None
     await journal.append(claim, lines[1:3])
     gates = [ParkedGate("1:A.x", "A.x", "why?", 2000.0)] if status == "waiting" else []
     error = "ValueError: no" if status == "failed" else ""
@@ -288,7 +290,8 @@ async def test_a_run_that_is_under_way_or_shares_its_lines_is_not_replaced(tmp_p
     path = tmp_path / "a.jsonl"
     path.write_text("".join(await exported("a")), encoding="utf-8")
     async with MemoryJournal() as journal:
-        claim = await journal.create("a", "G", "{}", "hash", lines_of("a"))
+        claim = await journal.create(new_run("a", lines_of("a"), graph="G", shape="{}"))
+        assert claim is not None
         with refused("bae-run-owned"):
             await journal.load(path, existing="replace")
         await journal.release(claim, "failed", [])
@@ -359,12 +362,12 @@ async def test_recorded_runs_are_read_and_listed_and_nothing_else(tmp_path):
     with refused("bae-run-unknown"):
         await recorded.read("nobody")
     for use in (
-        recorded.create("x", "G", "{}", "h", []),
+        recorded.create(new_run("x", [])),
         recorded.claim("a"),
         recorded.answer("a", "g", "1"),
         recorded.delete(["a"]),
-        recorded.prune(older_than=0),
-        recorded.replace("a", []),
+        recorded.prune(older_than=-1e11),
+        recorded.replace([]),
         recorded.fork("a", "b", 1, []),
         recorded.put(await recorded.read("a")),
     ):

@@ -22,6 +22,7 @@ from bae.journal.store import StoredRun
 from bae.lm import Answer, Usage
 from bae.testing import ScriptedLM
 from end_node import EndNode
+from journal_parts import with_line
 from kept_runs import Client, make_client
 from toy_backend import ToyBackend
 
@@ -427,7 +428,7 @@ async def test_a_place_that_is_not_there_is_answered_with_those_that_are(
 async def test_a_damaged_line_is_named(journal: Journal):
     await ended(journal)
     line = next(each for each in (await journal.read("r")).lines if each.kind == "SourceEnded")
-    await journal.replace("r", [line._replace(data="{}")])
+    await with_line(journal, "r", line._replace(data="{}"))
     with pytest.raises(JournalError, match=f"line {line.n}, a SourceEnded, ") as raised:
         await journal.why("r", "Noon.note")
     assert raised.value.code == "bae-journal-damaged"

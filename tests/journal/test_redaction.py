@@ -456,7 +456,7 @@ async def test_a_cancelled_redaction_leaves_the_run_to_whoever_comes_next():
             super().__init__()
             self.replacing = asyncio.Event()
 
-        async def rewrite(self, changes: Any) -> None:
+        async def replace(self, runs: Any, claims: Any = (), *, erase: bool = False) -> None:
             self.replacing.set()
             await asyncio.Event().wait()
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import time
 
@@ -19,8 +20,18 @@ from bae.journal import SQLiteJournal
 from bae.journal.sqlite.lease import has_died, process_name
 from bae.journal.sqlite.runs import page_query
 from bae.journal.sqlite.schema import LINES_OF_A_RUN
-from bae.journal.store import Rewrite
-from journal_parts import begun, ended, execute, ids, line, numbers, printed, program, refused
+from journal_parts import (
+    begun,
+    ended,
+    execute,
+    ids,
+    line,
+    numbers,
+    printed,
+    program,
+    refused,
+    with_line,
+)
 
 pytestmark = pytest.mark.once
 
@@ -402,10 +413,10 @@ async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(
         reading.execute("begin")
         reading.execute("select * from lines").fetchone()
         with refused("bae-journal-locked"):
-            await journal.replace("run", [line(0, '{"new": 1}')])
+            await with_line(journal, "run", line(0, '{"new": 1}'), erase=True)
         reading.close()
         assert (await journal.read("run")).lines[0].data == '{"new": 1}'
-        await journal.replace("run", [line(0, '{"new": 1}')])
+        await with_line(journal, "run", line(0, '{"new": 1}'), erase=True)
         for file in path.parent.iterdir():
             assert b'{"old": 1}' not in file.read_bytes()
 
@@ -420,9 +431,11 @@ async def test_a_redaction_of_many_runs_writes_the_file_anew_once_and_only_if_it
             return reading.execute("pragma schema_version").fetchone()[0]
 
         before = written()
-        await journal.rewrite([Rewrite(f"r{n}", [line(0, "{}")]) for n in range(5)])
+        runs = [await journal.read(f"r{n}") for n in range(5)]
+        changed = [replace(run, lines=(line(0, "{}"),)) for run in runs]
+        await journal.replace(changed, erase=True)
         assert written() == before + 1, "a VACUUM counts it up by one"
-        await journal.rewrite([Rewrite(f"r{n}", []) for n in range(5)])
+        await journal.replace(changed, erase=True)
         assert written() == before + 1
         reading.close()
 

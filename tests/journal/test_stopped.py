@@ -111,10 +111,10 @@ from bae import JournalError
 from bae.sharing import Dataflow
 from bae.journal.sqlite import journal as room
 from bae.journal.sqlite.lease import SQLiteClaim
-from bae.journal.sqlite.writer import Writer
+from bae.journal.sqlite.writer import SQLiteWriter
 
 path, effects, where, number = *sys.argv[1:4], int(sys.argv[4])
-settle, serve, start = room.settle, Writer.serve, Dataflow._start
+settle, serve, start = room.settle, SQLiteWriter.serve, Dataflow._start
 reached, writing = {"acknowledged": 0, "scheduled": 0}, threading.Lock()
 
 def stop_at(what):
@@ -138,7 +138,8 @@ def serve_unless_stopping(self, batch):
     with writing:
         serve(self, batch)
 
-room.settle, Writer.serve, Dataflow._start = settle_and_stop, serve_unless_stopping, start_and_stop
+room.settle, Dataflow._start = settle_and_stop, start_and_stop
+SQLiteWriter.serve = serve_unless_stopping
 try:
     asyncio.run(test_stopped.run_here(path, "stopped", effects, resume=False))
     print(*reached.values())

@@ -122,6 +122,19 @@ async def test_a_merge_may_not_lose_tests_that_others_have_merged(tmp_path: Path
             assert await bench.integration.head() != head
 
 
+async def test_the_tests_of_the_work_itself_have_to_run_after_the_merge(tmp_path: Path) -> None:
+    skips = "import pytest\npytest.importorskip('fast')\n\ndef test_two():\n    import two\n"
+    files = {**PYTHON, "fast.py": ""}
+    async with a_bench(tmp_path, *TASKS, files=files, command=PYTEST) as (bench, [one, two]):
+        await bench.base_report("HEAD")
+        await judge(bench, two, edits({"two.py": "", "tests/test_two.py": skips}))
+        other = module("one") + "\n<<<<<<< DELETE fast.py\n>>>>>>> DELETE\n"
+        assert (await work_on(bench, one, other)).status == "completed"
+        outcome = await bench.integrate(two)
+        assert isinstance(outcome, Failed)
+        assert "skipped or missing: tests/test_two.py::test_two" in outcome.text
+
+
 async def test_every_run_of_tests_leaves_their_files_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -547,9 +547,12 @@ async def test_changed_data_of_a_test_proves_the_work_that_needs_it(tmp_path: Pa
     assert "Nothing tests this work" in verdict.text
 
 
-async def test_a_line_at_the_end_of_a_test_that_exists_proves_work(tmp_path: Path) -> None:
-    line = "    assert add(1, 1) == 2\n"
-    more = TESTS.replace(line, line + "    assert add(None, 1) == 1\n", 1)
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_an_assertion_in_a_test_that_exists_proves_work(
+    is_last: bool, tmp_path: Path
+) -> None:
+    line, added = "    assert add(1, 1) == 2\n", "    assert add(None, 1) == 1\n"
+    more = TESTS.replace(line, line + added if is_last else added + line, 1)
     code = CALC.replace("a + b", "(a or 0) + b")
     verdict = await work(tmp_path, {"calc.py": code, "tests/test_calc.py": more})
     assert verdict.problems == ()
@@ -559,11 +562,15 @@ async def test_a_line_at_the_end_of_a_test_that_exists_proves_work(tmp_path: Pat
     "added",
     ["add = max", "yield", "import calc as add", "global add", "def add(a, b): pass", "del add"],
 )
-def test_a_line_that_changes_those_before_it_is_a_change(added: str) -> None:
+def test_a_line_that_changes_others_is_a_change(added: str) -> None:
     before = "from calc import add\n\n\ndef test_a():\n    assert add(1, 1) == 2\n"
     change = FileChange("tests/test_a.py", before.encode(), f"{before}    {added}\n".encode())
     edits = find_edits([change], ["tests/test_a.py"], "add-tests")
     assert "test_a was changed" in str(edits.problems)
+    first = before.replace("    assert", "    print(add)\n    assert")
+    change = FileChange("tests/test_a.py", before.encode(), first.encode())
+    edits = find_edits([change], ["tests/test_a.py"], "add-tests")
+    assert "test_a was changed" in str(edits.problems)  # only assertions may be between
 
 
 async def test_a_test_that_does_not_load_without_the_work_is_no_new_test(tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ def list_runs(
 ) -> None:
     """List runs, the newest first.
 
-    A run is running, waiting (for a person), ended, failed or cancelled. One that is interrupted
-    was running when its process went away: `bae runs resume` continues it.
+    A run is queued, running, waiting (for a person), ended, failed or cancelled. One that is
+    interrupted was running when its process went away: `bae runs resume` continues it.
     """
 
     async def found(runs: Journal) -> list[RunInfo]:

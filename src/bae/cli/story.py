@@ -18,9 +18,11 @@ from bae.journal.node_codec import is_node
 from bae.journal.provenance import JudgedAnswer, Provenance, long, when
 from bae.journal.report import GraphReport, NodeReport, RunReport
 from bae.journal.store import RunInfo
+from bae.sources import Told, kind_named
 from bae.usage import Usage
 
 STYLES: Final = {
+    "queued": "blue",
     "ended": "green",
     "failed": "red",
     "waiting": "yellow",
@@ -240,16 +242,16 @@ def _source(field: Provenance) -> str:
         "waiting": f"waits for a person: {field.by}",
     }
     by_source = {
-        "recall": f"recalled from {field.by}",
-        "gate": f"answered: {field.by}{took}",
-        "map": f"{field.by} for {len(field.items)} items{took}",
-        "dep": f"{field.by}{took}" if field.origin is None else f"{field.by}, called before",
         "lm": "LM",
+        "default": "default",
         "caller": "given",
         "body": f"returned by {field.by.removesuffix('.__call__')}",
         "fork": f"changed in the fork from {field.by}",
     }
-    return by_state.get(field.state) or by_source.get(field.source, field.source)
+    if field.state in by_state or field.source in by_source:
+        return by_state.get(field.state) or by_source[field.source]
+    told = Told(field.by, len(field.items), is_repeated=field.origin is not None, took=took)
+    return kind_named(field.source).phrase(told)
 
 
 def _value(field: Provenance) -> str:

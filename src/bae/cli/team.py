@@ -276,7 +276,8 @@ async def _ask_test_command(
         f"the test command of this project is not known. {detected.questions[0]}",
         fix=f"name it: {named}"
         if detected.suggested
-        else "name it: bae team init --test 'python -m pytest', or any with --report junit:PATH",
+        else "name it: bae team init --test COMMAND, and --report junit:PATH for a program that "
+        "writes a JUnit file",
     )
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from bae.cli.wording import in_one_line
 from bae.journal.provenance import long
 from bae.journal.report import Span, Timeline, TimelineEntry
+from bae.sources import Style, Told, kind_named
 
 BarRow = tuple[str, TimelineEntry]
 """What stands before a bar, and the work that it shows."""
@@ -28,16 +29,23 @@ _ROOMY: Final = 60
 """Columns from which on it is shown when work began."""
 _GAPS: Final = 4
 """How many gaps have their lengths listed one by one."""
-_STYLES: Final = {
-    "node": "bold",
-    "dep": "cyan",
-    "map": "blue",
-    "item": "blue",
-    "gate": "yellow",
-    "choice": "magenta",
-    "fill": "magenta",
-    "body": "green",
+_STYLES: Final[dict[Style, str]] = {
+    "given": "bold",
+    "trace": "green",
+    "call": "cyan",
+    "items": "blue",
+    "person": "yellow",
+    "llm": "magenta",
+    "code": "green",
 }
+_ENTRIES: Final[dict[str, Style]] = {
+    "node": "given",
+    "item": "items",
+    "choice": "llm",
+    "fill": "llm",
+    "body": "code",
+}
+"""The styles of entries that are no work of a source."""
 _OUTCOMES: Final = {"failed": "red", "waiting": "yellow", "interrupted": "magenta"}
 
 
@@ -128,7 +136,8 @@ class _Scale:
 def _bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
     covered = scale.covered(work.spans)
     sign = pen.node if work.kind == "node" else pen.work
-    style = "red" if work.outcome == "failed" else _STYLES[work.kind]
+    role = _ENTRIES.get(work.kind) or kind_named(work.kind).style
+    style = "red" if work.outcome == "failed" else _STYLES[role]
     line = Text()
     for column in range(scale.columns):
         if column in scale.gap_columns:
@@ -207,12 +216,11 @@ def _label(work: TimelineEntry) -> str:
     step, _, named = work.place.rpartition("/")[2].partition(":")
     field = named.partition(".")[2]
     items = sum(each.kind == "item" for each in work.inside) + len(work.marks)
+    if work.kind not in _ENTRIES:
+        return f"{field} <- {kind_named(work.kind).row(Told(work.name, items))}"
     return {
         "node": f"{step} {work.name}",
-        "dep": f"{field} <- {work.name}",
-        "map": f"{field} <- {work.name} x {items}",
         "item": work.name,
-        "gate": f"{field} <- a person",
         "choice": f"LM chooses {work.name}{', fills it' if work.note else ''}",
         "fill": f"LM fills {work.name}",
         "body": f"{work.name}.__call__",

@@ -45,12 +45,11 @@ if TYPE_CHECKING:
         Line,
         Listed,
         ParkedGate,
-        Rewrite,
         RunInfo,
+        RunSummary,
         Status,
         StoredRun,
-        check_listed,
-        is_listed,
+        list_runs,
     )
 
 __all__ = [
@@ -83,13 +82,13 @@ __all__ = [
     "Recovered",
     "Redaction",
     "Returned",
-    "Rewrite",
     "RunEnded",
     "RunForked",
     "RunInfo",
     "RunJournal",
     "RunResumed",
     "RunStarted",
+    "RunSummary",
     "SQLiteJournal",
     "SourceEnded",
     "SourceStarted",
@@ -99,8 +98,7 @@ __all__ = [
     "TextArrived",
     "Timeline",
     "check",
-    "check_listed",
-    "is_listed",
+    "list_runs",
     "timeline",
 ]
 
@@ -115,8 +113,7 @@ __getattr__, __dir__ = export_lazily(
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
         "store": (
-            "Claim Journal Line Listed ParkedGate Rewrite RunInfo Status StoredRun check_listed "
-            "is_listed"
+            "Claim Journal Line Listed ParkedGate RunInfo RunSummary Status StoredRun list_runs"
         ),
     },
 )

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from bae.calls import call_at
-from bae.draft import hold, validated
+from bae.draft import empty_draft, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.decoder import LineReader, LineRefused, read_history
 from bae.journal.node_codec import node_codec
@@ -21,6 +21,7 @@ from bae.journal.shape import Json, ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, Status
 from bae.plan import plan_of
 from bae.records import LIVE, Record
+from bae.sources import kind_named
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -88,9 +89,9 @@ async def check(
 
     Call it with the new code and the journal that is in use, before you deploy; it changes nothing.
     Runs belong to a graph by its name, which is that of its start class unless you gave it one: if
-    either was renamed, give the old name with `was=`. Runs that wait, failed, were cancelled or
-    interrupted, or are in progress right now are looked at; those whose classes are the same are
-    not even read.
+    either was renamed, give the old name with `was=`. Runs that are queued, wait, failed, were
+    cancelled or interrupted, or are in progress right now are looked at; those whose classes are
+    the same are not even read.
     """
     graph.prove()
     # A run can be listed twice: its status can change between two pages.
@@ -162,7 +163,7 @@ def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     return found
 
 
-_UNFINISHED: Final[tuple[Status, ...]] = ("running", "waiting", "failed", "cancelled")
+_UNFINISHED: Final[tuple[Status, ...]] = ("queued", "running", "waiting", "failed", "cancelled")
 _Key = tuple[str, str]
 """A graph by its name, which is empty for the run's own, and a place in it."""
 _GONE: Final = "the run has such a node, or is to go there"
@@ -226,9 +227,7 @@ class _Checker(LineReader):
         except JournalError as error:
             cls = self._class(line.path, data.type)
             self._refuse(cls.__name__, error)
-            empty = cls.__new__(cls)
-            hold(empty, {}, None, set())
-            return empty
+            return empty_draft(cls)
 
     def _loaded(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
         call = call_at(plan_of(cls).fields[field], parameter)
@@ -289,13 +288,6 @@ def _graph_name(shape: ShapeView, path: str) -> str:
 
 _Part = tuple[str, str, str]
 """A graph, a class of it, and a field or a route of that, as `.mood` or ` -> Outfit`."""
-_SOURCES: Final = {
-    "plain": "no source",
-    "dep": "a Dep",
-    "map": "a Map",
-    "gate": "a Gate",
-    "recall": "a Recall",
-}
 
 
 class _Described(NamedTuple):
@@ -320,9 +312,10 @@ def _parts(shape: ShapeView) -> dict[_Part, _Described]:
             for target in [*drawn["next"], *(["None"] if drawn["ends"] else [])]:
                 found[name, cls, f" -> {target}"] = _Described([])
             for field, use in drawn["fields"].items():
-                has = [_SOURCES[use["kind"]], f"the type {use['type']}", f"#{use.get('schema')}"]
+                kind = kind_named(use["kind"])
+                has = [kind.noun, f"the type {use['type']}", f"#{use.get('schema')}"]
                 has.append("no default" if use["required"] else "a default")
-                is_needed = use["required"] and use["kind"] == "plain"
+                is_needed = use["required"] and kind.fills != "source"
                 found[name, cls, f".{field}"] = _Described(has, is_needed)
                 for parameter, call in shape.calls_behind(use):
                     part = name, cls, f".{field}{parameter}"

@@ -87,6 +87,8 @@ class RunCheck:
         possible = (outcome, "running", "cancelled")
         if (info.status == "ended" != outcome) or (outcome and info.status not in possible):
             return f"its status is {info.status!r}, and its lines do not end so"
+        if info.status == "queued" and history.count > 1:
+            return "its status is 'queued', and its lines say that it has begun"
         if info.waiting and info.status != "waiting":
             return f"its status is {info.status!r}, and it waits for an answer"
         for gate in info.waiting:

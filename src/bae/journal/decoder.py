@@ -11,6 +11,7 @@ from pydantic import SecretStr, create_model
 
 from bae import records
 from bae.calls import every_call, is_by_value
+from bae.draft import empty_draft
 from bae.exceptions import JournalError, describe
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged, parse_line
@@ -313,6 +314,8 @@ class LineReader:
             return cls.model_construct(**vars(data))
         # What a graph inside starts with, the run around it gives again, secrets too.
         is_given = bool(line.path) and line.kind == "RunStarted"
+        if is_given and self._graphs[line.path].is_filled:
+            return empty_draft(cls)
         if data.withheld and not is_given and not self._partial:
             plain = {field.name for field in plan_of(cls).plain}
             places = [f"{cls.__name__}.{name}" for name in data.withheld if name in plain]

@@ -23,18 +23,18 @@ from bae.journal.consistency import RunCheck
 from bae.journal.store import (
     FORMAT,
     READS,
-    Claim,
     Journal,
     Line,
     Listed,
     ParkedGate,
     RunInfo,
+    RunSummary,
     Status,
     StoredRun,
     Time,
-    check_listed,
+    check_replaces,
     check_run,
-    is_listed,
+    list_runs,
 )
 from bae.private_files import private, put_in_place
 from bae.threads import in_thread_to_the_end
@@ -83,6 +83,8 @@ async def load(
         raise ValueError(f'load(existing={existing!r}): give "refuse", "keep" or "replace"')
     if unfinished not in ("cancel", "keep"):
         raise ValueError(f'load(unfinished={unfinished!r}): give "cancel" or "keep"')
+    if existing == "replace":
+        check_replaces(journal, "replace runs by those of a file")
     if hasattr(source, "read"):
         file, name = cast(IO[Any], source), getattr(source, "name", None)
         named = name if isinstance(name, str) else "the file"
@@ -97,13 +99,14 @@ def write_run(run: StoredRun) -> Iterator[bytes]:
     check_run(run)  # as those who read the file do
     info = run.info
     listed = asdict(info)
-    del listed["owner"], listed["lease_until"]  # of the process that exports
+    del listed["owner"], listed["lease_until"], listed["change"]  # of the journal here
     what = "an answer"
     try:
         header = {
             "bae": "run",
             "version": FORMAT,
             **listed,
+            "summary": info.summary and info.summary._asdict(),
             "answers": {gate: from_json(answer) for gate, answer in run.answers.items()},
             "shape_hash": info.shape,
             "shape": _object_or_text(run.shape),
@@ -198,19 +201,21 @@ class RecordedRuns(Journal):
         *,
         status: Listed | None = None,
         graph: str | None = None,
+        thread: str | None = None,
         limit: int = 50,
         before: str | None = None,
+        after: int | None = None,
     ) -> list[RunInfo]:
         """The newest runs, newest first; with `before`, those that follow the run of that id."""
-        check_listed(status)
-        infos = self.infos
-        if before is not None:
-            infos = infos[infos.index((await self.read(before)).info) + 1 :]
-        found = [i for i in infos if is_listed(i, status) and graph in (None, i.graph)]
-        return found[:limit]
-
-    async def close(self) -> None:
-        """Nothing is open."""
+        return list_runs(
+            self.infos,
+            status=status,
+            graph=graph,
+            thread=thread,
+            limit=limit,
+            before=before,
+            after=after,
+        )
 
     async def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise JournalError(
@@ -219,10 +224,7 @@ class RecordedRuns(Journal):
             fix="load it into a journal: await SQLiteJournal(…).load(path)",
         )
 
-    create = append = release = claim = answer = fork = rewrite = put = delete = older = _refuse
-
-    def note(self, claim: Claim, line: Line) -> None:
-        """Nothing: no run can be claimed here."""
+    create = append = release = claim = answer = delete = replace = _refuse
 
 
 def is_sqlite(path: StrPath) -> bool:
@@ -274,6 +276,9 @@ class _Header(BaseModel):
     parent: str | None = None
     error: str = ""
     waiting: tuple[ParkedGate, ...] = ()
+    thread: str | None = None
+    metadata: dict[str, Any] = {}
+    summary: RunSummary | None = None
     answers: dict[str, Any] = {}
     shape_hash: str
     shape: dict[str, Any] | str
@@ -292,6 +297,9 @@ class _Header(BaseModel):
             waiting=tuple(with_other(g, answered=g.address in answers) for g in self.waiting),
             error=self.error,
             parent=self.parent,
+            thread=self.thread,
+            metadata=self.metadata,
+            summary=self.summary,
         )
         shape = self.shape if isinstance(self.shape, str) else _json(self.shape).decode()
         return StoredRun(info, shape, (), answers)
@@ -470,9 +478,9 @@ def _copy_lines(source: IO[Any], target: IO[bytes]) -> None:
 def _cancelled(run: StoredRun) -> StoredRun:
     """A run that `graph.recover` leaves alone."""
     info = run.info
-    if info.status not in ("running", "waiting"):
+    if info.status not in ("queued", "running", "waiting"):
         return run
-    how = "in progress" if info.status == "running" else "waiting"
+    how = "in progress" if info.status == "running" else info.status
     error = f"it was {how} where it was exported; graph.resume continues it here"
     return with_other(run, info=with_other(info, status="cancelled", waiting=(), error=error))
 

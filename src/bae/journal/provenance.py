@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from bae.sources import KINDS, Told, kind_named
 from bae.usage import Usage
 from bae.work import NOTHING_USED
 
@@ -134,7 +135,8 @@ def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
         yield f"{indent}  look inside with {of.inside}/…"
     if deeper == 0:
         return
-    if of.origin is not None and of.source == "recall":
+    is_found = of.source in KINDS and kind_named(of.source).stored == "origin"
+    if of.origin is not None and is_found:
         yield from _lines(of.origin, f"{indent}  ", deeper - 1)
     for name, each in of.inputs.items():
         yield _titled(f"{indent}  {name}", each)
@@ -152,13 +154,6 @@ def _made(of: Provenance) -> str:
             return f"given by {of.by or 'the caller'}"
         case "lm":
             return f"filled by {', '.join(of.models) or 'the LM'}"
-        case "map":
-            over = f"for each of {len(of.items)} items" if of.items else "for one item"
-            return f"from {of.by} {over}"
-        case "recall":
-            return f"recalled from {of.by}"
-        case "gate":
-            return f"answered by a person who was asked {of.by!r}"
         case "body":
             return f"returned by {of.by}"
         case "default":
@@ -166,7 +161,8 @@ def _made(of: Provenance) -> str:
         case "fork":
             return f"changed when the run was forked from {of.by}"
         case _:
-            return f"from the graph {of.by}" if of.inside else f"from {of.by}()"
+            told = Told(of.by, len(of.items), is_inside=bool(of.inside))
+            return kind_named(of.source).sentence(told)
 
 
 def _facts(of: Provenance) -> Iterator[str]:

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as with_other
 from difflib import get_close_matches
 from typing import Final, cast
 
@@ -15,12 +16,12 @@ from pydantic_core import from_json, to_json
 from bae.exceptions import JournalError
 from bae.journal.decoder import off_loop, read_history
 from bae.journal.node_codec import is_node
+from bae.journal.resume import give_up_claim
 from bae.journal.shape import Json
-from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
+from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_replaces
 from bae.place import Place
 from bae.records import WITHHELD_MESSAGE
 from bae.sources import kind_named
-from bae.tasks import finish_despite_cancel
 
 _WITHHELD: Final = WITHHELD_MESSAGE
 _WITH_VALUE: Final = ("SourceEnded", "ItemEnded", "CallEnded")
@@ -58,21 +59,27 @@ async def redact(journal: Journal, run_id: str, places: Sequence[str]) -> Redact
     """Remove the values of fields from a run; see `Journal.redact`."""
     if not places:
         raise TypeError('redact(run_id) without a place: name a field, as "Person.email"')
+    check_replaces(journal, "redact a run")
     family = await _sharing_lines(journal, run_id)
     claims: list[tuple[Claim, RunInfo]] = []
-    is_done = False
     try:
         for info in family:
             if info.status != "ended":  # an ended run is written by nobody else
                 claims.append((await journal.claim(info.run_id), info))
         runs = [await journal.read(info.run_id) for info in family]
         lines = sum(len(run.lines) for run in runs)
-        report, changes = await off_loop(lines, _redacted, runs, places)
-        await journal.rewrite(changes)
-        is_done = True
+        report, redacted = await off_loop(lines, _redacted, runs, places)
+        # A claim has changed the entry: the run keeps the one that it had before.
+        changed = [
+            with_other(run, info=_redacted_info(info))
+            for run, info in zip(redacted, family, strict=True)
+        ]
+        await journal.replace(changed, [claim for claim, _ in claims], erase=True)
         return report
-    finally:
-        await finish_despite_cancel(_release(journal, claims, is_done))
+    except BaseException as error:
+        for claim, info in claims:
+            await give_up_claim(journal, claim, info, error)
+        raise
 
 
 async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
@@ -91,33 +98,29 @@ async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
     return [infos[each] for each in found if each in infos]
 
 
-async def _release(
-    journal: Journal, claims: Sequence[tuple[Claim, RunInfo]], is_redacted: bool
-) -> None:
-    """Give up the claims with the status that each run had; a claim removed its error."""
-    for claim, info in claims:
-        error = re.sub(r"^(\[[\w-]+\] )?.+", rf"\1{_WITHHELD}", info.error, flags=re.DOTALL)
-        last = error if is_redacted else info.error
-        await journal.release(claim, info.status, (), info.waiting, last)
+def _redacted_info(info: RunInfo) -> RunInfo:
+    error = re.sub(r"^(\[[\w-]+\] )?.+", rf"\1{_WITHHELD}", info.error, flags=re.DOTALL)
+    return with_other(info, error=error, owner=None, lease_until=None)
 
 
-def _redacted(runs: Sequence[StoredRun], places: Sequence[str]) -> tuple[Redaction, list[Rewrite]]:
+def _redacted(
+    runs: Sequence[StoredRun], places: Sequence[str]
+) -> tuple[Redaction, list[StoredRun]]:
     opened = [_OpenRun(run) for run in runs]
     wanted = _wanted(opened, places)
     counts: dict[Line, tuple[int, int]] = {}  # a line that runs share counts once
-    changes: list[Rewrite] = []
-    for run in opened:
-        changed: list[Line] = []
+    changed: list[StoredRun] = []
+    for stored, run in zip(runs, opened, strict=True):
+        lines: list[Line] = []
         shared, held = run.shared_calls(wanted), wanted | run.holders(wanted)
         for line, data in run.lines:
             new, counts[line] = run.redacted(line, data, wanted, shared, held)
-            if new != line:
-                changed.append(new)
-        answers = [address for address in run.answers if _is_inside(address, wanted)]
-        changes.append(Rewrite(run.run_id, changed, answers))
+            lines.append(new)
+        answers = {g: value for g, value in run.answers.items() if not _is_inside(g, wanted)}
+        changed.append(with_other(stored, lines=tuple(lines), answers=answers))
     names = tuple(sorted(f"{cls}.{field}" for cls, field in wanted))
     values, texts = (sum(each) for each in zip((0, 0), *counts.values(), strict=True))
-    return Redaction(tuple(run.run_id for run in opened), names, values, texts), changes
+    return Redaction(tuple(run.run_id for run in opened), names, values, texts), changed
 
 
 def _wanted(runs: Sequence[_OpenRun], places: Sequence[str]) -> set[_Field]:

@@ -22,7 +22,6 @@ from bae.journal.past import ResumedPast
 from bae.journal.run_writer import JournalWriter, encoder_for
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_names
-from bae.language_model import restore_limits
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import RunForked, RunResumed
@@ -104,14 +103,14 @@ async def resume(
             from bae.rooms import LazyLM
 
             run.lm = LazyLM(graph.needs_lm)
-        restore_limits(run.lm, run_id, past.usage, past.seconds)
+        run.restore_limits(past.usage, past.seconds)
         steps = sum(step.whole for step in past.run.steps.values())
         said = tuple(str(change) for change in changes)
         await writer.store(RunResumed(time(), "", steps, claim.owner, said))
         result = await run_graph(graph, cast("Node", past.run.start), run)
     except BaseException as error:
         if claims and (writer is None or writer.has_claim):  # before the first step
-            await _give_up_claim(journal, claims[0], before, error)
+            await give_up_claim(journal, claims[0], before, error)
         ended = isinstance(error, JournalError) and error.code == "bae-run-ended"
         if claims or skip_ended or not ended:
             raise
@@ -232,7 +231,11 @@ async def result_of(
 
 
 async def _recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:
-    """The runs of a graph that have no owner and can continue, the newest first."""
+    """The runs of a graph that have no owner and can continue: queued runs in the order in which
+    they were queued, then the others, the newest first."""
+    queued = [info async for info in journal.every_run(status="queued", graph=graph.name)]
+    for info in reversed(queued):
+        yield info
     async for info in journal.every_run(status="interrupted", graph=graph.name):
         yield info
     async for info in journal.every_run(status="waiting", graph=graph.name):
@@ -246,10 +249,10 @@ def _can_continue(info: RunInfo) -> bool:
     return any(g.answered or (g.deadline is not None and g.deadline <= now) for g in info.waiting)
 
 
-async def _give_up_claim(
+async def give_up_claim(
     journal: Journal, claim: Claim, before: RunInfo, error: BaseException
 ) -> None:
-    """Release a claim that was not used, and leave the run as it was before."""
+    """Release a claim that was not used, after an error, and leave the run as it was before."""
     release = journal.release(claim, before.status, (), before.waiting, before.error)
     try:
         await finish_despite_cancel(release)

@@ -3,19 +3,28 @@ store."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.outside import OutsideWriter
-from bae.journal.shape import shape_of
-from bae.journal.store import Claim, Journal, Line, ParkedGate, check_names
-from bae.language_model import restore_limits
+from bae.journal.shape import Shape, shape_of
+from bae.journal.store import (
+    Claim,
+    Journal,
+    Line,
+    ParkedGate,
+    RunInfo,
+    RunSummary,
+    StoredRun,
+    check_names,
+)
 from bae.records import (
     ClassMet,
     Record,
@@ -25,6 +34,7 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
+from bae.result import UsageCount
 from bae.tasks import finish_despite_cancel
 from bae.usage import Usage
 from bae.writer import Log, Writer
@@ -52,6 +62,7 @@ class JournalWriter(Writer):
 
     def __init__(self, journal: Journal, log: Log | None = None) -> None:
         self.log = [] if log is None else log
+        self.unstorable = self._unstorable_fields
         self._journal = journal
         self._claim: Claim | None = None
         self._n = 0
@@ -85,17 +96,17 @@ class JournalWriter(Writer):
         if run.path:
             self.write(started)
             return
-        check_names(run.run_id, graph.name)
         if graph not in STORABLE:
+            check_names(run.run_id, graph.name)
             prove_storable(graph)
-        self._graph, self._encoder = graph, encoder_for(graph, self._journal)
+        self._graph, (self._encoder, shape) = graph, _form_of(graph, self._journal)
         self.log.append(started)
-        shape = shape_of(graph)
         line = self._line(started, self._encoder.encode(started))
-        create = self._journal.create(run.run_id, graph.name, shape.json, shape.hash, [line])
+        info = RunInfo(run.run_id, graph.name, "running", line.at, line.at, shape.hash)
+        create = self._journal.create(StoredRun(info, shape.json, (line,), {}))
         await finish_despite_cancel(create, self._take_claim)
         await self.confirm()
-        restore_limits(run.lm, run.run_id, Usage(), 0.0)
+        run.restore_limits(Usage(), 0.0)
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
         """The function that stores each step of a run."""
@@ -143,7 +154,7 @@ class JournalWriter(Writer):
         """Have a record stored with the next one that is waited for; the log does not get it."""
         claim = self._claim
         if isinstance(record, ClassMet):
-            self._encoder.hide(record.node_type)
+            self._encoder = self._encoder.hiding(record.node_type)
         if claim is None or isinstance(record, TextArrived):
             return
         data = self._encoder.encode(record)
@@ -219,17 +230,22 @@ class JournalWriter(Writer):
         # After lines that could not be stored there would be a gap.
         with self._order:
             lines = [] if self._broken is not None else [self._line(ended, data)]
-        release = self._journal.release(claim, ended.outcome, lines, waiting, error)
+        summary = self._summary(run)
+        release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
         await finish_despite_cancel(release)
+
+    def _summary(self, run: Run) -> RunSummary:
+        """What lists show of the run."""
+        count = UsageCount()
+        for record in self.log:
+            count.take(record)
+        used, nodes = count.total(), run.trace
+        last = type(nodes[-1]).__name__ if nodes else ""
+        return RunSummary(len(nodes), last, used.calls, used.tokens, used.cost)
 
     def outside(self, path: str, step: int, asker: Asker) -> Writer:
         """The writer for a class outside the graph."""
         return OutsideWriter(self, self._graph, path, step, asker)
-
-    @property
-    def unstorable(self) -> Callable[[Node], Mapping[str, str]] | None:
-        """Finds the fields that an LM has filled whose values cannot be stored, and why."""
-        return self._unstorable_fields
 
     def _unstorable_fields(self, node: Node) -> Mapping[str, str]:
         return node_codec(type(node)).unstorable(node, secrets=self._journal.secrets)
@@ -239,7 +255,7 @@ class JournalWriter(Writer):
         if self._claim is not None and self._claim.is_in_doubt():
             await self._append(self._claim, ())
 
-    def _take_claim(self, claim: Claim) -> None:
+    def _take_claim(self, claim: Claim | None) -> None:
         self._claim = claim
 
     def _line(self, record: Record, data: str) -> Line:
@@ -281,3 +297,18 @@ class JournalWriter(Writer):
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
     """The encoder of a graph's records, with the settings of a journal."""
     return Encoder(graph, secrets=journal.secrets, prompts=journal.prompts)
+
+
+def _form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
+    """The encoder of a graph's records, and its shape: worked out once."""
+    key = journal.secrets, journal.prompts
+    form = _FORMS.setdefault(graph, {}).get(key)
+    if form is None:
+        form = encoder_for(graph, journal), shape_of(graph)
+        if not any(plan.provisional for plan in graph.plans.values()):
+            _FORMS[graph][key] = form
+    return form
+
+
+_Forms = dict[tuple[bool, bool], tuple[Encoder, Shape]]
+_FORMS: WeakKeyDictionary[Graph[Any, Any], _Forms] = WeakKeyDictionary()

@@ -4,12 +4,16 @@ to one owner at a time, and takes one answer for a gate."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import iscoroutine
+from itertools import islice
 from time import time
 from typing import (
     TYPE_CHECKING,
     Annotated,
+    Any,
     Final,
     Literal,
     NamedTuple,
@@ -28,12 +32,13 @@ if TYPE_CHECKING:
     from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
 
-Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
-"""The status of a run. One that is "running" and has no living owner was interrupted."""
-Listed = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
+Status = Literal["queued", "running", "waiting", "ended", "failed", "cancelled"]
+"""The status of a run. A "queued" run has not begun. A "running" run without a living owner was
+interrupted."""
+Listed = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 """What runs can be listed by: their status, or that they were interrupted."""
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """The version of the stored format, in SQLite files and exports: the one that is written, and the
 newest that is read. All versions from 1 on are read.
 
@@ -78,13 +83,32 @@ class ParkedGate:
     answered: bool = False
 
 
+class RunSummary(NamedTuple):
+    """How far a run had got when it last stopped: the number of its steps, the class of its last
+    node, and what its LLM calls used. A `cost` of None is unknown."""
+
+    steps: int = 0
+    node: str = ""
+    calls: int = 0
+    tokens: int = 0
+    cost: float | None = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class RunInfo:
     """One run of a journal, as `Journal.runs` lists it.
 
-    `owner` is the process that works on it and `lease_until` the end of its lease; None where there
-    is none. `waiting` are the gates that a parked run waits for, `error` is one line about why it
-    failed, `parent` the run it was forked from.
+    - `owner` is the process that works on the run and `lease_until` the end of its lease. Both are
+      None where no process does.
+    - `waiting` are the gates that a parked run waits for, `error` is one line about why the run
+      failed, `parent` the run it was forked from.
+    - `thread` is the id of the conversation that the run belongs to, and `metadata` a JSON object.
+      A journal stores both; nothing in bae sets them yet.
+    - `summary` says how far the run had got when it last stopped; None before that.
+    - `change` is a number that the journal gives this entry whenever the run is created, claimed,
+      released, answered or replaced. Each number is greater than all before it in the journal, so
+      `journal.runs(after=…)` finds what has changed. A line that a run stores while it is in
+      progress moves `updated` and leaves `change` as it is.
     """
 
     run_id: str
@@ -98,6 +122,10 @@ class RunInfo:
     waiting: tuple[ParkedGate, ...] = ()
     error: str = ""
     parent: str | None = None
+    thread: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    summary: RunSummary | None = None
+    change: int = field(default=0, compare=False)
 
     def is_interrupted(self, now: float | None = None) -> bool:
         """Whether the run is in progress and its owner is gone, at the time `now`."""
@@ -110,10 +138,10 @@ class RunInfo:
         return "interrupted" if self.is_interrupted(now) else self.status
 
     def lasted(self, now: float | None = None) -> float:
-        """Seconds from the start of the run, interruptions included: until `now` while it is in
-        progress or waits, until it was last written otherwise."""
+        """Seconds from the start of the run, interruptions included: until `now` while it is
+        queued, in progress or waits, until it was last written otherwise."""
         at = time() if now is None else now
-        end = at if self.standing(at) in ("running", "waiting") else self.updated
+        end = at if self.standing(at) in ("queued", "running", "waiting") else self.updated
         return max(0.0, end - self.started)
 
 
@@ -127,15 +155,6 @@ class StoredRun:
     shape: str
     lines: tuple[Line, ...]
     answers: dict[str, str]
-
-
-class Rewrite(NamedTuple):
-    """Lines of a run that replace those with the same numbers, and the gates whose answers are to
-    be deleted."""
-
-    run_id: str
-    lines: Sequence[Line]
-    forget: Sequence[str] = ()
 
 
 class Claim:
@@ -159,9 +178,13 @@ class Journal(ABC):
     """A store of runs: pass one to `graph.arun(…, journal=…)` and the run survives.
 
     bae has two: `SQLiteJournal` for a file and `MemoryJournal` for tests. For your own, subclass
-    this and write the abstract methods. What they raise on purpose is a `JournalError`. What was
-    acknowledged, by an awaited call that returned, must survive whatever the store promises to
-    survive; the lines of a run are stored in order, without gaps, or not at all.
+    this and write the eight abstract methods. `replace` is optional: redaction and
+    `load(existing="replace")` need it. Everything else has a default that is built on these; a
+    store may replace a default by something faster. `bae.testing.check_journal` checks a store.
+
+    What the methods raise on purpose is a `JournalError`. What was acknowledged, by an awaited call
+    that returned, must survive whatever the store promises to survive. The lines of a run are
+    stored in order, without gaps, or not at all.
     """
 
     secrets: bool = False
@@ -169,25 +192,31 @@ class Journal(ABC):
     prompts: bool = True
     """Whether the text of prompts and raw answers is stored, or only a hash of each prompt."""
 
+    # What a store must have.
+
     @abstractmethod
-    def create(
-        self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
-    ) -> Awaitable[Claim]:
-        """Store a new run with its first lines, and claim it. A `run_id` that exists already is
-        refused with `bae-run-exists`."""
+    def create(self, run: StoredRun, *, claim: bool = True) -> Awaitable[Claim | None]:
+        """Store a new run as it is given, and claim it: then its status is "running". Without
+        `claim` the run keeps the status that it has, has no owner, and the result is None. This is
+        how a run is queued, forked and loaded. An id that exists is refused with `bae-run-exists`.
+        """
 
     @abstractmethod
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         """Store lines; they are durable when what is returned has been awaited.
 
         The lines are taken in at the call, in order, whether or not the caller awaits: this is not
-        a coroutine function. Fails with `bae-run-taken` if another owner has claimed the run.
+        a coroutine function. `note` calls it where no event loop may run: make a future when the
+        caller awaits, not before. A line whose number is not the next is a ValueError. Fails with
+        `bae-run-taken` if another owner has claimed the run.
         """
 
     @abstractmethod
-    def note(self, claim: Claim, line: Line) -> None:
-        """Store a line soon: with the next one that is awaited, or shortly after. Never fails: the
-        next `append` raises what went wrong."""
+    async def claim(self, run_id: str) -> Claim:
+        """Claim a run that has no owner, or whose owner is gone, and renew the lease from here on;
+        its status becomes "running". Refused with `bae-run-unknown`, with `bae-run-owned`, which
+        names the owner and the rest of its lease, or with `bae-run-ended`: another process may have
+        ended the run since it was read."""
 
     @abstractmethod
     def release(
@@ -197,16 +226,11 @@ class Journal(ABC):
         lines: Sequence[Line],
         waiting: Sequence[ParkedGate] = (),
         error: str = "",
+        summary: RunSummary | None = None,
     ) -> Awaitable[None]:
-        """Store the last lines of a run and how it ended, and give up the claim. If that fails, the
-        claim is given up as soon as the store can be written again."""
-
-    @abstractmethod
-    async def claim(self, run_id: str) -> Claim:
-        """Claim a run that has no owner, or whose owner is gone, and renew the lease from here on;
-        its status becomes "running". Refused with `bae-run-unknown`, with `bae-run-owned`, which
-        names the owner and the rest of its lease, or with `bae-run-ended`: another process may have
-        ended the run since it was read."""
+        """Store the last lines of a run and how it ended, and give up the claim. Without a
+        `summary` the run keeps the one that it has. If the store cannot be written, the claim is
+        given up as soon as it can be written again."""
 
     @abstractmethod
     async def read(self, run_id: str) -> StoredRun:
@@ -218,13 +242,17 @@ class Journal(ABC):
         *,
         status: Listed | None = None,
         graph: str | None = None,
+        thread: str | None = None,
         limit: int = 50,
         before: str | None = None,
+        after: int | None = None,
     ) -> list[RunInfo]:
         """The newest runs, the newest first; `before` continues after the run of that id.
 
-        The "running" ones include those that were interrupted, which can also be listed alone. An
-        unknown `status` is a ValueError (`check_listed`).
+        The "running" ones include those that were interrupted, which can also be listed alone. With
+        `after`, the runs whose `change` is greater than this number, in the order of their
+        changes: give the greatest number that you have seen to follow the list. `check_page`
+        refuses what makes no sense.
         """
 
     @abstractmethod
@@ -232,47 +260,76 @@ class Journal(ABC):
         """Store the answer to a gate, as JSON; False if there is one already."""
 
     @abstractmethod
+    async def delete(self, run_ids: Sequence[str]) -> int:
+        """Delete runs and return how many. A run that a process works on stays, and so may a run
+        whose lines a fork shares, unless the fork is deleted too."""
+
+    # What a store may have.
+
+    async def replace(
+        self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
+    ) -> None:
+        """Store runs in place of those that have their ids, all of them or none, in one
+        transaction. An id that is new is added. `claims` are given up. A run that a process works
+        on is refused with `bae-run-owned`, unless `claims` has the claim on it. With `erase`, as
+        redaction asks, leave nothing of the old lines behind, as far as the store can.
+
+        Optional: a store without this method refuses redaction and `load(existing="replace")`.
+        """
+        check_replaces(self, "replace stored runs")
+
+    def note(self, claim: Claim, line: Line) -> None:
+        """Store a line soon: with the next one that is awaited, or shortly after. Never fails: the
+        next `append` raises what went wrong. An LM may report an answer in a thread of its own, so
+        no event loop may run where this is called."""
+        try:
+            stored = self.append(claim, (line,))
+        except Exception:
+            return
+        if iscoroutine(stored):  # the line was taken in: nothing is left to wait for
+            stored.close()
+        elif isinstance(stored, Future):
+            stored.add_done_callback(_forget_error)
+
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
-        """A new run that shares the lines of `run_id` whose number is below `upto`, with `lines`
-        (numbered from `upto`) after them. It is "running" and has no owner, so that it can be
-        claimed; it has the shape and the graph of the other, and none of its answers that were not
-        used yet: people are asked again."""
+        """A new run with the lines of `run_id` whose number is below `upto`, and `lines` (numbered
+        from `upto`) after them. It is "running" and has no owner, so that it can be claimed. It has
+        the shape, graph, thread and metadata of the other, and none of its answers: people are
+        asked again."""
+        run = await self.read(run_id)
+        check_fork(run_id, upto, len(run.lines))
+        info = fork_info(run.info, new_id, lines)
+        shared = run.lines[:upto]
+        await self.create(StoredRun(info, run.shape, (*shared, *lines), {}), claim=False)
 
-    @abstractmethod
-    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
-        """Replace lines by those with the same numbers, including lines that are shared with the
-        run it was forked from, and delete answers, all of it or nothing. Redaction uses this:
-        nothing of the old lines may be left in the store's file."""
-
-    @abstractmethod
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
         """Store a run that was read elsewhere, with how it ended: all of it, or nothing. If there
         is a run of its id, this is refused with `bae-run-exists`, unless it is to be replaced: then
         the old run is kept if this fails."""
+        check_run(run)
+        if replace:
+            await self.replace([run])
+        else:
+            await self.create(run, claim=False)
 
-    @abstractmethod
-    async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and return how many. A run whose lines a fork shares stays, unless the fork
-        is deleted too, and so does one that a process works on."""
-
-    @abstractmethod
     async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
-        """The ids of the runs that were last written before the time `than`, by status."""
+        """The ids of the runs that were last written before the time `than`, by status, the oldest
+        run first."""
+        infos = [info async for info in self.every_run()]
+        old = [i.run_id for i in infos if i.updated < than and i.status in statuses]
+        return old[::-1]
 
-    @abstractmethod
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - a store may hold nothing open
         """Store what is still to be stored and close everything. Runs of this journal that are in
         progress fail with `bae-journal-closed` at their next record."""
+
+    # What follows from these.
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def replace(self, run_id: str, lines: Sequence[Line], forget: Sequence[str] = ()) -> None:
-        """Replace lines of one run, as `rewrite` does for several."""
-        await self.rewrite([Rewrite(run_id, lines, forget)])
 
     async def every_run(
         self, *, status: Listed | None = None, graph: str | None = None
@@ -383,11 +440,91 @@ def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) ->
         raise ValueError(f"status={status!r}: give one of {', '.join(known)}")
 
 
+def check_page(status: str | None, limit: int, before: str | None, after: int | None) -> None:
+    """Raise a ValueError for arguments of `Journal.runs` that make no sense."""
+    check_listed(status)
+    if limit < 0:
+        raise ValueError(f"runs(limit={limit}): give 0 or more")
+    if before is not None and after is not None:
+        raise ValueError("runs(before=…, after=…): give one of them; they order runs differently")
+
+
+def list_runs(
+    infos: Sequence[RunInfo],
+    *,
+    status: Listed | None = None,
+    graph: str | None = None,
+    thread: str | None = None,
+    limit: int = 50,
+    before: str | None = None,
+    after: int | None = None,
+) -> list[RunInfo]:
+    """What `Journal.runs` returns, for a store that has all entries at hand, the newest first."""
+    check_page(status, limit, before, after)
+    if after is not None:
+        changed = [info for info in infos if info.change > after]
+        infos = sorted(changed, key=lambda info: info.change)
+    if before is not None:
+        ids = [info.run_id for info in infos]
+        if before not in ids:
+            raise JournalError(
+                f"there is no run {before!r} to continue after",
+                code="bae-run-unknown",
+                run_id=before,
+                fix="list the runs again: it was deleted, or is in another journal",
+            )
+        infos = infos[ids.index(before) + 1 :]
+    found = (
+        info
+        for info in infos
+        if is_listed(info, status) and graph in (None, info.graph) and thread in (None, info.thread)
+    )
+    return list(islice(found, limit))
+
+
 def is_listed(info: RunInfo, status: Listed | None) -> bool:
     """Whether a run is one of those to list."""
     if status == "interrupted":
         return info.is_interrupted()
     return status in (None, info.status)
+
+
+def check_replaces(journal: Journal, what: str) -> None:
+    """Raise `bae-journal-replace` for a store that has no `replace`, which `what` needs."""
+    if type(journal).replace is Journal.replace:
+        raise JournalError(
+            f"{type(journal).__name__} cannot {what}: it has no method `replace`",
+            code="bae-journal-replace",
+            fix="export the runs and load them into another journal, or write the method: see "
+            "Journal.replace",
+        )
+
+
+def check_fork(run_id: str, upto: int, there: int) -> None:
+    """Raise a ValueError where a run with so many lines cannot be forked at the line `upto`."""
+    if not 0 <= upto <= there:
+        raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
+
+
+def fork_info(parent: RunInfo, new_id: str, lines: Sequence[Line]) -> RunInfo:
+    """The entry of a new fork with these lines of its own."""
+    first, last = (lines[0].at, lines[-1].at) if lines else (time(), time())
+    return RunInfo(
+        new_id,
+        parent.graph,
+        "running",
+        first,
+        last,
+        parent.shape,
+        parent=parent.run_id,
+        thread=parent.thread,
+        metadata=parent.metadata,
+    )
+
+
+def _forget_error(stored: Future[Any]) -> None:
+    if not stored.cancelled():
+        stored.exception()  # the next append has it
 
 
 def check_names(run_id: object, graph: str) -> None:

@@ -27,6 +27,7 @@ from bae.records import (
     StepStarted,
     error_text,
 )
+from bae.sources import kind_named
 from bae.usage import Usage
 from bae.work import GraphRun, LMQuestion, Source, Step
 
@@ -138,7 +139,7 @@ class Search:
         step = self._history.step(path, number)
         where = Place(path, number, "?" if step is None else step.name or "?", field)
         origin = self.at(where)
-        made = self._made(place, "recall", source.started, by=str(where), kept=origin.kept)
+        made = self._made(place, source.kind, source.started, by=str(where), kept=origin.kept)
         return replace(made, value=origin.value, origin=origin if _is_known(origin) else None)
 
     def _sourced(self, place: Place, source: Source) -> Provenance:
@@ -242,18 +243,18 @@ class Search:
         """A field of a whole node that no line tells of. A fork has its value; it came from a line
         that the two runs do not share: that of a node which a body had returned whole, for one."""
         field, fork = self._shape.field_at(place), step.forked
-        kind = "plain" if field is None else field["kind"]
+        has_source = field is not None and kind_named(field["kind"]).fills == "source"
         value = None if fork is None else _held(fork, place.field)
         if fork is not None and value is not None:
             value["note"] = f"in the run {fork.parent}, which this was forked from"
-            if kind == "plain":
+            if not has_source:
                 return self._from_record(place, step, fork, value)
         elif field is None or not field["required"]:
             note = "no line says more about it" if field is None else ""
             return self._made(place, "default", step.whole_at, kept="missing", note=note)
         else:
             value = {"kept": "live", "note": "nothing more is recorded of it"}
-        kind = "body" if kind == "plain" else kind
+        kind = field["kind"] if field is not None and has_source else "body"
         return self._made(place, kind, step.whole_at, by=self._by(place), **value)
 
     def _unfinished(self, place: Place, source: Source | None) -> Provenance:

@@ -16,9 +16,8 @@ from bae.assignable import type_name
 from bae.core_schemas import field_schema
 from bae.evals.case_types import every_node
 from bae.lm.policies.learned import NodePart
-from bae.markers import Dep, Gate, Map, Recall
 from bae.node import Node
-from bae.plan import FieldPlan, NodePlan, plan_of
+from bae.plan import NodePlan, plan_of
 from bae.prompts.questions import asked_fields, names_of
 from bae.prompts.values import once, shown_fields
 
@@ -132,7 +131,10 @@ def is_node_class(value: object) -> bool:
 
 
 def _make(plan: NodePlan) -> NodeSchema:
-    fields = {field.name: _field_text(plan, field) for field in plan.fields.values()}
+    fields = {
+        field.name: f"{_type_text(plan.node, field.name)}{field.schema_words()}"
+        for field in plan.fields.values()
+    }
     offered = names_of(plan.offered)
     words = {"instruction": plan.instruction} if plan.instruction != plan.name else {}
     for name, cls in offered.items():
@@ -141,24 +143,6 @@ def _make(plan: NodePlan) -> NodeSchema:
     text = json.dumps([sorted(fields.items()), sorted(offered), sorted(words.items())])
     found = hashlib.sha256(text.encode()).hexdigest()[:32]
     return NodeSchema(hash=found, fields=fields, leads_to=list(offered), words=words)
-
-
-def _field_text(plan: NodePlan, field: FieldPlan) -> str:
-    kind = _type_text(plan.node, field.name)
-    by = field.call.name if field.call is not None else ""
-    match field.marker:
-        case None:
-            return f"{kind} in plain text" if field.fills == "text" else kind
-        case Dep():
-            return f"{kind} from {by}"
-        case Map(over=over):
-            return f"{kind} from {by} for each of {over}"
-        case Gate():
-            return f"{kind} from a person"
-        case Recall(node_type=node_type):
-            return f"{kind} recalled{f' from {node_type.__name__}' if node_type else ''}"
-        case _:
-            raise AssertionError(field.kind)
 
 
 def _type_text(cls: type[Node], name: str) -> str:

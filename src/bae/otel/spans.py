@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from traceback import format_exception
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as contexts
 from opentelemetry.trace import (
@@ -24,11 +24,11 @@ from opentelemetry.trace import (
 
 from bae.exceptions import BaeError, describe, text_of
 from bae.history import History
-from bae.markers import Map
 from bae.plan import plan_of
 from bae.records import Record, RecordedError
 from bae.run_tree import WorkChange
 from bae.secrets import is_near_secret, may_show, secret_behind
+from bae.sources import kind_named
 from bae.unicode import readable
 from bae.work import NOTHING_USED, BodyCall, GraphRun, Item, LMQuestion, Source, Step, Work
 
@@ -218,8 +218,8 @@ class RunSpans:
         if opened is None or item.state != "done" or item.ended is None:
             return
         if item.graph is None:  # else the graph has a span
-            limit = cast(Map, plan_of(source.node_type).fields[source.place.field].marker).limit
-            turn = item.index - limit
+            plan = plan_of(source.node_type).fields[source.place.field]
+            turn = item.index - plan.items_at_once
             began = opened.ends[turn] if 0 <= turn < len(opened.ends) else opened.since
             about = {"bae.item": item.index, "bae.by": source.by}
             span = self._span(f"item {source.by}", opened.context, began, about)
@@ -337,8 +337,8 @@ def _describe(work: GraphRun | Step | Source | LMQuestion) -> tuple[str, Attribu
             place, by = work.place, work.by
             about = {"bae.field": place.field, "bae.source": work.kind, "bae.by": by}
             about |= {**_about_place(place), "bae.parameter": place.parameter}
-            if work.kind == "gate":
-                return f"gate {place.node}.{place.field}", about
+            if kind_named(work.kind).asks_person:
+                return f"{work.kind} {place.node}.{place.field}", about
             return f"{work.kind} {by}", about
         case LMQuestion():
             about, name = _about_place(work.asked_by.place), work.asker.node.__name__

@@ -9,20 +9,19 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 from bae.assignable import type_name, union_members
-from bae.calls import CallPlan, Input, every_call, recalls_of, siblings_of
-from bae.markers import Gate, Map, Recall
+from bae.calls import CallPlan, every_call
+from bae.sources import Style, kind_named
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan
-    from bae.sources.recall import RecallField
+    from bae.sources import Before
 
 Direction = Literal["TD", "LR"]
-FieldSource = Literal["given", "recall", "dep", "gate", "map", "code", "lm"]
 ArrowKind = Literal["certain", "lm", "code"]
 Ending = Literal["never", "may", "always"]
 
@@ -39,11 +38,12 @@ LEGEND: Final[dict[ArrowKind | Literal["inner"], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class BoxField:
-    """A field. `origin` names where its value comes from, where the source alone does not."""
+    """A field. `source` is "given", "code", "lm", or the kind of its source. `origin` names where
+    its value comes from, where the source alone does not."""
 
     name: str
     type: str
-    source: FieldSource
+    source: str
     origin: str = ""
     description: str = ""
     required: bool = True
@@ -54,6 +54,11 @@ class BoxField:
     def label(self) -> str:
         """The source as it is written in a picture."""
         return "LM" if self.source == "lm" else self.source
+
+    @property
+    def style(self) -> Style:
+        """How the source is shown."""
+        return _NO_SOURCE.get(self.source) or kind_named(self.source).style
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +163,9 @@ def cut(text: str, most: int) -> str:
     return f"{kept.rstrip()}…"
 
 
-SOURCES: Final = get_args(FieldSource)
+_NO_SOURCE: Final[dict[str, Style]] = {"given": "given", "code": "code", "lm": "llm"}
+STYLES: Final = get_args(Style)
 """In the order that boxes show them: what the LM fills comes last, as it does in a run."""
-LONGEST_CHAIN: Final = 12
-"""How many calls are named for one field."""
 _MERMAID: Final = (
     *("end", "flowchart", "graph", "subgraph", "style", "linkstyle", "class", "classdef", "click"),
     *("default", "direction", "interpolate", "href", "call"),
@@ -169,7 +173,6 @@ _MERMAID: Final = (
 """Words of Mermaid's own: no identifier may be one, in any case of letters."""
 
 _Key = tuple["type[Node]", str]
-_Before = dict["type[Node]", "list[NodePlan]"]
 
 
 class _Reader:
@@ -198,7 +201,7 @@ class _Reader:
 
     def picture(self, key: _Key, inner: tuple[Picture, ...] = ()) -> Picture:
         graph = self.graphs[key]
-        before: _Before = {cls: [] for cls in graph.nodes}
+        before: Before = {cls: [] for cls in graph.nodes}
         arrows: list[Arrow] = []
         for cls, plan in graph.plans.items():
             for target in plan.successors:
@@ -209,13 +212,14 @@ class _Reader:
         used_by = tuple(self.users.get(key, ()))
         return Picture(self.ids[key], _plain(graph.name), boxes, tuple(arrows), used_by, inner)
 
-    def _box(self, key: _Key, cls: type[Node], before: _Before) -> Box:
+    def _box(self, key: _Key, cls: type[Node], before: Before) -> Box:
         graph = self.graphs[key]
         plan, start = graph.plans[cls], cls is graph.start
+        is_given = start and not graph.is_filled
         # A graph inside another looks in the trace around it as well.
         trace = None if key in self.users else before
         fields = [
-            self._field(field, *_source(field, cls, start, before[cls], trace))
+            self._field(field, *_source(field, cls, is_given, before[cls], trace))
             for field in plan.fields.values()
         ]
         own = cls.__dict__.get("__doc__")
@@ -228,13 +232,13 @@ class _Reader:
             ending=("always" if not plan.successors else "may") if plan.may_end else "never",
             chooser=_chooser(plan),
             written=plan.written,
-            fields=tuple(sorted(fields, key=lambda field: SOURCES.index(field.source))),
+            fields=tuple(sorted(fields, key=lambda field: STYLES.index(field.style))),
             module=_plain(cls.__module__),
             doc="\n".join(map(_plain, doc.splitlines())),
             lm=_plain(lm if isinstance(lm, str) else type(lm).__name__),
         )
 
-    def _field(self, field: FieldPlan, source: FieldSource, origin: str) -> BoxField:
+    def _field(self, field: FieldPlan, source: str, origin: str) -> BoxField:
         return BoxField(
             name=_plain(field.name),
             type=_plain(_type_text(field.annotation)),
@@ -271,69 +275,19 @@ def _chooser(plan: NodePlan) -> ArrowKind:
 
 
 def _source(
-    field: FieldPlan, cls: type[Node], start: bool, before: list[NodePlan], trace: _Before | None
-) -> tuple[FieldSource, str]:
-    match field.marker:
-        case Recall():
-            return "recall", _recall_origin(field, cls, trace)
-        case Gate(question=question):
-            return "gate", f"“{question}”"
-        case Map(over=over):
-            return "map", f"{_chain(field)} for each of {over}"
-        case None:
-            writers = list(dict.fromkeys(plan.name for plan in before if plan.written))
-            filled = any(not plan.written for plan in before)
-            if writers and not filled and not start:
-                return "code", ""
-            others = ["the LM"] if start and filled else []
-            others += writers if len(writers) < 3 else ["your code"]
-            text = ["in plain text"] if field.fills == "text" and not start else []
-            text += [f"or set by {' or '.join(others)}"] if others else []
-            return "given" if start else "lm", " ".join(text)
-        case _:
-            return "dep", _chain(field)
-
-
-def _recall_origin(field: FieldPlan, cls: type[Node], trace: _Before | None) -> str:
-    """The fields that a Recall may find its value in, where there are no more than two."""
-    marker = cast(Recall, field.marker)
-    fallback = f"from {marker.node_type.__name__}" if marker.node_type else ""
-    if trace is None:
-        return fallback
-    found: dict[str, None] = {}
-    waiting = [plan.node for plan in trace[cls]]
-    for node in waiting:
-        held = cast("RecallField", field).holders_in(node)
-        if held:
-            name, sure = held[0]
-            known = name and (sure or len(held) == 1)
-            found[f"{node.__name__}.{name}" if known else node.__name__] = None
-        # The newest value is taken: what is behind a node that is sure to have one is not searched.
-        if not any(sure for _, sure in held):
-            waiting += [plan.node for plan in trace[node] if plan.node not in waiting]
-    if list(found) == [_type_text(field.annotation)]:
-        return ""  # as the type says
-    return f"from {' or '.join(found)}" if 0 < len(found) < 3 else fallback
-
-
-def _chain(field: FieldPlan) -> str:
-    """A call with what it waits for: `get_weather ← get_location`."""
-    left = LONGEST_CHAIN
-
-    def text_of(asked: FieldPlan | Input) -> str:
-        nonlocal left
-        left -= 1
-        call = cast(CallPlan, asked.call)
-        name = f"graph {call.name}" if call.graph is not None else call.name
-        below = [name for _, name in siblings_of(asked)]
-        below += [str(found.marker) for _, found in recalls_of(asked)]
-        below += [text_of(each) if left > 0 else "…" for _, each in call.inputs]
-        below = list(dict.fromkeys(below))
-        if len(below) > 1:
-            below = [f"({', '.join(below)})"]
-        return " ← ".join([name, *below])
-
-    return text_of(field) if field.call is not None else ""
+    field: FieldPlan, cls: type[Node], start: bool, before: list[NodePlan], trace: Before | None
+) -> tuple[str, str]:
+    if field.fills == "source":
+        return field.kind, field.origin(cls, trace)
+    writers = list(dict.fromkeys(plan.name for plan in before if plan.written))
+    filled = any(not plan.written for plan in before)
+    if writers and not filled and not start:
+        return "code", ""
+    others = ["the LM"] if start and filled else []
+    others += writers if len(writers) < 3 else ["your code"]
+    text = ["in plain text"] if field.fills == "text" and not start else []
+    text += [f"or set by {' or '.join(others)}"] if others else []
+    return "given" if start else "lm", " ".join(text)
 
 
 def _type_text(tp: Any) -> str:

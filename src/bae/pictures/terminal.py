@@ -206,7 +206,7 @@ def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
         name = cut(f"{field.name}: {field.type}", column if field.origin else room)
         split = len(field.name)
         row = [
-            (field.label, f"source-{field.source}"),
+            (field.label, f"source-{field.style}"),
             (" " * (sources - len(field.label) + 2), ""),
         ]
         row += [(name[:split], "field"), (name[split:], "type")]

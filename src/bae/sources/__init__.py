@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic.fields import FieldInfo
 
 from bae.calls import (
     Bound,
     CallPlan,
+    call_chain,
     every_call,
     is_by_value,
     recalled_behind,
@@ -30,6 +31,26 @@ if TYPE_CHECKING:
     from bae.run import Run
     from bae.scheduling import PendingValue
     from bae.sources.recall import RecallField
+
+    Before = dict[type[Node], list[NodePlan]]
+
+
+Style = Literal["given", "trace", "call", "person", "items", "code", "llm"]
+"""How pictures and timelines show where a value comes from: every palette has these keys."""
+
+
+class Told(NamedTuple):
+    """What is known of a value that a source has given, for the words about it."""
+
+    by: str
+    """The function, the graph, the question, or the place where the value was found."""
+    items: int = 0
+    is_inside: bool = False
+    """Whether a graph of the run made it."""
+    is_repeated: bool = False
+    """Whether the function was called before, for another field."""
+    took: str = ""
+    """How long it took, with a comma before it."""
 
 
 class FieldPlan:
@@ -59,11 +80,18 @@ class FieldPlan:
     """Whether work on the value may start while the node before is still being filled."""
     asks_person: ClassVar[bool] = False
     """Whether a person gives the value."""
+    noun: ClassVar[str]
+    """The source of such a field, as `a Dep`."""
+    style: ClassVar[Style] = "call"
+    began: ClassVar[str] = "called"
+    """What happens when work on the value starts, for a log; empty where it is told later."""
     invalid: ClassVar[tuple[type[FieldError], str, str]]
     """The error, its code and its fix where the node refuses the value of a source."""
 
     question: str = ""
     """What a person is asked."""
+    items_at_once: int = 1
+    """How many items of the value are made at the same time, at most."""
     items_of: str = ""
     """The field of the node that has one entry for each item of the value; empty for none."""
     is_shared: bool = False
@@ -103,6 +131,32 @@ class FieldPlan:
         """Plan a field. Names may be missing and graphs unfinished: nothing is raised, and no graph
         is looked into."""
         return cls(name, info, marker)
+
+    # The words of a source. Those of a run that is read without its code come by the class alone.
+
+    @classmethod
+    def sentence(cls, told: Told) -> str:
+        """Where a value came from, for `why`: `from get_weather()`."""
+        return f"from the graph {told.by}" if told.is_inside else f"from {told.by}()"
+
+    @classmethod
+    def phrase(cls, told: Told) -> str:
+        """Where a value came from, beside the value."""
+        return f"{told.by}, called before" if told.is_repeated else f"{told.by}{told.took}"
+
+    @classmethod
+    def row(cls, told: Told) -> str:
+        """What makes a value, in a row of a timeline."""
+        return told.by
+
+    def schema_words(self) -> str:
+        """The source in the schema of a node. It is hashed into saved prompts: never change it."""
+        return f" from {'' if self.call is None else self.call.name}"
+
+    def origin(self, cls: type[Node], before: Before | None) -> str:
+        """Where the value of a field of `cls` comes from, in a picture. `before` are the plans that
+        lead to each class of the graph; None where another graph is around it."""
+        return call_chain(self)
 
     @property
     def is_provisional(self) -> bool:

@@ -21,12 +21,14 @@ from bae.markers import Gate, OpenGate
 from bae.records import NOTHING, GateOpened
 from bae.run import GateAnswerer, Waiting
 from bae.scheduling import PendingValue
-from bae.sources import FieldPlan
+from bae.sources import FieldPlan, Told
 
 if TYPE_CHECKING:
+    from bae.node import Node
     from bae.place import Place
     from bae.plan import NodePlan
     from bae.resolver import Resolution
+    from bae.sources import Before
 
 ATTEMPTS = 3
 """How often a gate is asked when the answers do not fit."""
@@ -37,6 +39,9 @@ class GateField(FieldPlan):
 
     __slots__ = ("question",)
     kind = "gate"
+    noun = "a Gate"
+    style = "person"
+    began = ""
     stored = "answer"
     is_remade = False
     asks_person = True
@@ -51,6 +56,29 @@ class GateField(FieldPlan):
     def __init__(self, name: str, info: FieldInfo, marker: Gate) -> None:
         super().__init__(name, info, marker)
         self.question = marker.question
+
+    @classmethod
+    def sentence(cls, told: Told) -> str:
+        """A person, and the question."""
+        return f"answered by a person who was asked {told.by!r}"
+
+    @classmethod
+    def phrase(cls, told: Told) -> str:
+        """That it is an answer, and the question."""
+        return f"answered: {told.by}{told.took}"
+
+    @classmethod
+    def row(cls, told: Told) -> str:
+        """A person."""
+        return "a person"
+
+    def schema_words(self) -> str:
+        """A person."""
+        return " from a person"
+
+    def origin(self, cls: type[Node], before: Before | None) -> str:
+        """The question."""
+        return f"“{self.marker.question}”"
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
         """A yes-or-no question of a node that an LM fills: the gate is asked first, since its

@@ -25,20 +25,25 @@ from bae.records import ItemEnded
 from bae.run import Waiting
 from bae.scheduling import PendingValue
 from bae.sharing import Dataflow, lm_of, sibling_values
-from bae.sources import FieldPlan
+from bae.sources import FieldPlan, Told
 from bae.tasks import all_or_first_error
 
 if TYPE_CHECKING:
+    from bae.node import Node
     from bae.place import Place
     from bae.plan import NodePlan
     from bae.resolver import Resolution
+    from bae.sources import Before
 
 
 class MapField(FieldPlan):
     """A field whose value is made item by item."""
 
-    __slots__ = ("items_of",)
+    __slots__ = ("items_at_once", "items_of")
     kind = "map"
+    noun = "a Map"
+    style = "items"
+    began = "called for each item,"
     stored = "items"
     invalid = (
         DepError,
@@ -53,13 +58,37 @@ class MapField(FieldPlan):
         """Plan a field, and the call for one item."""
         call = plan_call(marker.fn, names)
         field = cls(name, info, marker, call, plan_bound(call, marker))
-        field.items_of = marker.over
+        field.items_of, field.items_at_once = marker.over, marker.limit
         field.waits_for = (marker.over, *field.waits_for)
         return field
 
     def draw(self) -> dict[str, Any]:
         """The field with the items."""
         return {"over": self.items_of}
+
+    @classmethod
+    def sentence(cls, told: Told) -> str:
+        """The function, and for how many items it was called."""
+        over = f"for each of {told.items} items" if told.items else "for one item"
+        return f"from {told.by} {over}"
+
+    @classmethod
+    def phrase(cls, told: Told) -> str:
+        """The function, and for how many items it was called."""
+        return f"{told.by} for {told.items} items{told.took}"
+
+    @classmethod
+    def row(cls, told: Told) -> str:
+        """The function, and for how many items it was called."""
+        return f"{told.by} x {told.items}"
+
+    def schema_words(self) -> str:
+        """The function, and the field with the items."""
+        return f"{super().schema_words()} for each of {self.items_of}"
+
+    def origin(self, cls: type[Node], before: Before | None) -> str:
+        """The function, and the field with the items."""
+        return f"{super().origin(cls, before)} for each of {self.items_of}"
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
         """Those of the call and of its arguments, and items or a type that do not fit."""

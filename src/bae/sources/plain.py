@@ -24,9 +24,15 @@ class PlainField(FieldPlan):
 
     __slots__ = ()
     kind = "plain"
+    noun = "no source"
+    style = "llm"
     fills = "json"
     stored = "node"
     is_remade = False
+
+    def schema_words(self) -> str:
+        """Nothing: the type says it all."""
+        return ""
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
         """A type that the LM cannot be asked for."""

@@ -19,11 +19,12 @@ from bae.markers import Recall
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import Origin, Recalled
-from bae.sources import FieldPlan
+from bae.sources import FieldPlan, Told
 
 if TYPE_CHECKING:
     from bae.place import Place
     from bae.run import Run
+    from bae.sources import Before
 
 Holders = tuple[tuple[str, bool], ...]
 """Field names, best first, each with whether it is sure to hold the type; `""` is the node."""
@@ -34,6 +35,8 @@ class RecallField(FieldPlan):
 
     __slots__ = ("found_in", "members")
     kind = "recall"
+    noun = "a Recall"
+    style = "trace"
     stored = "origin"
     is_recallable = False
     is_immediate = True
@@ -57,6 +60,43 @@ class RecallField(FieldPlan):
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
         """The field itself."""
         yield "", None, self
+
+    @classmethod
+    def sentence(cls, told: Told) -> str:
+        """The place where the value was found."""
+        return f"recalled from {told.by}"
+
+    @classmethod
+    def phrase(cls, told: Told) -> str:
+        """The place where the value was found."""
+        return cls.sentence(told)
+
+    def schema_words(self) -> str:
+        """That it is recalled, and the class that it is recalled from."""
+        only = self.marker.node_type
+        return f" recalled from {only.__name__}" if only else " recalled"
+
+    def origin(self, cls: type[Node], before: Before | None) -> str:
+        """The fields that it may find its value in, where there are no more than two."""
+        only = self.marker.node_type
+        fallback = f"from {only.__name__}" if only else ""
+        if before is None:
+            return fallback
+        found: dict[str, None] = {}
+        waiting = [plan.node for plan in before[cls]]
+        for node in waiting:
+            held = self.holders_in(node)
+            if held:
+                name, sure = held[0]
+                known = name and (sure or len(held) == 1)
+                found[f"{node.__name__}.{name}" if known else node.__name__] = None
+            # The newest value is taken: what is behind a node that is sure to have one is not
+            # searched.
+            if not any(sure for _, sure in held):
+                waiting += [plan.node for plan in before[node] if plan.node not in waiting]
+        if list(found) == [type_name(self.annotation)]:
+            return ""  # as the type says
+        return f"from {' or '.join(found)}" if 0 < len(found) < 3 else fallback
 
     def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Recalled] | None:
         """The newest value in the trace of a run, or of one around it."""

@@ -37,6 +37,10 @@ class TextField(PlainField):
         field.is_parsed = field.parse is not None
         return field
 
+    def schema_words(self) -> str:
+        """That the LM answers in plain text."""
+        return " in plain text"
+
     @property
     def is_provisional(self) -> bool:
         """Whether a name is missing in the function that reads the text."""

@@ -221,7 +221,7 @@ class Integration:
         report = full = await self.reports.find(merged) if self.reports is not None else None
         if full is None:
             report = full = await self._test(what, merged, before, tests)
-            if keep and (lost := await self._find_lost(merged, before, full)):
+            if keep and (lost := await self._find_lost(what, merged, before, full)):
                 return Failed(full.model_copy(update={"problem": lost}), merged)
         if not full.passed:
             report = full.for_task(tests, await self._report_of(before))
@@ -248,9 +248,10 @@ class Integration:
         async with self.workspaces.scratch(merged, before) as workspace:
             return await self.run_first(workspace, first, is_accepted)
 
-    async def _find_lost(self, merged: str, before: str, report: TestReport) -> str:
-        """The tests of files that a merge does not change, and that passed before it, where they
-        are skipped or missing now; as a sentence."""
+    async def _find_lost(self, what: str, merged: str, before: str, report: TestReport) -> str:
+        """The tests that passed before a merge, where they are skipped or missing now, as a
+        sentence: those of the team's branch, of files that the merge does not change, and those
+        that the work brings."""
         if self.reports is None:
             return ""
         changed = await self.repository.changed_files(before, merged)
@@ -259,12 +260,20 @@ class Integration:
         files = {*split_paths(output)} - {*changed}
         ran = {case.id for case in report.cases if case.outcome != "skipped"}
         loaded = {case.id for case in report.of("failed")}  # a whole file, as it cannot be loaded
+        passed = [case.id for case in (await self.reports.get(before)).of("passed")]
         lost = [
-            case.id
-            for case in (await self.reports.get(before)).of("passed")
-            for file in [case.id.partition("::")[0]]
-            if case.id not in ran and file in files and file not in loaded
+            id
+            for id in passed
+            for file in [id.partition("::")[0]]
+            if id not in ran and file in files and file not in loaded
         ]
+        start = await self.repository.merge_base(before, what)
+        base = await self.reports.find(start) if start else None
+        tested = await self.reports.find(what)
+        if base is not None and tested is not None:
+            known = {case.id for case in base.cases}
+            new = (case.id for case in tested.of("passed") if case.id not in known)
+            lost += (id for id in new if id not in ran and id.partition("::")[0] not in loaded)
         if not lost:
             return ""
         return f"tests that passed before the merge are skipped or missing: {list_names(lost)}"

@@ -415,11 +415,17 @@ def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str
 
 
 def _is_extended(old: _Function, new: _Function) -> bool:
-    """Whether a test does what it did, and then perhaps more. Its cases and marks do not count."""
-    count = len(old.body)
-    if ast.dump(old.args) != ast.dump(new.args) or _dump(old.body) != _dump(new.body[:count]):
+    """Whether a test does what it did, with more assertions between, and then perhaps more. Its
+    cases and marks do not count."""
+    if ast.dump(old.args) != ast.dump(new.args):
         return False
-    added = [node for each in new.body[count:] for node in ast.walk(each)]
+    rest, more = [*new.body], list[ast.stmt]()
+    for each in old.body:
+        while rest and ast.dump(rest[0]) != ast.dump(each) and isinstance(rest[0], ast.Assert):
+            more.append(rest.pop(0))
+        if not rest or ast.dump(rest.pop(0)) != ast.dump(each):
+            return False
+    added = [node for each in (*more, *rest) for node in ast.walk(each)]
     if any(isinstance(node, _CHANGING) for node in added):
         return False
     # A name that is bound at the end is another one in the whole test.
@@ -433,10 +439,6 @@ _CHANGING: Final = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.pattern),
 )
 """What changes the statements before it too, or binds names."""
-
-
-def _dump(body: list[ast.stmt]) -> str:
-    return ast.dump(ast.Module(body, []))
 
 
 def _text_without_imports(tree: ast.Module, removed: Collection[str], prefix: str = "") -> str:

@@ -1,6 +1,7 @@
 """For tests, shipped: `ScriptedLM` answers a graph's questions without a model; `assert_prompt`
-looks into what a model would be sent; `replaying` runs what was recorded once more; `Provider` is a
-model provider on loopback for tests of real clients, with the faults that real providers have."""
+looks into what a model would be sent; `replaying` runs what was recorded once more; `check_journal`
+checks a store of runs; `Provider` is a model provider on loopback for tests of real clients, with
+the faults that real providers have."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from bae.testing.scripted import (
 
 if TYPE_CHECKING:
     from bae.testing.cassette import Recorded, replaying
+    from bae.testing.journal_promises import check_journal
     from bae.testing.provider import Provider, ThreadedProvider, sample
     from bae.testing.wire import (
         Cut,
@@ -53,6 +55,7 @@ __all__ = [
     "ThreadedProvider",
     "WrongSchema",
     "assert_prompt",
+    "check_journal",
     "replaying",
     "sample",
     "tokens_in",
@@ -63,6 +66,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "cassette": "Recorded replaying",
+        "journal_promises": "check_journal",
         "provider": "Provider ThreadedProvider sample",
         "wire": "Cut Empty Fault Malformed Overlong Received Refusal Stall Status WrongSchema "
         "tokens_in",

@@ -170,12 +170,14 @@ class RunView:
         return sum((each.paid for each in asked if each is not None), NOTHING_USED)
 
     def items(self, source: Source) -> int | None:
-        """How many items a map goes over, where that is known already."""
+        """How many items a value has that is made item by item, where that is known already."""
         value, step = source.value, source.step
+        plans = {} if step.node_type is None else plan_of(step.node_type).fields
+        plan = None if source.place.parameter else plans.get(source.place.field)
+        over = "" if plan is None else plan.items_of
+        if not over and not source.items:
+            return None
         if source.state != "done":
-            plans = {} if step.node_type is None else plan_of(step.node_type).fields
-            plan = None if source.place.parameter else plans.get(source.place.field)
-            over = "" if plan is None else getattr(plan.marker, "over", "")
             made = step.sources.get((over, ""))
             value = None if made is None else made.value
             value = value if step.node is None else step.node.__dict__.get(over, value)

@@ -17,6 +17,7 @@ from bae.observers import ObservedRun
 from bae.plan import plan_of
 from bae.records import Record
 from bae.run_tree import WorkChange
+from bae.sources import kind_named
 from bae.work import GraphRun, Item, LMQuestion, Source, Step, Work
 
 _NAMES: Final = 16
@@ -90,10 +91,9 @@ class PlainLines(Display):
     def _source_line(self, view: RunView, change: WorkChange, source: Source) -> LineParts | None:
         place = source.place
         match change:
-            case "started" if source.kind != "gate":
-                each = " for each item," if source.kind == "map" else ""
+            case "started" if began := kind_named(source.kind).began:
                 field = f"{place.node}.{place.field}{place.parameter}"
-                return f"  {source.by}", f"called{each} for {field}"
+                return f"  {source.by}", f"{began} for {field}"
             case "waiting":
                 return "  waits for", f"an answer to {source.by!r}"
             case "ended" if source.origin is not None:

@@ -178,19 +178,16 @@ def _describe_source(view: RunView, row: ViewRow, source: Source, now: float) ->
     said = [took(now - source.started if going else source.took)]
     said += spent(sum((each.paid for each in source.asked), NOTHING_USED))
     by = in_one_line(source.by[:1000])
-    match source.kind:
-        case "recall":
-            said = [f"recalled{view.origin(source)}"]
-        case "gate":
-            said.insert(0, "answered" if state == "done" else "waits for an answer")
-            row.value = by
-        case "map":
-            total = view.items(source)
-            over = f", {count(total, 'item')}" if state == "done" and total is not None else ""
-            said.insert(0, f"{by}{over}")
-            row.value = _progress(source.items_done, total)
-        case _:
-            said.insert(0, by)
+    if source.origin is not None:
+        said = [f"recalled{view.origin(source)}"]
+    elif source.gate is not None:
+        said.insert(0, "answered" if state == "done" else "waits for an answer")
+        row.value = by
+    else:
+        total = view.items(source)
+        over = f", {count(total, 'item')}" if state == "done" and total is not None else ""
+        said.insert(0, f"{by}{over}")
+        row.value = _progress(source.items_done, total)
     if state == "done":
         row.value = view.source_value(source)
     elif state == "failed" and source.error is not None:
@@ -212,7 +209,7 @@ def _describe_field(
         row.state = "coming"
         if waits := [each.by for each in behind if each.is_open]:
             row.note = f"{called} waits for {', '.join(waits)}"
-        elif plan.kind != "plain":
+        elif plan.fills == "source":
             row.note = called or plan.kind
         elif step.fill is not None or (before is not None and not plan_of(before).written):
             row.note = "LM"
@@ -220,7 +217,7 @@ def _describe_field(
     row.value = view.value(step, plan.name)
     if plan.name not in node.__pydantic_fields_set__:
         row.note = "default"
-    elif plan.kind != "plain":
+    elif plan.fills == "source":
         row.note = f"{called}, called before" if called else plan.kind
     elif step.fill is not None:
         row.note = "LM"

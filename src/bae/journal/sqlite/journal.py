@@ -18,10 +18,10 @@ from typing import Any, Literal, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.sqlite.lease import Lease, SQLiteClaim, give_up
-from bae.journal.sqlite.runs import RunTables, add_run, release_run, shape_key
+from bae.journal.sqlite.runs import RunTables, add_run, release_run
 from bae.journal.sqlite.schema import failure
 from bae.journal.sqlite.writer import JournalReader, SQLiteWriter, WriteJob
-from bae.journal.store import Claim, Line, ParkedGate, Status
+from bae.journal.store import Claim, Line, ParkedGate, RunSummary, Status, StoredRun
 from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")
@@ -39,17 +39,14 @@ class SQLJournal(RunTables):
     def _note(self, work: WriteJob) -> None:
         """Have work done soon that no caller waits for."""
 
-    def create(
-        self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
-    ) -> Awaitable[Claim]:
-        given = tuple(lines)
+    def create(self, run: StoredRun, *, claim: bool = True) -> Awaitable[Claim | None]:
+        run_id = run.info.run_id
 
-        def make(db: sqlite3.Connection) -> SQLiteClaim:
-            key = shape_key(db, shape, shape_hash)
-            fence = add_run(db, run_id, given, graph=graph, shape=key, owner=self._owner)
-            return SQLiteClaim(run_id, self._owner, fence, len(given))
+        def add(db: sqlite3.Connection) -> SQLiteClaim | None:
+            fence = add_run(db, run, owner=self._owner if claim else None)
+            return SQLiteClaim(run_id, self._owner, fence, len(run.lines)) if claim else None
 
-        return self._ask(WriteJob(run_id, make))
+        return self._ask(WriteJob(run_id, add))
 
     async def claim(self, run_id: str) -> Claim:
         return await self._ask(WriteJob(run_id, partial(self._claim_run, run_id=run_id)))
@@ -70,20 +67,13 @@ class SQLJournal(RunTables):
         lines: Sequence[Line],
         waiting: Sequence[ParkedGate] = (),
         error: str = "",
+        summary: RunSummary | None = None,
     ) -> Awaitable[None]:
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
             return _failed(self._not_ours(claim))
-        gates = tuple(waiting)
-        do = partial(release_run, fence=claim.fence, status=status, waiting=gates, error=error)
+        how = status, tuple(waiting), error, summary
+        do = partial(release_run, fence=claim.fence, how=how)
         return self._ask(WriteJob(claim.run_id, do, claim, tuple(lines), ends=True))
-
-    def _not_ours(self, claim: Claim) -> JournalError:
-        return JournalError(
-            f"run {claim.run_id!r} was not claimed through the journal {self.name}",
-            code="bae-journal-failed",
-            run_id=claim.run_id,
-            fix="use the journal that made the claim",
-        )
 
 
 class SQLiteJournal(SQLJournal):

@@ -13,7 +13,7 @@ from secrets import token_hex
 from time import monotonic, time
 
 from bae.exceptions import JournalError
-from bae.journal.sqlite.schema import failure
+from bae.journal.sqlite.schema import CHANGED, failure
 from bae.journal.store import Claim, Line
 
 RETRY = 1.0
@@ -101,9 +101,8 @@ class Lease:
         now = time()
         if not self.until:  # this process owns nothing in a file that it has just opened
             forget_dead_owners(db, now)
-            db.execute(
-                "update runs set owner = null where status = 'running' and owner = ?", (self.owner,)
-            )
+            left = "status = 'running' and owner = ?"
+            db.execute(f"update runs set owner = null, {CHANGED} where {left}", (self.owner,))
         elif self.is_over():  # another process may have taken runs over
             self.drop_lost(db, list(self.claims))
         self._granted = now + self._seconds
@@ -161,7 +160,8 @@ class Lease:
 
 def give_up(db: sqlite3.Connection, fences: Sequence[Fence]) -> None:
     """Leave runs as they are, without an owner."""
-    db.executemany("update runs set owner = null where run = ? and epoch = ?", fences)
+    statement = f"update runs set owner = null, {CHANGED} where run = ? and epoch = ?"
+    db.executemany(statement, fences)
 
 
 def is_alive(owner: str | None, until: float | None) -> bool:

@@ -8,7 +8,7 @@ import json
 import sqlite3
 from abc import abstractmethod
 from asyncio import Future
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -17,25 +17,35 @@ from time import time
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from bae.exceptions import JournalError, describe
 from bae.journal.sqlite.lease import Fence, SQLiteClaim, has_died, is_alive
-from bae.journal.sqlite.schema import LINES_OF_A_RUN, as_journal_error, failure, is_busy
+from bae.journal.sqlite.schema import (
+    CHANGED,
+    LINES_OF_A_RUN,
+    NEXT_CHANGE,
+    as_journal_error,
+    failure,
+    is_busy,
+)
 from bae.journal.sqlite.writer import WriteJob, add_lines
 from bae.journal.store import (
     LATEST,
+    Claim,
     Journal,
     Line,
     Listed,
     ParkedGate,
-    Rewrite,
     RunInfo,
+    RunSummary,
     Status,
     StoredRun,
     Time,
-    check_listed,
-    check_run,
+    check_fork,
+    check_page,
     check_version,
+    fork_info,
     is_listed,
 )
 
@@ -52,7 +62,8 @@ _COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
 """How many lines a run has, including those it shares with the run it was forked from."""
 _UPDATED = f"coalesce({_LAST.format('at')}, runs.started)"
 _INFO = f"""select runs.run, runs.id, runs.graph, runs.status, runs.started, {_UPDATED}, hash,
-    runs.owner, until, runs.waiting, runs.error, coalesce(parents.id, runs.came_from)
+    runs.owner, until, runs.waiting, runs.error, coalesce(parents.id, runs.came_from), runs.thread,
+    runs.metadata, runs.summary, runs.change
 from runs left join shapes using (shape)
     left join owners on owners.name = runs.owner
     left join runs parents on parents.run = runs.parent"""
@@ -63,6 +74,14 @@ _HOMES = """with recursive homes (run, first, end, parent) as (
     select runs.run, min(runs.shared, homes.first), homes.first, runs.parent
         from homes join runs on runs.run = homes.parent where homes.first > 0
 ) select run, first, end from homes order by first, end"""
+
+
+_ADD_RUN = f"""insert into runs (run, id, graph, status, started, shape, owner, epoch, waiting,
+    error, parent, shared, came_from, thread, metadata, summary, change)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {NEXT_CHANGE})
+on conflict (id) do nothing"""
+_RELEASE_RUN = f"""update runs set owner = null, status = ?, waiting = ?, error = ?,
+    summary = coalesce(?, summary), {CHANGED} where run = ? and epoch = ?"""
 
 
 class RunTables(Journal):
@@ -83,63 +102,61 @@ class RunTables(Journal):
 
     async def answer(self, run_id: str, gate: str, value: str) -> bool:
         def add(db: sqlite3.Connection) -> bool:
+            run = self._find(db, run_id)
             statement = "insert or ignore into answers (run, gate, value) values (?, ?, ?)"
-            return db.execute(statement, (self._find(db, run_id), gate, value)).rowcount > 0
+            is_first = db.execute(statement, (run, gate, value)).rowcount > 0
+            if is_first:
+                db.execute(f"update runs set {CHANGED} where run = ?", (run,))
+            return is_first
 
         return await self._ask(WriteJob(run_id, add))
 
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
+        """A new run that shares the lines of another: nothing is copied."""
         given = tuple(lines)
 
         def add(db: sqlite3.Connection) -> None:
             parent = self._find(db, run_id)
-            query = f"select graph, shape, {_COUNT} from runs where run = ?"
-            graph, shape, there = db.execute(query, (parent,)).fetchone()
-            if not 0 <= upto <= there:
-                raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
-            add_run(db, new_id, given, graph=graph, shape=shape, parent=parent, shared=upto)
+            query = f"select {_COUNT} from runs where run = ?"
+            check_fork(run_id, upto, db.execute(query, (parent,)).fetchone()[0])
+            info = _info(db, db.execute(f"{_INFO} where runs.run = ?", (parent,)).fetchone())
+            new = StoredRun(fork_info(info, new_id, given), "", given, {})
+            add_run(db, new, parent=parent, shared=upto)
 
         await self._ask(WriteJob(run_id, add))
 
-    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
-        """Replace lines by others with the same numbers, and leave nothing of the old ones in the
-        file or its log. If anything changed the file is vacuumed for that, which takes as long as
-        copying it and as much room; nothing else can be written meanwhile."""
-        given = [Rewrite(run_id, tuple(lines), tuple(gates)) for run_id, lines, gates in changes]
-        run_id = given[0].run_id if len(given) == 1 else None
-        change = partial(self._change_lines, changes=given)
-        await self._ask(WriteJob(run_id, change, then=partial(self._vacuum, changes=given)))
+    async def replace(
+        self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
+    ) -> None:
+        """Store runs in place of others. A run that others were forked from is replaced together
+        with them only. With `erase` the file is vacuumed, so that nothing of the old lines is left
+        in it or in its log: this takes as long as copying the file and as much room, and nothing
+        else can be written meanwhile."""
+        given = tuple(runs)
+        held = {claim.run_id: claim for claim in claims}
 
-    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
-        """Store a run that was read elsewhere, in one transaction, which also deletes the run that
-        it replaces."""
-        check_run(run)
-        info = run.info
+        def swap(db: sqlite3.Connection) -> None:
+            keys = {run.info.run_id: self._may_replace(db, run, held) for run in given}
+            old = [key for key in keys.values() if key is not None]
+            query = f"select 1 from runs where parent in ({_marks(old)}) and run not in"
+            if db.execute(f"{query} ({_marks(old)})", (*old, *old)).fetchone():
+                raise _not_replaced(given[0].info.run_id, None)
+            if erase and any(self._differs(db, run) for run in given if keys[run.info.run_id]):
+                db.execute("insert into unclean (since) values (?)", (time(),))
+            for key in old:
+                _remove(db, key)
+            for run in given:
+                add_run(db, run, key=keys[run.info.run_id])
 
-        def add(db: sqlite3.Connection) -> None:
-            if replace and not _delete(db, [info.run_id]):
-                query = (
-                    "select owner, until from runs left join owners on name = owner where id = ?"
-                )
-                old = db.execute(query, (info.run_id,)).fetchone()
-                if old is not None:
-                    raise _not_replaced(info.run_id, old[0] if is_alive(*old) else None)
-            run_key, _ = add_run(
-                db,
-                info.run_id,
-                run.lines,
-                graph=info.graph,
-                shape=shape_key(db, run.shape, info.shape),
-                started=info.started,
-                status=info.status,
-                waiting=_dump(info.waiting),
-                error=info.error,
-                came_from=info.parent,
-            )
-            answers = [(run_key, gate, value) for gate, value in run.answers.items()]
-            db.executemany("insert into answers (run, gate, value) values (?, ?, ?)", answers)
+        def then(db: sqlite3.Connection) -> None:
+            for claim in held.values():
+                if isinstance(claim, SQLiteClaim) and claim.lease is not None:
+                    claim.lease.drop(claim, "it was released")
+            if erase:
+                self._vacuum(db, [run.info.run_id for run in given])
 
-        await self._ask(WriteJob(info.run_id, add))
+        only = given[0].info.run_id if len(given) == 1 else None
+        await self._ask(WriteJob(only, swap, then=then))
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run that has forks stays, and so does one that a
@@ -162,52 +179,59 @@ class RunTables(Journal):
         def ask(db: sqlite3.Connection) -> StoredRun:
             db.execute("begin")  # others may write it: this is the run at one instant
             try:
-                row = db.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
-                if row is None:
-                    raise failure("bae-run-unknown", self.name, run_id)
-                info = _info(db, row)
-                query = "select text from shapes where hash = ?"
-                shape: object = db.execute(query, (info.shape,)).fetchone()[0]
-                query = "select gate, value from answers where run = ?"
-                answers = dict(db.execute(query, row[:1]).fetchall())
-                if not all(isinstance(text, str) for text in (shape, *answers, *answers.values())):
-                    raise TypeError("a column has a value of another type")
-                for answer in answers.values():
-                    json.loads(answer)
-                lines = self._read_lines(db, row[0], run_id)
-                return StoredRun(info, cast(str, shape), lines, answers)
-            except _UNREADABLE as error:
-                raise self._damaged(run_id, f"run {run_id!r}", error) from error
+                return self._stored(db, run_id)
             finally:
                 if db.in_transaction:
                     db.execute("rollback")
 
         return await self._read(ask)
 
+    def _stored(self, db: sqlite3.Connection, run_id: str) -> StoredRun:
+        try:
+            row = db.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
+            if row is None:
+                raise failure("bae-run-unknown", self.name, run_id)
+            info = _info(db, row)
+            query = "select text from shapes where hash = ?"
+            shape: object = db.execute(query, (info.shape,)).fetchone()[0]
+            query = "select gate, value from answers where run = ?"
+            answers = dict(db.execute(query, row[:1]).fetchall())
+            if not all(isinstance(text, str) for text in (shape, *answers, *answers.values())):
+                raise TypeError("a column has a value of another type")
+            for answer in answers.values():
+                json.loads(answer)
+            lines = self._read_lines(db, row[0], run_id)
+            return StoredRun(info, cast(str, shape), lines, answers)
+        except _UNREADABLE as error:
+            raise self._damaged(run_id, f"run {run_id!r}", error) from error
+
     async def runs(
         self,
         *,
         status: Listed | None = None,
         graph: str | None = None,
+        thread: str | None = None,
         limit: int = 50,
         before: str | None = None,
+        after: int | None = None,
     ) -> list[RunInfo]:
-        if limit < 0:
-            raise ValueError(f"runs(limit={limit}): give 0 or more")
-        check_listed(status)
+        check_page(status, limit, before, after)
         interrupted = status == "interrupted"
-        text, values = page_query("running" if interrupted else status, graph)
+        stored = "running" if interrupted else status
+        text, values = page_query(stored, graph, thread, by_change=after is not None)
         size = PAGE if interrupted else limit
 
         def ask(db: sqlite3.Connection) -> list[RunInfo]:
-            below = LINES_OF_A_RUN if before is None else self._find(db, before)
+            place = LINES_OF_A_RUN if before is None else self._find(db, before)
+            if after is not None:
+                place = after
             found: list[RunInfo] = []
             while True:
-                rows = _fetch(db, text, (*values, below, size))
+                rows = _fetch(db, text, (*values, place, size))
                 found += [info for row in rows if is_listed(info := _entry(db, row), status)]
                 if len(rows) < size or len(found) >= limit:
                     return found[:limit]
-                below = rows[-1][0]
+                place = rows[-1][0 if after is None else -1]
 
         return await self._read(ask)
 
@@ -238,8 +262,8 @@ class RunTables(Journal):
             raise failure("bae-run-ended", self.name, run_id)
         fence = run, randbits(48)
         db.execute(
-            "update runs set owner = ?, epoch = ?, status = 'running', waiting = '[]', error = ''"
-            " where run = ?",
+            "update runs set owner = ?, epoch = ?, status = 'running', waiting = '[]', error = '',"
+            f" {CHANGED} where run = ?",
             (self._owner, fence[1], run),
         )
         return SQLiteClaim(run_id, self._owner, fence, count)
@@ -288,26 +312,36 @@ class RunTables(Journal):
         what = f"{what} cannot be read ({describe(error)})"
         return failure("bae-journal-damaged", self.name, run_id, cause=error, what=what)
 
-    def _change_lines(self, db: sqlite3.Connection, changes: Sequence[Rewrite]) -> None:
-        """Replace lines in the runs that have them."""
-        statement = """update lines set kind = ?, at = ?, path = ?, step = ?, data = ?, version = ?
-            where id = ?"""
-        changed = 0
-        for run_id, lines, forget in changes:
-            run = self._find(db, run_id)
-            homes = db.execute(_HOMES, (run,)).fetchall()
-            for line in lines:
-                home = next((home for home, first, end in homes if first <= line.n < end), 0)
-                key = home * LINES_OF_A_RUN + line.n
-                if not db.execute(statement, (*line[1:], key)).rowcount:
-                    raise ValueError(f"run {run_id!r} has no line {line.n} to replace")
-            gates = [(run, gate) for gate in forget]
-            db.executemany("delete from answers where run = ? and gate = ?", gates)
-            changed += len(lines) + len(gates)
-        if changed:
-            db.execute("insert into unclean (since) values (?)", (time(),))
+    def _may_replace(
+        self, db: sqlite3.Connection, run: StoredRun, claims: Mapping[str, Claim]
+    ) -> int | None:
+        """The key of the run that is to be replaced; None if there is none."""
+        run_id = run.info.run_id
+        query = "select run, owner, until from runs left join owners on name = owner where id = ?"
+        key, owner, until = db.execute(query, (run_id,)).fetchone() or (None, None, None)
+        claim = claims.get(run_id)
+        if claim is None and is_alive(owner, until):
+            raise _not_replaced(run_id, owner)
+        if claim is not None:
+            if not isinstance(claim, SQLiteClaim) or claim.lease is None:
+                raise self._not_ours(claim)
+            claim.lease.confirm(db, claim)
+        return key
 
-    def _vacuum(self, db: sqlite3.Connection, changes: Sequence[Rewrite]) -> None:
+    def _differs(self, db: sqlite3.Connection, run: StoredRun) -> bool:
+        """Whether a run holds something else than the one that it replaces."""
+        old = self._stored(db, run.info.run_id)
+        return (old.lines, old.answers, old.info.error) != (run.lines, run.answers, run.info.error)
+
+    def _not_ours(self, claim: Claim) -> JournalError:
+        return JournalError(
+            f"run {claim.run_id!r} was not claimed through the journal {self.name}",
+            code="bae-journal-failed",
+            run_id=claim.run_id,
+            fix="use the journal that made the claim",
+        )
+
+    def _vacuum(self, db: sqlite3.Connection, run_ids: Sequence[str]) -> None:
         """Leave nothing in the file and its log but what can be read from the tables: pages have
         copies of lines that were moved, and so has the log. The file notes that this is due, for
         the next call where it fails. Outside of a transaction."""
@@ -321,8 +355,8 @@ class RunTables(Journal):
                 raise busy
             db.execute("delete from unclean")
         except sqlite3.Error as error:
-            failed = as_journal_error(error, self.name, changes[0].run_id)
-            runs = ", ".join(repr(change.run_id) for change in changes)
+            failed = as_journal_error(error, self.name, run_ids[0])
+            runs = ", ".join(map(repr, run_ids))
             failed.message += f"; run {runs} is changed, but the file still has old lines"
             if is_busy(error):
                 failed.fix = "do it again when no other process uses the file"
@@ -330,48 +364,84 @@ class RunTables(Journal):
 
 
 def add_run(
-    db: sqlite3.Connection, run_id: str, lines: Sequence[Line], shared: int = 0, **columns: Any
+    db: sqlite3.Connection,
+    run: StoredRun,
+    *,
+    owner: str | None = None,
+    parent: int | None = None,
+    shared: int = 0,
+    key: int | None = None,
 ) -> Fence:
-    """Add a run with its first lines of its own, after those that it shares."""
-    for n, line in enumerate(lines, shared):
+    """Add a run with its first lines of its own, after those that it shares with its `parent`. An
+    owner makes it a running one; `key` is that of the run it replaces."""
+    info = run.info
+    for n, line in enumerate(run.lines, shared):
         if line.n != n:
-            raise ValueError(f"run {run_id!r}: got line {line.n} where {n} is due")
+            raise ValueError(f"run {info.run_id!r}: got line {line.n} where {n} is due")
     epoch = randbits(48)
-    values = {"started": lines[0].at if lines else time(), "status": "running", **columns}
-    values |= {"id": run_id, "epoch": epoch, "shared": shared}
-    statement = f"insert into runs ({', '.join(values)}) values ({_marks(values)})"
-    added = db.execute(f"{statement} on conflict (id) do nothing", tuple(values.values()))
+    values = (
+        key,
+        info.run_id,
+        info.graph,
+        info.status if owner is None else "running",
+        info.started,
+        _shape_key(db, run.shape, info.shape),
+        owner,
+        epoch,
+        _dump(info.waiting),
+        info.error,
+        parent,
+        shared,
+        info.parent if parent is None else None,
+        info.thread,
+        json.dumps(info.metadata) if info.metadata else "{}",
+        _dump_summary(info.summary),
+    )
+    added = db.execute(_ADD_RUN, values)
     if not added.rowcount:
-        raise failure("bae-run-exists", "", run_id)
+        raise failure("bae-run-exists", "", info.run_id)
     assert added.lastrowid is not None
     fence = added.lastrowid, epoch
-    add_lines(db, [line + fence for line in lines])
+    add_lines(db, [line + fence for line in run.lines])
+    if run.answers:
+        answers = [(fence[0], gate, value) for gate, value in run.answers.items()]
+        db.executemany("insert into answers (run, gate, value) values (?, ?, ?)", answers)
     return fence
 
 
-def shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
+def _shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
     """The key of a shape, which is added if it is new."""
-    db.execute("insert or ignore into shapes (hash, text) values (?, ?)", (shape_hash, text))
-    return db.execute("select shape from shapes where hash = ?", (shape_hash,)).fetchone()[0]
+    query = "select shape from shapes where hash = ?"
+    found = db.execute(query, (shape_hash,)).fetchone()
+    if found is None:
+        db.execute("insert into shapes (hash, text) values (?, ?)", (shape_hash, text))
+        found = db.execute(query, (shape_hash,)).fetchone()
+    return found[0]
 
 
 def release_run(
-    db: sqlite3.Connection, fence: Fence, status: Status, waiting: Sequence[ParkedGate], error: str
+    db: sqlite3.Connection,
+    fence: Fence,
+    how: tuple[Status, Sequence[ParkedGate], str, RunSummary | None],
 ) -> None:
     """Store how a run ended, and that it has no owner."""
-    statement = """update runs set owner = null, status = ?, waiting = ?, error = ?
-        where run = ? and epoch = ?"""
-    db.execute(statement, (status, _dump(waiting), error, *fence))
+    status, waiting, error, summary = how
+    values = status, _dump(waiting), error, _dump_summary(summary), *fence
+    db.execute(_RELEASE_RUN, values)
 
 
-def page_query(status: Status | None, graph: str | None) -> tuple[str, list[str]]:
+def page_query(
+    status: Status | None, graph: str | None, thread: str | None = None, *, by_change: bool = False
+) -> tuple[str, list[str]]:
     """The statement behind `runs`, always found through an index, and its first parameters; those
-    after them are the key below which a page begins, and its size."""
-    wanted = {"runs.graph": graph, "runs.status": status}
+    after them are the key below which a page begins, or the change above which, and its size."""
+    wanted = {"runs.thread": thread, "runs.graph": graph, "runs.status": status}
     given = {column: value for column, value in wanted.items() if value is not None}
     where = "".join(f"{column} = ? and " for column in given)
-    text = f"{_INFO} where {where}runs.run < ? order by runs.run desc limit ?"
-    return text, list(given.values())
+    order = "runs.run < ? order by runs.run desc"
+    if by_change:
+        order = "runs.change > ? order by runs.change"
+    return f"{_INFO} where {where}{order} limit ?", list(given.values())
 
 
 def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
@@ -386,12 +456,18 @@ def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
         ).fetchone()
         if found is not None and not is_alive(*found[1:]):
             deleted += 1
-            run = found[0]
-            of_run = run * LINES_OF_A_RUN, (run + 1) * LINES_OF_A_RUN
-            db.execute("delete from lines where id >= ? and id < ?", of_run)
-            db.execute("delete from runs where run = ?", (run,))
-            db.execute("delete from answers where run = ?", (run,))
+            _remove(db, found[0])
     return deleted
+
+
+def _remove(db: sqlite3.Connection, run: int) -> None:
+    """Delete a run with its lines and answers. The number of its last change is not used again."""
+    of_run = run * LINES_OF_A_RUN, (run + 1) * LINES_OF_A_RUN
+    db.execute(f"insert into changes (last) values ({NEXT_CHANGE})")
+    db.execute("delete from changes where last < (select max(last) from changes)")
+    db.execute("delete from lines where id >= ? and id < ?", of_run)
+    db.execute("delete from runs where run = ?", (run,))
+    db.execute("delete from answers where run = ?", (run,))
 
 
 def _not_replaced(run_id: str, owner: str | None) -> JournalError:
@@ -410,13 +486,15 @@ def _not_replaced(run_id: str, owner: str | None) -> JournalError:
 def _info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
     """The entry of a run; one of `_UNREADABLE` is raised where it is none."""
     run, run_id, graph, status, started, updated, shape, owner, until, waiting, *rest = row
+    error, parent, thread, metadata, summary, change = rest
     infos, gates = _forms()
     parked: tuple[ParkedGate, ...] = ()
     if waiting != "[]":
         found = db.execute("select gate from answers where run = ?", (run,)).fetchall()
         listed = gates.validate_json(waiting)
         parked = tuple(ParkedGate(*gate, answered=(gate[0],) in found) for gate in listed)
-    values = run_id, graph, status, started, updated, shape, owner, until, parked, *rest
+    values = run_id, graph, status, started, updated, shape, owner, until, parked, error, parent
+    values += thread, json.loads(metadata), summary and json.loads(summary), change
     info = infos.validate_python(dict(zip(_COLUMNS, values, strict=True)))
     return replace(info, lease_until=None) if owner is not None and has_died(owner) else info
 
@@ -470,9 +548,15 @@ _UNREADABLE = ValueError, TypeError, OverflowError, RecursionError, sqlite3.Oper
 
 
 def _dump(waiting: Sequence[ParkedGate]) -> str:
+    if not waiting:
+        return "[]"
     return json.dumps(
         [(gate.address, gate.place, gate.question, gate.deadline) for gate in waiting]
     )
+
+
+def _dump_summary(summary: RunSummary | None) -> str | None:
+    return None if summary is None else to_json(summary).decode()
 
 
 def _marks(values: Collection[object]) -> str:

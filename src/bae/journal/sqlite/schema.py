@@ -26,6 +26,12 @@ LINES_OF_A_RUN = 1 << 32
 """A line is found by run << 32 | n: the lines of a run are side by side, and a step writes one
 page."""
 
+NEXT_CHANGE = """(select 1 + max(coalesce((select max(change) from runs), 0),
+    coalesce((select max(last) from changes), 0)))"""
+"""A number greater than those of all entries, and of those that were deleted."""
+CHANGED = f"change = {NEXT_CHANGE}"
+"""What each statement sets that changes the entry of a run."""
+
 _BEFORE_FIRST = 1
 """The `user_version` of files before the first version of the stored format, which has the next."""
 _HEADER = 100
@@ -36,11 +42,16 @@ create table runs (
     run integer primary key, id text not null unique, graph text not null, status text not null,
     started real not null, shape integer not null, owner text, epoch integer not null,
     waiting text not null default '[]', error text not null default '',
-    parent integer, shared integer not null default 0, came_from text
+    parent integer, shared integer not null default 0, came_from text,
+    thread text, metadata text not null default '{}', summary text,
+    change integer not null default 0
 );
 create index runs_by_status on runs (status);
 create index runs_by_graph on runs (graph);
 create index runs_by_parent on runs (parent) where parent is not null;
+create index runs_by_thread on runs (thread) where thread is not null;
+create index runs_by_change on runs (change);
+create table changes (last integer not null);
 create table lines (
     id integer primary key, kind text not null, at real not null, path text not null,
     step integer not null, data text not null, version integer not null
@@ -60,10 +71,26 @@ _KIND_OF_FILE = """
 select (select count(*) from sqlite_master), application_id, user_version
 from pragma_application_id, pragma_user_version
 """
-UPGRADES: dict[int, str] = {}
+UPGRADES: dict[int, str] = {
+    2: """
+alter table runs add column thread text;
+alter table runs add column metadata text not null default '{}';
+alter table runs add column summary text;
+alter table runs add column change integer not null default 0;
+create index runs_by_thread on runs (thread) where thread is not null;
+create index runs_by_change on runs (change);
+create table changes (last integer not null);
+update runs set change = run
+"""
+}
 """By version of the stored format: the statements that make its tables those of the next version.
-What reads the tables must also read those of all older versions: a file that is only read is not
-changed."""
+"""
+_OLDER = {
+    2: """create temp view runs as select *, null as thread, '{}' as metadata, null as summary,
+        run as change from main.runs"""
+}
+"""By version: what hides the difference where a file of this version, or an older one, is only
+read. Such a file is not changed."""
 
 
 def open_in_memory() -> sqlite3.Connection:
@@ -118,6 +145,9 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
             version = _version_of(connection, path)
         if not version:
             return None
+        for older, statement in _OLDER.items():
+            if version <= older:
+                connection.execute(statement)
         connection.execute("pragma query_only = on")
         opened.pop_all()  # it stays open
     return connection

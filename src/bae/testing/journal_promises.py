@@ -1,0 +1,653 @@
+"""`check_journal`: whether a store of runs keeps what `Journal` promises. Each promise is a
+function, and its docstring is what the author of a failing store reads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final, cast
+
+from bae.exceptions import JournalError, describe
+from bae.journal.store import (
+    Claim,
+    Journal,
+    Line,
+    ParkedGate,
+    RunInfo,
+    RunSummary,
+    StoredRun,
+)
+
+SECONDS: Final = 30.0
+"""How long a store may take to keep one promise."""
+
+_SHAPE: Final = '{"nodes": []}'
+_GATE: Final = ParkedGate("2:Refund.approved", "Refund.approved", "May I?", 2000.0)
+_USED: Final = RunSummary(3, "Refund", 2, 140, None)
+
+
+async def check_journal(
+    make_store: Callable[[], Journal], *, reopen: Callable[[Any], Journal] | None = None
+) -> None:
+    """Check that a store keeps every promise of a journal:
+    `await check_journal(lambda: MyJournal(new_database()))`.
+
+    `make_store` makes a new, empty store at each call; it is closed afterwards. `reopen` opens what
+    a store has written once more, as another process would:
+    `reopen=lambda store: MyJournal(store.database)`. Give it if runs survive the process.
+
+    Raises an AssertionError that lists the broken promises and what happened instead; the errors
+    themselves are in the exception group that is its cause.
+    """
+    checks: list[tuple[str, Callable[[Journal], Awaitable[None]]]] = [
+        (_sentence(promise), promise) for promise in PROMISES
+    ]
+    if reopen is not None:
+        checks += [(_sentence(each), _reopened(each, reopen)) for each in SHARED_PROMISES]
+    broken: list[Exception] = []
+    texts: list[str] = []
+    name = "the store"
+    for sentence, check in checks:
+        journal = make_store()
+        name = type(journal).__name__
+        try:
+            async with asyncio.timeout(SECONDS), journal:
+                await check(journal)
+        except Exception as error:
+            broken.append(error)
+            texts.append(f"{len(broken)}. {sentence}\n   {_what_happened(error)}")
+    if broken:
+        listed = "\n".join(texts)
+        raise AssertionError(
+            f"{name} breaks {len(broken)} of {len(checks)} promises of a journal:\n{listed}"
+        ) from ExceptionGroup("the broken promises", broken)
+
+
+# --- one store ----------------------------------------------------------------------------------
+
+
+async def _reads_back(journal: Journal) -> None:
+    """A run is read back as it was written."""
+    first = _line(0, '{"run": "ä \\u2028 \U0001f600"}', kind="RunStarted", at=12.5)
+    run = _run("run", [first], thread="t", metadata={"team": ["a", 1]})
+    claim = await _claimed(journal.create(run))
+    more = [_line(1, '{"deep": [1, {"a": null}]}', path="2:Report.x[3]", step=7)]
+    await journal.append(claim, more)
+    stored = await journal.read("run")
+    _same("its lines", stored.lines, (first, *more))
+    _same("its shape and answers", (stored.shape, stored.answers), (_SHAPE, {}))
+    owned = replace(stored.info, owner=None, lease_until=None)
+    _same("its entry", owned, replace(run.info, updated=more[-1].at))
+    _same("its owner", stored.info.owner, claim.owner)
+    _true("a run with an owner has a lease that lasts", not stored.info.is_interrupted())
+
+
+async def _takes_at_the_call(journal: Journal) -> None:
+    """Lines are taken in at the call of `append`, in order, whether or not it is awaited."""
+    claim = await _begun(journal)
+    waiting = [journal.append(claim, [_line(n)]) for n in range(1, 40)]
+    (last,) = await asyncio.gather(waiting.pop(), return_exceptions=True)
+    stored = await _numbers(journal)
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    _same("the numbers of its lines when the last is stored", stored, [*range(40)])
+    _same("the errors of the calls", [error for error in (*results, last) if error], [])
+
+
+async def _leaves_no_gap(journal: Journal) -> None:
+    """A line whose number is not the next is a ValueError, and nothing of the call is stored."""
+    claim = await _begun(journal)
+    for wrong in ([_line(2)], [_line(0)], [_line(1), _line(3)]):
+        with _refused(f"append of {[line.n for line in wrong]} after line 0", ValueError):
+            await journal.append(claim, wrong)
+    await journal.append(claim, [_line(1)])
+    _same("the numbers of its lines", await _numbers(journal), [0, 1])
+    with _refused("create with a first line of number 1", ValueError):
+        await journal.create(_run("other", [_line(1)]))
+    _same("the runs", await _ids(journal), ["run"])
+
+
+async def _notes(journal: Journal) -> None:
+    """A line that was noted is stored before the next one, also from a thread without a loop."""
+    claim = await _begun(journal)
+    journal.note(claim, _line(1))
+    thread = threading.Thread(target=journal.note, args=(claim, _line(2)))
+    thread.start()
+    thread.join()
+    await journal.append(claim, [_line(3)])
+    _same("the numbers of its lines", await _numbers(journal), [0, 1, 2, 3])
+    await journal.release(claim, "failed", [])
+    journal.note(claim, _line(4))  # never fails
+    _same("the numbers of its lines", await _numbers(journal), [0, 1, 2, 3])
+
+
+async def _gives_an_id_once(journal: Journal) -> None:
+    """An id that exists is refused with bae-run-exists, and the run stays as it is."""
+    await _begun(journal, count=2)
+    for claim in (True, False):
+        with _refused("create of an id that exists", "bae-run-exists"):
+            await journal.create(_run("run", [_line(0)]), claim=claim)
+    _same("the numbers of its lines", await _numbers(journal), [0, 1])
+
+
+async def _knows_its_runs(journal: Journal) -> None:
+    """A run that does not exist is refused with bae-run-unknown."""
+    for what, ask in {
+        "read": lambda: journal.read("none"),
+        "claim": lambda: journal.claim("none"),
+        "answer": lambda: journal.answer("none", "gate", "1"),
+        "fork": lambda: journal.fork("none", "new", 0, []),
+        "runs(before=…)": lambda: journal.runs(before="none"),
+    }.items():
+        with _refused(f"{what} of a run that does not exist", "bae-run-unknown"):
+            await ask()
+
+
+async def _has_one_owner(journal: Journal) -> None:
+    """A run has one owner: a second claim is refused with bae-run-owned, which names the owner."""
+    claim = await _begun(journal)
+    with _refused("a second claim", "bae-run-owned") as raised:
+        await journal.claim("run")
+    _true("the error names the owner", claim.owner in str(raised[0]))
+    await journal.append(claim, [_line(1)])
+
+
+async def _queues(journal: Journal) -> None:
+    """A run that is created without a claim is queued: it has no owner, is listed so, and is
+    "running" once it is claimed."""
+    made = await journal.create(_run("run", [_line(0)], status="queued"), claim=False)
+    _same("what create returns without a claim", made, None)
+    info = (await journal.read("run")).info
+    _same("its status and owner", (info.status, info.owner), ("queued", None))
+    _same("the queued runs", await _ids(journal, status="queued"), ["run"])
+    _same("the interrupted runs", await _ids(journal, status="interrupted"), [])
+    claim = await journal.claim("run")
+    await journal.append(claim, [_line(1)])
+    _same("its status", (await journal.read("run")).info.status, "running")
+    _same("the queued runs", await _ids(journal, status="queued"), [])
+
+
+async def _keeps_entries(journal: Journal) -> None:
+    """A run that is created without a claim keeps its whole entry and its answers."""
+    run = _run("run", _lines(0, 3), status="waiting", waiting=(_GATE,), error="why", summary=_USED)
+    info = replace(run.info, started=7.0, parent="elsewhere", thread="t", metadata={"a": [1]})
+    run = replace(run, info=info, answers={"other": "[1]"})
+    await journal.create(run, claim=False)
+    _same("the run", await journal.read("run"), run)
+    _same("its entry in the list", await journal.runs(), [info])
+
+
+async def _releases(journal: Journal) -> None:
+    """A released run has the status, gates, error and summary it was released with, no owner, and
+    can be claimed. A release without a summary keeps the old one."""
+    claim = await _begun(journal)
+    await journal.release(claim, "waiting", [_line(1)], [_GATE], "one line", _USED)
+    info = (await journal.read("run")).info
+    stored = (info.status, info.waiting, info.error, info.summary)
+    _same("its entry", stored, ("waiting", (_GATE,), "one line", _USED))
+    _same("its owner and lease", (info.owner, info.lease_until), (None, None))
+    again = await journal.claim("run")
+    info = (await journal.read("run")).info
+    _same("its entry", (info.status, info.waiting, info.error), ("running", (), ""))
+    await journal.append(again, [_line(2)])
+    await journal.release(again, "failed", [])
+    _same("its summary", (await journal.read("run")).info.summary, _USED)
+    _same("the numbers of its lines", await _numbers(journal), [0, 1, 2])
+
+
+async def _fences(journal: Journal) -> None:
+    """A claim that was given up or lost stores nothing: bae-run-taken. A claim that the store did
+    not make is refused too."""
+    claim = await _begun(journal)
+    await journal.release(claim, "cancelled", [])
+    with _refused("append under a claim that was released", "bae-run-taken"):
+        await journal.append(claim, [_line(1)])
+    with _refused("release under a claim that was released", "bae-run-taken"):
+        await journal.release(claim, "failed", [_line(1)])
+    new = await journal.claim("run")
+    with _refused("append under a claim that another has replaced", "bae-run-taken"):
+        await journal.append(claim, [_line(1)])
+    await journal.append(new, [_line(1)])
+    _same("the numbers of its lines", await _numbers(journal), [0, 1])
+    with _refused("append under a claim of another store", JournalError):
+        await journal.append(Claim("run", "another process"), [_line(2)])
+
+
+async def _ends(journal: Journal) -> None:
+    """A run that has ended cannot be claimed: bae-run-ended. It stays as it is."""
+    await _ended(journal, count=3)
+    before = await journal.read("run")
+    with _refused("a claim of an ended run", "bae-run-ended"):
+        await journal.claim("run")
+    _same("the run", await journal.read("run"), before)
+
+
+async def _answers_once(journal: Journal) -> None:
+    """The first answer to a gate counts; `answer` returns False for all others. A gate of a parked
+    run is listed as answered."""
+    claim = await _begun(journal)
+    other = ParkedGate("3:Refund.sum", "Refund.sum", "How much?")
+    await journal.release(claim, "waiting", [], [_GATE, other])
+    answers = (journal.answer("run", _GATE.address, str(n)) for n in range(5))
+    results = await asyncio.gather(*answers)
+    _same("what `answer` returned", sorted(results), [False, False, False, False, True])
+    stored = await journal.read("run")
+    _same("its answers", stored.answers, {_GATE.address: str(results.index(True))})
+    waiting = (replace(_GATE, answered=True), other)
+    _same("its gates", stored.info.waiting, waiting)
+    _same("its gates in the list", (await journal.runs())[0].waiting, waiting)
+
+
+async def _lists(journal: Journal) -> None:
+    """`runs` lists the newest first, by status, graph and thread, page by page."""
+    for n in range(7):
+        await _ended(journal, f"r{n}", graph="AB"[n % 2], thread="t" if n < 2 else None)
+    held = await _begun(journal, "last", graph="A")
+    await journal.release(await _begun(journal, "parked", graph="B"), "waiting", [], [_GATE])
+    names = ["parked", "last", *(f"r{n}" for n in reversed(range(7)))]
+    wanted: list[tuple[dict[str, Any], list[str]]] = [
+        ({}, names),
+        ({"limit": 3}, names[:3]),
+        ({"limit": 3, "before": "r6"}, ["r5", "r4", "r3"]),
+        ({"limit": 0}, []),
+        ({"status": "ended", "limit": 2}, ["r6", "r5"]),
+        ({"status": "running"}, ["last"]),
+        ({"graph": "A", "limit": 2, "before": "r4"}, ["r2", "r0"]),
+        ({"graph": "B", "status": "waiting"}, ["parked"]),
+        ({"graph": "B", "status": "ended", "before": "r5"}, ["r3", "r1"]),
+        ({"graph": "C"}, []),
+        ({"thread": "t"}, ["r1", "r0"]),
+        ({"thread": "t", "graph": "A"}, ["r0"]),
+    ]
+    for arguments, expected in wanted:
+        _same(f"runs({arguments})", await _ids(journal, **arguments), expected)
+    await journal.release(held, "ended", [])
+
+
+async def _lists_interrupted(journal: Journal) -> None:
+    """Runs that are "running" without an owner are listed as interrupted, alone too."""
+    for n in range(5):
+        claim = await _begun(journal, f"r{n}", graph="AB"[n % 2])
+        await journal.release(claim, "running", [])
+    await journal.claim("r1")
+    await _ended(journal, "over")
+    interrupted = await _ids(journal, status="interrupted")
+    _same("the interrupted runs", interrupted, ["r4", "r3", "r2", "r0"])
+    page = await _ids(journal, status="interrupted", limit=2, before="r4")
+    _same("a page of them", page, ["r3", "r2"])
+    _same("those of a graph", await _ids(journal, status="interrupted", graph="B"), ["r3"])
+    _same("the running ones", len(await _ids(journal, status="running")), 5)
+
+
+async def _refuses_bad_pages(journal: Journal) -> None:
+    """Arguments of `runs` that make no sense are a ValueError: use `check_page` or `list_runs`."""
+    nonsense: list[dict[str, Any]] = [
+        {"status": "nope"},
+        {"limit": -1},
+        {"before": "r", "after": 1},
+    ]
+    for arguments in nonsense:
+        with _refused(f"runs({arguments})", ValueError):
+            await journal.runs(**arguments)
+
+
+async def _numbers_changes(journal: Journal) -> None:
+    """The change number grows whenever an entry changes, and never falls back:
+    `runs(after=…)` lists what has changed since, in order."""
+    numbers: list[int] = []
+
+    async def follow(what: str, *expected: str) -> None:
+        changed = await journal.runs(after=numbers[-1] if numbers else 0)
+        _same(f"runs(after=…) after {what}", [info.run_id for info in changed], [*expected])
+        numbers.extend(info.change for info in changed)
+        _same(f"the order of changes after {what}", numbers, sorted(set(numbers)))
+
+    claim, other = await _begun(journal, "a"), await _begun(journal, "b")
+    await follow("create", "a", "b")
+    await journal.append(claim, [_line(1)])
+    await follow("append, which changes no entry")
+    await journal.release(claim, "waiting", [], [_GATE])
+    await follow("release", "a")
+    await journal.answer("a", _GATE.address, "1")
+    await follow("answer", "a")
+    await journal.release(other, "failed", [])
+    await journal.claim("a")
+    await follow("release and claim", "b", "a")
+    await journal.fork("b", "c", 1, [])
+    await follow("fork", "c")
+    await journal.delete(["c"])
+    await journal.create(_run("d", [_line(0)], status="queued"), claim=False)
+    await follow("the newest change was deleted and a run queued", "d")
+    _same("runs(after=…, limit=1)", await _ids(journal, after=0, limit=1), ["b"])
+    _same("runs(after=…, status=…)", await _ids(journal, after=0, status="running"), ["a"])
+
+
+async def _forks(journal: Journal) -> None:
+    """A fork has the lines below where it began and its own after them, and continues alone."""
+    claim = await _begun(journal, count=5)
+    await journal.answer("run", "g", "1")
+    forked = _line(3, '{"parent": "run"}', kind="RunForked", at=5000.0)
+    await journal.fork("run", "new", 3, [forked])
+    await journal.append(claim, [_line(5)])
+    new = await journal.read("new")
+    _same("its lines", new.lines, (*_lines(0, 3), forked))
+    _same("its answers and shape", (new.answers, new.shape), ({}, _SHAPE))
+    info = new.info
+    entry = (info.graph, info.status, info.parent, info.owner, info.started, info.updated)
+    _same("its entry", entry, ("Trip", "running", "run", None, forked.at, forked.at))
+    await journal.append(await journal.claim("new"), [_line(4)])
+    _same("the numbers of its lines", await _numbers(journal, "new"), [0, 1, 2, 3, 4])
+    _same("those of its parent", await _numbers(journal), [0, 1, 2, 3, 4, 5])
+
+
+async def _forks_forks(journal: Journal) -> None:
+    """A fork can be forked, before and after where it began; a fork that makes no sense changes
+    nothing."""
+    await _ended(journal, "a", 5, data='{"of": "a"}')
+    await journal.fork("a", "b", 3, _lines(3, 6, data='{"of": "b"}'))
+    await journal.fork("b", "c", 5, _lines(5, 6, data='{"of": "c"}'))
+    await journal.fork("c", "d", 2, _lines(2, 3, data='{"of": "d"}'))
+    await journal.fork("c", "e", 6, [])
+    for run_id, text in {"a": "aaaaa", "b": "aaabbb", "c": "aaabbc", "d": "aad"}.items():
+        lines = (await journal.read(run_id)).lines
+        _same(f"who wrote the lines of {run_id}", "".join(line.data[8] for line in lines), text)
+    await journal.append(await journal.claim("e"), [_line(6)])
+    with _refused("a fork with an id that exists", "bae-run-exists"):
+        await journal.fork("a", "b", 1, [])
+    for upto, own in ((6, []), (-1, []), (2, [_line(3)]), (2, [_line(1)])):
+        with _refused(f"a fork at line {upto} with {own}", ValueError):
+            await journal.fork("a", "new", upto, own)
+    _same("the runs", await _ids(journal), ["e", "d", "c", "b", "a"])
+
+
+async def _deletes(journal: Journal) -> None:
+    """A deleted run is gone with its answers and its id is free. A run that a process works on
+    stays. A fork keeps its lines, or keeps its parent from being deleted."""
+    claim = await _begun(journal, count=3)
+    _same("what delete of an owned run returns", await journal.delete(["run"]), 0)
+    await journal.append(claim, [_line(3)])
+    await journal.answer("run", "g", "1")
+    await journal.release(claim, "ended", [])
+    await journal.fork("run", "fork", 2, [])
+    await journal.delete(["run"])
+    _same("the lines of the fork", await _numbers(journal, "fork"), [0, 1])
+    await journal.delete(["fork", "none", "run"])
+    _same("the runs", await _ids(journal), [])
+    with _refused("read of a deleted run", "bae-run-unknown"):
+        await journal.read("run")
+    await _ended(journal, data='{"new": 1}')
+    stored = await journal.read("run")
+    _same("a new run of its id", (stored.lines, stored.answers), ((_line(0, '{"new": 1}'),), {}))
+    _same("what delete returns", await journal.delete(["run", "run", "none"]), 1)
+
+
+async def _prunes(journal: Journal) -> None:
+    """`prune` deletes runs by age and status."""
+    now = 4e9  # after everything here was written
+    await _ended(journal, "old", at=10.0)
+    await _ended(journal, "failed", at=20.0, status="failed")
+    await _ended(journal, "parked", at=10.0, status="waiting")
+    await _ended(journal, "new", at=now)
+    old = await journal.older(15.0, ["ended", "waiting"])
+    _same("older(15, ended or waiting)", old, ["old", "parked"])
+    _same("older(10, ended)", await journal.older(10.0, ["ended"]), [])
+    _same("what prune returns", await journal.prune(older_than=3600), 2)
+    _same("the runs that are left", await _ids(journal), ["new", "parked"])
+
+
+async def _keeps_runs_apart(journal: Journal) -> None:
+    """Many runs write at once, and none gets the lines of another."""
+
+    async def write(name: str) -> None:
+        claim = await _claimed(journal.create(_run(name, [])))
+        for n in range(12):
+            line = _line(n, f'{{"of": "{name}"}}')
+            if n % 3:
+                journal.note(claim, line)
+            else:
+                await journal.append(claim, [line])
+        await journal.release(claim, "ended", [])
+
+    names = [f"run-{number}" for number in range(30)]
+    await asyncio.gather(*map(write, names))
+    for name in names:
+        stored = await journal.read(name)
+        _same(f"the lines of {name}", stored.lines, (*_lines(0, 12, data=f'{{"of": "{name}"}}'),))
+
+
+async def _replaces(journal: Journal) -> None:
+    """`replace` stores several runs in place of others, all or none, and gives up their claims. A
+    store without it refuses redaction and load(existing="replace") by name."""
+    if type(journal).replace is Journal.replace:
+        await _ended(journal)
+        with _refused("redaction", "bae-journal-replace"):
+            await journal.redact("run", "Person.email")
+        return
+    for run_id in ("a", "b"):
+        await _ended(journal, run_id, 3, status="failed")
+        await journal.answer(run_id, "g", "1")
+    await _begun(journal, "owned")
+    claim, held = await journal.claim("b"), await journal.read("owned")
+    old = [await journal.read("a"), await journal.read("b")]
+    lines = _line(0), _line(1, '{"new": 1}')
+    new = [replace(run, lines=lines, answers={}) for run in old]
+    new = [replace(run, info=replace(run.info, updated=lines[-1].at)) for run in new]
+    with _refused("replace of a run that a process works on", "bae-run-owned"):
+        await journal.replace([new[0], held], [])
+    _same("a, after a refusal", await journal.read("a"), old[0])
+    info = replace(new[1].info, status="failed", owner=None, lease_until=None)
+    new[1] = replace(new[1], info=info)
+    await journal.replace(new, [claim])
+    _same("a and b", [await journal.read("a"), await journal.read("b")], new)
+    _same("the runs, in their order", await _ids(journal), ["owned", "b", "a"])
+    with _refused("append under a claim that replace has given up", "bae-run-taken"):
+        await journal.append(claim, [_line(2)])
+    await journal.put(replace(new[0], info=replace(new[0].info, run_id="c")), replace=True)
+    _same("the runs, with a new one", await _ids(journal), ["c", "owned", "b", "a"])
+
+
+async def _closes(journal: Journal) -> None:
+    """A closed journal refuses everything with bae-journal-closed; a store without `close` need
+    not."""
+    claim = await _begun(journal)
+    await journal.close()
+    await journal.close()
+    if type(journal).close is Journal.close:
+        return
+    journal.note(claim, _line(1))
+    for what, ask in {
+        "create": lambda: journal.create(_run("other", [])),
+        "append": lambda: journal.append(claim, [_line(1)]),
+        "release": lambda: journal.release(claim, "ended", []),
+        "claim": lambda: journal.claim("run"),
+        "read": lambda: journal.read("run"),
+        "runs": lambda: journal.runs(),
+        "answer": lambda: journal.answer("run", "g", "1"),
+        "delete": lambda: journal.delete(["run"]),
+    }.items():
+        with _refused(f"{what} after close", "bae-journal-closed"):
+            await ask()
+
+
+PROMISES: Final[Sequence[Callable[[Journal], Awaitable[None]]]] = (
+    _reads_back,
+    _takes_at_the_call,
+    _leaves_no_gap,
+    _notes,
+    _gives_an_id_once,
+    _knows_its_runs,
+    _has_one_owner,
+    _queues,
+    _keeps_entries,
+    _releases,
+    _fences,
+    _ends,
+    _answers_once,
+    _lists,
+    _lists_interrupted,
+    _refuses_bad_pages,
+    _numbers_changes,
+    _forks,
+    _forks_forks,
+    _deletes,
+    _prunes,
+    _keeps_runs_apart,
+    _replaces,
+    _closes,
+)
+"""What a store must keep, by itself."""
+
+
+# --- two stores of the same runs ----------------------------------------------------------------
+
+
+async def _shares(one: Journal, two: Journal) -> None:
+    """What a store has acknowledged, another process reads."""
+    claim = await _begun(one)
+    await one.append(claim, [_line(1)])
+    _same("the numbers of its lines", await _numbers(two), [0, 1])
+    _same("its owner", (await two.read("run")).info.owner, claim.owner)
+    await two.answer("run", "g", "1")
+    _same("a second answer, from elsewhere", await one.answer("run", "g", "2"), False)
+    before = (await one.runs())[0].change
+    await two.create(_run("new", [_line(0)], status="queued"), claim=False)
+    _same("what has changed, elsewhere", await _ids(one, after=before), ["new"])
+
+
+async def _respects_owners(one: Journal, two: Journal) -> None:
+    """A run that another process owns is not claimed, deleted or replaced. When its owner closes
+    the store, another may claim it and continue."""
+    claim = await _begun(one)
+    with _refused("a claim of a run that another process owns", "bae-run-owned"):
+        await two.claim("run")
+    _same("what delete returns", await two.delete(["run"]), 0)
+    if type(two).replace is not Journal.replace:
+        with _refused("replace of a run that another process owns", "bae-run-owned"):
+            await two.replace([await two.read("run")])
+    await one.append(claim, [_line(1)])
+    await one.close()
+    await two.append(await two.claim("run"), [_line(2)])
+    _same("the numbers of its lines", await _numbers(two), [0, 1, 2])
+
+
+SHARED_PROMISES: Final[Sequence[Callable[[Journal, Journal], Awaitable[None]]]] = (
+    _shares,
+    _respects_owners,
+)
+"""What a store must keep that several processes use."""
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def _reopened(
+    promise: Callable[[Journal, Journal], Awaitable[None]], reopen: Callable[[Any], Journal]
+) -> Callable[[Journal], Awaitable[None]]:
+    async def check(journal: Journal) -> None:
+        async with reopen(journal) as other:
+            await promise(journal, other)
+
+    return check
+
+
+def _line(
+    n: int, data: str = '{"x": 1}', *, kind: str = "StepStarted", at: float = 1000.0, **where: Any
+) -> Line:
+    return Line(n, kind, at + n, where.get("path", ""), where.get("step", 0), data)
+
+
+def _lines(first: int, end: int, **parts: Any) -> list[Line]:
+    return [_line(n, **parts) for n in range(first, end)]
+
+
+def _run(run_id: str, lines: Iterable[Line], **parts: Any) -> StoredRun:
+    own = tuple(lines)
+    first, last = (own[0].at, own[-1].at) if own else (1000.0, 1000.0)
+    graph, status = parts.pop("graph", "Trip"), parts.pop("status", "running")
+    return StoredRun(RunInfo(run_id, graph, status, first, last, "hash", **parts), _SHAPE, own, {})
+
+
+async def _claimed(created: Awaitable[Claim | None]) -> Claim:
+    claim = await created
+    if claim is None:
+        raise AssertionError("create returned no claim")
+    return claim
+
+
+async def _begun(
+    journal: Journal, run_id: str = "run", count: int = 1, *, graph: str = "Trip", **parts: Any
+) -> Claim:
+    """A new run with so many lines, and the claim on it."""
+    thread = parts.pop("thread", None)
+    run = _run(run_id, _lines(0, count, **parts), graph=graph, thread=thread)
+    return await _claimed(journal.create(run))
+
+
+async def _ended(
+    journal: Journal, run_id: str = "run", count: int = 1, *, status: Any = "ended", **parts: Any
+) -> None:
+    """A run with so many lines that is over."""
+    await journal.release(await _begun(journal, run_id, count, **parts), status, [])
+
+
+async def _numbers(journal: Journal, run_id: str = "run") -> list[int]:
+    return [line.n for line in (await journal.read(run_id)).lines]
+
+
+async def _ids(journal: Journal, **wanted: Any) -> list[str]:
+    return [info.run_id for info in await journal.runs(**wanted)]
+
+
+def _same(what: str, found: Any, expected: Any) -> None:
+    if found != expected:
+        raise AssertionError(_difference(what, found, expected))
+
+
+def _difference(what: str, found: Any, expected: Any) -> str:
+    """Where two values differ first."""
+    if type(found) is type(expected) and is_dataclass(found):
+        for each in fields(found):
+            mine, other = getattr(found, each.name), getattr(expected, each.name)
+            if each.compare and mine != other:
+                return _difference(f"{what}, {each.name}", mine, other)
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
+        pairs = zip(cast("Sequence[Any]", found), cast("Sequence[Any]", expected), strict=False)
+        for number, (mine, other) in enumerate(pairs):
+            if mine != other and (is_dataclass(mine) or isinstance(mine, Line)):
+                return _difference(f"{what}, number {number}", mine, other)
+    return f"{what}: expected {expected!r}, got {found!r}"
+
+
+def _true(what: str, found: bool) -> None:
+    if not found:
+        raise AssertionError(f"expected that {what}")
+
+
+@contextmanager
+def _refused(what: str, by: str | type[Exception]) -> Generator[list[Exception]]:
+    """What is inside raises a `JournalError` of that code, or an exception of that class."""
+    raised: list[Exception] = []
+    expected = f"{what} must be refused with {by if isinstance(by, str) else by.__name__}"
+    try:
+        yield raised
+    except Exception as error:
+        code = getattr(error, "code", None)
+        if (code != by) if isinstance(by, str) else not isinstance(error, by):
+            raise AssertionError(f"{expected}, and raised {describe(error)}") from error
+        raised.append(error)
+    else:
+        raise AssertionError(f"{expected}, and was done")
+
+
+def _sentence(promise: Callable[..., Any]) -> str:
+    return " ".join((promise.__doc__ or "").split())
+
+
+def _what_happened(error: Exception) -> str:
+    if isinstance(error, AssertionError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return f"it took longer than {SECONDS:.0f} s"
+    return f"the store raised {describe(error)}"
