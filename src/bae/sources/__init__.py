@@ -85,8 +85,9 @@ class FieldPlan:
     style: ClassVar[Style] = "call"
     began: ClassVar[str] = "called"
     """What happens when work on the value starts, for a log; empty where it is told later."""
-    invalid: ClassVar[tuple[type[FieldError], str, str]]
-    """The error, its code and its fix where the node refuses the value of a source."""
+    invalid: ClassVar[tuple[type[FieldError], str]]
+    """The error and its code where the node refuses the value of a source."""
+    invalid_fix: ClassVar[str] = "return what the field declares, or declare what is returned"
 
     question: str = ""
     """What a person is asked."""

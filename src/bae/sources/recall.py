@@ -40,11 +40,8 @@ class RecallField(FieldPlan):
     stored = "origin"
     is_recallable = False
     is_immediate = True
-    invalid = (
-        RecallError,
-        "bae-recall-invalid",
-        "declare the field as the one it is recalled from",
-    )
+    invalid = RecallError, "bae-recall-invalid"
+    invalid_fix = "declare the field as the one it is recalled from"
 
     marker: Recall
     members: tuple[Any, ...]
