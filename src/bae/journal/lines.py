@@ -272,6 +272,8 @@ class Encoder:
             data["errors"] = [self._secrets.field_named(error) for error in attempt.errors]
         elif self._prompts:
             data |= {"asked": attempt.asked, "answer": attempt.answer}
+            if attempt.filled is not None:
+                data["filled"] = attempt.filled
         return data
 
     def _error(self, error: BaseException) -> Json:
@@ -436,6 +438,7 @@ DATA: Final[Mapping[str, Mapping[str, Any]]] = {
         "prompt": (str, ""),
         "asked": (str, ""),
         "answer": (str, ""),
+        "filled": (tuple[str, ...] | None, None),
     },
     "AnswerRestarted": {"asker": AskerData, "error": ErrorData, "wait": float},
     "LMAnswered": {

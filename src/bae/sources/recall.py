@@ -120,6 +120,10 @@ class RecallField(FieldPlan):
             around = around.outer
         return None
 
+    def comes_from(self, node_type: type[Node]) -> str | None:
+        """The field of the newest node that is sure to hold the value."""
+        return next((name for name, sure in self.holders_in(node_type)[:1] if sure), None)
+
     def missing(self, run: Run, node_type: type[Node], place: Place) -> RecallError:
         """The error where the trace has no such value."""
         wanted, name = type_name(self.annotation), node_type.__name__
