@@ -3,9 +3,9 @@ displays, results and usage read these; nothing else keeps a second account."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from bae.exceptions import text_of
 from bae.usage import Attempt, Usage
@@ -13,6 +13,12 @@ from bae.usage import Attempt, Usage
 if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
+
+
+Outcome = Literal["ended", "waiting", "failed", "cancelled"]
+"""How a run, or a graph inside it, is over."""
+LMMethod = Literal["make", "decide", "choose_type", "fill"]
+"""The methods of an LM that a body or a function may call."""
 
 
 class Asker(NamedTuple):
@@ -106,6 +112,35 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
+class Role(NamedTuple):
+    """How an attribute of a record is stored. `name` is the way: the journal has a function for
+    each that writes it, and a function that reads it. Plain JSON has the `type` of the value.
+    `default` is the value of lines without it, which `is_omitted` leaves out."""
+
+    name: str
+    type: Any = None
+    default: Any = NOTHING
+    is_omitted: bool = True
+
+
+Roles = Mapping[str, Role]
+
+
+def _json(type: Any, default: Any = NOTHING, is_omitted: bool = True) -> Role:
+    return Role("json", type, default, is_omitted)
+
+
+_TEXT: Final = _json(str)
+_TEXT_IF_ANY: Final = _json(str, "")
+_TEXTS: Final = _json(tuple[str, ...])
+_NUMBER: Final = _json(float)
+_ASKER: Final = Role("asker")
+_USAGE: Final = Role("usage")
+_NODE: Final = Role("node")
+_OF_FIELD: Final = {"node_type": Role("field class"), "field": _TEXT}
+_OF_SOURCE: Final = {**_OF_FIELD, "parameter": _TEXT_IF_ANY, "source": Role("source"), "by": _TEXT}
+
+
 @dataclass(slots=True, repr=False, eq=False)
 class Record:
     """The part all records share.
@@ -118,6 +153,10 @@ class Record:
     at: float
     path: str
     step: int
+
+    stored: ClassVar[Roles] = {}
+    """The attributes that a journal stores, and those it makes again from what is stored, in the
+    order of a line. Empty for a kind that is not stored."""
 
     # Written once and not generated for each kind: that would double what the module costs to load.
     def __repr__(self) -> str:
@@ -139,6 +178,13 @@ class RunStarted(Record):
     node: Node
     max_iters: int = 10
 
+    stored: ClassVar[Roles] = {
+        "run_id": _TEXT,
+        "graph": _TEXT,
+        "max_iters": _json(int),
+        "node": Role("start node"),
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class StepStarted(Record):
@@ -148,6 +194,8 @@ class StepStarted(Record):
     node: Node
     made: tuple[str, ...] = ()
 
+    stored: ClassVar[Roles] = {"node": Role("step node")}
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class Returned(Record):
@@ -155,6 +203,8 @@ class Returned(Record):
     one node too many. Only runs with a journal write it; others have the next `StepStarted`."""
 
     node: Node
+
+    stored: ClassVar[Roles] = {"node": _NODE}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -165,6 +215,8 @@ class RunResumed(Record):
     owner: str
     changes: tuple[str, ...] = ()
 
+    stored: ClassVar[Roles] = {"owner": _TEXT, "changes": _TEXTS}
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunForked(Record):
@@ -174,6 +226,8 @@ class RunForked(Record):
     parent: str
     node: Node
     changed: tuple[str, ...] = ()
+
+    stored: ClassVar[Roles] = {"parent": _TEXT, "node": _NODE, "changed": _TEXTS}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -187,6 +241,8 @@ class SourceStarted(Record):
     parameter: str = ""
     """The parameter that the value is for, if it is not for the field itself: `(place)` of the
     field's function, or further down, `(place)(client)`."""
+
+    stored: ClassVar[Roles] = _OF_SOURCE
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -204,6 +260,8 @@ class SourceEnded(Record):
     called_at: str = ""
     """The place that the function was called for, if that was another: equal arguments are one
     call."""
+
+    stored: ClassVar[Roles] = {**_OF_SOURCE, "seconds": _NUMBER, "value": Role("outcome")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -229,6 +287,19 @@ class CallEnded(Record):
     key: Hashable = None
     """What identifies the function among those of the graph; not stored."""
 
+    stored: ClassVar[Roles] = {
+        "node_type": Role("outside class"),
+        "field": _TEXT,
+        "parameter": _TEXT_IF_ANY,
+        "by": _TEXT,
+        "seconds": _NUMBER,
+        "value": Role("called value"),
+        "graph": _TEXT_IF_ANY,
+        "place": _TEXT_IF_ANY,
+        "function": _TEXT_IF_ANY,
+        "arguments": _TEXT_IF_ANY,
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class ClassMet(Record):
@@ -236,6 +307,8 @@ class ClassMet(Record):
     secret: what bodies and functions ask from here on, and are answered, is not to be shown."""
 
     node_type: type[Node]
+
+    stored: ClassVar[Roles] = {"node_type": Role("secret class")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -246,6 +319,8 @@ class ItemEnded(Record):
     field: str
     index: int
     value: Any
+
+    stored: ClassVar[Roles] = {**_OF_FIELD, "index": _json(int), "value": Role("value")}
 
 
 class Origin(NamedTuple):
@@ -267,12 +342,21 @@ class Recalled(Record):
     origin: Origin
     parameter: str = ""
 
+    stored: ClassVar[Roles] = {
+        **_OF_FIELD,
+        "parameter": _TEXT_IF_ANY,
+        "origin": _json(Origin),
+        "value": Role("recalled"),
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class GateOpened(Record):
     """A person is asked."""
 
     gate: OpenGate
+
+    stored: ClassVar[Roles] = {"gate": Role("gate")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -281,6 +365,8 @@ class ChoiceStarted(Record):
 
     node: Node
     offered: tuple[type[Node] | type[None], ...]
+
+    stored: ClassVar[Roles] = {"node": Role("previous node"), "offered": Role("classes")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -292,6 +378,13 @@ class ChoiceMade(Record):
     seconds: float
     usage: Usage
 
+    stored: ClassVar[Roles] = {
+        "node": Role("previous node"),
+        "chosen": Role("class or end"),
+        "seconds": _NUMBER,
+        "usage": _USAGE,
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class FillStarted(Record):
@@ -299,6 +392,8 @@ class FillStarted(Record):
 
     target: type[Node]
     resolved: dict[str, Any]
+
+    stored: ClassVar[Roles] = {"target": Role("class"), "resolved": Role("context")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -309,6 +404,8 @@ class FillEnded(Record):
     seconds: float
     usage: Usage
 
+    stored: ClassVar[Roles] = {"node": Role("filled node"), "seconds": _NUMBER, "usage": _USAGE}
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerJudged(Record):
@@ -316,6 +413,8 @@ class AnswerJudged(Record):
 
     asker: Asker
     attempt: Attempt
+
+    stored: ClassVar[Roles] = {"asker": _ASKER, "attempt": Role("attempt")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -335,6 +434,8 @@ class AnswerRestarted(Record):
     error: BaseException
     wait: float
 
+    stored: ClassVar[Roles] = {"asker": _ASKER, "error": Role("error"), "wait": _NUMBER}
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMAnswered(Record):
@@ -347,11 +448,20 @@ class LMAnswered(Record):
     """
 
     asker: Asker
-    method: Literal["make", "decide", "choose_type", "fill"]
+    method: LMMethod
     asked: str
     target: str
     value: Node | type[Node] | type[None] | None
     number: int | None = None
+
+    stored: ClassVar[Roles] = {
+        "asker": _ASKER,
+        "method": _json(LMMethod),
+        "asked": _TEXT,
+        "target": _TEXT,
+        "number": _json(int | None, None, is_omitted=False),
+        "value": Role("answer"),
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -361,12 +471,36 @@ class LMUsed(Record):
     asker: Asker
     usage: Usage
 
+    stored: ClassVar[Roles] = {"asker": _ASKER, "usage": _USAGE}
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunEnded(Record):
     """A run, or a graph inside it, is over."""
 
-    outcome: Literal["ended", "waiting", "failed", "cancelled"]
+    outcome: Outcome
     node: Node | None = None
     error: BaseException | None = None
     gates: tuple[OpenGate, ...] = ()
+
+    stored: ClassVar[Roles] = {
+        "outcome": _json(Outcome),
+        "node": Role("last node"),
+        "gates": Role("gates"),
+        "error": Role("error", default=None),
+    }
+
+
+KINDS: Final = {
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
+}
+"""All kinds of records, by name."""
+
+
+def kinds_with(*roles: str) -> tuple[type[Record], ...]:
+    """The kinds that store something in one of these ways."""
+    return tuple(
+        kind for kind in KINDS.values() if any(role.name in roles for role in kind.stored.values())
+    )
