@@ -219,21 +219,9 @@ async def make_summary(lm: LM) -> Summary:
 
 
 @pytest.mark.parametrize(
-    "source", [make_summary, Graph(start=Summarize)], ids=["function", "graph"]
+    "source", [None, make_summary, Graph(start=Summarize)], ids=["nothing", "function", "graph"]
 )
-def test_a_dep_of_nothing_says_how_the_lm_makes_a_node_for_a_field(source: Any):
-    with pytest.raises(TypeError) as caught:
-
-        class Nothing(EndNode):
-            summary: Annotated[Summary, Dep()]  # type: ignore[call-arg]
-
-    told = str(caught.value)
-    written = (
-        'async def make_summary(lm: LM) -> Summary: return await lm.fill(Summary, {}, "Summary")'
-    )
-    assert f"`{written}` with Dep(make_summary)" in told
-    assert "Dep(Graph(start=…))" in told
-
+def test_the_lm_makes_a_node_for_a_field_by_itself_in_a_function_or_in_a_graph(source: Any):
     class Report(EndNode):
         summary: Annotated[Summary, Dep(source)]
 

@@ -24,7 +24,7 @@ async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
     """What `graph.open()` is."""
     graph.prove()
     loop = asyncio.get_running_loop()
-    app = _apps.setdefault(loop, _App())
+    app = apps.setdefault(loop, _App())
     opening = Opening(graph, app.flow)
     app.openings.append(opening)
     app.users += 1
@@ -37,7 +37,7 @@ async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
     failure = await opening.let_runs_end(failure)
     app.users -= 1
     if app.users == 0:
-        del _apps[loop]
+        del apps[loop]
         failure = await app.flow.close_after(failure)
     try:
         if failure is not None:
@@ -49,9 +49,7 @@ async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
 def opening_of(graph: Graph[Any, Any], run: Run) -> Opening | None:
     """The newest `graph.open()` that a run which begins now is inside of; the run has to `leave` it
     when it is over."""
-    if not _apps:
-        return None
-    app = _apps.get(asyncio.get_running_loop())
+    app = apps.get(asyncio.get_running_loop())
     for opening in reversed(app.openings if app is not None else ()):
         if opening.graph is graph:
             opening.enter(run)
@@ -114,4 +112,5 @@ class _App:
         """How many have not been left to the end."""
 
 
-_apps: dict[asyncio.AbstractEventLoop, _App] = {}
+apps: dict[asyncio.AbstractEventLoop, _App] = {}
+"""What is open, by event loop."""

@@ -94,7 +94,7 @@ class CallPlan:
         error for a `Dep`, the place of the item for a `Map`."""
         if self.graph is None:
             return self.unfilled
-        plain = self.graph.plans[self.graph.start].plain
+        plain = self.graph.given_fields
         return tuple((field.name, field.annotation) for field in plain if field.required)
 
     @property
@@ -102,8 +102,7 @@ class CallPlan:
         """The types of what a marker can bind, by name: what nothing fills, or a default does."""
         if self.graph is None:
             return dict((*self.unfilled, *self.optional))
-        plain = self.graph.plans[self.graph.start].plain
-        return {field.name: field.annotation for field in plain}
+        return {field.name: field.annotation for field in self.graph.given_fields}
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(name for name, _ in self.inputs)})"
@@ -201,8 +200,11 @@ def _plan_call(fn: Any, names: Names, planning: _Planning) -> CallPlan:
     if plan is not None:
         return plan
     graph = _as_graph(fn)
-    if graph is not None:
-        plan = CallPlan(fn=fn, key=key, name=graph.name, kind="graph", graph=graph)
+    if fn is None:
+        plan = CallPlan(fn, key, "Dep()", "sync", Any, problems=[_nothing_to_call()])
+    elif graph is not None:
+        name = graph.start.__name__ if graph.is_filled else graph.name
+        plan = CallPlan(fn=fn, key=key, name=name, kind="graph", graph=graph)
     else:
         plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))
         hints = _hints(plan, names)
@@ -446,6 +448,16 @@ def every_call(call: CallPlan | None) -> list[CallPlan]:
                 seen.add(below.call)
                 calls.append(below.call)
     return calls
+
+
+def _nothing_to_call() -> Problem:
+    return an_error(
+        "bae-dep-nothing",
+        "Dep() names nothing to call, and stands for a node that the LM fills on a field of a node "
+        "alone, where the type of the field is one node class",
+        "declare such a field, and bind parameters to it; or give Dep a function, a Graph or a "
+        "Node class",
+    )
 
 
 def _misplaced(plan: CallPlan, parameter: str, marker: object) -> Problem:

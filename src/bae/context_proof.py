@@ -25,7 +25,7 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
     shown anything that the caller gave, on some path. `contexts` are the settings that the graph
     runs with: several where graphs with other settings are around it."""
     start = graph.plans[graph.start]
-    given = [field for field in start.plain if field.required and _is_shown(start, field)]
+    given = [f for f in graph.given_fields if f.required and _is_shown(start, f)]
     if not given:
         return
     walk = _Walk(graph, contexts)

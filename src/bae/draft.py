@@ -83,6 +83,13 @@ def hold(node: Node, values: dict[str, Any], extra: dict[str, Any] | None, given
         init_private_attributes(node, None)
 
 
+def empty_draft(cls: type[N]) -> N:
+    """A node that holds nothing yet."""
+    node = cls.__new__(cls)
+    hold(node, {}, None, set())
+    return node
+
+
 def from_answer(cls: type[N], data: dict[str, Any], said: frozenset[str]) -> N:
     """A node, or the draft of one, from values by the names of its fields, never by an alias.
 

@@ -125,6 +125,8 @@ class Graph(Generic[S, T]):
         self.context, self.context_limit = context, context_limit
         self.system = None if system is None else cleandoc(system)
         self.scene = None if self.system is None else Scene(self.system)
+        self.is_filled = False
+        """Whether it is one node, which an LM fills; see `graph_to_fill`."""
         self._shape: _Shape | None = None
         self._problems: list[Problem] | None = None
         self._proved = False
@@ -147,6 +149,19 @@ class Graph(Generic[S, T]):
             shape.needs_lm = ""  # for one that is a dependency of itself, which the proof refuses
             shape.needs_lm = _needs_lm(self)
         return shape.needs_lm
+
+    @property
+    def given_fields(self) -> tuple[FieldPlan, ...]:
+        """The fields that whoever runs the graph may give."""
+        return () if self.is_filled else self.plans[self.start].plain
+
+    @property
+    def filled_nodes(self) -> list[type[Node]]:
+        """The node classes that an LM fills: those that follow an empty body."""
+        if self.is_filled:
+            return [self.start]
+        empty = [plan for plan in self.plans.values() if not plan.written]
+        return list(dict.fromkeys(target for plan in empty for target in plan.successors))
 
     @property
     def asks_person(self) -> bool:
@@ -326,7 +341,7 @@ class Graph(Generic[S, T]):
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
         options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
-        run = Run(options, writer=new_writer(journal), run_id=run_id or "")
+        run = Run(options, writer=new_writer(self, journal, run_id), run_id=run_id or "")
         if resume:
             return await rooms.begin_or_resume(self, start_node, run, checked_store(journal))
         return await start_run(self, start_node, run)
@@ -490,7 +505,7 @@ class Graph(Generic[S, T]):
         ahead = [self.start]
         for cls in ahead:
             if cls not in plans:
-                plans[cls] = plan_of(cls)
+                plans[cls] = plan_of(cls).without_body() if self.is_filled else plan_of(cls)
                 ahead.extend(plans[cls].successors)
         shape = _Shape(plans, any(plan.sourced for plan in plans.values()))
         # Names that could not be resolved may be defined by the next time.
@@ -513,6 +528,13 @@ class _Shape:
     hidden: Copies | None = None
 
 
+def graph_to_fill(cls: type[Node]) -> Graph[Any, Any]:
+    """A graph of one node, which an LM fills. Its body is not run."""
+    graph = Graph(start=cls, name=f"{cls.__name__} (filled)")
+    graph.is_filled = True
+    return graph
+
+
 def _needs_lm(graph: Graph[Any, Any]) -> str:
     for plan in graph.plans.values():
         if why := _node_needs_lm(graph, plan):
@@ -526,6 +548,8 @@ def _needs_lm(graph: Graph[Any, Any]) -> str:
 
 
 def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
+    if graph.is_filled and plan.plain and plan.lm is None:
+        return f"the LM fills {plan.name}"
     if plan.written:
         asks = plan.needs_lm and plan.lm is None
         return f"{plan.name}.__call__ asks for one" if asks else ""
@@ -537,9 +561,16 @@ def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
     return ""
 
 
-def new_writer(journal: Journal | None, log: Log | None = None) -> Writer:
+def new_writer(
+    graph: Graph[Any, Any], journal: Journal | None, run_id: str | None, log: Log | None = None
+) -> Writer:
     """The writer of a run that begins."""
-    return Writer(log) if journal is None else rooms.JournalWriter(checked_store(journal), log)
+    if journal is None:
+        return Writer(log)
+    store = checked_store(journal)
+    if run_id is not None:
+        rooms.check_names(run_id, graph.name)
+    return rooms.JournalWriter(store, log)
 
 
 def checked_store(journal: object) -> Journal:

@@ -178,17 +178,6 @@ def with_limit(lm: LM) -> LM:
     return lm if limit is None else limit.charge(lm)
 
 
-def restore_limits(lm: LM | None, run_id: str, used: Usage, seconds: float) -> None:
-    """Charge what a run has used, and how long it took, to what limits it from here on: the limit
-    in force, and the budgets around its LM. Each is charged for a run once: a budget that was
-    around the run when it spent that, in this process, has it already."""
-    limit = spending_limit.get()
-    if limit is not None:
-        limit.restore(run_id, used, seconds)
-    if isinstance(lm, RoutingLM):
-        lm.restore(run_id, used, seconds)
-
-
 def is_lm(value: object) -> bool:
     """Whether an object has the four methods. A check with isinstance takes longer than a short
     run."""

@@ -71,7 +71,7 @@ class _Called(Marker):
 
     __slots__ = ("bound", "fn", "inline", "retries", "timeout")
 
-    fn: Callable[..., Any] | Graph[Any, Any] | type[Node]
+    fn: Callable[..., Any] | Graph[Any, Any] | type[Node] | None
     timeout: float | EllipsisType | None
     retries: int
     inline: bool
@@ -84,20 +84,13 @@ class _Called(Marker):
             # Python 3.14 tries an annotation before its names exist, with stand-ins for them; a
             # marker made of one would be kept, so say no until there is a function.
             raise TypeError(f"{kind}({self.fn!r}): the name is not defined yet")
-        if not callable(self.fn) and not hasattr(self.fn, "arun"):
+        may_be_none = self.fn is None and kind == "Dep"
+        if not may_be_none and not callable(self.fn) and not hasattr(self.fn, "arun"):
             given = type(self.fn).__name__
             if inspect.iscoroutine(self.fn) or inspect.isgenerator(self.fn):
                 self.fn.close()  # or Python warns later that a coroutine was never awaited
                 called = self.fn.__name__
                 raise TypeError(f"{kind}({called}(…)): give the function itself: {kind}({called})")
-            if cast(object, self.fn) is None and kind == "Dep":
-                raise TypeError(
-                    "Dep(): give it something to call: a function, a Graph or a Node class. A node "
-                    "that the LM makes for a field, say a Summary, comes from a function that asks "
-                    "the LM, `async def make_summary(lm: LM) -> Summary: return await "
-                    'lm.fill(Summary, {}, "Summary")` with Dep(make_summary), or from a graph that '
-                    "ends at it, Dep(Graph(start=…))"
-                )
             hidden = "; a field with a default hides a function of its name, so rename one"
             raise TypeError(
                 f"{kind}({self.fn!r}): give it something to call: a function, a Graph or a Node "
@@ -126,7 +119,7 @@ class _Called(Marker):
 
 
 class Dep(_Called):
-    """The field's value is what `fn` returns.
+    """The field's value is what `fn` returns, or with no `fn` a node that the LM fills.
 
     Give a function (sync or async), a generator that yields one value and cleans up after the
     run, a context manager, a `Graph` or a `Node` class. Its own parameters annotated with `Dep`
@@ -135,6 +128,11 @@ class Dep(_Called):
     `Dep(search, query="question")` to the field `question` of the same node, one that the LM fills
     included, and `Dep(search, query=Recall(Question))` to a value of the trace. Within a run `fn`
     is called once for equal arguments, however many fields and functions ask for it.
+
+    `Dep()` is for a field whose type is a node class: `background: Annotated[Background, Dep()]`.
+    The fields of that node that have a source are resolved, then the LM fills the others, in a call
+    of its own and at the same time as other fields are resolved. The LM is shown these values and
+    the previous node. The body of that node is not run, and it is not in the trace.
 
     - `timeout`: seconds for one call; 300 for a function and none for a graph unless given,
       `None` for no bound.
@@ -153,7 +151,7 @@ class Dep(_Called):
 
     def __init__(
         self,
-        fn: Callable[..., Any] | Graph[Any, Any] | type[Node],
+        fn: Callable[..., Any] | Graph[Any, Any] | type[Node] | None = None,
         *,
         timeout: float | EllipsisType | None = ...,
         retries: int = 0,
@@ -170,8 +168,11 @@ class Dep(_Called):
         if scope == "app" and not cache:
             raise ValueError('Dep(scope="app", cache=False): a value of the app is made once')
 
-    if not TYPE_CHECKING:  # type checkers refuse `Dep()`; here it is told what to write
-        __init__.__defaults__ = (None,)
+    def for_graph(self, graph: Graph[Any, Any]) -> Dep:
+        """The same marker with a graph, which runs for each field that asks for it."""
+        found = Dep(graph, timeout=self.timeout, retries=self.retries)
+        found._set(inline=self.inline, cache=False, scope=self.scope, bound=self.bound)
+        return found
 
 
 class Map(_Called):

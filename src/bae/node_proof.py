@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FunctionType, MethodType
 from typing import Any, cast
 
-from bae.assignable import assignable, type_name
+from bae.assignable import assignable, type_name, union_members
 from bae.calls import MISSING, CallPlan, Input, every_call
 from bae.exceptions import Problem, an_error
 from bae.language_model import is_lm
@@ -170,11 +170,19 @@ def unfilled(call: CallPlan, marker: Dep | None = None) -> list[Problem]:
             else f'bind it to a field of the node, Dep({call.name}, {name}="…"), or to a value of '
             f"the trace, Dep({call.name}, {name}=Recall(…)); or "
             + ("give it a source" if call.graph else f"annotate {name} Annotated[…, Dep(…)] or LM")
-            + ", or a default",
+            + ", or a default"
+            + _to_fill(call),
         )
         for name, _ in call.free
         if name not in bound
     ]
+
+
+def _to_fill(call: CallPlan) -> str:
+    """The other form, where a node class runs as a graph and may be meant to be filled."""
+    if not inspect.isclass(call.fn) or call.graph is None:
+        return ""
+    return f"; Annotated[{call.name}, Dep()] is a {call.name} that the LM fills"
 
 
 _RESERVED: typing.Final = ("timeout", "retries", "inline", "cache", "scope")
@@ -245,7 +253,8 @@ def check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem
         yield an_error(
             "bae-dep-type",
             f"is {type_name(declared)}, but {call.name} returns {made}",
-            f"declare the field {made}, or give it a function that returns {type_name(declared)}",
+            f"declare the field {made}, or give it a function that returns {type_name(declared)}"
+            + (_to_fill(call) if call.fn in union_members(declared) else ""),
         )
 
 

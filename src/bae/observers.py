@@ -132,9 +132,9 @@ async def _follow(
     from bae.runner import start_run
 
     news = asyncio.Event()
-    writer = new_writer(options.pop("journal", None), ObservedLog(wake=news.set))
-    run_id = options.pop("run_id", None) or ""
-    run = Run(RunOptions(**options), writer=writer, run_id=run_id)
+    store, run_id = options.pop("journal", None), options.pop("run_id", None)
+    writer = new_writer(graph, store, run_id, ObservedLog(wake=news.set))
+    run = Run(RunOptions(**options), writer=writer, run_id=run_id or "")
     journal = run.journal
     task = asyncio.create_task(start_run(graph, start, run))
     task.add_done_callback(lambda _: news.set())

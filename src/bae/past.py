@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.place import Place
     from bae.plan import FieldPlan, NodePlan
-    from bae.records import RunEnded
     from bae.run import Run
     from bae.writer import StartStep
+
+
+FindNext = Callable[["Run"], Any]
+"""Finds the recorded node at the step that a run has reached: the node, None where the run ended,
+or `NOTHING`."""
 
 
 class Past:
@@ -38,23 +42,18 @@ class Past:
 
     # How a run goes along what is recorded.
 
-    def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> tuple[Node, bool]:
-        """The first node of a run, or of a graph inside it, and whether its start is recorded."""
-        return start, False
+    def begin(
+        self, run: Run, graph: Graph[Any, Any], start: Node
+    ) -> tuple[Node, bool, FindNext | None]:
+        """The first node of a run, or of a graph inside it; whether its start is recorded; and what
+        finds the nodes that follow, None where nothing is recorded. A step of a trivial body must
+        not pay for a question."""
+        return start, False, None
 
     def step_starter(self, run: Run, start_step: StartStep) -> StartStep:
-        """The function that is called for each step: it calls `start_step` unless the step is
-        recorded."""
+        """The function that is called for each step of a run that has a past. It calls `start_step`
+        unless the step is recorded."""
         return start_step
-
-    def next_finder(self, run: Run) -> Callable[[], Any] | None:
-        """A function that finds the recorded node at the step that a run has reached: the node,
-        None where the run ended, or `NOTHING`. None where nothing is recorded: a step of a trivial
-        body must not pay for a question."""
-        return None
-
-    def end(self, run: Run, ended: RunEnded) -> None:
-        """Check how a run, or a graph inside it, has ended."""
 
     # What is recorded for a place or an asker.
 
@@ -63,7 +62,12 @@ class Past:
         return NOTHING
 
     def fill(
-        self, run: Run, plan: NodePlan, previous: Node, resolved: Mapping[str, Any], about: Scene
+        self,
+        run: Run,
+        plan: NodePlan,
+        previous: Node | None,
+        resolved: Mapping[str, Any],
+        about: Scene,
     ) -> Any:
         """The node that the LM filled."""
         return NOTHING

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from inspect import cleandoc
 from types import NoneType
@@ -80,6 +81,19 @@ class NodePlan:
 
     def __post_init__(self) -> None:
         self.name = self.node.__name__
+
+    def without_body(self) -> NodePlan:
+        """The plan of a node that is filled and then at its end: its body is not run."""
+        plan = copy(self)
+        plan.successors, plan.offered, plan.may_end = (), (NoneType,), True
+        plan.written = plan.needs_lm = plan.misrouted = False
+        plan.lm_parameter = None
+        plan.problems = [p for p in self.problems if not _is_about_body(plan, p)]
+        return plan
+
+
+def _is_about_body(plan: NodePlan, problem: Problem) -> bool:
+    return problem.place == f"{plan.name}.__call__" or problem.code == "bae-node-without-call"
 
 
 _SELF: Any = typing.Self

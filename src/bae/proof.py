@@ -58,21 +58,24 @@ class _Nest:
         self.problems: list[Problem] = []
         self._chains: dict[NestKey, list[str]] = {}
         """The names of the most graphs that are inside each other, from each on."""
-        chain = self._walk(root, {root.start: root.name})
+        chain = self._walk(root, {(root.start, root.is_filled): root.name})
         if len(chain) > DEEPEST:
             self.problems.append(too_deep("graphs are inside each other", chain, DEEPEST))
 
-    def _walk(self, graph: Graph[Any, Any], around: dict[type[Node], str]) -> list[str]:
+    def _walk(
+        self, graph: Graph[Any, Any], around: dict[tuple[type[Node], bool], str]
+    ) -> list[str]:
         longest: list[str] = []
         for link in self._links_of(graph):
             inner, key = link.inner, _key(link.inner)
-            if inner.start in around:
+            begin = inner.start, inner.is_filled
+            if begin in around:
                 names = " -> ".join([*around.values(), inner.name])
                 self.problems.append(_inside_itself(names, link))
                 continue
             if key not in self.graphs:
                 self.graphs[key] = inner
-                self._walk(inner, {**around, inner.start: inner.name})
+                self._walk(inner, {**around, begin: inner.name})
             longest = max(longest, self._chains.get(key, []), key=len)
         chain = self._chains[_key(graph)] = [graph.name, *longest]
         return chain
@@ -167,7 +170,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
             if field.required:  # or its default is used
                 for way, _, found in field.recalls():
                     yield from _check_recall(graph, cls, found, nest, place + way)
-    for cls in _filled(plans):
+    for cls in graph.filled_nodes:
         for field in plans[cls].fields.values():
             yield from field.fill_problems(plans[cls])
     yield from lost_context(graph, nest.contexts[_key(graph)])
@@ -291,12 +294,6 @@ def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, st
         for parameter, below in caller.inputs:
             if below.marker.cache:
                 yield below.call, below.marker, f"{caller.name}({parameter})"
-
-
-def _filled(plans: dict[type[Node], NodePlan]) -> list[type[Node]]:
-    """The node classes that an LM fills: those that follow an empty body."""
-    empty = [plan for plan in plans.values() if not plan.written]
-    return list(dict.fromkeys(target for plan in empty for target in plan.successors))
 
 
 def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:

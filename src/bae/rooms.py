@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bae.journal.resume import resume as resume
     from bae.journal.run_writer import JournalWriter as JournalWriter
     from bae.journal.store import Journal as Journal
+    from bae.journal.store import check_names as check_names
     from bae.lm.policies.budget import Budget as Budget
     from bae.lm.registry import LazyLM as LazyLM
     from bae.lm.registry import cached_lm as cached_lm
@@ -75,7 +76,7 @@ __getattr__, __dir__ = export_lazily(
         "journal.replay": "replay",
         "journal.resume": "begin_or_resume continue_if_answered fork recover resume",
         "journal.run_writer": "JournalWriter",
-        "journal.store": "Journal",
+        "journal.store": "Journal check_names",
         "lm.registry": "LazyLM cached_lm default_lm name_error",
         "pictures": "to_mermaid to_svg",
     },

@@ -8,7 +8,7 @@ from os import urandom
 from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, cast
 
-from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, with_limit
+from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, spending_limit, with_limit
 from bae.observers import everywhere, here, in_force, observed
 from bae.past import NO_PAST, Past
 from bae.records import AnswerJudged, AnswerRestarted, TextArrived
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bae.records import Asker
     from bae.rooms import Journal
     from bae.sharing import Dataflow
-    from bae.usage import CallEvent
+    from bae.usage import CallEvent, Usage
 
 GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""
@@ -99,8 +99,9 @@ class Run:
     """How far a run has come: its trace, step and path. It writes through `writer`, looks back
     through `past`, and `flow` schedules the values of its fields.
 
-    `lm` is the LM that it asks. `returned` is the last node that a body has returned. `scene`,
-    `shows` and `shows_limit` say what a question shows besides the previous node.
+    `lm` is the LM that it asks, `max_iters` how many nodes may run, 0 for no bound. `returned` is
+    the last node that a body has returned. `scene`, `shows` and `shows_limit` say
+    what a question shows besides the previous node.
     """
 
     __slots__ = (
@@ -109,6 +110,7 @@ class Run:
         "_notes",
         "flow",
         "lm",
+        "max_iters",
         "options",
         "outer",
         "past",
@@ -138,6 +140,7 @@ class Run:
     ) -> None:
         self.options = options
         self.lm = cast("LM | None", options.lm)  # a name is made an LM before the first step
+        self.max_iters = cast(int, options.max_iters)
         self.writer = Writer() if writer is None else writer
         self.past, self.flow = past, flow
         self.trace: list[Node] = [] if trace is None else trace
@@ -153,11 +156,6 @@ class Run:
         self._halves: dict[Asker, str] | None = None
         if outer is None and (everywhere or here.get()):
             self.writer.log = observed(self.writer.log, self.run_id, in_force())
-
-    @property
-    def max_iters(self) -> int:
-        """How many nodes may run; 0 is no bound."""
-        return cast(int, self.options.max_iters)
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
@@ -184,6 +182,16 @@ class Run:
             own = self.lm.pinned(own)
         return with_limit(own)
 
+    def restore_limits(self, used: Usage, seconds: float) -> None:
+        """Charge what a run has used, and how long it took, to what limits it from here on: the
+        limit in force, and the budgets around its LM. Each is charged for a run once: a budget that
+        was around the run when it spent that, in this process, has it already."""
+        limit = spending_limit.get()
+        if limit is not None:
+            limit.restore(self.run_id, used, seconds)
+        if isinstance(self.lm, RoutingLM):
+            self.lm.restore(self.run_id, used, seconds)
+
     def shown_by(self, plan: NodePlan) -> tuple[Shown, int]:
         """Which nodes a question about a class shows, and how many characters of them at most."""
         context = self.shows if plan.shows is None else plan.shows
@@ -198,10 +206,13 @@ class Run:
             return self.scene
         from bae.prompts.questions import nodes_that_fit
 
+        around = self
+        while not around.trace and around.outer is not None:
+            around = around.outer  # a node that is filled for a field has no trace of its own
         if context == "start":
-            nodes = self.trace[:1]
+            nodes = around.trace[:1]
         elif context == "trace":
-            nodes = self.trace
+            nodes = around.trace
         else:
             nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
         nodes = [node for node in nodes if node is not source]

@@ -164,7 +164,11 @@ class RunTree:
                 self._begin(newest.called, at)
 
     def _exit(self, step: Step) -> Exit:
-        return "other" if step.node_type is None else self.exit_of(step.place.path, step.node_type)
+        # The first node of a graph is filled where it is all there is: its body is not run.
+        is_filled = step.number == 0 and step.fill is not None
+        if step.node_type is None or is_filled:
+            return "other"
+        return self.exit_of(step.place.path, step.node_type)
 
     def _step(
         self,

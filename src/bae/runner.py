@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
 
-from bae.app_scope import opening_of
+from bae.app_scope import apps, opening_of
 from bae.arguments import Arguments
 from bae.calls import CallPlan
-from bae.draft import from_resolved, validated, with_resolved
+from bae.draft import empty_draft, from_resolved, validated, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
     body_failed,
@@ -61,6 +61,7 @@ from bae.usage import Usage, meter_in_force
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.language_model import LM, Scene
+    from bae.past import FindNext
 
 T = TypeVar("T", bound=Node)
 A = TypeVar("A")
@@ -93,10 +94,14 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
 
     Graphs inside a run come through here too, with a `Run` of their own that knows the outer one.
     """
-    plans = _check_start(graph, start, run) if run.outer is None else graph.plans
-    run.plans = plans
+    hidden = run.scene.hidden
+    if run.outer is None:
+        _check_start(graph, start, run)
+        hidden = graph.hidden
+    run.plans = plans = graph.plans
+    if run.outer is None:
+        run.flow = _new_flow(graph, run)
     failure: BaseException | None = None
-    hidden = graph.hidden if run.outer is None else run.scene.hidden
     if graph.scene is not None:
         run.scene = graph.scene
     if hidden is not run.scene.hidden:
@@ -108,10 +113,14 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     # The default is set too where a body of another run has started this one.
     token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
     try:
-        start, is_recorded = run.past.begin(run, graph, start)
+        given_up: Collection[str] = NONE
+        start, is_recorded, find_next = run.past.begin(run, graph, start)
         if not is_recorded:
             await run.writer.begin(run, graph, start)
-        await _follow(run, plans, start)
+        if graph.is_filled and not start.__dict__:
+            previous = next(run.seen(), None)
+            start, given_up = await _fill(run, plans, plans[graph.start], previous)
+        await _follow(run, plans, start, given_up, find_next)
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
@@ -155,7 +164,10 @@ async def run_inside(
 
 
 def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
-    start = cast("Graph[Any, Any]", call.graph).start
+    graph = cast("Graph[Any, Any]", call.graph)
+    start = graph.start
+    if graph.is_filled:
+        return empty_draft(start)
     if not item:
         return start(**bound)
     if type(item[0]) is start:
@@ -182,9 +194,7 @@ def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
 async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
     """Record how a run came out; answers what it fails with then."""
     try:
-        ended = _end_record(run, failure)
-        await run.writer.finish(run, ended)
-        run.past.end(run, ended)
+        await run.writer.finish(run, _end_record(run, failure))
     except asyncio.CancelledError as cancelled:
         return cancelled
     except BaeError as error:
@@ -218,7 +228,7 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
     """Cancel what was started early for nothing; in the outermost run, close what was opened."""
     flow = cast(Dataflow, run.flow)
     try:
-        await flow.let_go_ahead(run)
+        await _let_go_ahead(run)
     except asyncio.CancelledError as cancelled:
         failure = cancelled
     if run.outer is not None or not flow.closers:
@@ -226,14 +236,23 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
     return await flow.close_after(failure)
 
 
-async def _follow(run: Run, plans: Plans, node: Node) -> None:
+async def _let_go_ahead(run: Run) -> None:
+    """Let go of what was started early for the node that follows."""
+    flow = cast(Dataflow, run.flow)
+    if run in flow.ahead:
+        await flow.let_go_ahead(run)
+
+
+async def _follow(
+    run: Run, plans: Plans, node: Node, given_up: Collection[str], find_next: FindNext | None
+) -> None:
     trace, limit = run.trace, run.max_iters
-    start_step = run.past.step_starter(run, run.writer.step_starter(run, plans))
-    find_next = run.past.next_finder(run)
+    start_step = run.writer.step_starter(run, plans)
+    if find_next is not None:
+        start_step = run.past.step_starter(run, start_step)
     step = 0
     since = now = time()
     following: Node | None
-    given_up = NONE
     while True:
         plan = plans[type(node)]
         if plan.sourced:
@@ -250,7 +269,7 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
             since = time()
         step += 1
         run.step = step
-        if find_next is not None and (found := find_next()) is not NOTHING:
+        if find_next is not None and (found := find_next(run)) is not NOTHING:
             following = found
         elif plan.written:
             try:
@@ -305,7 +324,7 @@ async def _complete(
             raise
     # After a node that the LM has filled, what was started early is for the one that follows it.
     if run.trace and plans[type(run.trace[-1])].written:
-        await cast(Dataflow, run.flow).let_go_ahead(run)
+        await _let_go_ahead(run)
     if not absent:
         return node
     try:
@@ -434,14 +453,14 @@ def options_ahead(
 
 
 async def _fill(
-    run: Run, plans: Plans, plan: NodePlan, source: Node
+    run: Run, plans: Plans, plan: NodePlan, source: Node | None
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
     given_up: Collection[str] = NONE
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
         given_up = _missing(plan, resolved)
-        await cast(Dataflow, run.flow).let_go_ahead(run)
+        await _let_go_ahead(run)
         try:
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
@@ -509,7 +528,7 @@ def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:
         run.writer.write(LMUsed(time(), run.path, run.step, asker, usage))
 
 
-def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
+def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     """Refuse what cannot run; what a run starts with is ready after that."""
     if type(start) is not graph.start:
         raise other_start(graph, start)
@@ -531,8 +550,13 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
         run.lm = default_lm(graph.needs_lm)
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
-    opening = opening_of(graph, run)
-    if graph.has_sources or opening is not None:
-        run.flow = Dataflow(run.options.dep_cache)
-        run.flow.opening = opening
-    return graph.plans
+
+
+def _new_flow(graph: Graph[Any, Any], run: Run) -> Dataflow | None:
+    """What schedules the values of a run; None where no field has a source."""
+    opening = opening_of(graph, run) if apps else None
+    if opening is None and not graph.has_sources:
+        return None
+    flow = Dataflow(run.options.dep_cache)
+    flow.opening = opening
+    return flow

@@ -44,6 +44,8 @@ class PendingValue:
     call: CallPlan | None = None
     asked: Arguments | None = None
     """The arguments of the function that come from the run, once they are known."""
+    settle: Callable[[Any], bool] | None = None
+    """Called when all inputs are known: whether the value is to be computed for itself."""
     done: bool = False
     value: Any = None
     is_validated: bool = False
@@ -169,7 +171,8 @@ class Scheduler:
     def __init__(self, context: Context | None = None) -> None:
         self._context = context
         self.closers: list[tuple[str, Closer]] = []
-        self._ahead: dict[Run, list[PendingValue]] = {}
+        self.ahead: dict[Run, list[PendingValue]] = {}
+        """The values that were started early, by the run whose next node needs them."""
 
     def add(self, pending: PendingValue) -> PendingValue:
         """Take a value in: its work starts now, or when the last of its inputs is known."""
@@ -235,13 +238,12 @@ class Scheduler:
 
     def start_ahead(self, run: Run) -> list[PendingValue]:
         """A list for the values that are started early, for the next node of a run."""
-        return self._ahead.setdefault(run, [])
+        return self.ahead.setdefault(run, [])
 
     async def let_go_ahead(self, run: Run) -> None:
         """Stop being a user of the values that were started early for a run."""
-        ahead = self._ahead.pop(run, None)
-        if ahead is not None:
-            await gone([task for one in ahead for task in [*one.cancelled, *self.release(one)]])
+        ahead = self.ahead.pop(run)
+        await gone([task for one in ahead for task in [*one.cancelled, *self.release(one)]])
 
     def on_close(self, name: str, closer: Closer) -> None:
         """Have `closer` called when the run is over; `name` says who opened what it closes."""
@@ -281,6 +283,8 @@ class Scheduler:
         return close_failed(raised) if own else raised
 
     def _start(self, pending: PendingValue) -> None:
+        if pending.settle is not None and not pending.settle(pending):
+            return
         # Not by the loop's task factory, which may be an eager one: a value that is done before
         # all who ask for it are there would be dropped, and computed again for the next.
         loop = asyncio.get_running_loop()
@@ -291,7 +295,7 @@ class Scheduler:
 
     async def _compute(self, pending: PendingValue) -> None:
         place, run, writer = pending.place, pending.run, pending.run.writer
-        started = perf_counter()
+        started, asker = perf_counter(), pending.asker
         known = run.past.value(place, pending.node_type, False, pending.asked)
         if known is not NOTHING:
             self._end(pending, known)
@@ -301,7 +305,6 @@ class Scheduler:
         writer.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
         value: Any = None
         failure: BaseException | None = None
-        asker = pending.asker
         _computed.set(pending)  # for good: the task has a context of its own
         used: list[Usage] = []
         token = meter_in_force.set((used.append, partial(run.watch, asker, step=place.step)))

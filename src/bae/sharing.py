@@ -13,7 +13,6 @@ from bae.calls import (
     OPENING,
     CallPlan,
     Input,
-    is_by_value,
     recalled_behind,
     recalls_of,
     siblings_of,
@@ -88,9 +87,9 @@ class Dataflow(Scheduler):
 
         The caller counts as a user of it until it calls `release`, or the value is done.
         """
-        if is_by_value(wanted):
-            return self.look_up(wanted, run, node_type, place)
         call, marker = wanted.call, wanted.marker
+        if wanted.bound or call.by_value:
+            return self.look_up(wanted, run, node_type, place)
         # A value that the caller gave replaces the function however it is asked for.
         key = call.key if marker.cache or call.key in self._given else None
         if key is not None:
@@ -122,7 +121,7 @@ class Dataflow(Scheduler):
         async def compute(pending: PendingValue) -> Any:
             if opening is not None:
                 return await opening.value(wanted, pending)
-            arguments = pending.arguments()
+            arguments = pending.arguments() if pending.inputs or pending.asked else {}
             if call.graph is not None:
                 from bae.runner import run_inside
 
@@ -148,7 +147,7 @@ class Dataflow(Scheduler):
         ones, or a new one. `bound` are the arguments that come from fields of the node."""
         call = wanted.call
         value = LookUp(run, node_type, place, call.name, inputs=bound, call=call)
-        value.compute, value.wanted = self._caller(wanted), wanted
+        value.compute, value.wanted, value.settle = self._caller(wanted), wanted, self._settle
         if not self._prepare(value, wanted):
             return value
         value.inputs = [*bound, *self._inputs_of(call, run, node_type, place)]
@@ -226,6 +225,7 @@ class Dataflow(Scheduler):
         except Exception as error:  # of a validator: the field's own value fails with it too
             self._fail(value, error)
             return False
+        value.settle = None
         value.asked = asked = Arguments(wanted.call.key, {**value.own, **given}, value.below)
         if not wanted.marker.cache:
             return True
@@ -294,11 +294,6 @@ class Dataflow(Scheduler):
         for key in self._opened:
             self.cache.pop(key, None)
         return await super().close(error)
-
-    def _start(self, pending: PendingValue) -> None:
-        if type(pending) is LookUp and pending.asked is None and not self._settle(pending):
-            return
-        super()._start(pending)
 
     def _take_input(self, pending: PendingValue, below: PendingValue) -> None:
         if type(pending) is LookUp and pending.first is below:

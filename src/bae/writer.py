@@ -30,22 +30,20 @@ class Writer:
     """Keeps the records of a run in memory: the writer of a run without a journal. The run, and the
     graphs inside it, share one writer."""
 
-    __slots__ = ("log",)
+    __slots__ = ("log", "unstorable")
 
+    unstorable: Callable[[Node], Mapping[str, str]] | None
+    """Finds the fields that an LM has filled whose values cannot be stored, and why."""
     stores = False
     """Whether the values of sources are stored."""
 
     def __init__(self, log: Log | None = None) -> None:
         self.log: Log = [] if log is None else log
+        self.unstorable = None
 
     @property
     def journal(self) -> Journal | None:
         """The store that the run is written to."""
-        return None
-
-    @property
-    def unstorable(self) -> Callable[[Node], Mapping[str, str]] | None:
-        """Finds the fields that an LM has filled whose values cannot be stored, and why."""
         return None
 
     async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:

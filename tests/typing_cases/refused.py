@@ -53,7 +53,6 @@ A(m=3)  # refused
 A()  # refused
 A(m="x", n=1)  # refused
 
-Dep()  # refused
 Dep(3)  # refused
 Dep(len, timeout="long")  # refused
 Dep(len, 3)  # refused

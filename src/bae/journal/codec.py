@@ -39,7 +39,7 @@ class Unkeepable(Exception):
 
 class ValueCodec:
     """How the values of one type are stored: `verdict` is "keep", "live" or "secret", and `why`
-    says why it is not "keep"."""
+    says why it is not "keep". Values of the type `plain` are stored without reading them back."""
 
     def __init__(self, schema: Any, config: CoreSchemaDict | None = None, live: str = "") -> None:
         self._schema = schema
@@ -49,16 +49,16 @@ class ValueCodec:
         self.verdict: Keeping = "live" if live else "secret" if secret else "keep"
         self.why = live or secret
         self._masked = bool(secret) and any(map(is_masked, parts(schema)))
-        self._plain = _plain_type(schema, self._config)
+        self.plain = _plain_type(schema, self._config)
 
     def dump(self, value: Any) -> str:
         """The value as JSON. Raises `Unkeepable` where it would not read back as it is."""
         if self.verdict == "live":
             raise Unkeepable(self.why)
         try:
-            if type(value) is self._plain:
+            if type(value) is self.plain:
                 text = to_json(value, inf_nan_mode="constants")
-                if len(text) < _SHORT or self._plain is str:
+                if len(text) < _SHORT or self.plain is str:
                     return text.decode()
             text = self._write(value)
             if len(text) > _SURELY_SHALLOW < text.count(b"[") + text.count(b"{"):

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from bae.calls import call_at
-from bae.draft import hold, validated
+from bae.draft import empty_draft, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.decoder import LineReader, LineRefused, read_history
 from bae.journal.node_codec import node_codec
@@ -227,9 +227,7 @@ class _Checker(LineReader):
         except JournalError as error:
             cls = self._class(line.path, data.type)
             self._refuse(cls.__name__, error)
-            empty = cls.__new__(cls)
-            hold(empty, {}, None, set())
-            return empty
+            return empty_draft(cls)
 
     def _loaded(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
         call = call_at(plan_of(cls).fields[field], parameter)

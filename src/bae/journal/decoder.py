@@ -12,6 +12,7 @@ from pydantic import SecretStr, create_model
 
 from bae import records
 from bae.calls import every_call, is_by_value
+from bae.draft import empty_draft
 from bae.exceptions import JournalError, describe
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged, parse_line
@@ -147,7 +148,7 @@ class Gone(LineRefused):
 
 _Read = Callable[[Any, "Line", Json, str], None]
 _READ: Final[dict[str, _Read]] = {}
-"""By role: the function that reads it. JSON and usage are in a record as they are in a line."""
+"""By role: the function that reads it."""
 
 
 def _reads(*roles: str) -> Callable[[_Read], _Read]:
@@ -371,6 +372,8 @@ class LineReader:
             return cls.model_construct(**vars(data))
         # What a graph inside starts with, the run around it gives again, secrets too.
         is_given = bool(line.path) and line.kind == "RunStarted"
+        if is_given and self._graphs[line.path].is_filled:
+            return empty_draft(cls)
         if data.withheld and not is_given and not self._partial:
             plain = {field.name for field in plan_of(cls).plain}
             places = [f"{cls.__name__}.{name}" for name in data.withheld if name in plain]
@@ -572,11 +575,15 @@ class LineReader:
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
 
 
+_AS_STORED: Final = ("json", "source", "usage")
+"""The roles that a record has as its line has them."""
+
+
 @cache
 def _readers(kind: type[Record]) -> list[tuple[str, _Read]]:
     """The functions that read the attributes of a kind of record."""
     roles = kind.stored.items()
-    return [(name, _READ[role.name]) for name, role in roles if role.name not in ("json", "usage")]
+    return [(name, _READ[role.name]) for name, role in roles if role.name not in _AS_STORED]
 
 
 class _Hidden(Node):

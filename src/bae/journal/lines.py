@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from hashlib import sha256
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, Field, ValidationError, create_model
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from bae import records
 from bae.exceptions import BaeError, JournalError, describe, faults
-from bae.journal.codec import Unkeepable, quoted
-from bae.journal.node_codec import node_codec
+from bae.journal.codec import Unkeepable, ValueCodec, quoted
+from bae.journal.node_codec import EndCodec, node_codec
 from bae.journal.shape import Json
 from bae.records import (
     LIVE,
@@ -29,7 +29,7 @@ from bae.records import (
 )
 from bae.run import Waiting
 from bae.secrets import Secrets
-from bae.sources import kind_named
+from bae.sources import STARTED, kind_named
 from bae.unicode import LONGEST_INT, readable
 from bae.usage import AnswerVerdict, Usage
 
@@ -123,20 +123,21 @@ class Encoder:
     """
 
     def __init__(
-        self, graph: Graph[Any, Any], *, secrets: bool = False, prompts: bool = True
+        self, graph: Graph[Any, Any] | Secrets, *, secrets: bool = False, prompts: bool = True
     ) -> None:
         self._in_clear = secrets
         self._prompts = prompts
-        self._secrets = Secrets.of(graph)
+        self._secrets = graph if isinstance(graph, Secrets) else Secrets.of(graph)
+        self._sources: dict[tuple[type[Node], str, str], ValueCodec | EndCodec | Unstored] = {}
 
     @property
     def _hides_messages(self) -> bool:
         # Where there is a secret, the message of any error may quote it.
         return not self._in_clear and self._secrets.any
 
-    def hide(self, cls: type[Node]) -> None:
-        """Hide the secrets of a class outside the graph too."""
-        self._secrets = self._secrets.including(cls)
+    def hiding(self, cls: type[Node]) -> Encoder:
+        """An encoder that hides the secrets of a class outside the graph too."""
+        return Encoder(self._secrets.including(cls), secrets=self._in_clear, prompts=self._prompts)
 
     def encode(self, record: Record) -> str:
         """The `data` of a record's line: a JSON object.
@@ -152,7 +153,10 @@ class Encoder:
         if not data:
             return f"{{{rest}}}"
         try:
-            text = quoted(data)
+            try:
+                text = to_json(data, inf_nan_mode="constants").decode()
+            except ValueError:  # half of a character pair
+                text = quoted(data)
             if len(text) > LONGEST_INT:
                 from_json(text, cache_strings="none")
         except ValueError as error:
@@ -193,6 +197,10 @@ class Encoder:
     @_writes({"node": str}, "field class", "outside class", "secret class")
     def _write_class_name(self, record: Any, name: str, data: Json) -> None:
         data["node"] = record.node_type.__name__
+
+    @_writes({"": cast(Any, Literal)[STARTED]}, "source")
+    def _write_source(self, record: Record, name: str, data: Json) -> None:
+        data[name] = getattr(record, name)
 
     @_writes({"": str}, "class")
     @_writes({"": str | None}, "class or end")
@@ -264,7 +272,7 @@ class Encoder:
         """The value of a source, or what is stored instead."""
         if record.error is not None:
             data["error"] = self._error(record.error)
-        elif kind_named(record.source).stored == "items" and not record.parameter:
+        elif self._has_items(record):
             items = record.value
             data["items"] = None if isinstance(items, Unstored) else len(items)
         elif record.called_at:  # whose line has the value
@@ -272,6 +280,11 @@ class Encoder:
         else:
             return self._write_value(record, name, data)
         return None
+
+    def _has_items(self, record: records.SourceEnded) -> bool:
+        is_text = isinstance(record.value, str)  # most are, and no map has one
+        is_whole = not is_text and not record.parameter
+        return is_whole and kind_named(record.source).stored == "items"
 
     @_writes(_VALUE, "value", "called value")
     def _write_value(self, record: Any, name: str, data: Json) -> str:
@@ -301,18 +314,31 @@ class Encoder:
 
     def _value(self, cls: type[Node], field: str, parameter: str, value: Any) -> str | Unstored:
         """The value of a source as JSON, or why it is not stored."""
+        source = self._sources.get((cls, field, parameter))
+        if source is None:
+            source = self._sources[cls, field, parameter] = self._source(cls, field, parameter)
+        if isinstance(source, Unstored):
+            return source
+        if type(value) is str is source.plain and value.isascii():  # most are
+            return to_json(value).decode()
         codec = node_codec(cls)
-        source = codec.call(field, parameter)
-        if source.verdict == "live":
-            return LIVE
-        if not self._in_clear and self._secrets.source(cls, field, parameter):
-            return WITHHELD
         try:
             if codec.plan.fields[field].stored == "answer":
                 return codec.dump_answer(field, value)
             return source.dump(value)
         except Unkeepable:
             return LIVE
+
+    def _source(
+        self, cls: type[Node], field: str, parameter: str
+    ) -> ValueCodec | EndCodec | Unstored:
+        """How the values of a source are stored, or why they are not."""
+        source = node_codec(cls).call(field, parameter)
+        if source.verdict == "live":
+            return LIVE
+        if not self._in_clear and self._secrets.source(cls, field, parameter):
+            return WITHHELD
+        return source
 
     @_writes(_ATTEMPT, "attempt")
     def _write_attempt(self, record: records.AnswerJudged, name: str, data: Json) -> None:
@@ -323,7 +349,7 @@ class Encoder:
         if attempt.asked:  # an LM that is no backend has a prompt of its own that is not known
             asked = attempt.asked.encode("utf-8", "surrogatepass")
             data["prompt"] = sha256(asked).hexdigest()[:16]
-        if not self._in_clear and self._secrets.asks(record.asker):
+        if self._hides_messages and self._secrets.asks(record.asker):
             # What a validator says about a value may quote it.
             data["errors"] = [self._secrets.field_named(error) for error in attempt.errors]
         elif self._prompts:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from bae.calls import MISSING, CallPlan, asked_at, name_of
 from bae.core_schemas import field_schema, model_config_of, returned_schema
@@ -104,8 +104,12 @@ class NodeCodec:
                 continue
             if name not in given:
                 unset.append(name)
+            value = held[name]
+            if type(value) is str is self.fields[name].plain and value.isascii():  # most are
+                parts.append(f'"{name}":{to_json(value).decode()}')
+                continue
             try:
-                text, is_bare = self.dump_field(name, held[name])
+                text, is_bare = self.dump_field(name, value)
             except Unkeepable as error:
                 if not field.is_remade:
                     raise self.unfit(name, str(error)) from error
@@ -115,10 +119,13 @@ class NodeCodec:
             parts.append(f'"{name}":{text}')
             if is_bare:
                 bare.append(name)
-        parts += [self._undeclared(*each) for each in (node.__pydantic_extra__ or {}).items()]
-        lists = {"withheld": withheld, "unset": unset, "bare": bare}
-        said = [f',"{key}":{quoted(names)}' for key, names in lists.items() if names]
-        return f"{self._head}{','.join(parts)}}}{''.join(said)}}}"
+        for each in (node.__pydantic_extra__ or {}).items():
+            parts.append(self._undeclared(*each))
+        text = f"{self._head}{','.join(parts)}}}"
+        for key, names in (("withheld", withheld), ("unset", unset), ("bare", bare)):
+            if names:
+                text += f',"{key}":{quoted(names)}'
+        return f"{text}}}"
 
     def _undeclared(self, name: str, value: Any) -> str:
         try:
@@ -300,6 +307,8 @@ def _by_type_alone(schema: Any) -> Any:
 class EndCodec:
     """How the nodes that a graph inside a run ends at are stored: as any node, where all of its
     fields can be."""
+
+    plain = None
 
     def __init__(self, graph: Graph[Any, Any]) -> None:
         self._ends = {cls.__name__: cls for cls in graph.terminal_nodes}

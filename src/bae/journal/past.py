@@ -3,8 +3,7 @@ that of a run which is resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Hashable, Mapping, Sequence
 from operator import attrgetter
 from time import time
 from types import NoneType
@@ -16,7 +15,7 @@ from bae.draft import validated
 from bae.history import History
 from bae.journal.node_codec import call_codec, node_codec, unreadable
 from bae.journal.outside import call_name
-from bae.past import Past
+from bae.past import FindNext, Past
 from bae.place import Place
 from bae.plan import plan_of
 from bae.records import LIVE, NOTHING, LMAnswered, SourceEnded, Unstored
@@ -269,7 +268,9 @@ class ResumedPast(RecordedPast):
         """The graphs inside that have begun in this process: if one of them begins again, it does
         so from its first node."""
 
-    def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> tuple[Node, bool]:
+    def begin(
+        self, run: Run, graph: Graph[Any, Any], start: Node
+    ) -> tuple[Node, bool, FindNext | None]:
         """The first node, and whether the start is recorded: that of the run itself is."""
         if run.path:
             if run.path in self._begun or self._is_other_item(run.path, start):
@@ -277,13 +278,15 @@ class ResumedPast(RecordedPast):
             self._begun.add(run.path)
             recorded = self._history.graphs.get(run.path)
             if recorded is None or recorded.start is None:
-                return start, False
+                return start, False, self._next_node
         elif run.flow is not None:
             self._take_known(run.flow, self._shared_sources())
-        first = self._recorded_node(run.path, 0)
+        first, step = self._recorded_node(run.path, 0), self._history.step(run.path, 0)
+        if first is None and step is not None and step.filled is not None:
+            first = step.filled.node
         if first is None or not start.__dict__.keys() <= first.__dict__.keys():
-            return start, True  # it has a secret that the journal does not store
-        return first, True
+            return start, True, self._next_node  # it has a secret that the journal does not store
+        return first, True, self._next_node
 
     def step_starter(self, run: Run, start_step: StartStep) -> StartStep:
         """The function that stores each step that is not recorded."""
@@ -294,10 +297,6 @@ class ResumedPast(RecordedPast):
             return start_step(now)
 
         return start_new_step
-
-    def next_finder(self, run: Run) -> Callable[[], Any] | None:
-        """A function that finds the recorded node at the step that a run has reached."""
-        return partial(self._next_node, run)
 
     def _next_node(self, run: Run) -> Any:
         """The node at the step, whole, as a body returned it or as an LM filled it."""

@@ -4,7 +4,7 @@ graphs inside are run again and compared with the recording."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Journal, StoredRun
     from bae.language_model import LM, Scene
+    from bae.past import FindNext
     from bae.plan import FieldPlan, NodePlan
     from bae.records import LMAnswered
     from bae.writer import StartStep
@@ -61,8 +62,8 @@ async def replay(
     # Without the observers of now: they were called with all this when it happened.
     options = RunOptions(_NO_LM, _limit_reached(past), False, None, dep_cache)
     run = Run(options, run_id=run_id)
-    run.writer = Writer()
     run.past = ReplayedPast(graph, past, ShapeView(stored.shape, stored.info.shape))
+    run.writer = ReplayWriter(run.past)
     return await run_graph(graph, cast("Node", past.run.start), run)
 
 
@@ -121,7 +122,9 @@ class ReplayedPast(RecordedPast):
 
     # Comparing
 
-    def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> tuple[Node, bool]:
+    def begin(
+        self, run: Run, graph: Graph[Any, Any], start: Node
+    ) -> tuple[Node, bool, FindNext | None]:
         """The first node: as it was given, or as a fork has it there. Graphs are run again, and of
         a function that failed at first the outcome is looked up for each node."""
         drawn = self._shape.graph_at(run.path)
@@ -137,7 +140,7 @@ class ReplayedPast(RecordedPast):
             self._take_known(run.flow, known)
         step = self._history.step(run.path, 0)
         forked = None if step is None else step.forked
-        return start if forked is None else forked.node, False
+        return start if forked is None else forked.node, False, self._forked_node
 
     def step_starter(self, run: Run, start_step: StartStep) -> StartStep:
         """The function that compares each node of a run with the recorded one."""
@@ -161,7 +164,7 @@ class ReplayedPast(RecordedPast):
 
         return compare_step
 
-    def end(self, run: Run, ended: RunEnded) -> None:
+    def check_end(self, run: Run, ended: RunEnded) -> None:
         """Check that the run does not end before the recording does."""
         following = self._recorded_node(run.path, run.step)
         if ended.outcome == "ended" and following is not None:
@@ -169,15 +172,11 @@ class ReplayedPast(RecordedPast):
 
     # Looking back
 
-    def next_finder(self, run: Run) -> Callable[[], Any] | None:
-        """A function that finds the node that a fork has put there. Elsewhere nothing: bodies are
-        called, and what the LM did is looked up by `choice` and `fill`."""
-
-        def forked_node() -> Any:
-            found = self._history.step(run.path, run.step)
-            return NOTHING if found is None or found.forked is None else found.forked.node
-
-        return forked_node
+    def _forked_node(self, run: Run) -> Any:
+        """The node that a fork has put at the step. Elsewhere nothing: bodies are called, and what
+        the LM did is looked up by `choice` and `fill`."""
+        found = self._history.step(run.path, run.step)
+        return NOTHING if found is None or found.forked is None else found.forked.node
 
     def choice(self, run: Run, plan: NodePlan, about: Scene) -> Any:
         """The class that the LM chose, if it is still offered."""
@@ -202,7 +201,12 @@ class ReplayedPast(RecordedPast):
         return chosen
 
     def fill(
-        self, run: Run, plan: NodePlan, previous: Node, resolved: Mapping[str, Any], about: Scene
+        self,
+        run: Run,
+        plan: NodePlan,
+        previous: Node | None,
+        resolved: Mapping[str, Any],
+        about: Scene,
     ) -> Any:
         """The node that the LM filled, if it would still be asked the same."""
         step = self._history.step(run.path, run.step)
@@ -379,6 +383,19 @@ class ReplayedPast(RecordedPast):
             return ""
         error = f": {run.end_error}" if run.end_error is not None else ""
         return f"{run.outcome}{error}"
+
+
+class ReplayWriter(Writer):
+    """Keeps the records of a replay, and checks how the run and the graphs inside it end."""
+
+    def __init__(self, past: ReplayedPast) -> None:
+        super().__init__()
+        self._past = past
+
+    async def finish(self, run: Run, ended: RunEnded) -> None:
+        """Record how the run ended."""
+        await super().finish(run, ended)
+        self._past.check_end(run, ended)
 
 
 class _NoLM:

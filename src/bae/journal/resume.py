@@ -22,7 +22,6 @@ from bae.journal.past import ResumedPast
 from bae.journal.run_writer import JournalWriter, encoder_for
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_names
-from bae.language_model import restore_limits
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import RunForked, RunResumed
@@ -104,7 +103,7 @@ async def resume(
             from bae.rooms import LazyLM
 
             run.lm = LazyLM(graph.needs_lm)
-        restore_limits(run.lm, run_id, past.usage, past.seconds)
+        run.restore_limits(past.usage, past.seconds)
         steps = sum(step.whole for step in past.run.steps.values())
         said = tuple(str(change) for change in changes)
         await writer.store(RunResumed(time(), "", steps, claim.owner, said))

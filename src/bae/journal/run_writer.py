@@ -3,17 +3,18 @@ store."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.outside import OutsideWriter
-from bae.journal.shape import shape_of
+from bae.journal.shape import Shape, shape_of
 from bae.journal.store import (
     Claim,
     Journal,
@@ -24,7 +25,6 @@ from bae.journal.store import (
     StoredRun,
     check_names,
 )
-from bae.language_model import restore_limits
 from bae.records import (
     ClassMet,
     Record,
@@ -61,6 +61,7 @@ class JournalWriter(Writer):
 
     def __init__(self, journal: Journal, log: Log | None = None) -> None:
         self.log = [] if log is None else log
+        self.unstorable = self._unstorable_fields
         self._journal = journal
         self._claim: Claim | None = None
         self._n = 0
@@ -94,18 +95,17 @@ class JournalWriter(Writer):
         if run.path:
             self.write(started)
             return
-        check_names(run.run_id, graph.name)
         if graph not in STORABLE:
+            check_names(run.run_id, graph.name)
             prove_storable(graph)
-        self._graph, self._encoder = graph, encoder_for(graph, self._journal)
+        self._graph, (self._encoder, shape) = graph, _form_of(graph, self._journal)
         self.log.append(started)
-        shape = shape_of(graph)
         line = self._line(started, self._encoder.encode(started))
         info = RunInfo(run.run_id, graph.name, "running", line.at, line.at, shape.hash)
         create = self._journal.create(StoredRun(info, shape.json, (line,), {}))
         await finish_despite_cancel(create, self._take_claim)
         await self.confirm()
-        restore_limits(run.lm, run.run_id, Usage(), 0.0)
+        run.restore_limits(Usage(), 0.0)
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
         """The function that stores each step of a run."""
@@ -153,7 +153,7 @@ class JournalWriter(Writer):
         """Have a record stored with the next one that is waited for; the log does not get it."""
         claim = self._claim
         if isinstance(record, ClassMet):
-            self._encoder.hide(record.node_type)
+            self._encoder = self._encoder.hiding(record.node_type)
         if claim is None or not record.stored:
             return
         data = self._encoder.encode(record)
@@ -246,11 +246,6 @@ class JournalWriter(Writer):
         """The writer for a class outside the graph."""
         return OutsideWriter(self, self._graph, path, step, asker)
 
-    @property
-    def unstorable(self) -> Callable[[Node], Mapping[str, str]] | None:
-        """Finds the fields that an LM has filled whose values cannot be stored, and why."""
-        return self._unstorable_fields
-
     def _unstorable_fields(self, node: Node) -> Mapping[str, str]:
         return node_codec(type(node)).unstorable(node, secrets=self._journal.secrets)
 
@@ -301,3 +296,18 @@ class JournalWriter(Writer):
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
     """The encoder of a graph's records, with the settings of a journal."""
     return Encoder(graph, secrets=journal.secrets, prompts=journal.prompts)
+
+
+def _form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
+    """The encoder of a graph's records, and its shape: worked out once."""
+    key = journal.secrets, journal.prompts
+    form = _FORMS.setdefault(graph, {}).get(key)
+    if form is None:
+        form = encoder_for(graph, journal), shape_of(graph)
+        if not any(plan.provisional for plan in graph.plans.values()):
+            _FORMS[graph][key] = form
+    return form
+
+
+_Forms = dict[tuple[bool, bool], tuple[Encoder, Shape]]
+_FORMS: WeakKeyDictionary[Graph[Any, Any], _Forms] = WeakKeyDictionary()

@@ -60,7 +60,11 @@ def read(answer: Answer) -> dict[str, Any] | Wrong:
     if answer.stop == "refused" or (value is UNPARSED and not answer.text.strip()):
         return _no_text(answer)
     try:
-        value = from_json(whole(answer.text)) if value is UNPARSED else whole_json(value)
+        if value is UNPARSED:
+            text = answer.text
+            value = from_json(text if text.isascii() else whole(text))
+        else:
+            value = whole_json(value)
     except ValueError as error:
         if answer.stop == "cut-off":
             return _no_text(answer)
@@ -179,7 +183,7 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
             text = json.dumps(answer.value, ensure_ascii=False, default=str)
         except (ValueError, RecursionError):
             text = "(it cannot be written as JSON)"
-    text = readable(text, 0)
+    text = text if text.isascii() else readable(text, 0)
     if wrong is None:
         return Attempt(number, text, "valid", (), answer.usage, prompt.flat())
     is_cut = wrong.verdict == "invalid" and answer.stop == "cut-off"

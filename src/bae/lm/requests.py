@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from time import perf_counter
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from bae.exceptions import BaeLMError, BudgetError, describe
@@ -66,7 +67,10 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     reported here, that of a failed request where it was sent."""
 
     def request() -> Awaitable[Answer]:
-        return awaitable(backend.request(prompt), backend, "request")
+        asking = backend.request(prompt)
+        if type(asking) is CoroutineType:
+            return asking
+        return awaitable(asking, backend, "request")
 
     def send_again() -> Awaitable[Answer]:
         return retrying(request, backend.retries, backend.first_wait, is_worth=_is_resent)
@@ -102,8 +106,10 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
                     backend, await awaitable(backend.answer(prompt), backend, "answer")
                 )
         else:
-            said = await awaitable(backend.answer(prompt), backend, "answer")
-            answer = masked(checked(backend, said), (*backend.secrets,))
+            asking: Awaitable[Answer] = backend.answer(prompt)
+            if type(asking) is not CoroutineType:
+                asking = awaitable(asking, backend, "answer")
+            answer = masked(checked(backend, await asking), (*backend.secrets,))
     except BaseException as error:
         mask_error(error, backend.secrets)
         used = Usage.total(reported) if reported else _used_by_failure(backend, error)

@@ -215,10 +215,11 @@ class _Reader:
     def _box(self, key: _Key, cls: type[Node], before: Before) -> Box:
         graph = self.graphs[key]
         plan, start = graph.plans[cls], cls is graph.start
+        is_given = start and not graph.is_filled
         # A graph inside another looks in the trace around it as well.
         trace = None if key in self.users else before
         fields = [
-            self._field(field, *_source(field, cls, start, before[cls], trace))
+            self._field(field, *_source(field, cls, is_given, before[cls], trace))
             for field in plan.fields.values()
         ]
         own = cls.__dict__.get("__doc__")

@@ -132,6 +132,8 @@ class _Walk:
         start = plans[graph.start]
         before = run_with([])
         inside.append((start, before))
+        if graph.is_filled:
+            self.found += self._asked_to_fill([graph.start], before, next(before.seen(), None))
         runs = {
             graph.start: run_with([self._node(start, self._resolved(start, start.context, before))])
         }
@@ -171,12 +173,23 @@ class _Walk:
             filled = choice.fillable
             prompt = choice.prompt(source, None, resolved, run.scene_for(plan, source))
             yield _routing(lm).with_learned(prompt)
+        targets = [target for target in targets if target not in filled]
+        yield from self._asked_to_fill(targets, run, source, lm if plan.written else None)
+
+    def _asked_to_fill(
+        self,
+        targets: Sequence[type[Node]],
+        run: Run,
+        source: Node | None,
+        lm: LM | None = None,
+    ) -> Iterator[Prompt]:
+        """What is asked to fill nodes; `lm` is the LM of a body that has them filled."""
         for target in targets:
             own, asked = plan_of(target), asked_fields(target)
-            if not asked or target in filled:
+            if not asked:
                 continue
-            filling = _routing(lm if plan.written else cast("LM", run.lm_for(own)))
-            fields = looked_up(own, {}) if plan.written else own.context
+            filling = _routing(cast("LM", run.lm_for(own)) if lm is None else lm)
+            fields = own.context if lm is None else looked_up(own, {})
             resolved = self._resolved(own, fields, run)
             scene = run.scene_for(own, source)
             prompt = fill_prompt(target, asked, resolved, own.instruction, source, scene)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydantic.fields import FieldInfo
 
-from bae.calls import CallPlan, Input, is_by_value, plan_bound, plan_call, siblings_of
+from bae.assignable import union_members
+from bae.calls import CallPlan, Input, plan_bound, plan_call, siblings_of
 from bae.core_schemas import converts
 from bae.exceptions import DepError, Problem
 from bae.hints import Names
 from bae.markers import Dep
+from bae.node import Node
 from bae.node_proof import (
     check_arguments,
     check_scope,
@@ -48,7 +51,12 @@ class DepField(FieldPlan):
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Dep, names: Names) -> Self:
-        """Plan a field, and the call."""
+        """Plan a field, and the call. Without anything to call, the LM fills the node."""
+        filled = _node_class(info.annotation) if marker.fn is None else None
+        if filled is not None:
+            from bae.graph import graph_to_fill
+
+            marker = marker.for_graph(graph_to_fill(filled))
         call = plan_call(marker.fn, names)
         field = cls(name, info, marker, call, plan_bound(call, marker))
         field.is_shared, field.is_of_app = marker.cache, marker.scope == "app"
@@ -76,7 +84,16 @@ class DepField(FieldPlan):
 
     def start(self, at: Resolution, place: Place) -> PendingValue:
         """Have it called, or share a call that another field has asked for."""
-        if not is_by_value(self):
+        if not (self.bound or cast(CallPlan, self.call).by_value):
             return at.flow.dependency(self.wanted, at.run, at.plan.node, place)
         bound = at.siblings(siblings_of(self))
         return at.flow.look_up(self.wanted, at.run, at.plan.node, place, bound)
+
+
+def _node_class(annotation: Any) -> type[Node] | None:
+    """The node class that a type, or that type and None, is; None if it is something else."""
+    members = [member for member in union_members(annotation) if member is not NoneType]
+    one = members[0] if len(members) == 1 else None
+    if not isinstance(one, type) or not issubclass(one, Node) or one is Node:
+        return None
+    return one
