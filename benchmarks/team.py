@@ -101,7 +101,7 @@ class SlowScript(Backend):
         self.seconds = seconds
 
     async def answer(self, prompt: Prompt) -> Answer:
-        key = re.findall(r'\{"Turn":\{.*?"task":"([a-z0-9-]+)"', prompt.flat())[-1]
+        key = re.findall(r'\{"WorkRequest":\{.*?"task":"([a-z0-9-]+)"', prompt.flat())[-1]
         await asyncio.sleep(self.seconds[key])
         name = key.replace("-", "_")
         files = {

@@ -376,6 +376,9 @@ def _node(d: _Draw, name: str, start: str, gates: bool) -> _Node:
             node.sourced.append(
                 f"m: Annotated[list[int], Map({_item_function(d)}, over='items'{limit})]"
             )
+    if d.maybe(5):
+        node.sourced.append("filled: Annotated[Noted, Dep()]")
+        explicit = None
     if d.maybe(4):
         node.sourced.append("topic_again: Annotated[Topic, Recall()] = Topic()")
     if d.maybe(6):

@@ -295,7 +295,7 @@ def test_a_wrong_limit_is_refused(wrong: Any):
         NodeConfig(context_limit=wrong)
 
 
-async def test_a_recalled_value_and_the_nodes_before_are_shown_side_by_side():
+async def test_a_value_recalled_from_a_node_that_is_shown_is_there_once():
     class Answered(EndNode):
         message: Annotated[str, Recall()]
         text: str
@@ -308,5 +308,8 @@ async def test_a_recalled_value_and_the_nodes_before_are_shown_side_by_side():
     assert known(lm.prompts[1]) == {
         "before": [{"Start": {"message": "x"}}],
         "Middle": {"n": 1},
-        "context": {"message": "x"},
     }
+    without = Graph(start=graph.start)
+    lm = ToyBackend({"n": 1}, {"text": "so"})
+    await without.arun(graph.start(message="x"), lm)
+    assert known(lm.prompts[1]) == {"Middle": {"n": 1}, "context": {"message": "x"}}

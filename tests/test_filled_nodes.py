@@ -495,3 +495,33 @@ def test_a_run_needs_an_lm_for_it_and_a_picture_shows_who_fills_it():
     assert only.needs_lm == "Only.tone needs one: the LM fills Tone"
     assert "mood: str · LM" in only.to_mermaid(fields=True)
     assert only.validate(journal=True) == []
+
+
+def test_a_fill_that_does_not_see_what_the_caller_gave_is_a_warning():
+    class Seeing(Node):
+        message: Annotated[str, Recall(Ask)]
+        mood: str
+
+    class End(EndNode):
+        blind: Annotated[Tone, Dep()]
+        seeing: Annotated[Seeing, Dep()]
+
+    class Middle(Node):
+        word: str
+
+        async def __call__(self) -> End:
+            return End()
+
+    class First(EndNode):
+        message: str
+        tone: Annotated[Tone, Dep()]
+
+    class Second(Ask):
+        async def __call__(self) -> Middle: ...
+
+    (problem,) = Graph(start=First).validate()
+    assert (problem.code, problem.place) == ("bae-context-lost", "First.tone")
+    assert problem.fix == "put tone on a node after First"
+    (problem,) = Graph(start=Second).validate()
+    assert (problem.code, problem.place) == ("bae-context-lost", "Tone")
+    assert "on the path Second -> Middle -> Tone" in problem.message

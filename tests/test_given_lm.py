@@ -86,7 +86,7 @@ async def test_make_sends_what_the_fields_of_its_target_look_up():
     result = await SHOP.arun(LATE, lm)
 
     assert result.result == Reply(**KNOWN, text="sorry")
-    assert '"context":{"message":"it came late","policy":"thirty days"}' in lm.prompts[0].text
+    assert '{"Ticket":{"message":"it came late"},"context":{"policy":' in lm.prompts[0].text
     assert WORLD.done == {"policy": 1}
 
 
@@ -117,7 +117,8 @@ async def test_decide_looks_up_what_the_chosen_node_needs_and_nothing_else(how: 
     if how == "four methods":
         assert other.asked == [("choose", {"text": "why?"}), ("Answer", context)]
     else:
-        assert '"context":{"asked":"why?","policy":"thirty days"}' in backend.prompts[1].text
+        shown = '{"Question":{"text":"why?"},"context":{"policy":"thirty days"}}'
+        assert shown in backend.prompts[1].text
 
 
 async def test_decide_is_one_call_where_options_only_recall():
@@ -136,7 +137,7 @@ async def test_decide_is_one_call_where_options_only_recall():
     result = await graph.arun(Question(text="why?"), lm, journal=journal, run_id="one")
 
     assert (lm.calls, result.result) == (1, Answer(asked="why?", text="so"))
-    assert '"asked":"why?"' in lm.prompts[0].text
+    assert lm.prompts[0].text.endswith('\n\n{"Question":{"text":"why?"}}')
     assert [record.field for record in result.journal.of(Recalled)] == ["asked"]
     assert (await graph.replay("one", journal=journal)).trace == result.trace
 

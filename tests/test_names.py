@@ -1,5 +1,5 @@
-"""What bae promises its contributors about names and words: nothing is decided by an English
-sentence."""
+"""What bae promises its contributors about names and words: a class name means one thing, and
+nothing is decided by an English sentence."""
 
 import ast
 import re
@@ -51,3 +51,27 @@ def test_nothing_is_decided_by_an_english_sentence():
     found = {name: {*compared_sentences(tree)} for name, tree in TREES.items()}
     rooms = {name: texts for name, texts in found.items() if not name.startswith("team/")}
     assert {name: texts for name, texts in rooms.items() if texts} == OF_OTHERS
+
+
+def defined_names(tree: ast.Module) -> Iterator[str]:
+    """The classes of a module, those inside others and inside functions too, and its aliases of
+    types, without the private ones."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                if not (name.isupper() or name[0].islower()):
+                    yield name
+            case _:
+                pass
+
+
+def test_a_class_name_means_one_thing_in_the_whole_package():
+    found: dict[str, list[str]] = {}
+    for module, tree in TREES.items():
+        for name in defined_names(tree):
+            if not name.startswith("_"):
+                found.setdefault(name, []).append(module)
+    assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}

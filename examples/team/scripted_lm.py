@@ -32,7 +32,7 @@ def make_lm() -> DemoLM:
             "OpenQuestions": lambda asked: {"questions": []},
             "Requirements": lambda asked: (HERE / "requirements.md").read_text("utf-8"),
             "Plan": lambda asked: {"tasks": json.loads((HERE / "plan.json").read_text("utf-8"))},
-            "Answer": write_code,
+            "WorkerAnswer": write_code,
         }
     )
 

@@ -11,7 +11,7 @@ from pydantic import SecretBytes, SecretStr
 
 from bae.assignable import type_name, union_members
 from bae.exceptions import Problem, a_warning
-from bae.plan import FieldPlan, NodePlan
+from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.sources.recall import RecallField
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
     if not given:
         return
     walk = _Walk(graph, contexts)
+    for field, own in _filled_for(start):
+        what = f"the LM fills {own.name} without seeing what the caller gave {start.name}: no node "
+        what += "comes before it"
+        fix = f"put {field.name} on a node after {start.name}"
+        yield a_warning("bae-context-lost", what, fix, f"{start.name}.{field.name}")
     warned: set[type[Node]] = set()
     for visit, path in walk.visits():
         if visit.node in warned:
@@ -40,6 +45,18 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
                 # Nothing comes before the start, so it cannot recall: the node before it can.
                 place = visit.node if target is graph.start else target
                 yield _warning(graph, target, given[0], way, chooses, place)
+        for target in walk.unseen_for_fields(visit):
+            if target not in warned:
+                warned.add(target)
+                yield _warning(graph, target, given[0], [*path, target.__name__], False, target)
+
+
+def _filled_for(plan: NodePlan) -> Iterator[tuple[FieldPlan, NodePlan]]:
+    """The fields of a node for which an LM fills a node, and the plan of that node."""
+    for field in plan.sourced:
+        graph = None if field.call is None else field.call.graph
+        if graph is not None and graph.is_filled and graph.plans[graph.start].plain:
+            yield field, graph.plans[graph.start]
 
 
 class _Visit(NamedTuple):
@@ -60,7 +77,7 @@ class _Walk:
         without those that do not until no more is found. What recalls from one of them has it."""
         self._recalls: dict[type[Node], bool] = {}
         while True:
-            self._recalls = {c: self._recalls_given(plan) for c, plan in graph.plans.items()}
+            self._recalls = {c: self._recalls_given(plan, c) for c, plan in graph.plans.items()}
             without = {visit.node for visit, _ in self.visits() if not visit.shows}
             if without.isdisjoint(self._carriers):
                 return
@@ -94,6 +111,14 @@ class _Walk:
             if plans[cls].plain and not self._shows_start(plans[cls]):
                 yield cls, False
 
+    def unseen_for_fields(self, visit: _Visit) -> Iterator[type[Node]]:
+        """The classes that an LM fills for fields of the nodes after this one in the same way."""
+        plans = self._graph.plans
+        for plan in () if visit.shows else (plans[cls] for cls in plans[visit.node].successors):
+            for _, own in _filled_for(plan):
+                if not self._shows_start(own) and not self._recalls_given(own, plan.node):
+                    yield own.node
+
     def _shows_start(self, plan: NodePlan) -> bool:
         """Whether questions about a class show the first node, as the setting `context` says, or
         are not meant to: "previous" is the default, so a class that says so means it."""
@@ -123,11 +148,11 @@ class _Walk:
             passed_on = plan.written and visit.shows and bool(self._graph.plans[cls].plain)
             yield _Visit(cls, cls is self._graph.start or passed_on or self._recalls[cls])
 
-    def _recalls_given(self, plan: NodePlan) -> bool:
-        """Whether a field recalls what the caller gave, whichever path leads to the node."""
+    def _recalls_given(self, plan: NodePlan, cls: type[Node]) -> bool:
+        """Whether a field recalls what the caller gave, whichever path leads to `cls`."""
         shown = [field for field in plan.context if _is_shown(plan, field)]
         recalls = [found for f in shown for way, _, found in f.recalls() if not way]
-        return any(self._finds_given(field, plan.node) for field in recalls)
+        return any(self._finds_given(field, cls) for field in recalls)
 
     def _finds_given(self, field: RecallField, cls: type[Node]) -> bool:
         holders = {c: h[0][0] for c in self._graph.nodes if (h := field.holders_in(c))}
@@ -173,7 +198,7 @@ def _warning(
     place: type[Node],
 ) -> Problem:
     start = graph.start.__name__
-    taken = given.name in graph.plans[place].fields
+    taken = given.name in plan_of(place).fields
     name = f"{start[0].lower()}{start[1:]}_{given.name}" if taken else given.name
     recall = f"{name}: Annotated[{type_name(given.annotation)}, Recall({start})]"
     question = f"chooses what follows {target.__name__}" if chooses else f"fills {target.__name__}"

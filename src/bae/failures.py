@@ -216,7 +216,7 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
     said = f"{'.'.join(map(str, [plan.name, *first['loc']]))}: {first['msg']}"
     if field is None or field.fills != "source":
         return _refused(plan, said, error, f"fix what builds {plan.name}, or its validators")
-    raised, code, fix = field.invalid
+    raised, code = field.invalid
     by = f" from {field.call.name}" if field.call is not None else ""
     return raised(
         f"{said} (the value{by} is {type(first.get('input')).__name__})",
@@ -224,7 +224,7 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
         field_name=name,
         code=code,
         cause=error,
-        fix=fix,
+        fix=field.invalid_fix,
     )
 
 

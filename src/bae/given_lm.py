@@ -25,7 +25,7 @@ from bae.sharing import Dataflow
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
     from bae.prompts.messages import Prompt
-    from bae.records import Asker
+    from bae.records import Asker, Record
     from bae.run import Run
 
 N = TypeVar("N", bound=Node)
@@ -118,6 +118,9 @@ class GivenLM:
             fillable = [each.node for each in alike if each.node in recalled]
             given = {cls: values for cls, (values, _) in recalled.items() if values}
             asked = [node, plan.offered, fillable, *([given] if given else [])]
+            if given:
+                origins = {cls: self._run.origins(recalled[cls][1]) for cls in given}
+                about = about.recalling(origins)
             chosen, filled = await ask_lm(lm, "route", about, *asked)
             if filled is not None:
                 values, records = recalled[type(filled)]
@@ -214,7 +217,10 @@ class GivenLM:
             if method == "make":
                 return await ask_lm(lm, "make", about, previous, target)
             return await ask_lm(lm, "fill", about, target, given, instruction, source=previous)
-        found = await self._resolve(plan, fields, given)
+        records: list[Record] = []
+        found = await self._resolve(plan, fields, given, records)
+        if records:
+            about = about.recalling({target: self._run.origins(records)})
         try:
             validated(target, found)  # the model is not asked in vain
         except Exception as error:
@@ -236,12 +242,16 @@ class GivenLM:
         return self._run.scene_for(plan, previous) if now is self._run.scene else now
 
     async def _resolve(
-        self, plan: NodePlan, fields: Sequence[FieldPlan], given: Mapping[str, Any]
+        self,
+        plan: NodePlan,
+        fields: Sequence[FieldPlan],
+        given: Mapping[str, Any],
+        records: list[Record] | None = None,
     ) -> dict[str, Any]:
         """What the sources of some fields find, at the step of the one who asks."""
         if self._run.flow is None:
             self._run.flow = Dataflow(self._run.options.dep_cache)
-        return await resolve(self._within(plan), plan, fields, given)
+        return await resolve(self._within(plan), plan, fields, given, records)
 
     def _within(self, plan: NodePlan) -> Run:
         """The run, at the step of the one who asks, for what is looked up for a node."""

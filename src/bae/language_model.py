@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     Shown = Literal["previous", "start", "trace"] | type[Node] | tuple[type[Node], ...]
     """Which nodes a question shows: the setting `context` of `Graph` and `NodeConfig`."""
 
+    Origins = Mapping[str, tuple[Node, str]]
+    """The nodes that the values of fields were recalled from, each with its field there; an empty
+    field is the node itself."""
+
 N = TypeVar("N", bound="Node")
 
 
@@ -140,7 +144,9 @@ class Scene:
     the setting `context` names, the oldest first, without the `omitted` ones, which would be too
     much text. `hidden` are the fields of each class that may hold a copy of a secret; None for
     none. `unstorable` says which fields of a filled node cannot be stored, and why: such an answer
-    is wrong, and is asked for again. It is None where a run stores nothing.
+    is wrong, and is asked for again. It is None where a run stores nothing. `origins` are the nodes
+    of the trace, and their fields, that recalled values of a class come from: a value is shown
+    once.
     """
 
     system: str | None = None
@@ -148,12 +154,17 @@ class Scene:
     omitted: int = 0
     hidden: Copies | None = None
     unstorable: Callable[[Node], Mapping[str, str]] | None = None
+    origins: Mapping[type[Node], Origins] | None = None
 
     def storing(self, unstorable: Callable[[Node], Mapping[str, str]] | None) -> Scene:
         """The scene of questions whose answers are stored, where there is an `unstorable`."""
         if unstorable is None:
             return self
-        return Scene(self.system, self.shown, self.omitted, self.hidden, unstorable)
+        return Scene(self.system, self.shown, self.omitted, self.hidden, unstorable, self.origins)
+
+    def recalling(self, origins: Mapping[type[Node], Origins] | None) -> Scene:
+        """The scene of a question about classes whose values are recalled from these nodes."""
+        return Scene(self.system, self.shown, self.omitted, self.hidden, self.unstorable, origins)
 
 
 PLAIN_SCENE = Scene()

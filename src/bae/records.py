@@ -112,7 +112,7 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-class Role(NamedTuple):
+class StorageRole(NamedTuple):
     """How an attribute of a record is stored. `name` is the way: the journal has a function for
     each that writes it, and a function that reads it. Plain JSON has the `type` of the value.
     `default` is the value of lines without it, which `is_omitted` leaves out."""
@@ -123,22 +123,27 @@ class Role(NamedTuple):
     is_omitted: bool = True
 
 
-Roles = Mapping[str, Role]
+StorageRoles = Mapping[str, StorageRole]
 
 
-def _json(type: Any, default: Any = NOTHING, is_omitted: bool = True) -> Role:
-    return Role("json", type, default, is_omitted)
+def _json(type: Any, default: Any = NOTHING, is_omitted: bool = True) -> StorageRole:
+    return StorageRole("json", type, default, is_omitted)
 
 
 _TEXT: Final = _json(str)
 _TEXT_IF_ANY: Final = _json(str, "")
 _TEXTS: Final = _json(tuple[str, ...])
 _NUMBER: Final = _json(float)
-_ASKER: Final = Role("asker")
-_USAGE: Final = Role("usage")
-_NODE: Final = Role("node")
-_OF_FIELD: Final = {"node_type": Role("field class"), "field": _TEXT}
-_OF_SOURCE: Final = {**_OF_FIELD, "parameter": _TEXT_IF_ANY, "source": Role("source"), "by": _TEXT}
+_ASKER: Final = StorageRole("asker")
+_USAGE: Final = StorageRole("usage")
+_NODE: Final = StorageRole("node")
+_OF_FIELD: Final = {"node_type": StorageRole("field class"), "field": _TEXT}
+_OF_SOURCE: Final = {
+    **_OF_FIELD,
+    "parameter": _TEXT_IF_ANY,
+    "source": StorageRole("source"),
+    "by": _TEXT,
+}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -154,7 +159,7 @@ class Record:
     path: str
     step: int
 
-    stored: ClassVar[Roles] = {}
+    stored: ClassVar[StorageRoles] = {}
     """The attributes that a journal stores, and those it makes again from what is stored, in the
     order of a line. Empty for a kind that is not stored."""
 
@@ -178,11 +183,11 @@ class RunStarted(Record):
     node: Node
     max_iters: int = 10
 
-    stored: ClassVar[Roles] = {
+    stored: ClassVar[StorageRoles] = {
         "run_id": _TEXT,
         "graph": _TEXT,
         "max_iters": _json(int),
-        "node": Role("start node"),
+        "node": StorageRole("start node"),
     }
 
 
@@ -194,7 +199,7 @@ class StepStarted(Record):
     node: Node
     made: tuple[str, ...] = ()
 
-    stored: ClassVar[Roles] = {"node": Role("step node")}
+    stored: ClassVar[StorageRoles] = {"node": StorageRole("step node")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -204,7 +209,7 @@ class Returned(Record):
 
     node: Node
 
-    stored: ClassVar[Roles] = {"node": _NODE}
+    stored: ClassVar[StorageRoles] = {"node": _NODE}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -215,7 +220,7 @@ class RunResumed(Record):
     owner: str
     changes: tuple[str, ...] = ()
 
-    stored: ClassVar[Roles] = {"owner": _TEXT, "changes": _TEXTS}
+    stored: ClassVar[StorageRoles] = {"owner": _TEXT, "changes": _TEXTS}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -227,7 +232,7 @@ class RunForked(Record):
     node: Node
     changed: tuple[str, ...] = ()
 
-    stored: ClassVar[Roles] = {"parent": _TEXT, "node": _NODE, "changed": _TEXTS}
+    stored: ClassVar[StorageRoles] = {"parent": _TEXT, "node": _NODE, "changed": _TEXTS}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -242,7 +247,7 @@ class SourceStarted(Record):
     """The parameter that the value is for, if it is not for the field itself: `(place)` of the
     field's function, or further down, `(place)(client)`."""
 
-    stored: ClassVar[Roles] = _OF_SOURCE
+    stored: ClassVar[StorageRoles] = _OF_SOURCE
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -261,7 +266,11 @@ class SourceEnded(Record):
     """The place that the function was called for, if that was another: equal arguments are one
     call."""
 
-    stored: ClassVar[Roles] = {**_OF_SOURCE, "seconds": _NUMBER, "value": Role("outcome")}
+    stored: ClassVar[StorageRoles] = {
+        **_OF_SOURCE,
+        "seconds": _NUMBER,
+        "value": StorageRole("outcome"),
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -287,13 +296,13 @@ class CallEnded(Record):
     key: Hashable = None
     """What identifies the function among those of the graph; not stored."""
 
-    stored: ClassVar[Roles] = {
-        "node_type": Role("outside class"),
+    stored: ClassVar[StorageRoles] = {
+        "node_type": StorageRole("outside class"),
         "field": _TEXT,
         "parameter": _TEXT_IF_ANY,
         "by": _TEXT,
         "seconds": _NUMBER,
-        "value": Role("called value"),
+        "value": StorageRole("called value"),
         "graph": _TEXT_IF_ANY,
         "place": _TEXT_IF_ANY,
         "function": _TEXT_IF_ANY,
@@ -308,7 +317,7 @@ class ClassMet(Record):
 
     node_type: type[Node]
 
-    stored: ClassVar[Roles] = {"node_type": Role("secret class")}
+    stored: ClassVar[StorageRoles] = {"node_type": StorageRole("secret class")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -320,7 +329,11 @@ class ItemEnded(Record):
     index: int
     value: Any
 
-    stored: ClassVar[Roles] = {**_OF_FIELD, "index": _json(int), "value": Role("value")}
+    stored: ClassVar[StorageRoles] = {
+        **_OF_FIELD,
+        "index": _json(int),
+        "value": StorageRole("value"),
+    }
 
 
 class Origin(NamedTuple):
@@ -342,11 +355,11 @@ class Recalled(Record):
     origin: Origin
     parameter: str = ""
 
-    stored: ClassVar[Roles] = {
+    stored: ClassVar[StorageRoles] = {
         **_OF_FIELD,
         "parameter": _TEXT_IF_ANY,
         "origin": _json(Origin),
-        "value": Role("recalled"),
+        "value": StorageRole("recalled"),
     }
 
 
@@ -356,7 +369,7 @@ class GateOpened(Record):
 
     gate: OpenGate
 
-    stored: ClassVar[Roles] = {"gate": Role("gate")}
+    stored: ClassVar[StorageRoles] = {"gate": StorageRole("gate")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -366,7 +379,10 @@ class ChoiceStarted(Record):
     node: Node
     offered: tuple[type[Node] | type[None], ...]
 
-    stored: ClassVar[Roles] = {"node": Role("previous node"), "offered": Role("classes")}
+    stored: ClassVar[StorageRoles] = {
+        "node": StorageRole("previous node"),
+        "offered": StorageRole("classes"),
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -378,9 +394,9 @@ class ChoiceMade(Record):
     seconds: float
     usage: Usage
 
-    stored: ClassVar[Roles] = {
-        "node": Role("previous node"),
-        "chosen": Role("class or end"),
+    stored: ClassVar[StorageRoles] = {
+        "node": StorageRole("previous node"),
+        "chosen": StorageRole("class or end"),
         "seconds": _NUMBER,
         "usage": _USAGE,
     }
@@ -393,7 +409,10 @@ class FillStarted(Record):
     target: type[Node]
     resolved: dict[str, Any]
 
-    stored: ClassVar[Roles] = {"target": Role("class"), "resolved": Role("context")}
+    stored: ClassVar[StorageRoles] = {
+        "target": StorageRole("class"),
+        "resolved": StorageRole("context"),
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -404,7 +423,11 @@ class FillEnded(Record):
     seconds: float
     usage: Usage
 
-    stored: ClassVar[Roles] = {"node": Role("filled node"), "seconds": _NUMBER, "usage": _USAGE}
+    stored: ClassVar[StorageRoles] = {
+        "node": StorageRole("filled node"),
+        "seconds": _NUMBER,
+        "usage": _USAGE,
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -414,7 +437,7 @@ class AnswerJudged(Record):
     asker: Asker
     attempt: Attempt
 
-    stored: ClassVar[Roles] = {"asker": _ASKER, "attempt": Role("attempt")}
+    stored: ClassVar[StorageRoles] = {"asker": _ASKER, "attempt": StorageRole("attempt")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -434,7 +457,11 @@ class AnswerRestarted(Record):
     error: BaseException
     wait: float
 
-    stored: ClassVar[Roles] = {"asker": _ASKER, "error": Role("error"), "wait": _NUMBER}
+    stored: ClassVar[StorageRoles] = {
+        "asker": _ASKER,
+        "error": StorageRole("error"),
+        "wait": _NUMBER,
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -454,13 +481,13 @@ class LMAnswered(Record):
     value: Node | type[Node] | type[None] | None
     number: int | None = None
 
-    stored: ClassVar[Roles] = {
+    stored: ClassVar[StorageRoles] = {
         "asker": _ASKER,
         "method": _json(LMMethod),
         "asked": _TEXT,
         "target": _TEXT,
         "number": _json(int | None, None, is_omitted=False),
-        "value": Role("answer"),
+        "value": StorageRole("answer"),
     }
 
 
@@ -471,7 +498,7 @@ class LMUsed(Record):
     asker: Asker
     usage: Usage
 
-    stored: ClassVar[Roles] = {"asker": _ASKER, "usage": _USAGE}
+    stored: ClassVar[StorageRoles] = {"asker": _ASKER, "usage": _USAGE}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -483,11 +510,11 @@ class RunEnded(Record):
     error: BaseException | None = None
     gates: tuple[OpenGate, ...] = ()
 
-    stored: ClassVar[Roles] = {
+    stored: ClassVar[StorageRoles] = {
         "outcome": _json(Outcome),
-        "node": Role("last node"),
-        "gates": Role("gates"),
-        "error": Role("error", default=None),
+        "node": StorageRole("last node"),
+        "gates": StorageRole("gates"),
+        "error": StorageRole("error", default=None),
     }
 
 

@@ -172,9 +172,14 @@ def _refuse_unrunnable(call: CallPlan, more: Iterable[Problem]) -> None:
 
 
 async def resolve(
-    run: Run, plan: NodePlan, fields: Sequence[FieldPlan], given: Mapping[str, Any]
+    run: Run,
+    plan: NodePlan,
+    fields: Sequence[FieldPlan],
+    given: Mapping[str, Any],
+    records: list[Record] | None = None,
 ) -> dict[str, Any]:
-    """The values of `fields` in their order; `given` are the node's values that are known.
+    """The values of `fields` in their order; `given` are the node's values that are known. The
+    records of values that are found at once are added to `records`.
 
     A field whose source failed and that has a default is left out.
     """
@@ -182,7 +187,7 @@ async def resolve(
     for field in fields:
         if field.is_immediate:
             place = Place(run.path, run.step, plan.name, field.name)
-            for value in field.take(run, plan.node, place):
+            for value in field.take(run, plan.node, place, records=records):
                 values[field.name] = value
     if len(values) < len(fields):
         values |= await Resolution(run, plan, {**given, **values}).values_of(

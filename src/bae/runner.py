@@ -396,6 +396,9 @@ async def _choose(
         filled = None
     else:
         fillable, recalled = options_ahead(run, plans, plan, lm)
+        if recalled:
+            origins = {cls: run.origins(records) for cls, (_, records) in recalled.items()}
+            about = about.recalling(origins)
         # Without what few need: an LM of the caller's own may not take it.
         given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
         asked = "route", node, plan.offered, fillable, *given
@@ -456,9 +459,10 @@ async def _fill(
     run: Run, plans: Plans, plan: NodePlan, source: Node | None
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
+    records: list[Record] = []
     given_up: Collection[str] = NONE
     if plan.context:
-        resolved = await resolve(run, plan, plan.context, {})
+        resolved = await resolve(run, plan, plan.context, {}, records)
         given_up = _missing(plan, resolved)
         await _let_go_ahead(run)
         try:
@@ -466,6 +470,8 @@ async def _fill(
         except Exception as error:
             raise invalid(plan, error) from error
     about = run.scene_for(plan, source)
+    if records:
+        about = about.recalling({plan.node: run.origins(records)})
     known = run.past.fill(run, plan, source, resolved, about)
     if known is not NOTHING:
         return known, given_up

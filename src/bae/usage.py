@@ -126,7 +126,8 @@ AnswerVerdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "r
 class Attempt:
     """One answer of a model, what was found wrong with it, what it used, and what was asked: the
     text of the prompt, without the schema. `prompt` is a hash of that, in a run read from a
-    journal."""
+    journal. `filled` are the options that came filled with a choice; None where no record says
+    so, as in a journal of an older bae."""
 
     number: int
     answer: str
@@ -135,6 +136,7 @@ class Attempt:
     usage: Usage = Usage()
     asked: str = ""
     prompt: str = field(default="", compare=False)
+    filled: tuple[str, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

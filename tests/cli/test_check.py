@@ -109,6 +109,8 @@ def test_every_code_of_the_proof_has_a_mistake():
     source = Path(sys.modules["bae"].__file__ or "").parent
     files = ("proof.py", "node_proof.py", "plan.py", "calls.py", "hints.py")
     found = [re.findall(r'"(bae-[a-z-]+)"', (source / file).read_text("utf-8")) for file in files]
+    reported = r'(?:an_error|a_warning)\(\s*"(bae-[a-z-]+)"'
+    found += [re.findall(reported, path.read_text("utf-8")) for path in source.glob("sources/*.py")]
     codes = {code for each in found for code in each}
     assert codes - {mistake.code for mistake in [*PROVED, *RAISED]} == set()
 

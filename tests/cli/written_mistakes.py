@@ -431,6 +431,12 @@ CALLS = [
         "warning",
     ),
     Mistake(
+        "dep of nothing",
+        "bae-dep-nothing",
+        field("number: Annotated[int, Dep()]"),
+        ("Dep() names nothing to call", "give Dep a function, a Graph or a Node class"),
+    ),
+    Mistake(
         "dep with a parameter",
         "bae-dep-unfilled",
         field(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from bae.journal import Claim, Line, ParkedGate, RunSummary, SQLiteJournal, StoredRun
-from bae.journal.store import Status
+from bae.journal.store import RunStatus
 from crash.effects import HERE
 
 Moment = Literal["before", "handed", "after"]
@@ -62,7 +62,7 @@ class KillingJournal(SQLiteJournal):
     async def release(
         self,
         claim: Claim,
-        status: Status,
+        status: RunStatus,
         lines: Sequence[Line],
         waiting: Sequence[ParkedGate] = (),
         error: str = "",

@@ -208,7 +208,7 @@ async def test_sourced_fields_are_context_and_a_map_works_on_the_parsed_value():
     result = await run(Wish(word="red"), lm)
     assert result.result.lines == ["one", "three"]
     assert result.result.lengths == [3, 5]
-    assert '"context":{"word":"red","rhymes":["dead","bed"]}' in lm.prompts[0].text
+    assert '{"Wish":{"word":"red"},"context":{"rhymes":["dead","bed"]}}' in lm.prompts[0].text
 
 
 class Refusal(EndNode):

@@ -151,7 +151,9 @@ async def test_looked_up_context_and_typed_fields_are_shown_as_a_run_shows_them(
     run = [dict(each.body) for each in provider.requests[before:]]
     before = provider.received
 
-    fill, choice = await compare(Weighed, learned, trace_to_examples(result), lm=student)
+    fill, choice = await compare(
+        Weighed, learned, trace_to_examples(result), lm=student, graph=Graph(start=Arrived)
+    )
 
     asked = [dict(each.body) for each in provider.requests[before:]]
     assert (fill.scores, choice.scores) == (((1.0, 1.0),), ((1.0, 1.0),))

@@ -47,6 +47,9 @@ def test_graphs_inside_have_the_edges_of_their_types_too(made: Made):
 
     assert {(a, b) for a, b, _ in edges_of(picture)} == declared(made.graph, picture)
     for each in picture.inner:
+        if each.name == "Noted (filled)":  # for a field, whatever its body leads to
+            assert not edges_of(each)
+            continue
         inner = getattr(made.names, each.name[: -len("N0")].lower())
         assert {(a, b) for a, b, _ in edges_of(each)} == declared(inner, each)
     for field in (field for box in picture.boxes for field in box.fields):

@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 import bae
-from bae import BaeLMError, Dep, Graph, Node, Recall
+from bae import BaeLMError, Dep, Graph, Node, NodeConfig, Recall
 from bae.lm import Prompt
 from bae.prompts.questions import fill_prompt
 from end_node import EndNode
@@ -82,9 +82,58 @@ async def test_the_source_is_shown_under_its_class_name_and_what_was_looked_up_u
     assert prompt.text.splitlines() == [
         "Outfit",
         "",
-        '{"Morning":{"message":"hm","hours":[7,8]},"context":{"weather":"rain","message":"hm"}}',
+        '{"Morning":{"message":"hm","hours":[7,8]},"context":{"weather":"rain"}}',
     ]
     assert result.trace[-1].model_dump() == {"weather": "rain", "message": "hm", "top": "coat"}
+
+
+async def test_a_recalled_value_is_left_out_by_its_origin_and_not_by_its_text():
+    class Order(Node):
+        note: str
+
+        async def __call__(self) -> Parcel: ...
+
+    class Parcel(Node):
+        label: str
+
+        async def __call__(self) -> Bill: ...
+
+    class Bill(EndNode):
+        order: Annotated[str, Recall(Order)]
+        parcel: Annotated[Parcel, Recall()]
+        total: int
+
+    lm = ToyBackend({"label": "fragile"}, {"total": 3})
+    await Graph(start=Order).arun(Order(note="fragile"), lm)
+    assert known(lm.prompts[1]) == {
+        "Parcel": {"label": "fragile"},
+        "context": {"order": "fragile"},  # of another node than the one that is shown
+    }
+
+
+async def test_a_recalled_value_stays_where_the_node_that_is_shown_hides_it_or_shows_it_otherwise():
+    class Login(Node):
+        token: str = Field(repr=False)
+        size: float
+
+        @field_serializer("size")
+        def in_words(self, size: float) -> str:
+            return f"{size} m"
+
+        async def __call__(self) -> Entry: ...
+
+    class Entry(EndNode):
+        node_config = NodeConfig(show=("token",))
+        token: Annotated[str, Recall()]
+        size: Annotated[float, Recall()]
+        text: str
+
+    lm = ToyBackend({"text": "in"})
+    await Graph(start=Login).arun(Login(token="t-17", size=2.5), lm)
+    assert known(lm.prompts[0]) == {
+        "Login": {"token": "**********", "size": "2.5 m"},
+        "context": {"token": "t-17", "size": 2.5},
+    }
 
 
 async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bae.team import BackendWorkerAgent, Store, Workbench
-from bae.team.worker_graph import Answer, Turn
+from bae.team.worker_graph import WorkerAnswer, WorkRequest
 from bae.testing import ScriptedLM
 from bae.testing.scripted import Asked
 from team_parts import SUB, WRONG, edits
@@ -29,7 +29,7 @@ class Killer:
 
 
 def answer(asked: Asked) -> str:
-    assert isinstance(asked.source, Turn)
+    assert isinstance(asked.source, WorkRequest)
     os.write(1, f"asked {asked.source.attempt}\n".encode())
     return edits({"calc.sh": WRONG if asked.source.attempt == 1 else SUB})
 
@@ -39,7 +39,7 @@ async def main(path: Path, project_id: int, task_id: int, event: int) -> None:
         project = await store.project(project_id)
         async with Workbench.open(project, store, ws_manager=Killer(event)) as bench:
             assert not (await bench.integration.recover()).problems
-            lm = ScriptedLM({Answer: answer})
+            lm = ScriptedLM({WorkerAnswer: answer})
             worker = BackendWorkerAgent(project_id=project_id, bench=bench, lm=lm)
             result = await worker.execute_task(await store.task(task_id))
             os.write(1, f"{result.status} after {result.attempts}\n".encode())

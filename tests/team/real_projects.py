@@ -47,7 +47,7 @@ def answer(asked):
     return Path({answer!r}).read_text()
 
 def make_lm():
-    return ScriptedLM({{"Answer": answer}})
+    return ScriptedLM({{"WorkerAnswer": answer}})
 """
 
 

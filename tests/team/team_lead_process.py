@@ -13,7 +13,7 @@ from bae.lm import Answer, Backend, Prompt, Usage
 from bae.team.lead import LeadAgent
 from bae.team.store import Store
 from bae.team.workbench import Workbench
-from bae.team.worker_graph import Turn
+from bae.team.worker_graph import WorkRequest
 from bounded import BOUND
 from team_parts import edits
 
@@ -35,7 +35,7 @@ class TeamLM(Backend):
 
     async def answer(self, prompt: Prompt) -> Answer:
         turn = prompt.question.source
-        assert isinstance(turn, Turn)
+        assert isinstance(turn, WorkRequest)
         self.asked.append(turn.task)
         self.is_asked.set()
         said: Any = self.answers.get(turn.task, right(turn.task))

@@ -43,8 +43,8 @@ class TeamScript(Backend):
 
     async def answer(self, prompt: Prompt) -> Answer:
         text = prompt.flat()
-        turn = json.loads(re.findall(r'\{"Turn":(\{.+?\})\}', text)[-1])
-        key, attempt = turn["task"], turn["attempt"]
+        request = json.loads(re.findall(r'\{"WorkRequest":(\{.+?\})\}', text)[-1])
+        key, attempt = request["task"], request["attempt"]
         self.asked.append((key, attempt))
         self.prompts.append(text)
         await self.told(key, attempt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from bae.team.models import Attempt, TaskStatus
+from bae.team.models import TaskAttempt, TaskStatus
 from bae.team.store import Store
 
 
@@ -24,7 +24,7 @@ async def write(path: str, first: int) -> None:
     async with await Store.open(path) as store:
         number = first
         while True:
-            await store.add_attempt(Attempt(task_id=1, number=number, outcome="failed"))
+            await store.add_attempt(TaskAttempt(task_id=1, number=number, outcome="failed"))
             blocker = await store.add_blocker(1, f"question {number}")
             print(number, blocker.id, flush=True)
             number += 1

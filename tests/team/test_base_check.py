@@ -15,7 +15,7 @@ from bae.team import BackendWorkerAgent, LeadAgent, PlannedTask, Store, TaskStat
 from bae.team.base_check import BaseCheck, BaseError, examine_base, read_check
 from bae.team.events import TestResult
 from bae.team.models import Project, TestCase, TestReport
-from bae.team.worker_graph import Answer
+from bae.team.worker_graph import WorkerAnswer
 from bae.testing import ScriptedLM
 from git_repositories import commit_files, git, left_over, write
 from team_parts import FAILING, PYTEST, PYTHON, SHELL, SUB, TEST_SUB, a_bench, a_project, edits
@@ -209,7 +209,7 @@ async def test_a_task_does_not_fail_for_tests_that_failed_before(tmp_path: Path)
     right = {**code, "mul.test.sh": '. ./mul.sh\n[ "$(mul 2 3)" = 6 ]\n'}
     breaks = {**right, "calc.sh": "add() { echo 0; }\n"}
     async with a_bench(tmp_path, wanted, files=FAILING) as (bench, [task]):
-        lm = ScriptedLM({Answer: [edits(breaks), edits({"calc.sh": SHELL["calc.sh"]})]})
+        lm = ScriptedLM({WorkerAnswer: [edits(breaks), edits({"calc.sh": SHELL["calc.sh"]})]})
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.question, result.attempts) == ("completed", None, 2)

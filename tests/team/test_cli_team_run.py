@@ -49,12 +49,12 @@ def write(asked):
     return CODE.format(key=key)
 
 def make():
-    return ScriptedLM({"Answer": write})
+    return ScriptedLM({"WorkerAnswer": write})
 
 def nothing():
     def fail(asked):
         raise BaeLMError("there is no answer here")
-    return ScriptedLM({"Answer": fail})
+    return ScriptedLM({"WorkerAnswer": fail})
 
 class Endless(ScriptedLM):
     async def fill(self, *args, **kwargs):
@@ -62,7 +62,7 @@ class Endless(ScriptedLM):
         await asyncio.Event().wait()
 
 def endless():
-    return Endless({"Answer": write})
+    return Endless({"WorkerAnswer": write})
 
 from bae.team.worker import WorkerAgent, register_worker
 
@@ -74,7 +74,7 @@ register_worker("verse", VerseWorker)
 
 def untested():
     text = "<<<<<<< FILE README.md\\nA shop.\\n>>>>>>> FILE\\n"
-    return ScriptedLM({"Answer": lambda asked: text})
+    return ScriptedLM({"WorkerAnswer": lambda asked: text})
 '''
 LM = ("--lm", "python:../lm.py:make")
 Bae = Callable[..., Any]
@@ -375,7 +375,7 @@ name() {{ echo {wrong}; }}
 '''
 
 def make():
-    return ScriptedLM({"Answer": write})
+    return ScriptedLM({"WorkerAnswer": write})
 """
 
 

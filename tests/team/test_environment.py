@@ -13,8 +13,8 @@ from bae.team import BackendWorkerAgent, PlannedTask, Task, Workbench
 from bae.team.environment import find_cause, find_setup_cause
 from bae.team.models import TaskResult, TestCase, TestReport
 from bae.team.sandbox import Ran
-from bae.team.verdict import Verdict
-from bae.team.worker_graph import Answer
+from bae.team.verdict import WorkVerdict
+from bae.team.worker_graph import WorkerAnswer
 from bae.testing import ScriptedLM
 from git_repositories import left_over, write
 from team_parts import CALC, PYTEST, PYTHON, SHELL, SUB, TEST_SUB, a_bench, a_project, edits
@@ -41,7 +41,7 @@ MISSING = {"calc.py": "import nothing_here\n", "tests/test_sub.py": "import calc
 
 async def carry_out(bench: Workbench, task: Task, *answers: str) -> TaskResult:
     """What becomes of a task with these answers, all of which are asked for."""
-    lm = ScriptedLM({Answer: list(answers)})
+    lm = ScriptedLM({WorkerAnswer: list(answers)})
     worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
     result = await worker.execute_task(task)
     lm.assert_complete()
@@ -96,15 +96,15 @@ class Unlucky(BackendWorkerAgent):
 
     verdicts: int = 0
 
-    async def run_tests(self, task: Task) -> Verdict:
+    async def run_tests(self, task: Task) -> WorkVerdict:
         self.verdicts += 1
         if self.verdicts == 1:
-            return Verdict(report(137, reported=False), problems=("it was killed",))
+            return WorkVerdict(report(137, reported=False), problems=("it was killed",))
         return await super().run_tests(task)
 
 
 async def test_a_killed_process_is_tried_once_more_before_a_person_is_asked(tmp_path: Path) -> None:
-    lm = ScriptedLM({Answer: [edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB})]})
+    lm = ScriptedLM({WorkerAnswer: [edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB})]})
     async with a_bench(tmp_path) as (bench, [task]):
         result = await Unlucky(project_id=bench.project.id, bench=bench, lm=lm).execute_task(task)
         assert (result.status, result.attempts, result.usage.calls) == ("completed", 1, 1)

@@ -13,7 +13,7 @@ from bae.team import BackendWorkerAgent, PlannedTask, Task, Workbench, sandbox
 from bae.team.integration import Failed
 from bae.team.models import TaskResult
 from bae.team.test_order import split_command
-from bae.team.worker_graph import Answer
+from bae.team.worker_graph import WorkerAnswer
 from bae.testing import ScriptedLM
 from git_repositories import git
 from team_parts import PYTEST, PYTHON, a_bench, edits
@@ -42,7 +42,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 async def work_on(bench: Workbench, task: Task, *answers: str) -> TaskResult:
-    lm = ScriptedLM({Answer: list(answers)})
+    lm = ScriptedLM({WorkerAnswer: list(answers)})
     worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
     return await worker.execute_task(task)
 

@@ -14,7 +14,7 @@ from bae import BaeLMError
 from bae.team.models import AgentInfo, PlannedTask, TeamError
 from bae.team.pool import AgentPoolManager
 from bae.team.worker import BackendWorkerAgent, TestWorkerAgent
-from bae.team.worker_graph import Answer
+from bae.team.worker_graph import WorkerAnswer
 from bae.testing import ScriptedLM
 from team_parts import Messages, a_bench, edits
 
@@ -88,7 +88,7 @@ async def test_agents_that_a_killed_process_has_left_are_retired(tmp_path: Path)
 async def test_agents_count_their_tasks(tmp_path: Path):
     good, bad = some_tasks(2)
     right = edits({"t0.sh": "x=1\n", "t0.test.sh": '. ./t0.sh\n[ "$x" = 1 ]\n'})
-    lm = ScriptedLM({Answer: [right, BaeLMError("down")]})
+    lm = ScriptedLM({WorkerAnswer: [right, BaeLMError("down")]})
     async with a_bench(tmp_path, good, bad) as (bench, tasks):
         async with AgentPoolManager(bench, lm) as pool:
             for task in tasks:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bae.team.models import Task, TaskStatus, may_move
 from bae.team.schedule import (
     DONE,
-    Change,
+    StatusChange,
     apply_changes,
     choose_next,
     find_changes,
@@ -37,7 +37,7 @@ def a_task(number: int, *needs: int, status: TaskStatus = PENDING, **more: Any) 
     )
 
 
-def moves(changes: Sequence[Change]) -> list[tuple[int, str, str]]:
+def moves(changes: Sequence[StatusChange]) -> list[tuple[int, str, str]]:
     return [(each.task.id, each.after, each.reason) for each in changes]
 
 

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from bae.exceptions import BaeError
 from bae.team.models import (
     AgentInfo,
-    Attempt,
     PlannedTask,
     Project,
+    TaskAttempt,
     TaskStatus,
     TeamError,
     TestCase,
@@ -325,8 +325,8 @@ async def test_attempts_have_their_reports_and_those_of_the_merged_tree_are_apar
     await a_project(store, a_task("a"))
     case = TestCase(id="t::a", outcome="failed", message="half a character: \ud800")
     report = TestReport(command=("pytest",), exit_code=1, cases=(case,))
-    first = Attempt(task_id=1, number=1, outcome="failed", failure="boom", report=report)
-    second = Attempt(task_id=1, number=2, outcome="passed", usage=Usage(calls=2, cost=0.5))
+    first = TaskAttempt(task_id=1, number=1, outcome="failed", failure="boom", report=report)
+    second = TaskAttempt(task_id=1, number=2, outcome="passed", usage=Usage(calls=2, cost=0.5))
     for attempt in (first, first, second):
         await store.add_attempt(attempt)
     await store.add_report(1, report.model_copy(update={"exit_code": 2}))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bae.team.git import Repository
-from bae.team.models import Attempt, Blocker, Project, Task, TaskStatus
+from bae.team.models import Blocker, Project, Task, TaskAttempt, TaskStatus
 from bae.team.repository import CodeReader
 from bae.team.task_context import gather_context
 from git_repositories import make_repository
@@ -23,7 +23,7 @@ class Known:
 
     requirements: str = ""
     known_tasks: list[Task] = field(default_factory=list[Task])
-    tried: list[Attempt] = field(default_factory=list[Attempt])
+    tried: list[TaskAttempt] = field(default_factory=list[TaskAttempt])
     questions: list[Blocker] = field(default_factory=list[Blocker])
     barrier: asyncio.Barrier = field(default_factory=lambda: asyncio.Barrier(4))
     passed: bool = False
@@ -48,7 +48,7 @@ class Known:
         await self._together()
         return self.known_tasks
 
-    async def attempts(self, task_id: int, /) -> Sequence[Attempt]:
+    async def attempts(self, task_id: int, /) -> Sequence[TaskAttempt]:
         await self._together()
         return [each for each in self.tried if each.task_id == task_id]
 
@@ -80,9 +80,9 @@ async def test_a_context_has_all_that_is_known_and_reads_it_concurrently(tmp_pat
         requirements="People can pay by card.",
         known_tasks=[cart, make_task(id=3, key="other", title="Unrelated")],
         tried=[
-            Attempt(task_id=1, number=1, outcome="failed", files=("bad.py",)),
-            Attempt(task_id=1, number=2, outcome="passed", files=("shop/cart.py",)),
-            Attempt(task_id=2, number=1, outcome="failed", failure="AssertionError: 1 != 2"),
+            TaskAttempt(task_id=1, number=1, outcome="failed", files=("bad.py",)),
+            TaskAttempt(task_id=1, number=2, outcome="passed", files=("shop/cart.py",)),
+            TaskAttempt(task_id=2, number=1, outcome="failed", failure="AssertionError: 1 != 2"),
         ],
         questions=[
             Blocker(id=1, task_id=2, question="Which currency?", answer="Euro"),
@@ -116,7 +116,7 @@ async def test_a_context_is_never_longer_than_its_bound(tmp_path: Path):
     files = {f"m{n}.py": f"def charge_{n}(card): ...\n" * 200 for n in range(60)}
     files["AGENTS.md"] = long
     reader = await open_reader(tmp_path / "project", files)
-    tried = [Attempt(task_id=2, number=n, outcome="failed", failure=long) for n in range(3)]
+    tried = [TaskAttempt(task_id=2, number=n, outcome="failed", failure=long) for n in range(3)]
     questions = [Blocker(id=1, task_id=2, question=long, answer=long)]
     task = make_task(description="x " * 10_000, files=("m7.py",), notes=(long,))
 

@@ -17,7 +17,7 @@ from bae.team.models import PlannedTask, Project, TestCase, TestReport
 from bae.team.reports import NOT_LOADED
 from bae.team.test_edits import TestEdits, find_concerns, find_edits, is_prose, is_test_file
 from bae.team.test_runs import run_tests
-from bae.team.verdict import Verdict, judge, verify
+from bae.team.verdict import WorkVerdict, judge, verify
 from bounded import BOUND
 from git_repositories import left_over, make_repository, open_team, write
 from team_parts import JAVASCRIPT, NODE, PYTEST, SUM, SUM_TEST, needs_node
@@ -69,7 +69,7 @@ async def work(
     has: Mapping[str, str] = FILES,
     command: tuple[str, ...] = PYTEST,
     **planned: Any,
-) -> Verdict:
+) -> WorkVerdict:
     """The verdict on a task that writes files, or removes them."""
     root = make_repository(tmp_path / "project", has)
     workspaces, _ = await open_team(root)

@@ -18,7 +18,7 @@ from bae.team import BackendWorkerAgent, FrontendWorkerAgent, PlannedTask, Task,
 from bae.team.edit_format import EditFormat, Replacement
 from bae.team.models import TaskResult, as_planned
 from bae.team.workbench import Workbench
-from bae.team.worker_graph import Answer, is_same_failure
+from bae.team.worker_graph import WorkerAnswer, is_same_failure
 from bae.testing import ScriptedLM
 from git_repositories import commit_files, git, left_over, make_repository, write
 from team_parts import (
@@ -47,7 +47,7 @@ RIGHT = edits({"calc.sh": SUB})
 
 async def work(bench: Workbench, task: Task, *answers: str | BaseException) -> TaskResult:
     """What becomes of a task with these answers of the LLM, all of which are asked for."""
-    lm = ScriptedLM({Answer: list(answers)})
+    lm = ScriptedLM({WorkerAnswer: list(answers)})
     worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
     result = await worker.execute_task(task)
     lm.assert_complete()
@@ -87,7 +87,7 @@ async def test_javascript_is_tested_by_node(tmp_path: Path) -> None:
     answer = edits({"sum.js": code, "sub.test.js": test})
     wanted = PlannedTask(key="sub", title="Subtract", kind="frontend", files=("sum.js",))
     async with a_bench(tmp_path, wanted, files=JAVASCRIPT, command=NODE) as (bench, [task]):
-        lm = ScriptedLM({Answer: [answer.replace("a - b", "b - a"), answer]})
+        lm = ScriptedLM({WorkerAnswer: [answer.replace("a - b", "b - a"), answer]})
         worker = FrontendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 2)
@@ -96,7 +96,9 @@ async def test_javascript_is_tested_by_node(tmp_path: Path) -> None:
 
 async def test_wrong_work_is_corrected_with_the_actual_failure(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
-        lm = ScriptedLM({Answer: [edits({"calc.sh": WRONG}), edits({"calc.sh": WORSE}), RIGHT]})
+        lm = ScriptedLM(
+            {WorkerAnswer: [edits({"calc.sh": WRONG}), edits({"calc.sh": WORSE}), RIGHT]}
+        )
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 3)
@@ -124,7 +126,7 @@ async def test_the_same_failure_twice_ends_in_a_question(tmp_path: Path) -> None
         await bench.store.add_note(task.id, "Look at the sign.")
         blocker = await bench.store.add_blocker(task.id, result.question)
         await bench.store.answer_blocker(blocker.id, "It is a - b.")
-        lm = ScriptedLM({Answer: [RIGHT]})
+        lm = ScriptedLM({WorkerAnswer: [RIGHT]})
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(await bench.store.task(task.id))
         assert (result.status, result.attempts) == ("completed", 3)
@@ -164,7 +166,7 @@ async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_whole_
 ) -> None:
     missed = render_answer([Replacement("calc.sh", ("add() { echo $1; }",), (CALC.strip(),))])
     async with a_bench(tmp_path) as (bench, [task]):
-        lm = ScriptedLM({Answer: [missed, f"Once more:\n{missed}", RIGHT]})
+        lm = ScriptedLM({WorkerAnswer: [missed, f"Once more:\n{missed}", RIGHT]})
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 1)
@@ -192,7 +194,7 @@ class Meanwhile(ScriptedLM):
     """Does something before its first answer: the work of another."""
 
     def __init__(self, first: Callable[[], Awaitable[object]], *answers: str) -> None:
-        super().__init__({Answer: list(answers)})
+        super().__init__({WorkerAnswer: list(answers)})
         self._first = [first]
 
     async def fill(self, *args: Any, **options: Any) -> Any:
@@ -263,7 +265,7 @@ async def test_tests_that_fail_only_after_the_merge_go_back_to_the_llm(tmp_path:
 
 
 async def work_on(bench: Workbench, task: Task, *answers: str) -> None:
-    lm = ScriptedLM({Answer: list(answers)})
+    lm = ScriptedLM({WorkerAnswer: list(answers)})
     worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
     assert (await worker.execute_task(task)).status == "completed"
 
@@ -306,7 +308,7 @@ async def test_a_task_that_is_to_stop_does_so_after_its_attempt(tmp_path: Path) 
 
 
 async def test_the_lm_of_a_task_can_be_limited(tmp_path: Path) -> None:
-    lm = ScriptedLM({Answer: [RIGHT]})
+    lm = ScriptedLM({WorkerAnswer: [RIGHT]})
     limited: list[Any] = []
 
     def limit(task: Task, given: Any) -> Any:
@@ -348,7 +350,7 @@ async def test_submodules_are_in_the_worktrees_without_a_network(tmp_path: Path)
         shutil.rmtree(two)
         shutil.rmtree(inner)  # as where there is no network
         inside = edits({"libs/one/one.txt": "3\n"})
-        lm = ScriptedLM({Answer: [inside, edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB})]})
+        lm = ScriptedLM({WorkerAnswer: [inside, edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB})]})
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.error) == ("completed", None)
@@ -387,7 +389,7 @@ async def test_what_only_a_failed_attempt_wrote_is_not_merged_with_the_next(
 ) -> None:
     async with a_bench(tmp_path) as (bench, [task]):
         first = edits({**JUNK, "sub.test.sh": TEST_SUB, "calc.sh": WRONG})
-        lm = ScriptedLM({Answer: [first, "notes.md stays.\n" + edits({"calc.sh": HELPED})]})
+        lm = ScriptedLM({WorkerAnswer: [first, "notes.md stays.\n" + edits({"calc.sh": HELPED})]})
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 2)

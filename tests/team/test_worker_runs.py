@@ -32,8 +32,8 @@ from bae.team.git import Repository
 from bae.team.models import as_planned
 from bae.team.task_context import Context
 from bae.team.team_run import lead_lock
-from bae.team.verdict import Verdict
-from bae.team.worker_graph import Answer, Turn, name_run
+from bae.team.verdict import WorkVerdict
+from bae.team.worker_graph import WorkerAnswer, WorkRequest, name_run
 from bae.testing import Provider, ScriptedLM
 from bae.testing.scripted import Asked
 from bounded import BOUND
@@ -51,7 +51,7 @@ async def test_a_worker_alone_takes_and_returns_plain_dicts(tmp_path: Path) -> N
     async with a_project(tmp_path) as (store, project, [task]):
         path = store.path
     worker = BackendWorkerAgent(
-        project_id=project.id, db=path, root=project.root, lm=ScriptedLM({Answer: [RIGHT]})
+        project_id=project.id, db=path, root=project.root, lm=ScriptedLM({WorkerAnswer: [RIGHT]})
     )
     with pytest.raises(TeamError, match="by its id"):
         await worker.execute_task({"title": "Subtract numbers"})
@@ -71,7 +71,7 @@ async def test_a_worker_alone_stores_its_question_and_the_status_that_it_returns
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     down = BaeLMError("the provider is down")
-    lm = ScriptedLM({Answer: ["QUESTION: Decimals too?", down, RIGHT]})
+    lm = ScriptedLM({WorkerAnswer: ["QUESTION: Decimals too?", down, RIGHT]})
     async with a_project(tmp_path) as (store, project, [task]):
         worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
         asked = await worker.execute_task(task)
@@ -126,7 +126,7 @@ async def test_a_worker_alone_leaves_the_tasks_of_a_running_team_to_its_lead(
 
 
 async def test_the_steps_of_a_worker_can_be_used_one_by_one(tmp_path: Path) -> None:
-    lm = ScriptedLM({Answer: [edits({"calc.sh": WRONG}), RIGHT]})
+    lm = ScriptedLM({WorkerAnswer: [edits({"calc.sh": WRONG}), RIGHT]})
     async with a_project(tmp_path, files=FAILING) as (store, project, [task]):
         async with BackendWorkerAgent(project_id=project.id, db=store, lm=lm) as worker:
             context = await worker.build_context(task)
@@ -163,19 +163,28 @@ async def test_a_worker_alone_carries_out_one_task_at_a_time(tmp_path: Path) -> 
     async with a_project(tmp_path, *tasks) as (store, project, added):
 
         def answer(asked: Asked) -> str:
-            assert isinstance(asked.source, Turn)
+            assert isinstance(asked.source, WorkRequest)
             return edits({f"{asked.source.task}.sh": "x=1\n"})
 
-        lm = ScriptedLM({Answer: answer})
+        lm = ScriptedLM({WorkerAnswer: answer})
         worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
         results = await asyncio.gather(*map(worker.execute_task, added))
         assert [result.status for result in results] == ["completed", "completed"]
 
 
+async def test_a_script_with_the_former_name_of_a_node_still_works_with_a_warning(
+    tmp_path: Path,
+) -> None:
+    async with a_bench(tmp_path) as (bench, [task]):
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({"Answer": [RIGHT]}))
+        with pytest.warns(FutureWarning, match="the node Answer is called WorkerAnswer now"):
+            assert (await worker.execute_task(task)).status == "completed"
+
+
 async def test_workers_at_a_bench_share_the_lm_that_they_name(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     answers = [edits({name: "x=1\n"}) for name in ("one.sh", "two.sh")]
-    script.write_text(json.dumps({"fills": {"Answer": answers}}))
+    script.write_text(json.dumps({"fills": {"WorkerAnswer": answers}}))
     tasks = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
     async with a_bench(tmp_path, *tasks) as (bench, added):
         for task in added:
@@ -226,7 +235,7 @@ async def test_every_step_can_be_a_workers_own(tmp_path: Path) -> None:
             done.append("edits")
             return await super().apply_file_changes(*args, **options)
 
-        async def run_tests(self, task: Task) -> Verdict:
+        async def run_tests(self, task: Task) -> WorkVerdict:
             done.append("tests")
             return await super().run_tests(task)
 
@@ -257,7 +266,7 @@ SLOW_TEST = "[ -e slow ] || exit 0\nsleep 600\n"
 async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(tmp_path: Path) -> None:
     slow = {**FAILING, "slow.test.sh": SLOW_TEST}
     async with a_bench(tmp_path, files=slow) as (bench, [task]):
-        lm = ScriptedLM({Answer: [edits({"calc.sh": SUB, "slow": "x\n"})]})
+        lm = ScriptedLM({WorkerAnswer: [edits({"calc.sh": SUB, "slow": "x\n"})]})
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
         running = asyncio.create_task(worker.execute_task(task))
         async with asyncio.timeout(BOUND):
@@ -293,7 +302,9 @@ async def test_a_task_cancelled_while_the_llm_writes_continues_later(tmp_path: P
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({Answer: [RIGHT]}))
+        worker = BackendWorkerAgent(
+            project_id=1, bench=bench, lm=ScriptedLM({WorkerAnswer: [RIGHT]})
+        )
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 1)
         [info] = await bench.journal.runs()
@@ -332,11 +343,13 @@ async def test_a_question_that_the_team_did_not_hear_of_is_not_worked_out_again(
     tmp_path: Path,
 ) -> None:
     async with a_bench(tmp_path) as (bench, [task]):
-        for lm in (ScriptedLM({Answer: ["QUESTION: Which way?"]}), ScriptedLM()):
+        for lm in (ScriptedLM({WorkerAnswer: ["QUESTION: Which way?"]}), ScriptedLM()):
             worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
             assert (await worker.execute_task(task)).question == "Which way?"
         await bench.store.add_blocker(task.id, "Which way?")
-        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({Answer: [RIGHT]}))
+        worker = BackendWorkerAgent(
+            project_id=1, bench=bench, lm=ScriptedLM({WorkerAnswer: [RIGHT]})
+        )
         assert (await worker.execute_task(task)).status == "completed"
 
 
@@ -344,7 +357,7 @@ async def test_work_that_failed_without_its_test_program_is_tested_again_when_it
     tmp_path: Path,
 ) -> None:
     async with a_project(tmp_path, command=("sh", "missing/jest.sh")) as (store, project, [task]):
-        lm = ScriptedLM({Answer: [RIGHT] * 8})
+        lm = ScriptedLM({WorkerAnswer: [RIGHT] * 8})
         worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
         assert (await worker.execute_task(task)).status == "blocked"
         asked = len(lm.prompts)
@@ -365,7 +378,9 @@ async def test_a_run_of_another_version_of_bae_begins_again(tmp_path: Path) -> N
         older, run = Graph(start=Assignment), name_run(task, 1)
         with pytest.raises(NodeError):
             await older.arun(Assignment(chapter=1), journal=bench.journal, run_id=run)
-        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({Answer: [RIGHT]}))
+        worker = BackendWorkerAgent(
+            project_id=1, bench=bench, lm=ScriptedLM({WorkerAnswer: [RIGHT]})
+        )
         result = await worker.execute_task(task)
         assert (result.status, result.error) == ("completed", None)
 
@@ -390,7 +405,7 @@ def test_temporary_folders_of_killed_processes_are_removed() -> None:
 
 async def test_a_task_that_was_edited_is_not_continued_with_what_it_was(tmp_path: Path) -> None:
     async with a_project(tmp_path) as (store, project, [task]):
-        lm = ScriptedLM({Answer: [RuntimeError("down"), RIGHT]})
+        lm = ScriptedLM({WorkerAnswer: [RuntimeError("down"), RIGHT]})
         worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
         assert (await worker.execute_task(task)).status == "failed"
         await store.add_note(task.id, "Mind the sign.")

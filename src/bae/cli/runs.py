@@ -42,7 +42,7 @@ from bae.journal.provenance import Provenance
 from bae.journal.redaction import Redaction
 from bae.journal.report import report_run
 from bae.journal.store import Journal, Listed, RunInfo
-from bae.journal.store import Status as Stored
+from bae.journal.store import RunStatus as Stored
 
 group = typer.Typer(
     no_args_is_help=True,

@@ -16,7 +16,7 @@ from bae.team.models import headline
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from bae.team.models import Attempt, Blocker, Project, Task
+    from bae.team.models import Blocker, Project, Task, TaskAttempt
 
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "pending": ("○", "dim"),
@@ -153,7 +153,7 @@ def _line(task: Task, others: Sequence[str], shows_reason: bool, interrupted: bo
     return said
 
 
-def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Blocker]) -> None:
+def print_task(task: Task, attempts: Sequence[TaskAttempt], blockers: Sequence[Blocker]) -> None:
     """All that is known of one task."""
     is_asked = headline(task.reason, 1000) in [each.summary for each in blockers]
     print_fields(

@@ -282,12 +282,12 @@ def answer_at_terminal() -> GateAnswerer:
     rest open."""
     from bae.run import Waiting
 
-    turn = asyncio.Lock()
+    one_at_a_time = asyncio.Lock()
     left = False
 
     async def answer(gate: OpenGate) -> str:
         nonlocal left
-        async with turn:
+        async with one_at_a_time:
             if left:
                 raise Waiting([gate])
             try:

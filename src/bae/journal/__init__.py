@@ -46,8 +46,8 @@ if TYPE_CHECKING:
         Listed,
         ParkedGate,
         RunInfo,
+        RunStatus,
         RunSummary,
-        Status,
         StoredRun,
         list_runs,
     )
@@ -88,11 +88,11 @@ __all__ = [
     "RunJournal",
     "RunResumed",
     "RunStarted",
+    "RunStatus",
     "RunSummary",
     "SQLiteJournal",
     "SourceEnded",
     "SourceStarted",
-    "Status",
     "StepStarted",
     "StoredRun",
     "TextArrived",
@@ -113,7 +113,7 @@ __getattr__, __dir__ = export_lazily(
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
         "store": (
-            "Claim Journal Line Listed ParkedGate RunInfo RunSummary Status StoredRun list_runs"
+            "Claim Journal Line Listed ParkedGate RunInfo RunSummary RunStatus StoredRun list_runs"
         ),
     },
 )

@@ -18,7 +18,7 @@ from bae.exceptions import JournalError, describe, faults
 from bae.journal.decoder import LineReader, LineRefused, read_history
 from bae.journal.node_codec import node_codec
 from bae.journal.shape import Json, ShapeView, shape_of
-from bae.journal.store import Journal, RunInfo, Status
+from bae.journal.store import Journal, RunInfo, RunStatus
 from bae.plan import plan_of
 from bae.records import LIVE, Record
 from bae.sources import kind_named
@@ -163,7 +163,7 @@ def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     return found
 
 
-_UNFINISHED: Final[tuple[Status, ...]] = ("queued", "running", "waiting", "failed", "cancelled")
+_UNFINISHED: Final[tuple[RunStatus, ...]] = ("queued", "running", "waiting", "failed", "cancelled")
 _Key = tuple[str, str]
 """A graph by its name, which is empty for the run's own, and a place in it."""
 _GONE: Final = "the run has such a node, or is to go there"

@@ -28,8 +28,8 @@ from bae.journal.store import (
     Listed,
     ParkedGate,
     RunInfo,
+    RunStatus,
     RunSummary,
-    Status,
     StoredRun,
     Time,
     check_replaces,
@@ -270,7 +270,7 @@ class _Header(BaseModel):
     version: int = Field(ge=1, le=FORMAT)
     run_id: str
     graph: str
-    status: Status
+    status: RunStatus
     started: Time
     updated: Time
     parent: str | None = None

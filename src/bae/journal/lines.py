@@ -97,6 +97,7 @@ _ATTEMPT: Final[Json] = {
     "prompt": (str, ""),
     "asked": (str, ""),
     "answer": (str, ""),
+    "filled": (tuple[str, ...] | None, None),
 }
 
 _Write = Callable[[Any, Any, str, Json], str | None]
@@ -354,6 +355,8 @@ class Encoder:
             data["errors"] = [self._secrets.field_named(error) for error in attempt.errors]
         elif self._prompts:
             data |= {"asked": attempt.asked, "answer": attempt.answer}
+            if attempt.filled is not None:
+                data["filled"] = attempt.filled
 
     def _error(self, error: BaseException) -> Json:
         name, code, place = type(error).__name__, None, ""

@@ -4,10 +4,12 @@ graphs inside are run again and compared with the recording."""
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from difflib import unified_diff
+from itertools import chain, combinations
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 
 from bae import exceptions
@@ -23,7 +25,7 @@ from bae.journal.shape import ShapeView
 from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of
-from bae.prompts.questions import choice_question, fill_question, filled_options
+from bae.prompts.questions import choice_question, fill_question, names_of
 from bae.records import NOTHING, Asker, RecordedError, RunEnded, Unstored
 from bae.resolver import find_ahead
 from bae.result import GraphResult
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from bae.past import FindNext
     from bae.plan import FieldPlan, NodePlan
     from bae.records import LMAnswered
+    from bae.usage import Attempt
     from bae.writer import StartStep
 
 T = TypeVar("T", bound=Node)
@@ -190,14 +193,10 @@ class ReplayedPast(RecordedPast):
         asker = Asker("choice", plan.node)
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None:
-            plans = [plan_of(cls) for cls in plan.successors]
-            known = {each.node: find_ahead(run, each) for each in plans if each.context}
-            filled = filled_options(plan.offered, recorded)
-            fillable = [cls for cls in filled if known.get(cls, ()) is not None]
-            resolved = {cls: found[0] for cls, found in known.items() if found is not None}
-            node = run.trace[-1]
-            question = choice_question(plan.offered, fillable, node, None, resolved, about)
-            self._compare_prompt(run, asker, question.text)
+            texts = _choices(run, plan, about, recorded.filled)
+            likeliest = next(texts)
+            if all(recorded.asked != text for text in chain([likeliest], texts)):
+                self._compare_prompt(run, asker, likeliest)
         return chosen
 
     def fill(
@@ -215,8 +214,12 @@ class ReplayedPast(RecordedPast):
         node = step.filled.node
         if type(node) is not plan.node:
             raise self._other_node(run, node, plan.node)
+        asker = Asker("fill", plan.node)
+        recorded = self._prompts.get((run.path, run.step, asker))
+        if recorded is not None and recorded.filled is None:
+            about = about.recalling(None)  # older prompts show a recalled value twice
         question = fill_question(plan.node, resolved, plan.instruction, previous, about)
-        self._compare_prompt(run, Asker("fill", plan.node), question.text)
+        self._compare_prompt(run, asker, question.text)
         return node
 
     def value(
@@ -311,7 +314,7 @@ class ReplayedPast(RecordedPast):
         if wanted in recorded:
             was = self._prompts.get((asked.path, asked.step, asked.asker._replace(item=None)))
             said = f"{asked.asker}: {wanted} asks the LM something other than was recorded"
-            raise _differs(said, was or "(the text was not recorded)", text)
+            raise _differs(said, was.asked if was else "(the text was not recorded)", text)
         answered = ", ".join(recorded)
         said = f"{asked.asker}: asks the LM for {wanted}; recorded is {answered or 'nothing more'}"
         raise _differs(said, answered or "(nothing)", wanted)
@@ -329,9 +332,9 @@ class ReplayedPast(RecordedPast):
 
     def _compare_prompt(self, run: Run, asker: Asker, text: str) -> None:
         recorded = self._prompts.get((run.path, run.step, asker))
-        if recorded is not None and recorded != text:
+        if recorded is not None and recorded.asked != text:
             said = f"{_at(run)}: {asker}, the question to the LM differs from the recorded one"
-            raise _differs(said, recorded, text)
+            raise _differs(said, recorded.asked, text)
 
     def _other_node(self, run: Run, was: Node | None, now: Node | type[Node] | None) -> ReplayError:
         """A step that has another node than was recorded, or where the run ends, or ended."""
@@ -413,15 +416,41 @@ class _NoLM:
 _NO_LM = cast("LM", _NoLM())
 
 
-def _prompts(past: History) -> dict[tuple[str, int, Asker], str]:
-    """The first text that each asker sent to the LM."""
-    found: dict[tuple[str, int, Asker], str] = {}
+def _choices(
+    run: Run, plan: NodePlan, about: Scene, filled: tuple[str, ...] | None
+) -> Iterator[str]:
+    """The texts that may have asked for a choice: with the options that came `filled`. Where that
+    is not recorded, in a journal of an older bae, any of them may have."""
+    names = names_of(plan.offered)
+    ahead = {cls: find_ahead(run, plan_of(cls)) for cls in plan.successors if plan_of(cls).context}
+    found = {cls: each for cls, each in ahead.items() if each is not None}
+    resolved = {cls: values for cls, (values, _) in found.items()}
+    able = [
+        cls
+        for name, cls in names.items()
+        if cls is not NoneType
+        and ahead.get(cls, ()) is not None
+        and (filled is None or name in filled)
+    ]
+    sets: Iterable[Sequence[type[Node]]] = [able]
+    if filled is None:
+        sets = chain.from_iterable(combinations(able, n) for n in range(len(able), -1, -1))
+    else:
+        about = about.recalling({cls: run.origins(records) for cls, (_, records) in found.items()})
+    for fillable in sets:
+        prompt = choice_question(plan.offered, fillable, run.trace[-1], None, resolved, about)
+        yield prompt.text
+
+
+def _prompts(past: History) -> dict[tuple[str, int, Asker], Attempt]:
+    """The first answer to each asker whose prompt is recorded."""
+    found: dict[tuple[str, int, Asker], Attempt] = {}
     for step in past.steps():
         for question in step.questions:
             for judged in question.answers:
                 if judged.attempt.asked:
                     spot = judged.path, judged.step, judged.asker
-                    found.setdefault(spot, judged.attempt.asked)
+                    found.setdefault(spot, judged.attempt)
     return found
 
 

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
 
-Status = Literal["queued", "running", "waiting", "ended", "failed", "cancelled"]
+RunStatus = Literal["queued", "running", "waiting", "ended", "failed", "cancelled"]
 """The status of a run. A "queued" run has not begun. A "running" run without a living owner was
 interrupted."""
 Listed = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 """What runs can be listed by: their status, or that they were interrupted."""
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """The version of the stored format, in SQLite files and exports: the one that is written, and the
 newest that is read. All versions from 1 on are read.
 
@@ -113,7 +113,7 @@ class RunInfo:
 
     run_id: str
     graph: str
-    status: Status
+    status: RunStatus
     started: Time
     updated: Time
     shape: str
@@ -222,7 +222,7 @@ class Journal(ABC):
     def release(
         self,
         claim: Claim,
-        status: Status,
+        status: RunStatus,
         lines: Sequence[Line],
         waiting: Sequence[ParkedGate] = (),
         error: str = "",
@@ -312,7 +312,7 @@ class Journal(ABC):
         else:
             await self.create(run, claim=False)
 
-    async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
+    async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         """The ids of the runs that were last written before the time `than`, by status, the oldest
         run first."""
         infos = [info async for info in self.every_run()]
@@ -369,14 +369,14 @@ class Journal(ABC):
         self,
         *,
         older_than: float | timedelta,
-        statuses: Sequence[Status] = ("ended", "failed", "cancelled"),
+        statuses: Sequence[RunStatus] = ("ended", "failed", "cancelled"),
     ) -> int:
         """Delete the runs that were last written longer ago than `older_than`, in seconds or as a
         timedelta, and return how many. Runs that wait or are in progress stay unless `statuses`
         names them."""
         age = older_than if isinstance(older_than, int | float) else older_than.total_seconds()
         for status in statuses:
-            check_listed(status, get_args(Status))
+            check_listed(status, get_args(RunStatus))
         return await self.delete(await self.older(time() - age, statuses))
 
     async def export(

@@ -24,7 +24,7 @@ from bae.lm.requests import UNPARSED
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Correction
-from bae.prompts.questions import asked_fields
+from bae.prompts.questions import asked_fields, names_of
 from bae.prompts.values import once
 from bae.unicode import readable, whole, whole_json
 from bae.usage import Attempt
@@ -184,11 +184,15 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
         except (ValueError, RecursionError):
             text = "(it cannot be written as JSON)"
     text = text if text.isascii() else readable(text, 0)
+    question, filled = prompt.question, ()
+    if question.fillable:
+        named = names_of(question.types).items()
+        filled = tuple(name for name, cls in named if cls in question.fillable)
     if wrong is None:
-        return Attempt(number, text, "valid", (), answer.usage, prompt.flat())
+        return Attempt(number, text, "valid", (), answer.usage, prompt.flat(), filled=filled)
     is_cut = wrong.verdict == "invalid" and answer.stop == "cut-off"
     verdict = "cut-off" if is_cut else wrong.verdict
-    return Attempt(number, text, verdict, wrong.errors, answer.usage, prompt.flat())
+    return Attempt(number, text, verdict, wrong.errors, answer.usage, prompt.flat(), filled=filled)
 
 
 def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:

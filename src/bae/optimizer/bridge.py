@@ -22,7 +22,7 @@ from bae.threads import in_thread
 T = TypeVar("T")
 
 
-class Stopped(BaseException):
+class OptimizationStopped(BaseException):
     """The optimization is over, and nothing is asked any more. No `Exception`, so that code which
     catches those does not catch it."""
 
@@ -94,7 +94,7 @@ class Bridge:
         waiting: Future[T] = Future()
         with self._lock:
             if self._over:
-                raise Stopped
+                raise OptimizationStopped
             self._threads.add(threading.current_thread())
             begin = self._begin, work, waiting, expected
             self._loop.call_soon_threadsafe(*begin, context=self._context)
@@ -104,7 +104,7 @@ class Bridge:
         self, work: Callable[[], Coroutine[Any, Any, T]], waiting: Future[T], expected: Any
     ) -> None:
         if self._over:
-            waiting.set_exception(Stopped())
+            waiting.set_exception(OptimizationStopped())
             return
         task = self._loop.create_task(work())
         self._tasks.add(task)
@@ -113,7 +113,7 @@ class Bridge:
     def _end(self, task: asyncio.Task[T], waiting: Future[T], expected: Any) -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            waiting.set_exception(Stopped())
+            waiting.set_exception(OptimizationStopped())
             return
         error = task.exception()
         if error is None:
@@ -127,7 +127,7 @@ class Bridge:
             if self._failed is None and not self._over:
                 self._failed = error
             self._stop()
-            waiting.set_exception(Stopped())
+            waiting.set_exception(OptimizationStopped())
 
     def _stop(self) -> bool:
         with self._lock:

@@ -19,7 +19,7 @@ from bae.exceptions import BaeError, BaeLMError, FillError, RouteError
 from bae.language_model import PLAIN_SCENE, Scene
 from bae.lm.answers import Wrong, read, read_fill
 from bae.lm.backend import Answer, Prompt
-from bae.lm.policies.learned import LearnedPrompt, NodePrompts, WithPrompts
+from bae.lm.policies.learned import LearnedPrompt, NodePrompts, WithPrompts, shown_once
 from bae.lm.policies.policy import Policy
 from bae.lm.requests import ask
 from bae.lm.signatures import known_inputs
@@ -62,9 +62,28 @@ class PartQuestions:
         self.predictor = predictor
         self.signature = predictor.signature
         self.scene = scene_in(graph, cls)
+        around = () if graph is None or part == "choice" else graph.graphs
+        self._recalled = {
+            before.name: {
+                field.name: origin
+                for field in plan_of(cls).context
+                if (origin := field.comes_from(before.node)) is not None
+            }
+            for each in around
+            for before in each.plans.values()
+            if cls in before.successors
+        }
         plan = plan_of(cls, strict=True)
         self.types = plan.offered
         self.instruction = plan.instruction if part == "fill" else choice_instruction(self.types)
+
+    def scene_after(self, previous: Node | None) -> Scene:
+        """The scene of a question after a node that was made from an example."""
+        recalled = self._recalled.get(type(previous).__name__)
+        if previous is None or not recalled:
+            return self.scene
+        origins = {name: (previous, field) for name, field in recalled.items()}
+        return self.scene.recalling({self.cls: origins})
 
     def known(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs in an example or a demonstration, as the JSON that the model is shown."""
@@ -142,15 +161,17 @@ class PartQuestion:
         if of.part == "choice" and not found:
             found.append(node_like(of.cls.__name__, {}))
         self.source = found[0] if found else None
+        self.scene = of.scene_after(self.source)
         self.resolved = read_back(of.cls, known.get("context", {}))
         if of.part == "fill":
-            prompt = fill_question(of.cls, {}, of.instruction, None, of.scene)
+            prompt = fill_question(of.cls, {}, of.instruction, None, self.scene)
             question = replace(prompt.question, resolved=self.resolved, source=self.source)
             prompt = replace(prompt, question=question)
         else:
             choice = choice_of(of.types, ())
-            instruction, prompt = choice.instruction, choice.prompt(self.source, scene=of.scene)
-        self.prompt = prompt.with_question(text_of_question(instruction, known, form))
+            instruction, prompt = choice.instruction, choice.prompt(self.source, scene=self.scene)
+        shown = shown_once(prompt.question, known)
+        self.prompt = prompt.with_question(text_of_question(instruction, shown, form))
 
 
 def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
@@ -185,7 +206,7 @@ def _text_with(known: Mapping[str, Any], prompt: Prompt) -> str:
         form = text_form(question.target)
     else:
         instruction = choice_of(question.types, filled, filled).instruction
-    return text_of_question(instruction, known, form)
+    return text_of_question(instruction, shown_once(question, known), form)
 
 
 def node_like(name: str, fields: Any) -> Node:
@@ -260,7 +281,7 @@ class RunAsker:
                             question.resolved,
                             self._of.instruction,
                             question.source,
-                            scene=self._of.scene,
+                            scene=question.scene,
                         )
                     found.answer = self._of.answer_in(node)
                 self._refusals.reset()
@@ -282,7 +303,7 @@ class RunAsker:
         types, source = self._of.types, cast(Node, question.source)
         fillable = self._fillable(self._of.cls)
         try:
-            chosen, made = await asked.route(source, types, fillable, scene=self._of.scene)
+            chosen, made = await asked.route(source, types, fillable, scene=question.scene)
         except FillError as error:  # there is no valid fill, but there is a choice
             if error.node_type not in types:
                 raise
@@ -291,7 +312,7 @@ class RunAsker:
             if made is None and chosen in backend.offer(source, types, fillable).fillable:
                 with suppress(FillError):
                     await asked.fill(
-                        chosen, {}, plan_of(chosen).instruction, source, scene=self._of.scene
+                        chosen, {}, plan_of(chosen).instruction, source, scene=question.scene
                     )
         names = {cls: name for name, cls in names_of(types).items()}
         return {"choice": names[chosen]}
@@ -311,7 +332,7 @@ class RunAsker:
             return None
         found.chosen = False
         try:
-            chosen, made = await asked.route(source, types, fillable, scene=self._of.scene)
+            chosen, made = await asked.route(source, types, fillable, scene=question.scene)
         except RouteError:
             return None
         except FillError as error:

@@ -291,8 +291,8 @@ class AskingAdapter(_dspy.Adapter):
             if role == "teacher":
                 # A backend has its temperature for good: what a further round can do to have
                 # another answer is to show the examples in another order.
-                turn = given.get("rollout_id") or 0
-                demos = [*demos[turn:], *demos[:turn]]
+                rotation = given.get("rollout_id") or 0
+                demos = [*demos[rotation:], *demos[:rotation]]
             return [self._part(backend, role, signature, demos, inputs)]
         return [self._program(backend, signature, inputs)]
 

@@ -33,7 +33,7 @@ class Question:
     instruction: str = ""
     source: Node | None = None
     method: Literal["", "make", "decide"] = ""
-    scene: Scene = PLAIN_SCENE
+    scene: Scene = field(default=PLAIN_SCENE, repr=False)
 
     def asks_for(self, node: type[Node]) -> bool:
         """Whether a node of this class is to be made, or may be chosen."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.prompts.messages import Prompt
     from bae.prompts.questions import Choice
+    from bae.records import Record
     from bae.secrets import Copies
 
 _SEEDS: Final = 8
@@ -171,7 +172,9 @@ class _Walk:
             resolved = {cls: values for cls, (values, _) in recalled.items()}
             choice = _routing(lm).offer(source, plan.offered, fillable, resolved)
             filled = choice.fillable
-            prompt = choice.prompt(source, None, resolved, run.scene_for(plan, source))
+            origins = {cls: run.origins(records) for cls, (_, records) in recalled.items()}
+            scene = run.scene_for(plan, source).recalling(origins)
+            prompt = choice.prompt(source, None, resolved, scene)
             yield _routing(lm).with_learned(prompt)
         targets = [target for target in targets if target not in filled]
         yield from self._asked_to_fill(targets, run, source, lm if plan.written else None)
@@ -190,24 +193,32 @@ class _Walk:
                 continue
             filling = _routing(cast("LM", run.lm_for(own)) if lm is None else lm)
             fields = own.context if lm is None else looked_up(own, {})
-            resolved = self._resolved(own, fields, run)
-            scene = run.scene_for(own, source)
+            records: list[Record] = []
+            resolved = self._resolved(own, fields, run, records)
+            scene = run.scene_for(own, source).recalling({target: run.origins(records)})
             prompt = fill_prompt(target, asked, resolved, own.instruction, source, scene)
             yield filling.with_learned(prompt)
 
-    def _resolved(self, plan: NodePlan, fields: Sequence[FieldPlan], run: Run) -> dict[str, Any]:
+    def _resolved(
+        self,
+        plan: NodePlan,
+        fields: Sequence[FieldPlan],
+        run: Run,
+        records: list[Record] | None = None,
+    ) -> dict[str, Any]:
         """Values for fields that are resolved before a node is filled: those of a given node, what
-        is recalled, or else samples."""
+        is recalled, with its `records`, or else samples."""
         given = self._given.get(plan.node)
         held: Mapping[str, Any] = {} if given is None else given.__dict__
         values: dict[str, Any] = {}
         for field in fields:
-            if field.name in held:
-                values[field.name] = held[field.name]
-                continue
             place = Place(run.path, run.step, plan.name, field.name)
             found = field.find(run, plan.node, place) if field.is_immediate else None
-            if found is not None:
+            if found is not None and records is not None:
+                records.append(found[1])
+            if field.name in held:
+                values[field.name] = held[field.name]
+            elif found is not None:
                 values[field.name] = found[0]
             elif not field.is_immediate or field.required:
                 values |= _sample_field(plan.node, field)

@@ -16,6 +16,7 @@ from bae.plan import plan_of
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, has_schema, notes_on
 from bae.prompts.values import as_json, context_of, once, seen_of, text_of_json
+from bae.secrets import MASK
 
 if TYPE_CHECKING:
     from bae.language_model import Scene
@@ -82,7 +83,10 @@ def fill_prompt(
     """Ask for some fields of a node."""
     known = _known_nodes(source, scene)
     if resolved:
-        known["context"] = context_of(target, resolved, scene.hidden)
+        context = context_of(target, resolved, scene.hidden)
+        left = _not_shown(target, context, known, source, scene)
+        if left or not context:
+            known["context"] = left
     form = text_form(target)
     return Prompt(
         _system_text(scene, TEXT_SYSTEM if form else SYSTEM),
@@ -156,7 +160,7 @@ class Choice:
         known = _known_nodes(source, scene)
         if context is not None:
             known["context"] = as_json(context, "the context of a choice", scene.hidden)
-        elif resolved and (contexts := self._contexts(resolved, scene)):
+        elif resolved and (contexts := self._contexts(resolved, known, source, scene)):
             known["context"] = contexts
         return Prompt(
             _system_text(scene),
@@ -166,14 +170,21 @@ class Choice:
             Question(self.types, self.fillable, None, (), _NOTHING, context, "", source, "", scene),
         )
 
-    def _contexts(self, resolved: Resolved, scene: Scene) -> dict[str, Any]:
+    def _contexts(
+        self,
+        resolved: Resolved,
+        known: Mapping[str, Any],
+        source: Node | None,
+        scene: Scene,
+    ) -> dict[str, Any]:
         """The values that were resolved for the options, by the names of the options. A value that
         several have is there once, under all their names."""
         owners: dict[str, list[str]] = {}
         found: dict[str, tuple[str, Any]] = {}
         for name, cls in self.names.items():
             if cls in self.fillable and cls in resolved:
-                for field, value in context_of(cls, resolved[cls], scene.hidden).items():
+                context = context_of(cls, resolved[cls], scene.hidden)
+                for field, value in _not_shown(cls, context, known, source, scene).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     found[key] = field, value
@@ -198,15 +209,6 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
     elif filled and plan.instruction != plan.name:
         said += f"\nTo make it: {plan.instruction}"
     return said.replace("\n", "\n  ")
-
-
-def filled_options(types: Sequence[type[Node] | type[None]], asked: str) -> tuple[type[Node], ...]:
-    """Those of `types` that came filled with the choice, by the text that was asked."""
-    return tuple(
-        cls
-        for name, cls in names_of(types).items()
-        if cls is not NoneType and option_text(name, cls, filled=False) not in asked
-    )
 
 
 def _has_json(cls: type[Node]) -> bool:
@@ -290,6 +292,43 @@ def _known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
     if previous is not None:
         known[type(previous).__name__] = seen_of(previous, scene.hidden)
     return known
+
+
+def _not_shown(
+    cls: type[Node],
+    context: dict[str, Any],
+    known: Mapping[str, Any],
+    previous: Node | None,
+    scene: Scene,
+) -> dict[str, Any]:
+    """The context of a class without the values that were recalled from a node which the same
+    question shows, unless that hides something of the value."""
+    origins = scene.origins.get(cls) if scene.origins else None
+    if not origins:
+        return context
+    shown: dict[int, Any] = {}
+    if scene.shown:
+        entries = known["before"][-len(scene.shown) :]
+        shown = {
+            id(node): entry[type(node).__name__]
+            for node, entry in zip(scene.shown, entries, strict=True)
+        }
+    if previous is not None:
+        shown[id(previous)] = known[type(previous).__name__]
+    return {
+        name: value
+        for name, value in context.items()
+        if name not in origins or not _is_shown(value, *origins[name], shown)
+    }
+
+
+def _is_shown(value: Any, node: Node, field: str, shown: Mapping[int, Any]) -> bool:
+    """Whether a value, as JSON, is in the node that it was recalled from as that is shown."""
+    there = shown.get(id(node))
+    if field:
+        there = cast(dict[str, Any], there).get(field) if isinstance(there, dict) else None
+    text = text_of_json(value)
+    return there is not None and text_of_json(there) == text and MASK not in text
 
 
 def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> tuple[Node, ...]:

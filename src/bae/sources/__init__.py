@@ -85,8 +85,9 @@ class FieldPlan:
     style: ClassVar[Style] = "call"
     began: ClassVar[str] = "called"
     """What happens when work on the value starts, for a log; empty where it is told later."""
-    invalid: ClassVar[tuple[type[FieldError], str, str]]
-    """The error, its code and its fix where the node refuses the value of a source."""
+    invalid: ClassVar[tuple[type[FieldError], str]]
+    """The error and its code where the node refuses the value of a source."""
+    invalid_fix: ClassVar[str] = "return what the field declares, or declare what is returned"
 
     question: str = ""
     """What a person is asked."""
@@ -213,13 +214,25 @@ class FieldPlan:
         """The error of an immediate source that finds nothing, and has no default."""
         raise NotImplementedError(self.kind)
 
+    def comes_from(self, node_type: type[Node]) -> str | None:
+        """The field that the value comes from where a node of this class is the previous one; an
+        empty text is the node itself. None where it may come from elsewhere."""
+        return None
+
     def take(
-        self, run: Run, node_type: type[Node], place: Place, is_recorded: bool = True
+        self,
+        run: Run,
+        node_type: type[Node],
+        place: Place,
+        is_recorded: bool = True,
+        records: list[Record] | None = None,
     ) -> tuple[Any, ...]:
         """The value of an immediate source, recorded for its place; nothing where its default is
-        used. Raises `missing` where it has none."""
+        used. Raises `missing` where it has none. Its record is added to `records`."""
         found = self.find(run, node_type, place)
         if found is not None:
+            if records is not None:
+                records.append(found[1])
             if is_recorded:
                 run.writer.write(found[1])
             return (found[0],)

@@ -40,11 +40,7 @@ class DepField(FieldPlan):
     noun = "a Dep"
     is_recallable = False
     starts_early = True
-    invalid = (
-        DepError,
-        "bae-dep-invalid",
-        "return what the field declares, or declare what is returned",
-    )
+    invalid = DepError, "bae-dep-invalid"
 
     marker: Dep
     wanted: Input

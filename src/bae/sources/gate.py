@@ -45,11 +45,7 @@ class GateField(FieldPlan):
     stored = "answer"
     is_remade = False
     asks_person = True
-    invalid = (
-        GateError,
-        "bae-gate-invalid",
-        "return what the field declares, or declare what is returned",
-    )
+    invalid = GateError, "bae-gate-invalid"
 
     marker: Gate
 

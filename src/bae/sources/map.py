@@ -45,11 +45,7 @@ class MapField(FieldPlan):
     style = "items"
     began = "called for each item,"
     stored = "items"
-    invalid = (
-        DepError,
-        "bae-map-invalid",
-        "return what the field declares, or declare what is returned",
-    )
+    invalid = DepError, "bae-map-invalid"
 
     marker: Map
 

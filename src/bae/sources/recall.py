@@ -40,11 +40,8 @@ class RecallField(FieldPlan):
     stored = "origin"
     is_recallable = False
     is_immediate = True
-    invalid = (
-        RecallError,
-        "bae-recall-invalid",
-        "declare the field as the one it is recalled from",
-    )
+    invalid = RecallError, "bae-recall-invalid"
+    invalid_fix = "declare the field as the one it is recalled from"
 
     marker: Recall
     members: tuple[Any, ...]
@@ -122,6 +119,10 @@ class RecallField(FieldPlan):
                 return answer[1], Recalled(*where, answer[1], origin, place.parameter)
             around = around.outer
         return None
+
+    def comes_from(self, node_type: type[Node]) -> str | None:
+        """The field of the newest node that is sure to hold the value."""
+        return next((name for name, sure in self.holders_in(node_type)[:1] if sure), None)
 
     def missing(self, run: Run, node_type: type[Node], place: Place) -> RecallError:
         """The error where the trace has no such value."""

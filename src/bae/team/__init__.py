@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from bae.team.lead import LeadAgent, TeamSummary
     from bae.team.models import (
         AgentInfo,
-        Attempt,
         Blocker,
         PlannedTask,
         Project,
         Request,
         Task,
+        TaskAttempt,
         TaskResult,
         TaskStatus,
         TeamError,
@@ -88,7 +88,6 @@ __all__ = [
     "AgentPoolManager",
     "AgentRetired",
     "AgentStatusChanged",
-    "Attempt",
     "BackendWorkerAgent",
     "Blocker",
     "BlockerCreated",
@@ -117,6 +116,7 @@ __all__ = [
     "Subscription",
     "Task",
     "TaskAssigned",
+    "TaskAttempt",
     "TaskBlocked",
     "TaskResult",
     "TaskStatus",
@@ -181,7 +181,7 @@ __getattr__, __dir__ = export_lazily(
         "git": "GitError Repository",
         "lead": "LeadAgent TeamSummary",
         "models": (
-            "AgentInfo Attempt Blocker PlannedTask Project Request Task TaskResult TaskStatus "
+            "AgentInfo TaskAttempt Blocker PlannedTask Project Request Task TaskResult TaskStatus "
             "TeamError TestCase TestReport"
         ),
         "planning": "plan_tasks",

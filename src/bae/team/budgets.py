@@ -25,7 +25,7 @@ ANSWER_TOKENS: Final = 2000
 """What is reserved for an answer where the LM has no `max_tokens` that bounds it."""
 _NOTHING: Final = Budget()
 
-Scope = Literal["task", "run"]
+BudgetScope = Literal["task", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Budgets:
         self.per_run = per_run or _NOTHING
         self.per_task = per_task or _NOTHING
         self.answer_tokens = answer_tokens
-        self.refused: dict[int, Scope] = {}
+        self.refused: dict[int, BudgetScope] = {}
         """The tasks of which a call was refused, and whose budget that was."""
         self._in_progress = 0
         self._settled = asyncio.Event()
@@ -147,7 +147,7 @@ class Budgets:
 
     def _reserve(
         self, db: sa.Connection, task: Task, needed: Spent
-    ) -> int | tuple[Scope, BudgetError]:
+    ) -> int | tuple[BudgetScope, BudgetError]:
         spent = _sum_spent(db, task_id=task.id)
         if error := _find_excess(self.per_task, f"task {task.key!r}", spent, needed):
             return "task", error

@@ -18,7 +18,14 @@ from bae.team.files import read_file
 from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale, split_paths
 from bae.team.models import May, TestReport, bounded
 from bae.team.verdict import describe_failure, find_broken
-from bae.team.workspaces import TRAILER, Recovered, Workspace, WorkspaceError, Workspaces, trailer
+from bae.team.workspaces import (
+    TRAILER,
+    RecoveredWork,
+    Workspace,
+    WorkspaceError,
+    Workspaces,
+    trailer,
+)
 
 _TRIES: Final = 5
 _NOTE: Final = "bae-fast-forward.json"
@@ -62,7 +69,7 @@ class Moved:
     reason: str = ""
 
 
-Outcome: TypeAlias = Integrated | Conflict | Failed
+MergeOutcome: TypeAlias = Integrated | Conflict | Failed
 RunTests = Callable[[Workspace], Awaitable[TestReport]]
 """Runs the tests of a worktree. Its `base` is what the team's branch was at before the merge."""
 RunFirst = Callable[[Workspace, Sequence[str], Callable[[TestReport], bool]], Awaitable[TestReport]]
@@ -126,7 +133,7 @@ class Integration:
         tests: Sequence[str] = (),
         untested: bool = False,
         may: May = "add-tests",
-    ) -> Outcome:
+    ) -> MergeOutcome:
         """Merge a task's branch as one commit. A conflict or a failure leaves everything as it was,
         and has a `text` for the next attempt. `tests` are those that the task has to make pass,
         where others fail already. Where the work is `untested`, tests that passed before must pass
@@ -147,7 +154,7 @@ class Integration:
             keep=may == "add-tests",
         )
 
-    async def catch_up(self, commit: str = "HEAD") -> Outcome | None:
+    async def catch_up(self, commit: str = "HEAD") -> MergeOutcome | None:
         """Merge what the user has committed meanwhile; None where there is nothing new."""
         theirs, head = await self.repository.commit_id(commit), await self.head()
         if await self.repository.contains(head, theirs):
@@ -162,7 +169,7 @@ class Integration:
         """Fast-forward the user's checkout to the team's branch, if it is clean."""
         return await fast_forward(self.repository, await self.head(), branch=branch)
 
-    async def recover(self, *, patience: float = 10.0) -> Recovered:
+    async def recover(self, *, patience: float = 10.0) -> RecoveredWork:
         """Clean what a killed run has left: worktrees, lock files, a checkout that was moved
         halfway. What was not committed is kept. Call it before the first task is started; commands
         that a killed run has started are waited for, `patience` seconds at most."""
@@ -176,7 +183,7 @@ class Integration:
                 fix="wait until it is done, or stop it",
             ) from error
 
-    async def _recover(self) -> Recovered:
+    async def _recover(self) -> RecoveredWork:
         found = await self.workspaces.clean()
         await _complete_move(self.repository)
         return found
@@ -190,7 +197,7 @@ class Integration:
         tests: Sequence[str] = (),
         untested: bool = False,
         keep: bool = False,
-    ) -> Outcome:
+    ) -> MergeOutcome:
         async with self._turn:
             for _ in range(_TRIES):
                 before = await self.head()
@@ -210,7 +217,7 @@ class Integration:
         tests: Sequence[str],
         untested: bool,
         keep: bool,
-    ) -> Outcome:
+    ) -> MergeOutcome:
         merged = await self.repository.merge(what, self._ref, message, squash=squash)
         if isinstance(merged, Conflict):
             return merged

@@ -30,8 +30,8 @@ from bae.team.models import (
 from bae.team.pool import AgentPoolManager
 from bae.team.schedule import DONE, choose_next, find_changes
 from bae.team.team_run import (
+    TaskInProgress,
     TeamRun,
-    Work,
     close_request,
     lead_lock,
     open_requests,
@@ -288,7 +288,7 @@ class LeadAgent:
         """Store where tasks are that were cancelled just before their work began."""
         for task in await self.bench.store.tasks(self.bench.project.id):
             if task.status is _S.IN_PROGRESS:
-                await run.end_early(Work(task))
+                await run.end_early(TaskInProgress(task))
 
     # --- tasks ---
 
@@ -303,10 +303,10 @@ class LeadAgent:
         base = await self.bench.integration.head()
         moved = await run.move(task.id, _S.READY, _S.IN_PROGRESS, base=base)
         if moved is not None:
-            work = run.works[task.id] = Work(moved)
+            work = run.works[task.id] = TaskInProgress(moved)
             work.job = group.create_task(self._carry_out(run, work), name=f"task {task.key}")
 
-    async def _carry_out(self, run: TeamRun, work: Work) -> None:
+    async def _carry_out(self, run: TeamRun, work: TaskInProgress) -> None:
         """Have a worker carry out a task, and store where that has led."""
         try:
             result = await self._execute(run, work)
@@ -318,7 +318,7 @@ class LeadAgent:
             del run.works[work.task.id]
             self._wake.set()
 
-    async def _execute(self, run: TeamRun, work: Work) -> TaskResult:
+    async def _execute(self, run: TeamRun, work: TaskInProgress) -> TaskResult:
         task = work.task
         work.bound = asyncio.timeout(self.task_timeout)
         try:
@@ -334,7 +334,7 @@ class LeadAgent:
                 text = f"there was no progress for {self.task_timeout:g} s"
             return TaskResult(status="failed", task_id=task.id, error=text)
 
-    async def _settle(self, run: TeamRun, work: Work, result: TaskResult) -> None:
+    async def _settle(self, run: TeamRun, work: TaskInProgress, result: TaskResult) -> None:
         """Store where the work on a task has led."""
         task = work.task
         if result.status in ("completed", "merged"):

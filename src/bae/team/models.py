@@ -241,7 +241,7 @@ class TestReport(_Model):
         return tuple(case for case in self.cases if case.outcome == outcome)
 
 
-class Attempt(_Model):
+class TaskAttempt(_Model):
     """One try at a task: what was written, and what became of it."""
 
     task_id: int

@@ -126,7 +126,7 @@ class OpenQuestions(Node):
         return Answers(questions=list(dict.fromkeys(self.questions)))
 
 
-class Asked(Node):
+class GoalQuestion(Node):
     """One question, and what a person answers."""
 
     question: str
@@ -139,7 +139,7 @@ class Answers(Node):
     """All questions with their answers."""
 
     questions: list[str]
-    answers: Annotated[list[Asked], Map(Asked, over="questions")] = Field(init=False)
+    answers: Annotated[list[GoalQuestion], Map(GoalQuestion, over="questions")] = Field(init=False)
 
     async def __call__(self) -> Requirements: ...
 

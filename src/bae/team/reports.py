@@ -16,7 +16,7 @@ NOT_LOADED: Final = "not loaded: "
 
 LONGEST_MESSAGE: Final = 4_000
 
-Outcome = Literal["passed", "failed", "skipped"]
+TestOutcome = Literal["passed", "failed", "skipped"]
 
 
 class ReportError(ValueError):
@@ -78,7 +78,7 @@ def _any_junit_case(case: ElementTree.Element, file: str, root: str) -> TestCase
     return _case(id, outcome, message)
 
 
-_JUNIT_STATUS: Final[Mapping[str, Outcome]] = {
+_JUNIT_STATUS: Final[Mapping[str, TestOutcome]] = {
     **dict.fromkeys(("fail", "failed", "error"), "failed"),
     **dict.fromkeys(("notrun", "disabled", "skipped", "pending"), "skipped"),
 }
@@ -86,7 +86,7 @@ _JUNIT_STATUS: Final[Mapping[str, Outcome]] = {
 
 def _junit_case(case: ElementTree.Element) -> TestCase:
     owner, name = case.get("classname", ""), case.get("name", "")
-    outcome: Outcome = "passed"
+    outcome: TestOutcome = "passed"
     message = ""
     for child in case:
         if child.tag in ("failure", "error"):
@@ -170,12 +170,12 @@ def read_jest(text: str, root: str) -> tuple[TestCase, ...]:
     return number_cases(cases)
 
 
-_JEST: Final[Mapping[str, Outcome]] = {"passed": "passed", "failed": "failed"}
+_JEST: Final[Mapping[str, TestOutcome]] = {"passed": "passed", "failed": "failed"}
 
 
 def read_go(text: str, root: str) -> tuple[TestCase, ...]:
     """The tests in the output of `go test -json`."""
-    outcomes: dict[tuple[str, str], Outcome] = {}
+    outcomes: dict[tuple[str, str], TestOutcome] = {}
     said: dict[tuple[str, str], list[str]] = {}
     for event in _go_events(text):
         package = str(event.get("Package") or event.get("ImportPath", "")).split(" ")[0]
@@ -196,7 +196,7 @@ def read_go(text: str, root: str) -> tuple[TestCase, ...]:
     return tuple(cases)
 
 
-_GO: Final[Mapping[str, Outcome]] = {"pass": "passed", "fail": "failed", "skip": "skipped"}
+_GO: Final[Mapping[str, TestOutcome]] = {"pass": "passed", "fail": "failed", "skip": "skipped"}
 
 
 def go_output(text: str) -> str:
@@ -219,7 +219,7 @@ def _go_events(text: str) -> Iterable[dict[str, Any]]:
                 yield event
 
 
-def _case(id: str, outcome: Outcome, message: str) -> TestCase:
+def _case(id: str, outcome: TestOutcome, message: str) -> TestCase:
     message = bounded(strip_escapes(message), LONGEST_MESSAGE)
     return TestCase(id=strip_escapes(id), outcome=outcome, message=message)
 

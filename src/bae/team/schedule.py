@@ -72,7 +72,7 @@ def _find_cycle(needs: Mapping[str, Sequence[str]]) -> Iterable[Problem]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StatusChange:
     """A change of a task's status that follows from the others'."""
 
     task: Task
@@ -87,7 +87,7 @@ def find_changes(
     held: Mapping[int, str] | None = None,
     retries: int = 0,
     final: Collection[int] = (),
-) -> list[Change]:
+) -> list[StatusChange]:
     """The changes after which every task is where it belongs, in an order that can be stored.
 
     A task is blocked while one of its prerequisites failed, was cancelled or is blocked itself, and
@@ -97,7 +97,7 @@ def find_changes(
     """
     held = held or {}
     found: dict[str, TaskStatus] = {}
-    changes: list[Change] = []
+    changes: list[StatusChange] = []
     for task in in_order(tasks):
         before = task.status
         obstacle = held.get(task.id) or _find_obstacle(task, found)
@@ -110,16 +110,16 @@ def find_changes(
                 after, reason = _S.BLOCKED, obstacle
             other_reason = after is before is _S.BLOCKED and task.reason != reason
             if other_reason or (again and obstacle):
-                changes.append(Change(task, before, _S.PENDING))
+                changes.append(StatusChange(task, before, _S.PENDING))
                 before = _S.PENDING
             if may_move(before, after):
-                changes.append(Change(task, before, after, reason))
+                changes.append(StatusChange(task, before, after, reason))
                 before = after
         found[task.key] = before
     return changes
 
 
-def apply_changes(tasks: Sequence[Task], changes: Sequence[Change]) -> list[Task]:
+def apply_changes(tasks: Sequence[Task], changes: Sequence[StatusChange]) -> list[Task]:
     """The tasks after changes."""
     by_id = {task.id: task for task in tasks}
     for change in changes:

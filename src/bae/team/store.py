@@ -33,11 +33,11 @@ from bae.team.events import (
 )
 from bae.team.models import (
     AgentInfo,
-    Attempt,
     Blocker,
     PlannedTask,
     Project,
     Task,
+    TaskAttempt,
     TaskStatus,
     TeamError,
     TestReport,
@@ -304,7 +304,7 @@ class Store:
 
     # Attempts and test reports
 
-    async def add_attempt(self, attempt: Attempt) -> None:
+    async def add_attempt(self, attempt: TaskAttempt) -> None:
         """Store an attempt with its report. The same attempt again replaces it."""
         data = attempt.model_dump(mode="json", exclude={"task_id", "number", "report"})
         which = {"task_id": attempt.task_id, "number": attempt.number}
@@ -320,10 +320,10 @@ class Store:
 
         await self.write(add)
 
-    async def attempts(self, task_id: int) -> list[Attempt]:
+    async def attempts(self, task_id: int) -> list[TaskAttempt]:
         """The attempts at a task, in order."""
 
-        def read(db: sa.Connection) -> list[Attempt]:
+        def read(db: sa.Connection) -> list[TaskAttempt]:
             by_number = sa.select(tables.attempts).order_by(tables.attempts.c.number)
             rows = _rows(db, by_number.filter_by(task_id=task_id))
             found = {
@@ -331,7 +331,7 @@ class Store:
                 for row in _rows(db, sa.select(tables.reports).filter_by(task_id=task_id))
             }
             return [
-                Attempt(
+                TaskAttempt(
                     task_id=task_id,
                     number=row["number"],
                     report=found.get(row["number"]),

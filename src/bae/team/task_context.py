@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bae.team.git import Checkout
-from bae.team.models import Attempt, May, Proof, Task, bounded
+from bae.team.models import May, Proof, Task, TaskAttempt, bounded
 from bae.team.repository import Code, CodeReader
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _describe(task: Task) -> str:
     return "\n\n".join(text for text in parts if text)
 
 
-def _describe_attempt(attempt: Attempt) -> str:
+def _describe_attempt(attempt: TaskAttempt) -> str:
     if attempt.outcome == "passed":
         return ""
     files = f" of {', '.join(attempt.files)}" if attempt.files else ""

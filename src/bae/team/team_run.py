@@ -46,7 +46,7 @@ _PAST: Final[dict[Action, str]] = {
 
 
 @dataclass
-class Work:
+class TaskInProgress:
     """A task in progress. `asked` is what a person wants of it."""
 
     task: Task
@@ -71,7 +71,7 @@ class TeamRun:
     branch: str | None
     """The branch that the user's checkout was on."""
     task_timeout: float | None = None
-    works: dict[int, Work] = field(default_factory=dict[int, Work])
+    works: dict[int, TaskInProgress] = field(default_factory=dict[int, TaskInProgress])
     ending: Literal["stopped", "killed"] | None = None
     """What a person wants of the run."""
     bound: asyncio.Timeout | None = None
@@ -105,7 +105,7 @@ class TeamRun:
         done = _S.MERGED if task.proof == "none" else _S.COMPLETED
         return await self.move(task.id, _S.IN_PROGRESS, done, commit=commit)
 
-    async def end_early(self, work: Work) -> None:
+    async def end_early(self, work: TaskInProgress) -> None:
         """Store where a task is whose work was cut off, or stopped by a person."""
         task = work.task
         match work.asked:

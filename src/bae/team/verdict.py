@@ -36,7 +36,7 @@ from bae.team.workspaces import Workspace, Workspaces
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WorkVerdict:
     """What was found about a task's work. `problems` are sentences for its next attempt; `concerns`
     are files, and what a person looks at in them before the work is merged."""
 
@@ -76,7 +76,7 @@ async def verify(
     *,
     before: TestReport | None = None,
     **limits: Unpack[sandbox.Limits],
-) -> Verdict:
+) -> WorkVerdict:
     """Judge what is committed in the worktree of a task, by runs of the tests in fresh ones.
 
     `before` is the report of the tests at its base, which are run if it is None. The tests run on
@@ -136,7 +136,7 @@ async def verify(
                 on_base = rename_examples(await run_fixed(project, fresh, before, after, **limits))
         problems += find_unproved(before, after, on_base, changes, only_tests=only_tests, may=may)
     concerns = await asyncio.to_thread(find_concerns, changes, before, after)
-    return Verdict(after, changes, tuple(problems), concerns)
+    return WorkVerdict(after, changes, tuple(problems), concerns)
 
 
 async def run_fixed(

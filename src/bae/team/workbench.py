@@ -23,14 +23,14 @@ from bae.team.edit_format import EditFormat
 from bae.team.events import Broadcaster, Event
 from bae.team.git import Repository
 from bae.team.guarded_files import Guarded, find_guarded
-from bae.team.integration import Integrated, Integration, Outcome
+from bae.team.integration import Integrated, Integration, MergeOutcome
 from bae.team.models import Project, Task, TestReport
 from bae.team.registries import RegistryAccess, find_access
 from bae.team.repository import CodeReader
 from bae.team.store import Store
 from bae.team.test_order import run_in_order
 from bae.team.test_runs import split_commands
-from bae.team.verdict import Verdict, list_fixed, run_fixed, verify
+from bae.team.verdict import WorkVerdict, list_fixed, run_fixed, verify
 from bae.team.workspaces import Workspace, Workspaces
 
 RUNS: Final = "runs.db"
@@ -223,7 +223,7 @@ class Workbench:
                 self._lms[name] = await asyncio.to_thread(make)
             return self._lms[name]
 
-    async def verify(self, task: Task, workspace: Workspace) -> Verdict:
+    async def verify(self, task: Task, workspace: Workspace) -> WorkVerdict:
         """Run the tests of what a task has committed, in a new worktree, and judge its work."""
         with self.busy(task.id):
             await self.workspaces.refresh(workspace)
@@ -241,7 +241,7 @@ class Workbench:
                 await self.reports.remember(head, verdict.report)
             return verdict
 
-    async def integrate(self, task: Task) -> Outcome | Guarded:
+    async def integrate(self, task: Task) -> MergeOutcome | Guarded:
         """Merge the work of a task into the team's branch, if it passes its tests there. Guarded
         files need a person's yes to their content first."""
         if not await self.integration.merged_as(task.branch):

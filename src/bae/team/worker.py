@@ -19,7 +19,7 @@ from bae.team.edits import apply_answer, find_unused
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
 from bae.team.git import BRANCHES, shown_path
 from bae.team.guarded_files import Guarded
-from bae.team.integration import Integrated, Outcome
+from bae.team.integration import Integrated, MergeOutcome
 from bae.team.models import (
     LONGEST_REASON,
     Task,
@@ -32,9 +32,9 @@ from bae.team.models import (
 )
 from bae.team.store import Store
 from bae.team.task_context import Context, gather_context
-from bae.team.verdict import Verdict, is_test_file
+from bae.team.verdict import WorkVerdict, is_test_file
 from bae.team.workbench import Workbench
-from bae.team.worker_graph import Answer, Turn, compose_brief, run_task
+from bae.team.worker_graph import WorkerAnswer, WorkRequest, compose_brief, run_task
 from bae.team.workspaces import SetupError, Workspace
 
 _log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class WorkerAgent:
         failure: str = "",
         *,
         lm: LM | None = None,
-        turn: Turn | None = None,
+        request: WorkRequest | None = None,
     ) -> str:
         """Have the LLM write edits, as plain text; `failure` is what was wrong before. A `context`
         that is a text is sent as it is."""
@@ -169,8 +169,8 @@ class WorkerAgent:
         if not isinstance(context, str):
             context = await self.brief(task, context, failure)
         lm = lm or bench.limit_lm(task, await self.lm())
-        turn = turn or Turn(task=task.key, attempt=1)
-        return (await lm.fill(Answer, {}, context, turn)).text
+        request = request or WorkRequest(task=task.key, attempt=1)
+        return (await lm.fill(WorkerAnswer, {}, context, request)).text
 
     async def apply_file_changes(
         self, task: Task, answer: str, *, mark: str = ""
@@ -194,7 +194,7 @@ class WorkerAgent:
             await bench.emit(CommitCreated(task.project_id, task.id, commit, files))
         return files
 
-    async def run_tests(self, task: Task) -> Verdict:
+    async def run_tests(self, task: Task) -> WorkVerdict:
         """Run the tests in the task's worktree, in the sandbox, and judge its work by them."""
         bench = await self.open()
         workspace = await self.workspace(task)
@@ -207,7 +207,7 @@ class WorkerAgent:
         await bench.emit(event)
         return verdict
 
-    async def leave_out_debris(self, task: Task, answer: str, verdict: Verdict) -> Verdict:
+    async def leave_out_debris(self, task: Task, answer: str, verdict: WorkVerdict) -> WorkVerdict:
         """Remove what only earlier attempts meant from work that was accepted: files that they
         created, that are no tests, that neither the task nor the last answer names, that no other
         file of the work uses, and without which the work is accepted too. Returns the verdict of
@@ -229,7 +229,7 @@ class WorkerAgent:
         await self.say(task, f"leaves out what only earlier attempts wrote: {names}")
         return rest
 
-    async def merge(self, task: Task) -> Outcome | Guarded:
+    async def merge(self, task: Task) -> MergeOutcome | Guarded:
         """Merge the task's branch into the team's, if the tests pass there too. Where it changes
         files that run on the user's machine or instruct later workers, the question to a person
         comes back, until its content has a yes."""

@@ -10,7 +10,7 @@ import re
 from asyncio import CancelledError
 from hashlib import sha256
 from os import urandom
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,8 +28,8 @@ from bae.team.guarded_files import Guarded
 from bae.team.integration import Failed, Integrated
 from bae.team.models import (
     LONGEST_REASON,
-    Attempt,
     Task,
+    TaskAttempt,
     TaskResult,
     TestReport,
     as_planned,
@@ -37,7 +37,7 @@ from bae.team.models import (
     headline,
 )
 from bae.team.task_context import Context
-from bae.team.verdict import Verdict
+from bae.team.verdict import WorkVerdict
 from bae.team.workspaces import ManifestError
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ class Desk:
         self,
         attempt: Try,
         outcome: Literal["passed", "failed", "refused", "conflict", "error"],
-        verdict: Verdict | None,
+        verdict: WorkVerdict | None,
         failure: str = "",
     ) -> None:
         """Store what became of an attempt."""
         workspace = await self.worker.workspace(self.task)
         head = await workspace.head()
         changed = await self.bench.repository.changed_files(workspace.base, head)
-        kept = Attempt(
+        kept = TaskAttempt(
             task_id=self.task.id,
             number=attempt.number,
             outcome=outcome,
@@ -135,7 +135,7 @@ class Desk:
     async def block_for(self, attempt: Try, report: TestReport, cause: Cause) -> Blocked:
         """Ask a person, since the environment failed twice: an LLM cannot correct that. The work is
         kept, and judged as it is by the next run."""
-        await self.keep(attempt, "error", Verdict(report), str(cause))
+        await self.keep(attempt, "error", WorkVerdict(report), str(cause))
         return Blocked(question=ask_about(self.task, cause, report.output.strip()))
 
     async def try_again(
@@ -188,9 +188,11 @@ def read_answer(text: str) -> str:
     return text
 
 
-class Answer(Node):
+class WorkerAnswer(Node):
     """What the LLM writes."""
 
+    former_name: ClassVar[str] = "Answer"
+    """Its name in scripts of earlier versions."""
     text: Annotated[str, Text(read_answer)] = Field(
         description="edits in the form that is shown above, or a question"
     )
@@ -198,7 +200,7 @@ class Answer(Node):
     async def __call__(self) -> None: ...
 
 
-class Turn(Node):
+class WorkRequest(Node):
     """What is asked for, in a few words: which attempt at which task, and how often its answer
     could not be applied."""
 
@@ -247,9 +249,9 @@ class Draft(Node):
 
     async def __call__(self, lm: LM) -> Edits | Blocked:
         worker, task, attempt = self.desk.worker, self.desk.task, self.attempt
-        turn = Turn(task=task.key, attempt=attempt.number, asked_again=attempt.asked)
+        request = WorkRequest(task=task.key, attempt=attempt.number, asked_again=attempt.asked)
         with metered() as used:
-            text = await worker.generate_code(task, self.brief, lm=lm, turn=turn)
+            text = await worker.generate_code(task, self.brief, lm=lm, request=request)
         question = question_in(text)
         if question is not None:
             return Blocked(question=question)
@@ -525,7 +527,7 @@ def is_same_failure(one: str, other: str) -> bool:
     return bool(one) and _VARYING.sub("", one) == _VARYING.sub("", other)
 
 
-def _describe_concerns(verdict: Verdict) -> str:
+def _describe_concerns(verdict: WorkVerdict) -> str:
     lines = [f"- {file} {what}" for file, what in verdict.concerns]
     shown = bounded("\n".join(lines), _SHOWN_FAILURE)
     return (

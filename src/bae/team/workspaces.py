@@ -85,7 +85,7 @@ class ManifestError(WorkspaceError):
         return f"{self.message}\n\n{self.fix}"
 
 
-Run = Callable[[tuple[str, ...], Path, bool], Awaitable[Ran]]
+RunCommand = Callable[[tuple[str, ...], Path, bool], Awaitable[Ran]]
 """Runs a command of the project in a directory, with the network or without."""
 
 
@@ -244,7 +244,7 @@ async def keep_commit(repository: Repository, name: str, commit: str) -> str:
 
 
 @dataclass
-class Recovered:
+class RecoveredWork:
     """What a killed run had left."""
 
     worktrees: list[str] = field(default_factory=list[str])
@@ -270,7 +270,7 @@ class Workspaces:
         directory: Path | None = None,
         *,
         setup: Sequence[str] = (),
-        run: Run | None = None,
+        run: RunCommand | None = None,
     ) -> None:
         root = repository.root
         self.repository = repository
@@ -328,10 +328,10 @@ class Workspaces:
         await finish_despite_cancel(self._drop(workspace.path))
         return kept
 
-    async def clean(self) -> Recovered:
+    async def clean(self) -> RecoveredWork:
         """Remove the worktrees that a killed run has left, and its lock files. What was not
         committed is kept. Call it inside `repository.alone`."""
-        done = Recovered()
+        done = RecoveredWork()
         await asyncio.to_thread(self._remove_locks)
         left = await asyncio.to_thread(self._entries)
         for path, admin in left.items():

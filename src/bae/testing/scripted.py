@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from warnings import warn
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -93,6 +94,7 @@ class ScriptedLM(RoutingLM):
         self.asked: list[Asked] = []
         self._attempts = attempts
         self._by_name: dict[str, Answerer | list[Scripted]] = {}
+        self._warned: set[str] = set()
         self._choices: list[Scripted] = list(choices)
         self._in_order = not isinstance(script, Mapping)
         if not isinstance(script, Mapping):
@@ -269,7 +271,7 @@ class ScriptedLM(RoutingLM):
         offered = ", ".join(map(_name, types))
         if self._in_order:
             raise self._exhausted(f"a choice among {offered}")
-        able = [each for each in types if self._by_name.get(_name(each))]
+        able = [each for each in types if self._by_name.get(self._key_of(each))]
         if len(able) == 1:
             return able[0]
         raise ScriptError(
@@ -278,9 +280,21 @@ class ScriptedLM(RoutingLM):
             fix="say which in choices=[…]",
         )
 
+    def _key_of(self, target: type) -> str:
+        """The name that the script has answers under: that of the class, or the one it had in
+        earlier versions of bae."""
+        name, former = _name(target), getattr(target, "former_name", None)
+        if name in self._by_name or former not in self._by_name:
+            return name
+        if former not in self._warned:
+            self._warned.add(former)
+            message = f"the node {former} is called {name} now: rename it in the script"
+            warn(message, FutureWarning, stacklevel=2)
+        return former
+
     def _next_fill(self, target: type[Node], tried: Sequence[Attempt]) -> Mapping[str, Any] | str:
         """The next answer, as the values or the text of a `target`."""
-        answers = self._choices if self._in_order else self._by_name.get(target.__name__)
+        answers = self._choices if self._in_order else self._by_name.get(self._key_of(target))
         refused = "".join(f"; answer {t.number} was refused: {', '.join(t.errors)}" for t in tried)
         wanted = f"the fields of {target.__name__}{' again' if tried else ''}"
         if not answers:

@@ -21,7 +21,7 @@ from bae.journal.sqlite.lease import Lease, SQLiteClaim, give_up
 from bae.journal.sqlite.runs import RunTables, add_run, release_run
 from bae.journal.sqlite.schema import failure
 from bae.journal.sqlite.writer import JournalReader, SQLiteWriter, WriteJob
-from bae.journal.store import Claim, Line, ParkedGate, RunSummary, Status, StoredRun
+from bae.journal.store import Claim, Line, ParkedGate, RunStatus, RunSummary, StoredRun
 from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class SQLJournal(RunTables):
     def release(
         self,
         claim: Claim,
-        status: Status,
+        status: RunStatus,
         lines: Sequence[Line],
         waiting: Sequence[ParkedGate] = (),
         error: str = "",

@@ -38,8 +38,8 @@ from bae.journal.store import (
     Listed,
     ParkedGate,
     RunInfo,
+    RunStatus,
     RunSummary,
-    Status,
     StoredRun,
     Time,
     check_fork,
@@ -235,7 +235,7 @@ class RunTables(Journal):
 
         return await self._read(ask)
 
-    async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
+    async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         wanted = f"status in ({_marks(statuses)}) and {_UPDATED} < ?"
         query = f"select id from runs where {wanted} order by run"
 
@@ -422,7 +422,7 @@ def _shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
 def release_run(
     db: sqlite3.Connection,
     fence: Fence,
-    how: tuple[Status, Sequence[ParkedGate], str, RunSummary | None],
+    how: tuple[RunStatus, Sequence[ParkedGate], str, RunSummary | None],
 ) -> None:
     """Store how a run ended, and that it has no owner."""
     status, waiting, error, summary = how
@@ -431,7 +431,11 @@ def release_run(
 
 
 def page_query(
-    status: Status | None, graph: str | None, thread: str | None = None, *, by_change: bool = False
+    status: RunStatus | None,
+    graph: str | None,
+    thread: str | None = None,
+    *,
+    by_change: bool = False,
 ) -> tuple[str, list[str]]:
     """The statement behind `runs`, always found through an index, and its first parameters; those
     after them are the key below which a page begins, or the change above which, and its size."""

@@ -325,15 +325,15 @@ class _SharedRequest:
     async def result(self) -> Answer:
         """Wait for the answer. Callers who join later are told the events they missed. The last one
         to leave cancels the request and waits until it has ended."""
-        turn, task = asyncio.get_running_loop().create_future(), self._task
-        self._meters[turn] = meter_in_force.get()
+        waiter, task = asyncio.get_running_loop().create_future(), self._task
+        self._meters[waiter] = meter_in_force.get()
         for event in self._told:
             tell(event)
         try:
-            await turn
+            await waiter
         except BaseException:
             if len(self._meters) > 1:
-                del self._meters[turn]
+                del self._meters[waiter]
                 raise
             self._is_left = True
             task.cancel()
@@ -361,9 +361,9 @@ class _SharedRequest:
         return used if first else Usage(models=used.models)
 
     def _wake(self, _: object) -> None:
-        for turn in self._meters:
-            if not turn.done():  # it was cancelled
-                turn.set_result(None)
+        for waiter in self._meters:
+            if not waiter.done():  # it was cancelled
+                waiter.set_result(None)
 
     def _report(self, usage: Usage) -> None:
         first = next(iter(self._meters.values()), None)

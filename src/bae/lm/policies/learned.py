@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import to_jsonable_python
 
 from bae.lm.adapter import LMAdapter
-from bae.lm.backend import Answer, FewShot, Prompt
+from bae.lm.backend import Answer, FewShot, Prompt, Question
 from bae.lm.policies.policy import Policy, as_backend, innermost
 from bae.node import Node
 from bae.plan import plan_of
@@ -183,7 +183,7 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
     form = "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
     examples = (
         FewShot(
-            text_of_question(instruction, each.known, form),
+            text_of_question(instruction, shown_once(question, each.known), form),
             str(each.answer[question.fields[0]]) if form else text_of_answer(each.answer),
         )
         for each in learned.examples
@@ -191,6 +191,24 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
     )
     taught = prompt.with_question(f"{instruction}{text[len(own) :]}", examples)
     return replace(taught, question=replace(question, instruction=instruction))
+
+
+def shown_once(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an example knows, as the question shows it: without the values in its context that the
+    question has from its previous node."""
+    origins = (question.scene.origins or {}).get(cast("type[Node]", question.target))
+    if not origins or question.source is None:
+        return known
+    previous = cast("dict[str, Any]", known.get(type(question.source).__name__) or {})
+    context = cast("Mapping[str, Any]", known.get("context") or {})
+    left: dict[str, Any] = {}
+    for name, value in context.items():
+        node, field = origins.get(name, (None, ""))
+        there = previous.get(field) if field else previous
+        if node is not question.source or value != there:
+            left[name] = value
+    rest = {name: value for name, value in known.items() if name != "context"}
+    return {**rest, "context": left} if left else rest
 
 
 def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:

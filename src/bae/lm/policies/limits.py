@@ -323,14 +323,14 @@ class Slots:
             if self.taken < self.limit:
                 self.taken += 1
                 return
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting[turn] = None
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting[waiter] = None
         try:
-            await turn
+            await waiter
         except BaseException:
             with self._lock:
-                if turn in self._waiting:
-                    del self._waiting[turn]
+                if waiter in self._waiting:
+                    del self._waiting[waiter]
                 else:
                     self._hand_on()
             raise
@@ -342,15 +342,15 @@ class Slots:
     def _hand_on(self) -> None:
         """Give a slot to the next waiter, with the lock held."""
         while self._waiting:
-            turn, _ = self._waiting.popitem(last=False)
+            waiter, _ = self._waiting.popitem(last=False)
             try:
-                turn.get_loop().call_soon_threadsafe(_wake, turn)
+                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
             except RuntimeError:
                 continue  # its loop was closed under it
             return
         self.taken -= 1
 
 
-def _wake(turn: asyncio.Future[None]) -> None:
-    if not turn.done():  # it was cancelled
-        turn.set_result(None)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # it was cancelled
+        waiter.set_result(None)
