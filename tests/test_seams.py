@@ -122,3 +122,22 @@ def test_no_more_places_tell_kinds_of_field_sources_apart():
 def test_no_more_places_tell_kinds_of_records_apart():
     found = places(records_told_apart, "records.py")
     assert len(found) <= RECORDS_TOLD_APART, "\n".join(found)
+
+
+PUBLIC = {"bae", "bae.evals", "bae.journal", "bae.lm", "bae.observers", "bae.otel", "bae.testing"}
+INTERNALS_OF_THE_TEAM = 38
+"""How many names of internal modules the team imports, at most: it is a user of bae like others."""
+
+
+def test_the_team_imports_no_more_internals_of_bae_and_nothing_of_the_command_line():
+    found: list[str] = []
+    for path in sorted(SOURCE.glob("team/*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bae"):
+                module = node.module or ""
+                if module not in PUBLIC and not module.startswith("bae.team"):
+                    found += [f"{path.name}: {module}.{each.name}" for each in node.names]
+    assert [each for each in found if ": bae.cli." in each] == [
+        "__init__.py: bae.cli.team_board.watch"  # a public name of the team
+    ]
+    assert len(found) <= INTERNALS_OF_THE_TEAM, "\n".join(found)

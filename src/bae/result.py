@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
+from bae import records
 from bae.exceptions import BaeError, GateError, JournalError
 from bae.records import AnswerJudged, Record, RunResumed, StepStarted, kinds_with
 from bae.usage import Usage
@@ -215,3 +216,11 @@ class UsageCount:
         """What was used until now."""
         asked = self._judged.values()
         return self._sum + Usage.total(usage for each in asked for usage in each.values())
+
+
+COUNTED: Final = frozenset(
+    kind
+    for kind in vars(records).values()
+    if isinstance(kind, type) and "usage" in getattr(kind, "__dataclass_fields__", ())
+) | {AnswerJudged, RunResumed}
+"""The kinds of records that `UsageCount` looks at."""

@@ -78,17 +78,6 @@ _NOTHING_RECALLED: _Recalls = {}, []
 NONE: Final[Collection[str]] = ()
 
 
-async def start_run(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
-    """A run that begins here. One that stopped at a gate is resumed where a journal has the answer
-    by then."""
-    result = await run_graph(graph, start, run)
-    if result.waiting and run.writer.journal is not None:
-        from bae.rooms import continue_if_answered
-
-        return await continue_if_answered(graph, run, result)
-    return result
-
-
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
     """One run from its first node to its last, with everything it opened closed.
 

@@ -303,7 +303,8 @@ class _OpenRun:
 
 
 def _is_shared(field: Json) -> bool:
-    return kind_named(field["kind"]).stored == "call" and field.get("cache", True)
+    is_one = "call" in field and kind_named(field["kind"]).stored == "call"
+    return is_one and field.get("cache", True)
 
 
 def _nodes(line: Line, data: Json) -> Iterator[Json]:
