@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from bae import records
 from bae.exceptions import BaeError, GateError, JournalError
-from bae.records import AnswerJudged, Record, RunResumed, StepStarted
+from bae.records import AnswerJudged, Record, RunResumed, StepStarted, kinds_with
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class RunJournal(Sequence[Record]):
 
 _COUNTED: Final = {
     *(AnswerJudged, RunResumed),
-    *(kind for kind in Record.__subclasses__() if hasattr(kind, "usage")),
+    *kinds_with("usage"),
 }
 """The kinds of records that say something about usage."""
 

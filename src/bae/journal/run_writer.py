@@ -32,7 +32,6 @@ from bae.records import (
     RunEnded,
     RunStarted,
     StepStarted,
-    TextArrived,
 )
 from bae.result import COUNTED, UsageCount
 from bae.tasks import finish_despite_cancel
@@ -155,7 +154,7 @@ class JournalWriter(Writer):
         claim = self._claim
         if isinstance(record, ClassMet):
             self._encoder = self._encoder.hiding(record.node_type)
-        if claim is None or isinstance(record, TextArrived):
+        if claim is None or not record.stored:
             return
         data = self._encoder.encode(record)
         with self._order:

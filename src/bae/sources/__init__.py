@@ -70,6 +70,8 @@ class FieldPlan:
     stored: ClassVar[Literal["node", "answer", "call", "items", "origin"]] = "call"
     """How a journal stores the value: with the node, or in a line as a person's answer, as what a
     call returned, by items, or as the place where it was found."""
+    is_called: ClassVar[bool] = False
+    """Whether every such field has a `call`."""
     is_remade: ClassVar[bool] = True
     """Whether a value that no journal can hold is made, or found, again when a run is resumed."""
     is_recallable: ClassVar[bool] = True
