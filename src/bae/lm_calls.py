@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from bae.failures import awaitable
@@ -11,11 +12,15 @@ if TYPE_CHECKING:
     from bae.language_model import LM, Scene
 
 
-async def ask_lm(lm: LM, method: str, scene: Scene, *given: Any, **named: Any) -> Any:
+def ask_lm(lm: LM, method: str, scene: Scene, *given: Any, **named: Any) -> Awaitable[Any]:
     """Call one of the methods of an LM for a question in a scene. LMs of bae take the scene as an
     argument; for another one, and the LMs that it asks, it is the scene around the call."""
     call: Any = getattr(lm, method)
     if "scene" in (getattr(call, "__kwdefaults__", None) or ()):
-        return await awaitable(call(*given, scene=scene, **named), lm, method)
+        return awaitable(call(*given, scene=scene, **named), lm, method)
+    return _ask_around(lm, method, scene, *given, **named)
+
+
+async def _ask_around(lm: LM, method: str, scene: Scene, *given: Any, **named: Any) -> Any:
     with in_scene(scene):
-        return await awaitable(call(*given, **named), lm, method)
+        return await awaitable(getattr(lm, method)(*given, **named), lm, method)
