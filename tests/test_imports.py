@@ -375,7 +375,6 @@ EXTRAS = {
     "bae.lm.signatures": {"dspy"},
     "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
-    "bae.team.board": {"rich"},
     "bae.team.budgets": {"sqlalchemy"},
     "bae.team.repository": {
         *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),

@@ -336,7 +336,7 @@ class Graph(Generic[S, T]):
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
         """
-        from bae.runner import start_run
+        from bae.runner import run_graph
 
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
@@ -344,7 +344,10 @@ class Graph(Generic[S, T]):
         run = Run(options, writer=new_writer(self, journal, run_id), run_id=run_id or "")
         if resume:
             return await rooms.begin_or_resume(self, start_node, run, checked_store(journal))
-        return await start_run(self, start_node, run)
+        result = await run_graph(self, start_node, run)
+        if result.waiting and journal is not None:
+            return await rooms.continue_if_answered(self, run, result)
+        return result
 
     def open(self, app: object = None) -> AbstractAsyncContextManager[None]:
         """Share the dependencies of `Dep(fn, scope="app")` among the runs inside this block:

@@ -22,6 +22,19 @@ TEXT_KEPT: Final = 600
 """How many characters of a streaming answer are kept: the last ones."""
 
 
+_Handler = Callable[[Any, Any], None]
+_HANDLERS: Final[dict[type[Record], _Handler]] = {}
+"""By kind of record: what it means for the history."""
+
+
+def _handles(*of: type[Record]) -> Callable[[_Handler], _Handler]:
+    def register(handler: _Handler) -> _Handler:
+        _HANDLERS.update(dict.fromkeys(of, handler))
+        return handler
+
+    return register
+
+
 class History(RunTree):
     """What happened in a run, as far as its records were added."""
 
@@ -90,7 +103,7 @@ class History(RunTree):
         self._usage.take(record)
         if not self.alive and not isinstance(record, kinds.RunForked | kinds.RunResumed):
             self._begin_life(record.at)
-        self._handlers[type(record)](self, record)
+        _HANDLERS[type(record)](self, record)
         self.count += 1
         self.last = record.at
         if not isinstance(record, kinds.RunForked):
@@ -130,6 +143,7 @@ class History(RunTree):
 
     # What each kind of record means.
 
+    @_handles(kinds.RunStarted)
     def _run_started(self, record: kinds.RunStarted) -> None:
         if record.path:
             old = self.graphs.get(record.path)
@@ -146,6 +160,7 @@ class History(RunTree):
         step = self._step(record, 0, type(record.node))
         step.node, step.given = record.node, record
 
+    @_handles(kinds.StepStarted)
     def _step_started(self, record: kinds.StepStarted) -> None:
         node = cast("Node | None", record.node)  # of a run that is read without its code
         step = self._step(record, record.step, None if node is None else type(node), leads=True)
@@ -168,10 +183,12 @@ class History(RunTree):
             self._end(step, record.at)
         self._drop_old_steps(step.graph)
 
+    @_handles(kinds.Returned)
     def _returned(self, record: kinds.Returned) -> None:
         step = self._step(record, record.step, type(record.node), leads=True)
         step.node, step.given = record.node, record
 
+    @_handles(kinds.RunForked)
     def _run_forked(self, record: kinds.RunForked) -> None:
         """What was before belongs to the other run; this one begins when it is resumed."""
         self.forks.append(record)
@@ -191,6 +208,7 @@ class History(RunTree):
         step.whole_count = self.count
         step.choice, step.asked = None, []
 
+    @_handles(kinds.RunResumed)
     def _run_resumed(self, record: kinds.RunResumed) -> None:
         self._begin_life(record.at)
         self.changes.append(record)
@@ -204,6 +222,7 @@ class History(RunTree):
         self._changed = {}
         self._resume(self.run, record.at)
 
+    @_handles(kinds.RunEnded)
     def _run_ended(self, record: kinds.RunEnded) -> None:
         graph, at = self._graph(record), record.at
         graph.outcome, graph.end_step, graph.end_error = record.outcome, record.step, record.error
@@ -237,6 +256,7 @@ class History(RunTree):
         if not record.path:
             self.alive = False
 
+    @_handles(kinds.SourceStarted)
     def _source_started(self, record: kinds.SourceStarted) -> None:
         before = self._graph(record).steps.get(record.step - 1)
         # Dependencies of a node that is sure to come start while the one before it is filled.
@@ -263,6 +283,7 @@ class History(RunTree):
                 del self.shared[shared]
             self.shared_askers[shared] = source
 
+    @_handles(kinds.SourceEnded)
     def _source_ended(self, record: kinds.SourceEnded) -> None:
         step = self._step(record, record.step, record.node_type)
         key, error = (record.field, record.parameter), record.error
@@ -287,6 +308,7 @@ class History(RunTree):
             if shared is not None:
                 self.failed_keys.add(shared)
 
+    @_handles(kinds.CallEnded)
     def _call_ended(self, record: kinds.CallEnded) -> None:
         shared, at, by = record.key, record.at, record.by
         if isinstance(record.value, Unstored):
@@ -308,9 +330,11 @@ class History(RunTree):
         self.failed_keys.discard(shared)
         self.live_keys.discard(shared)
 
+    @_handles(kinds.ClassMet)
     def _class_met(self, record: kinds.ClassMet) -> None:
         self.met.setdefault(record.node_type)
 
+    @_handles(kinds.ItemEnded)
     def _item_ended(self, record: kinds.ItemEnded) -> None:
         step = self._step(record, record.step, record.node_type)
         source = self._source(step, (record.field, ""), record.node_type, "map", record.at)
@@ -322,6 +346,7 @@ class History(RunTree):
             self._drop_graph(item.graph)
             item.graph = item.begun = None
 
+    @_handles(kinds.Recalled)
     def _recalled(self, record: kinds.Recalled) -> None:
         step = self._step(record, record.step, record.node_type, leads=True)
         key = record.field, record.parameter
@@ -329,6 +354,7 @@ class History(RunTree):
         source.value, source.origin = record.value, record.origin
         self._end(source, record.at)
 
+    @_handles(kinds.GateOpened)
     def _gate_opened(self, record: kinds.GateOpened) -> None:
         gate = record.gate
         step = self._step(record, record.step, gate.node_type)
@@ -339,11 +365,13 @@ class History(RunTree):
         self.opened.setdefault(gate.address, record.at)
         self._change("waiting", source)
 
+    @_handles(kinds.ChoiceStarted)
     def _choice_started(self, record: kinds.ChoiceStarted) -> None:
         step = self._step(record, record.step - 1, type(record.node))
         step.choice = None
         self._question(record, Asker("choice", type(record.node)), record.offered)
 
+    @_handles(kinds.ChoiceMade)
     def _choice_made(self, record: kinds.ChoiceMade) -> None:
         step = self._step(record, record.step - 1, type(record.node))
         choice = self._question(record, Asker("choice", type(record.node)))
@@ -354,11 +382,13 @@ class History(RunTree):
             self._end(choice, record.at)
         self._end(step, record.at)
 
+    @_handles(kinds.FillStarted)
     def _fill_started(self, record: kinds.FillStarted) -> None:
         step = self._step(record, record.step, record.target, leads=True)
         step.fill = None
         self._question(record, Asker("fill", record.target))
 
+    @_handles(kinds.FillEnded)
     def _fill_ended(self, record: kinds.FillEnded) -> None:
         step = self._step(record, record.step, type(record.node))
         fill = self._question(record, Asker("fill", type(record.node)))
@@ -369,6 +399,7 @@ class History(RunTree):
             asked.usage += record.usage
             self._end(fill, record.at)
 
+    @_handles(kinds.AnswerJudged, kinds.AnswerRestarted, kinds.TextArrived, kinds.LMUsed)
     def _asked(
         self,
         record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.TextArrived | kinds.LMUsed,
@@ -395,6 +426,7 @@ class History(RunTree):
                 if record.asker.kind in ("body", "source"):
                     self._end(question, record.at)
 
+    @_handles(kinds.LMAnswered)
     def _lm_answered(self, record: kinds.LMAnswered) -> None:
         asker, is_body = record.asker, record.asker.kind == "body"
         by = step = self.step(record.path, record.step - is_body)
@@ -406,31 +438,6 @@ class History(RunTree):
         for source in () if made is None else made.sources.values():
             if source.state == "done" and source.place.node in (record.target, _name(record.value)):
                 source.taken = True
-
-    _handlers: Final[dict[type[Record], Callable[[Any, Any], None]]] = {
-        kinds.RunStarted: _run_started,
-        kinds.StepStarted: _step_started,
-        kinds.Returned: _returned,
-        kinds.RunForked: _run_forked,
-        kinds.RunResumed: _run_resumed,
-        kinds.RunEnded: _run_ended,
-        kinds.SourceStarted: _source_started,
-        kinds.SourceEnded: _source_ended,
-        kinds.CallEnded: _call_ended,
-        kinds.ClassMet: _class_met,
-        kinds.ItemEnded: _item_ended,
-        kinds.Recalled: _recalled,
-        kinds.GateOpened: _gate_opened,
-        kinds.ChoiceStarted: _choice_started,
-        kinds.ChoiceMade: _choice_made,
-        kinds.FillStarted: _fill_started,
-        kinds.FillEnded: _fill_ended,
-        kinds.AnswerJudged: _asked,
-        kinds.AnswerRestarted: _asked,
-        kinds.TextArrived: _asked,
-        kinds.LMAnswered: _lm_answered,
-        kinds.LMUsed: _asked,
-    }
 
 
 def _name(value: Any) -> str:

@@ -127,16 +127,24 @@ class RunStream(Generic[T], AsyncIterator[Record]):
 async def _follow(
     graph: Graph[Any, T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
+    from bae import rooms
     from bae.graph import new_writer
     from bae.run import Run, RunOptions
-    from bae.runner import start_run
+    from bae.runner import run_graph
 
     news = asyncio.Event()
     store, run_id = options.pop("journal", None), options.pop("run_id", None)
     writer = new_writer(graph, store, run_id, ObservedLog(wake=news.set))
     run = Run(RunOptions(**options), writer=writer, run_id=run_id or "")
     journal = run.journal
-    task = asyncio.create_task(start_run(graph, start, run))
+
+    async def work() -> GraphResult[T]:
+        result = await run_graph(graph, start, run)
+        if result.waiting and store is not None:
+            return await rooms.continue_if_answered(graph, run, result)
+        return result
+
+    task = asyncio.create_task(work())
     task.add_done_callback(lambda _: news.set())
     position = 0
     try:

@@ -3,9 +3,9 @@ displays, results and usage read these; nothing else keeps a second account."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from bae.exceptions import text_of
 from bae.usage import Attempt, Usage
@@ -13,6 +13,12 @@ from bae.usage import Attempt, Usage
 if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
+
+
+Outcome = Literal["ended", "waiting", "failed", "cancelled"]
+"""How a run, or a graph inside it, is over."""
+LMMethod = Literal["make", "decide", "choose_type", "fill"]
+"""The methods of an LM that a body or a function may call."""
 
 
 class Asker(NamedTuple):
@@ -106,6 +112,40 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
+class StorageRole(NamedTuple):
+    """How an attribute of a record is stored. `name` is the way: the journal has a function for
+    each that writes it, and a function that reads it. Plain JSON has the `type` of the value.
+    `default` is the value of lines without it, which `is_omitted` leaves out."""
+
+    name: str
+    type: Any = None
+    default: Any = NOTHING
+    is_omitted: bool = True
+
+
+StorageRoles = Mapping[str, StorageRole]
+
+
+def _json(type: Any, default: Any = NOTHING, is_omitted: bool = True) -> StorageRole:
+    return StorageRole("json", type, default, is_omitted)
+
+
+_TEXT: Final = _json(str)
+_TEXT_IF_ANY: Final = _json(str, "")
+_TEXTS: Final = _json(tuple[str, ...])
+_NUMBER: Final = _json(float)
+_ASKER: Final = StorageRole("asker")
+_USAGE: Final = StorageRole("usage")
+_NODE: Final = StorageRole("node")
+_OF_FIELD: Final = {"node_type": StorageRole("field class"), "field": _TEXT}
+_OF_SOURCE: Final = {
+    **_OF_FIELD,
+    "parameter": _TEXT_IF_ANY,
+    "source": StorageRole("source"),
+    "by": _TEXT,
+}
+
+
 @dataclass(slots=True, repr=False, eq=False)
 class Record:
     """The part all records share.
@@ -118,6 +158,10 @@ class Record:
     at: float
     path: str
     step: int
+
+    stored: ClassVar[StorageRoles] = {}
+    """The attributes that a journal stores, and those it makes again from what is stored, in the
+    order of a line. Empty for a kind that is not stored."""
 
     # Written once and not generated for each kind: that would double what the module costs to load.
     def __repr__(self) -> str:
@@ -139,6 +183,13 @@ class RunStarted(Record):
     node: Node
     max_iters: int = 10
 
+    stored: ClassVar[StorageRoles] = {
+        "run_id": _TEXT,
+        "graph": _TEXT,
+        "max_iters": _json(int),
+        "node": StorageRole("start node"),
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class StepStarted(Record):
@@ -148,6 +199,8 @@ class StepStarted(Record):
     node: Node
     made: tuple[str, ...] = ()
 
+    stored: ClassVar[StorageRoles] = {"node": StorageRole("step node")}
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class Returned(Record):
@@ -155,6 +208,8 @@ class Returned(Record):
     one node too many. Only runs with a journal write it; others have the next `StepStarted`."""
 
     node: Node
+
+    stored: ClassVar[StorageRoles] = {"node": _NODE}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -165,6 +220,8 @@ class RunResumed(Record):
     owner: str
     changes: tuple[str, ...] = ()
 
+    stored: ClassVar[StorageRoles] = {"owner": _TEXT, "changes": _TEXTS}
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunForked(Record):
@@ -174,6 +231,8 @@ class RunForked(Record):
     parent: str
     node: Node
     changed: tuple[str, ...] = ()
+
+    stored: ClassVar[StorageRoles] = {"parent": _TEXT, "node": _NODE, "changed": _TEXTS}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -187,6 +246,8 @@ class SourceStarted(Record):
     parameter: str = ""
     """The parameter that the value is for, if it is not for the field itself: `(place)` of the
     field's function, or further down, `(place)(client)`."""
+
+    stored: ClassVar[StorageRoles] = _OF_SOURCE
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -204,6 +265,12 @@ class SourceEnded(Record):
     called_at: str = ""
     """The place that the function was called for, if that was another: equal arguments are one
     call."""
+
+    stored: ClassVar[StorageRoles] = {
+        **_OF_SOURCE,
+        "seconds": _NUMBER,
+        "value": StorageRole("outcome"),
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -229,6 +296,19 @@ class CallEnded(Record):
     key: Hashable = None
     """What identifies the function among those of the graph; not stored."""
 
+    stored: ClassVar[StorageRoles] = {
+        "node_type": StorageRole("outside class"),
+        "field": _TEXT,
+        "parameter": _TEXT_IF_ANY,
+        "by": _TEXT,
+        "seconds": _NUMBER,
+        "value": StorageRole("called value"),
+        "graph": _TEXT_IF_ANY,
+        "place": _TEXT_IF_ANY,
+        "function": _TEXT_IF_ANY,
+        "arguments": _TEXT_IF_ANY,
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class ClassMet(Record):
@@ -236,6 +316,8 @@ class ClassMet(Record):
     secret: what bodies and functions ask from here on, and are answered, is not to be shown."""
 
     node_type: type[Node]
+
+    stored: ClassVar[StorageRoles] = {"node_type": StorageRole("secret class")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -246,6 +328,12 @@ class ItemEnded(Record):
     field: str
     index: int
     value: Any
+
+    stored: ClassVar[StorageRoles] = {
+        **_OF_FIELD,
+        "index": _json(int),
+        "value": StorageRole("value"),
+    }
 
 
 class Origin(NamedTuple):
@@ -267,12 +355,21 @@ class Recalled(Record):
     origin: Origin
     parameter: str = ""
 
+    stored: ClassVar[StorageRoles] = {
+        **_OF_FIELD,
+        "parameter": _TEXT_IF_ANY,
+        "origin": _json(Origin),
+        "value": StorageRole("recalled"),
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class GateOpened(Record):
     """A person is asked."""
 
     gate: OpenGate
+
+    stored: ClassVar[StorageRoles] = {"gate": StorageRole("gate")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -281,6 +378,11 @@ class ChoiceStarted(Record):
 
     node: Node
     offered: tuple[type[Node] | type[None], ...]
+
+    stored: ClassVar[StorageRoles] = {
+        "node": StorageRole("previous node"),
+        "offered": StorageRole("classes"),
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -292,6 +394,13 @@ class ChoiceMade(Record):
     seconds: float
     usage: Usage
 
+    stored: ClassVar[StorageRoles] = {
+        "node": StorageRole("previous node"),
+        "chosen": StorageRole("class or end"),
+        "seconds": _NUMBER,
+        "usage": _USAGE,
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class FillStarted(Record):
@@ -299,6 +408,11 @@ class FillStarted(Record):
 
     target: type[Node]
     resolved: dict[str, Any]
+
+    stored: ClassVar[StorageRoles] = {
+        "target": StorageRole("class"),
+        "resolved": StorageRole("context"),
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -309,6 +423,12 @@ class FillEnded(Record):
     seconds: float
     usage: Usage
 
+    stored: ClassVar[StorageRoles] = {
+        "node": StorageRole("filled node"),
+        "seconds": _NUMBER,
+        "usage": _USAGE,
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerJudged(Record):
@@ -316,6 +436,8 @@ class AnswerJudged(Record):
 
     asker: Asker
     attempt: Attempt
+
+    stored: ClassVar[StorageRoles] = {"asker": _ASKER, "attempt": StorageRole("attempt")}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -335,6 +457,12 @@ class AnswerRestarted(Record):
     error: BaseException
     wait: float
 
+    stored: ClassVar[StorageRoles] = {
+        "asker": _ASKER,
+        "error": StorageRole("error"),
+        "wait": _NUMBER,
+    }
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMAnswered(Record):
@@ -347,11 +475,20 @@ class LMAnswered(Record):
     """
 
     asker: Asker
-    method: Literal["make", "decide", "choose_type", "fill"]
+    method: LMMethod
     asked: str
     target: str
     value: Node | type[Node] | type[None] | None
     number: int | None = None
+
+    stored: ClassVar[StorageRoles] = {
+        "asker": _ASKER,
+        "method": _json(LMMethod),
+        "asked": _TEXT,
+        "target": _TEXT,
+        "number": _json(int | None, None, is_omitted=False),
+        "value": StorageRole("answer"),
+    }
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -361,12 +498,36 @@ class LMUsed(Record):
     asker: Asker
     usage: Usage
 
+    stored: ClassVar[StorageRoles] = {"asker": _ASKER, "usage": _USAGE}
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunEnded(Record):
     """A run, or a graph inside it, is over."""
 
-    outcome: Literal["ended", "waiting", "failed", "cancelled"]
+    outcome: Outcome
     node: Node | None = None
     error: BaseException | None = None
     gates: tuple[OpenGate, ...] = ()
+
+    stored: ClassVar[StorageRoles] = {
+        "outcome": _json(Outcome),
+        "node": StorageRole("last node"),
+        "gates": StorageRole("gates"),
+        "error": StorageRole("error", default=None),
+    }
+
+
+KINDS: Final = {
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
+}
+"""All kinds of records, by name."""
+
+
+def kinds_with(*roles: str) -> tuple[type[Record], ...]:
+    """The kinds that store something in one of these ways."""
+    return tuple(
+        kind for kind in KINDS.values() if any(role.name in roles for role in kind.stored.values())
+    )

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
+from bae import records
 from bae.exceptions import BaeError, GateError, JournalError
-from bae.records import AnswerJudged, Record, RunResumed, StepStarted
+from bae.records import AnswerJudged, Record, RunResumed, StepStarted, kinds_with
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class RunJournal(Sequence[Record]):
 
 _COUNTED: Final = {
     *(AnswerJudged, RunResumed),
-    *(kind for kind in Record.__subclasses__() if hasattr(kind, "usage")),
+    *kinds_with("usage"),
 }
 """The kinds of records that say something about usage."""
 
@@ -215,3 +216,11 @@ class UsageCount:
         """What was used until now."""
         asked = self._judged.values()
         return self._sum + Usage.total(usage for each in asked for usage in each.values())
+
+
+COUNTED: Final = frozenset(
+    kind
+    for kind in vars(records).values()
+    if isinstance(kind, type) and "usage" in getattr(kind, "__dataclass_fields__", ())
+) | {AnswerJudged, RunResumed}
+"""The kinds of records that `UsageCount` looks at."""

@@ -47,7 +47,7 @@ from bae.records import (
     FillEnded,
     FillStarted,
     LMUsed,
-    Record,
+    Recalled,
     RunEnded,
 )
 from bae.resolver import find_ahead, resolve, start_early
@@ -73,20 +73,9 @@ LONGEST_HOLD = 0.01
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
-_Recalls = tuple[dict[str, Any], list[Record]]
+_Recalls = tuple[dict[str, Any], list[Recalled]]
 _NOTHING_RECALLED: _Recalls = {}, []
 NONE: Final[Collection[str]] = ()
-
-
-async def start_run(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
-    """A run that begins here. One that stopped at a gate is resumed where a journal has the answer
-    by then."""
-    result = await run_graph(graph, start, run)
-    if result.waiting and run.writer.journal is not None:
-        from bae.rooms import continue_if_answered
-
-        return await continue_if_answered(graph, run, result)
-    return result
 
 
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
@@ -459,7 +448,7 @@ async def _fill(
     run: Run, plans: Plans, plan: NodePlan, source: Node | None
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
-    records: list[Record] = []
+    records: list[Recalled] = []
     given_up: Collection[str] = NONE
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {}, records)

@@ -61,6 +61,8 @@ class Usage:
 def sound(used: Usage) -> Usage:
     """A usage that can be added up and stored, from one that another program reports: counts are
     whole numbers from 0 on, a cost that is no amount of money is unknown, and names are short."""
+    if _is_sound(used):
+        return used
     given: Any = used.models
     names = cast("list[Any]", given if isinstance(given, tuple | list) else [given])
     return Usage(
@@ -73,6 +75,23 @@ def sound(used: Usage) -> Usage:
         read_amount(used.seconds) or 0.0,
         tuple(filter(None, map(read_name, names))),
     )
+
+
+def _is_sound(used: Usage) -> bool:
+    """Whether a usage is as `sound` makes it, which it nearly always is."""
+    counts = used.calls, used.input_tokens, used.output_tokens, used.cached_tokens, used.attempts
+    for count in counts:
+        if type(count) is not int or not 0 <= count <= MOST:
+            return False
+    for amount in (used.cost, used.seconds):
+        if type(amount) is not float or not 0 <= amount <= MOST:
+            return False
+    if type(used.models) is not tuple:
+        return False
+    for name in used.models:
+        if type(name) is not str or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+            return False
+    return True
 
 
 def read_count(said: object) -> int:

@@ -18,8 +18,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bae.cli.live.drawing import ASCII
+from bae.cli.team_board import Board, read_board, watch
 from bae.team import tables
-from bae.team.board import Board, read_board, watch
 from bae.team.budgets import begin_run
 from bae.team.events import ActivityUpdate, CommitCreated, CorrectionAttempt, TestResult
 from bae.team.models import AgentInfo, PlannedTask, Project, TaskStatus

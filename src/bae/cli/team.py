@@ -428,8 +428,8 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     """Show the tasks, open questions and what was spent."""
     from dataclasses import asdict
 
+    from bae.cli.team_board import counts_text, spent_text
     from bae.team.base_check import read_check
-    from bae.team.board import counts_text, spent_text
     from bae.team.budgets import read_spent
     from bae.team.models import summary
     from bae.team.team_run import read_paused

@@ -151,7 +151,7 @@ async def run(
     if dry_run:
         await _print_dry_run(team, tasks, max_agents, retries)
         return
-    from bae.team.board import watch as show
+    from bae.cli.team_board import watch as show
     from bae.team.lead import LeadAgent
     from bae.team.server import serving
     from bae.team.workbench import Workbench
@@ -207,7 +207,7 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
 async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
     """Print what a run has led to, where the board has not `shown` it, and set the exit code."""
-    from bae.team.board import counts_text, spent_text
+    from bae.cli.team_board import counts_text, spent_text
 
     blockers = await team.store.blockers(team.project.id, open_only=True)
     if as_json:

@@ -43,7 +43,7 @@ async def watch(
     Tasks, agents, questions and what happened last are shown. The work may be done by another
     process. Where there is no terminal, each event is a line.
     """
-    from bae.team.board import watch as show
+    from bae.cli.team_board import watch as show
 
     await show(team.store, team.project.id, out(), after=after)
 

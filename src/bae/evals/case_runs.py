@@ -23,7 +23,7 @@ from bae.language_model import is_lm
 from bae.lm.policies.budget import budgets_in_force
 from bae.node import Node
 from bae.observers import ObservedRun, observing
-from bae.records import ClassMet, Record, TextArrived
+from bae.records import ClassMet, Record
 from bae.secrets import Secrets, secret_fields
 from bae.tasks import cancellations, explained, finish_despite_cancel
 from bae.usage import Usage, metered
@@ -140,7 +140,7 @@ class CaseRunner:
 
         def observe(run: ObservedRun, record: Record) -> None:
             # A body may run graphs of its own, which are other runs.
-            if run.run_id == job.run_id and not isinstance(record, TextArrived):
+            if run.run_id == job.run_id and record.stored:
                 records.append(record)
 
         bound = asyncio.timeout(self.timeout)

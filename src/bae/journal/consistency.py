@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 AHEAD: Final = 2
 """How far a line may be ahead of the newest complete node: the next one is being filled, and the
 dependencies of the one after it have started."""
-NODES: Final = (
-    records.RunStarted,
-    records.StepStarted,
-    records.Returned,
-    records.RunForked,
-    records.FillEnded,
-)
+NODES: Final = records.kinds_with("node", "start node", "step node", "filled node")
 """The lines that store a node."""
 
 
@@ -237,7 +231,8 @@ def _classes(record: Record) -> list[type[Node]]:
     """The classes that the graph of a record must have."""
     match record:
         case _ if isinstance(record, NODES):
-            return [] if cast("Node | None", record.node) is None else [type(record.node)]
+            node: Node | None = getattr(record, "node", None)
+            return [] if node is None else [type(node)]
         case records.ChoiceMade(chosen=chosen):
             return [] if chosen is type(None) else [chosen]
         case records.FillStarted(target=target):

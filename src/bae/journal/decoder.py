@@ -4,6 +4,7 @@ Names in a line are looked up in the graph; nothing is imported by a name found 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
@@ -145,6 +146,19 @@ class Gone(LineRefused):
     """Raised for a field, or a parameter behind it, that its class no longer has."""
 
 
+_Read = Callable[[Any, "Line", Json, str], None]
+_READ: Final[dict[str, _Read]] = {}
+"""By role: the function that reads it."""
+
+
+def _reads(*roles: str) -> Callable[[_Read], _Read]:
+    def register(read: _Read) -> _Read:
+        _READ.update(dict.fromkeys(roles, read))
+        return read
+
+    return register
+
+
 class LineReader:
     """Reads the lines of a run in order; `history` is what the lines so far tell.
 
@@ -190,53 +204,104 @@ class LineReader:
 
     def _record(self, line: Line, data: Json) -> Record:
         """The record of a line: most of the data are attributes of the same name."""
-        if "asker" in data:
-            data["asker"] = self._asker(line, data["asker"])
-        error: ErrorData | None = data.get("error")
-        if error is not None:
-            data["error"] = _recorded_error(error)
-        match line.kind:
-            case "RunStarted" | "Returned" | "RunForked":
-                data["node"] = self._node(line, data["node"])
-            case "StepStarted":
-                data["node"], data["made"] = self._step_node(line, data["node"], data["made"])
-            case "SourceStarted" | "SourceEnded" | "ItemEnded" | "Recalled":
-                self._find_field(line, data)
-                if line.kind == "Recalled":
-                    data["value"] = self._recalled(data["origin"])
-                elif line.kind != "SourceStarted":
-                    data["value"] = self._value(line, data)
-            case "CallEnded":
-                self._find_call(data)
-            case "ClassMet":
-                data = {"node_type": _outside_class(data["node"], _Hidden)}
-            case "GateOpened":
-                self._find_field(line, data)
-                data = {"gate": self._gate(line, data)}
-            case "ChoiceStarted":
-                data["node"] = self._previous(line, data["node"])
-                offered = [self._offered(line.path, name) for name in data["offered"]]
-                data["offered"] = tuple(cls for cls in offered if cls is not None)
-            case "ChoiceMade":
-                data["node"] = self._previous(line, data["node"])
-                name = data["chosen"]
-                data["chosen"] = NoneType if name is None else self._class(line.path, name)
-            case "FillStarted":
-                data["target"] = self._class(line.path, data["target"])
-                data["resolved"] = self._context(line, data["target"])
-            case "FillEnded":
-                data["node"] = self._filled(line, self._node(line, data["node"]))
-            case "AnswerJudged":
-                data = {"asker": data.pop("asker"), "attempt": Attempt(**data)}
-            case "LMAnswered":
-                data["value"] = self._answer(line, data["value"])
-            case "RunEnded":
-                data["node"] = self._last_node(line) if data["outcome"] == "ended" else None
-                gates = [self._gate_at(line, address) for address in data["gates"]]
-                data["gates"] = tuple(gate for gate in gates if gate is not None)
-            case _:
-                pass
-        return getattr(records, line.kind)(line.at, line.path, line.step, **data)
+        kind = records.KINDS[line.kind]
+        for name, read in _readers(kind):
+            read(self, line, data, name)
+        return kind(line.at, line.path, line.step, **data)
+
+    # How each role is read: what is stored is replaced by what the record has.
+
+    @_reads("field class")
+    def _read_field_class(self, line: Line, data: Json, name: str) -> None:
+        cls = data[name] = self._class(line.path, data.pop("node"))
+        if self._graph is not None:
+            _call_at(cls, Place(field=data["field"], parameter=data.get("parameter", "")))
+
+    @_reads("outside class")
+    def _read_outside_class(self, line: Line, data: Json, name: str) -> None:
+        data[name] = _outside_class(data.pop("node"))
+
+    @_reads("secret class")
+    def _read_secret_class(self, line: Line, data: Json, name: str) -> None:
+        data[name] = _outside_class(data.pop("node"), _Hidden)
+
+    @_reads("class", "class or end")
+    def _read_class(self, line: Line, data: Json, name: str) -> None:
+        data[name] = NoneType if data[name] is None else self._class(line.path, data[name])
+
+    @_reads("classes")
+    def _read_classes(self, line: Line, data: Json, name: str) -> None:
+        offered = [self._offered(line.path, each) for each in data[name]]
+        data[name] = tuple(cls for cls in offered if cls is not None)
+
+    @_reads("previous node")
+    def _read_previous(self, line: Line, data: Json, name: str) -> None:
+        data[name] = self._previous(line, data[name])
+
+    @_reads("node", "start node")
+    def _read_node(self, line: Line, data: Json, name: str) -> None:
+        data[name] = self._node(line, data[name])
+
+    @_reads("filled node")
+    def _read_filled(self, line: Line, data: Json, name: str) -> None:
+        data[name] = self._filled(line, self._node(line, data[name]))
+
+    @_reads("step node")
+    def _read_step(self, line: Line, data: Json, name: str) -> None:
+        data["node"], data["made"] = self._step_node(line, data["node"], data["made"])
+
+    @_reads("asker")
+    def _read_asker(self, line: Line, data: Json, name: str) -> None:
+        data[name] = self._asker(line, data[name])
+
+    @_reads("error")
+    def _read_error(self, line: Line, data: Json, name: str) -> None:
+        data[name] = None if data[name] is None else _recorded_error(data[name])
+
+    @_reads("value", "outcome")
+    def _read_value(self, line: Line, data: Json, name: str) -> None:
+        if "error" in data:
+            self._read_error(line, data, "error")
+        data[name] = self._value(line, data)
+
+    @_reads("called value")
+    def _read_called(self, line: Line, data: Json, name: str) -> None:
+        self._find_call(data)
+
+    @_reads("recalled")
+    def _read_recalled(self, line: Line, data: Json, name: str) -> None:
+        data[name] = self._recalled(data["origin"])
+
+    @_reads("gate")
+    def _read_gate(self, line: Line, data: Json, name: str) -> None:
+        self._read_field_class(line, data, "node_type")
+        gate = self._gate(line, data)
+        data.clear()
+        data[name] = gate
+
+    @_reads("gates")
+    def _read_gates(self, line: Line, data: Json, name: str) -> None:
+        gates = [self._gate_at(line, address) for address in data[name]]
+        data[name] = tuple(gate for gate in gates if gate is not None)
+
+    @_reads("attempt")
+    def _read_attempt(self, line: Line, data: Json, name: str) -> None:
+        asker = data.pop("asker")
+        attempt = Attempt(**data)
+        data.clear()
+        data |= {"asker": asker, name: attempt}
+
+    @_reads("answer")
+    def _read_answer(self, line: Line, data: Json, name: str) -> None:
+        data[name] = self._answer(line, data[name])
+
+    @_reads("context")
+    def _read_context(self, line: Line, data: Json, name: str) -> None:
+        data[name] = self._context(line, data["target"])
+
+    @_reads("last node")
+    def _read_last_node(self, line: Line, data: Json, name: str) -> None:
+        data[name] = self._last_node(line) if data["outcome"] == "ended" else None
 
     # Classes and fields.
 
@@ -270,17 +335,10 @@ class LineReader:
         except LineRefused:
             return None
 
-    def _find_field(self, line: Line, data: Json) -> None:
-        """Put the node class that a line is about in the place of its name."""
-        cls = data["node_type"] = self._class(line.path, data.pop("node"))
-        if self._graph is not None:
-            _call_at(cls, Place(field=data["field"], parameter=data.get("parameter", "")))
-
     def _find_call(self, data: Json) -> None:
         """Find the function that was called for a class outside the graph among those of the graph,
         and the value through its type; else the value is as it is stored."""
-        name = data.pop("node")
-        data["node_type"] = _outside_class(name)
+        name = data["node_type"].__name__
         value, unstored = data["value"], data.pop("unstored")
         if value is NOTHING:
             data["value"] = WITHHELD if unstored == "withheld" else LIVE
@@ -515,6 +573,17 @@ class LineReader:
                 return None
             question, annotation = field.question, field.annotation
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
+
+
+_AS_STORED: Final = ("json", "source", "usage")
+"""The roles that a record has as its line has them."""
+
+
+@cache
+def _readers(kind: type[Record]) -> list[tuple[str, _Read]]:
+    """The functions that read the attributes of a kind of record."""
+    roles = kind.stored.items()
+    return [(name, _READ[role.name]) for name, role in roles if role.name not in _AS_STORED]
 
 
 class _Hidden(Node):

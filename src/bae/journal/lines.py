@@ -3,7 +3,7 @@ written. `docs/journal-format.md` describes the format."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from hashlib import sha256
 from types import NoneType
@@ -42,6 +42,80 @@ FOLLOWS: Final = "{}"
 """The data of a `StepStarted` whose node follows from the lines before it."""
 
 
+class StoredNode(BaseModel, defer_build=True):
+    """A node, or some fields of it, as JSON. Without the code of a run, its nodes are read as
+    these, in subclasses that have the names of theirs."""
+
+    type: str
+    fields: Json
+    withheld: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
+
+
+class AskerData(BaseModel, defer_build=True):
+    """Who asks an LM."""
+
+    kind: Literal["fill", "choice", "body", "source"]
+    node: str
+    field: str = ""
+    parameter: str = ""
+    item: int | None = None
+
+
+class ErrorData(BaseModel, defer_build=True):
+    """An exception."""
+
+    type: str
+    code: str | None
+    message: str
+
+
+_CLASS: Final[Any] = Annotated[dict[Literal["class"], str | None], Field(min_length=1)]
+_VALUE: Final[Json] = {
+    "value": (Any, NOTHING),
+    "unstored": (Literal["live", "withheld"], None),
+}
+_OUTCOME: Final[Json] = {
+    **_VALUE,
+    "items": (int | None, NOTHING),
+    "called_at": (str, ""),
+    "error": (ErrorData, None),
+}
+_GATE: Final[Json] = {
+    "gate": str,
+    "node": str,
+    "field": str,
+    "question": str,
+    "deadline": (float, None),
+}
+_ATTEMPT: Final[Json] = {
+    "number": int,
+    "verdict": AnswerVerdict,
+    "errors": tuple[str, ...],
+    "usage": Usage,
+    "prompt": (str, ""),
+    "asked": (str, ""),
+    "answer": (str, ""),
+    "filled": (tuple[str, ...] | None, None),
+}
+
+_Write = Callable[[Any, Any, str, Json], str | None]
+_ROLES: Final[dict[str, tuple[_Write | None, Json]]] = dict.fromkeys(
+    ("json", "context", "last node", "recalled"), (None, {})
+)
+"""By role: the function that writes it, and the fields of a line that it has, where an empty name
+is that of the attribute. What has no function follows from other fields, except JSON."""
+
+
+def _writes(columns: Json, *roles: str) -> Callable[[_Write], _Write]:
+    def register(write: _Write) -> _Write:
+        _ROLES.update(dict.fromkeys(roles, (write, columns)))
+        return write
+
+    return register
+
+
 class Encoder:
     """Writes the records of a run, and of the graphs inside it, as the JSON that is stored.
 
@@ -75,79 +149,8 @@ class Encoder:
         """
         data: Json = {}
         rest = ""  # what is JSON already
-        match record:  # what is most frequent comes first
-            case records.SourceStarted():
-                data = {**_field(record), "source": record.source, "by": record.by}
-            case records.SourceEnded():
-                data = {**_field(record), "source": record.source, "by": record.by}
-                data["seconds"] = record.seconds
-                rest = self._outcome(record, data, record.parameter)
-            case records.FillStarted():
-                data = {"target": record.target.__name__}
-            case records.FillEnded():
-                data = {"seconds": record.seconds, "usage": _usage(record.usage)}
-                rest = f'"node":{self.node(record.node, plain=True)}'
-            case records.AnswerJudged():
-                data = self._judged(record)
-            case records.StepStarted() if record.made:
-                rest = self._made(record)
-            case records.StepStarted() | records.Returned():
-                rest = f'"node":{self.node(record.node)}'
-            case records.Recalled():
-                data = {**_field(record), "origin": record.origin}
-            case records.CallEnded():
-                data = {**_field(record), "by": record.by, "seconds": record.seconds}
-                more = {"graph": record.graph, "place": record.place, "function": record.function}
-                more["arguments"] = record.arguments
-                data |= {name: each for name, each in more.items() if each}
-                rest = self._outcome(record, data, record.parameter)
-            case records.ItemEnded():
-                data = {**_field(record), "index": record.index}
-                rest = self._outcome(record, data)
-            case records.ChoiceStarted():
-                data = {"node": type(record.node).__name__}
-                data["offered"] = [_class_name(cls) for cls in record.offered]
-            case records.ChoiceMade():
-                data = {"node": type(record.node).__name__, "chosen": _class_name(record.chosen)}
-                data |= {"seconds": record.seconds, "usage": _usage(record.usage)}
-            case records.RunStarted():
-                data = {"run_id": record.run_id, "graph": record.graph}
-                data["max_iters"] = record.max_iters
-                # What a graph inside starts with may be a copy of a secret.
-                copies = self._secrets.fields(type(record.node)) if record.path else ()
-                rest = f'"node":{self.node(record.node, copies=copies)}'
-            case records.RunEnded():
-                data = {"outcome": record.outcome, "gates": [gate.address for gate in record.gates]}
-                if record.error is not None:
-                    data["error"] = self._error(record.error)
-            case records.LMUsed():
-                data = {"asker": _asker(record.asker), "usage": _usage(record.usage)}
-            case records.LMAnswered():
-                data = {"asker": _asker(record.asker), "method": record.method}
-                data |= {"asked": record.asked, "target": record.target}
-                data |= {"number": record.number, "value": None}
-                if isinstance(record.value, type):
-                    data["value"] = {"class": _class_name(record.value)}
-                elif record.value is not None:
-                    del data["value"]
-                    rest = f'"value":{self.node(record.value)}'
-            case records.ClassMet():
-                data = {"node": record.node_type.__name__}
-            case records.AnswerRestarted():
-                data = {"asker": _asker(record.asker), "error": self._error(record.error)}
-                data["wait"] = record.wait
-            case records.GateOpened(gate=gate):
-                data = {"gate": gate.address, "node": gate.node_type.__name__}
-                data |= {"field": gate.field_name, "question": gate.question}
-                if gate.deadline is not None:
-                    data["deadline"] = gate.deadline
-            case records.RunForked():
-                data = {"parent": record.parent, "changed": record.changed}
-                rest = f'"node":{self.node(record.node)}'
-            case records.RunResumed():
-                data = {"owner": record.owner, "changes": record.changes}
-            case _:
-                raise TypeError(f"a {type(record).__name__} is not stored")
+        for name, write in _writers(type(record)):
+            rest = write(self, record, name, data) or rest
         if not data:
             return f"{{{rest}}}"
         try:
@@ -190,45 +193,124 @@ class Encoder:
             cause = type(error.cause).__name__
         return readable(f"{line} ({cause})")
 
-    def _made(self, step: records.StepStarted) -> str:
-        """The defaults that factories made for a node, as a node that has nothing else."""
-        codec = node_codec(type(step.node))
+    # How each role is written: into `data`, or as JSON that is returned and comes last in the line.
+
+    @_writes({"node": str}, "field class", "outside class", "secret class")
+    def _write_class_name(self, record: Any, name: str, data: Json) -> None:
+        data["node"] = record.node_type.__name__
+
+    @_writes({"": cast(Any, Literal)[STARTED]}, "source")
+    def _write_source(self, record: Record, name: str, data: Json) -> None:
+        data[name] = getattr(record, name)
+
+    @_writes({"": str}, "class")
+    @_writes({"": str | None}, "class or end")
+    def _write_class(self, record: Record, name: str, data: Json) -> None:
+        data[name] = _class_name(getattr(record, name))
+
+    @_writes({"": tuple[str | None, ...]}, "classes")
+    def _write_classes(self, record: Record, name: str, data: Json) -> None:
+        data[name] = [*map(_class_name, getattr(record, name))]
+
+    @_writes({"": str}, "previous node")
+    def _write_node_name(self, record: Record, name: str, data: Json) -> None:
+        data[name] = type(getattr(record, name)).__name__
+
+    @_writes({"": StoredNode}, "node")
+    def _write_node(self, record: Record, name: str, data: Json) -> str:
+        return f'"{name}":{self.node(getattr(record, name))}'
+
+    @_writes({"": AskerData}, "asker")
+    def _write_asker(self, record: Record, name: str, data: Json) -> None:
+        data[name] = _asker(getattr(record, name))
+
+    @_writes({"": Usage}, "usage")
+    def _write_usage(self, record: Record, name: str, data: Json) -> None:
+        data[name] = _usage(getattr(record, name))
+
+    @_writes(_GATE, "gate")
+    def _write_gate(self, record: records.GateOpened, name: str, data: Json) -> None:
+        gate = record.gate
+        data |= {"gate": gate.address, "node": gate.node_type.__name__, "field": gate.field_name}
+        data["question"] = gate.question
+        if gate.deadline is not None:
+            data["deadline"] = gate.deadline
+
+    @_writes({"": tuple[str, ...]}, "gates")
+    def _write_gates(self, record: Record, name: str, data: Json) -> None:
+        data[name] = [gate.address for gate in getattr(record, name)]
+
+    @_writes({"": StoredNode}, "start node")
+    def _write_start(self, record: records.RunStarted, name: str, data: Json) -> str:
+        # What a graph inside starts with may be a copy of a secret.
+        copies = self._secrets.fields(type(record.node)) if record.path else ()
+        return f'"node":{self.node(record.node, copies=copies)}'
+
+    @_writes({"": StoredNode}, "filled node")
+    def _write_filled(self, record: Record, name: str, data: Json) -> str:
+        return f'"{name}":{self.node(getattr(record, name), plain=True)}'
+
+    @_writes({"node": (StoredNode, None), "made": (bool, False)}, "step node")
+    def _write_step(self, record: records.StepStarted, name: str, data: Json) -> str:
+        """The node, or the defaults that factories made for it, as a node that has nothing else."""
+        if not record.made:
+            return f'"node":{self.node(record.node)}'
+        codec = node_codec(type(record.node))
         stored: list[str] = []
-        for name in step.made:
-            if name in codec.secret and not self._in_clear:
+        for made in record.made:
+            if made in codec.secret and not self._in_clear:
                 continue  # it is made again
             try:
-                value = codec.fields[name].dump(step.node.__dict__[name])
+                value = codec.fields[made].dump(record.node.__dict__[made])
             except Unkeepable:
                 continue
-            stored.append(f"{quoted(name)}:{value}")
-        name = quoted(type(step.node).__name__)
-        return f'"node":{{"type":{name},"fields":{{{",".join(stored)}}}}},"made":true'
+            stored.append(f"{quoted(made)}:{value}")
+        cls = quoted(type(record.node).__name__)
+        return f'"node":{{"type":{cls},"fields":{{{",".join(stored)}}}}},"made":true'
 
-    def _outcome(
-        self,
-        record: records.SourceEnded | records.ItemEnded | records.CallEnded,
-        data: Json,
-        parameter: str = "",
-    ) -> str:
-        """The value of a source or of an item; or add to its data what is stored instead."""
+    @_writes(_OUTCOME, "outcome")
+    def _write_outcome(self, record: records.SourceEnded, name: str, data: Json) -> str | None:
+        """The value of a source, or what is stored instead."""
+        if record.error is not None:
+            data["error"] = self._error(record.error)
+        elif self._has_items(record):
+            items = record.value
+            data["items"] = None if isinstance(items, Unstored) else len(items)
+        elif record.called_at:  # whose line has the value
+            data["called_at"] = record.called_at
+        else:
+            return self._write_value(record, name, data)
+        return None
+
+    def _has_items(self, record: records.SourceEnded) -> bool:
+        is_text = isinstance(record.value, str)  # most are, and no map has one
+        is_whole = not is_text and not record.parameter
+        return is_whole and kind_named(record.source).stored == "items"
+
+    @_writes(_VALUE, "value", "called value")
+    def _write_value(self, record: Any, name: str, data: Json) -> str:
+        """The value of a source or of an item, or why it is not stored."""
         value = record.value
-        if isinstance(record, records.SourceEnded):
-            if record.error is not None:
-                data["error"] = self._error(record.error)
-                return ""
-            is_text = isinstance(value, str)  # most are, and no map has one
-            if not is_text and not parameter and kind_named(record.source).stored == "items":
-                data["items"] = None if isinstance(value, Unstored) else len(value)
-                return ""
-            if record.called_at:  # whose line has the value
-                data["called_at"] = record.called_at
-                return ""
         if not isinstance(value, Unstored):
+            parameter = getattr(record, "parameter", "")
             value = self._value(record.node_type, record.field, parameter, value)
         if not isinstance(value, Unstored):
             return f'"value":{value}'
         data["unstored"] = "live" if value is LIVE else "withheld"
+        return ""
+
+    @_writes({"": ErrorData}, "error")
+    def _write_error(self, record: Record, name: str, data: Json) -> None:
+        error: BaseException | None = getattr(record, name)
+        if error is not None:
+            data[name] = self._error(error)
+
+    @_writes({"": StoredNode | _CLASS | None}, "answer")
+    def _write_answer(self, record: records.LMAnswered, name: str, data: Json) -> str:
+        value = record.value
+        if value is not None and not isinstance(value, type):
+            return f'"value":{self.node(value)}'
+        data["value"] = None if value is None else {"class": _class_name(value)}
         return ""
 
     def _value(self, cls: type[Node], field: str, parameter: str, value: Any) -> str | Unstored:
@@ -259,10 +341,11 @@ class Encoder:
             return WITHHELD
         return source
 
-    def _judged(self, record: records.AnswerJudged) -> Json:
+    @_writes(_ATTEMPT, "attempt")
+    def _write_attempt(self, record: records.AnswerJudged, name: str, data: Json) -> None:
         attempt = record.attempt
-        data: Json = {"asker": _asker(record.asker), "number": attempt.number}
-        data |= {"verdict": attempt.verdict, "errors": [*map(readable, attempt.errors)]}
+        data |= {"number": attempt.number, "verdict": attempt.verdict}
+        data["errors"] = [*map(readable, attempt.errors)]
         data["usage"] = _usage(attempt.usage)
         if attempt.asked:  # an LM that is no backend has a prompt of its own that is not known
             asked = attempt.asked.encode("utf-8", "surrogatepass")
@@ -274,7 +357,6 @@ class Encoder:
             data |= {"asked": attempt.asked, "answer": attempt.answer}
             if attempt.filled is not None:
                 data["filled"] = attempt.filled
-        return data
 
     def _error(self, error: BaseException) -> Json:
         name, code, place = type(error).__name__, None, ""
@@ -296,20 +378,6 @@ class Encoder:
 
 def _class_name(cls: type[Any]) -> str | None:
     return None if cls is NoneType else cls.__name__
-
-
-def _field(
-    record: records.SourceStarted
-    | records.SourceEnded
-    | records.CallEnded
-    | records.ItemEnded
-    | records.Recalled,
-) -> Json:
-    data = {"node": record.node_type.__name__, "field": record.field}
-    parameter = getattr(record, "parameter", "")
-    if parameter:
-        data["parameter"] = parameter
-    return data
 
 
 def _asker(asker: Asker) -> Json:
@@ -352,109 +420,47 @@ def damaged(line: Line, what: str, cause: BaseException | None = None) -> Journa
     )
 
 
-class StoredNode(BaseModel, defer_build=True):
-    """A node, or some fields of it, as JSON. Without the code of a run, its nodes are read as
-    these, in subclasses that have the names of theirs."""
-
-    type: str
-    fields: Json
-    withheld: tuple[str, ...] = ()
-    unset: tuple[str, ...] = ()
-    bare: tuple[str, ...] = ()
+_LAST: Final = ("node", "start node", "filled node", "value", "called value", "outcome")
+"""The roles that may be long: they come last in a line."""
 
 
-class AskerData(BaseModel, defer_build=True):
-    """Who asks an LM."""
-
-    kind: Literal["fill", "choice", "body", "source"]
-    node: str
-    field: str = ""
-    parameter: str = ""
-    item: int | None = None
-
-
-class ErrorData(BaseModel, defer_build=True):
-    """An exception."""
-
-    type: str
-    code: str | None
-    message: str
+@cache
+def _writers(kind: type[Record]) -> list[tuple[str, _Write]]:
+    """The functions that write the attributes of a kind of record, in the order of a line."""
+    if not kind.stored:
+        raise TypeError(f"a {kind.__name__} is not stored")
+    found: list[tuple[str, _Write]] = []
+    for name, role in sorted(kind.stored.items(), key=lambda each: each[1].name in _LAST):
+        write = _ROLES[role.name][0]
+        if role.name == "json":
+            is_left_out = role.default is not NOTHING and role.is_omitted
+            write = _write_if_any if is_left_out else _write_json
+        if write is not None:
+            found.append((name, write))
+    return found
 
 
-_CLASS: Final[Any] = Annotated[dict[Literal["class"], str | None], Field(min_length=1)]
-_TEXTS: Final = tuple[str, ...]
-_FIELD: Final[Json] = {"node": str, "field": str}
-_SOURCE: Final[Json] = {
-    **_FIELD,
-    "parameter": (str, ""),
-    "source": cast(Any, Literal)[STARTED],
-    "by": str,
-}
-_VALUE: Final[Json] = {
-    "value": (Any, NOTHING),
-    "unstored": (Literal["live", "withheld"], None),
-}
+def _write_json(encoder: Encoder, record: Record, name: str, data: Json) -> None:
+    data[name] = getattr(record, name)
+
+
+def _write_if_any(encoder: Encoder, record: Record, name: str, data: Json) -> None:
+    if value := getattr(record, name):
+        data[name] = value
+
+
+def _columns(kind: type[Record]) -> Json:
+    """The fields of the lines of a kind: types, with a default where a field may be absent."""
+    columns: Json = {}
+    for name, role in kind.stored.items():
+        own = {"": role.type} if role.name == "json" else _ROLES[role.name][1]
+        is_optional = role.default is not NOTHING
+        columns |= {key or name: (t, role.default) if is_optional else t for key, t in own.items()}
+    return columns
+
 
 DATA: Final[Mapping[str, Mapping[str, Any]]] = {
-    "RunStarted": {"run_id": str, "graph": str, "max_iters": int, "node": StoredNode},
-    "StepStarted": {"node": (StoredNode, None), "made": (bool, False)},
-    "Returned": {"node": StoredNode},
-    "RunResumed": {"owner": str, "changes": _TEXTS},
-    "RunForked": {"parent": str, "node": StoredNode, "changed": _TEXTS},
-    "SourceStarted": _SOURCE,
-    "SourceEnded": {
-        **_SOURCE,
-        "seconds": float,
-        **_VALUE,
-        "items": (int | None, NOTHING),
-        "called_at": (str, ""),
-        "error": (ErrorData, None),
-    },
-    "CallEnded": {
-        **_FIELD,
-        "parameter": (str, ""),
-        "by": str,
-        "seconds": float,
-        **_VALUE,
-        "graph": (str, ""),
-        "place": (str, ""),
-        "function": (str, ""),
-        "arguments": (str, ""),
-    },
-    "ClassMet": {"node": str},
-    "ItemEnded": {**_FIELD, "index": int, **_VALUE},
-    "Recalled": {**_FIELD, "parameter": (str, ""), "origin": records.Origin},
-    "GateOpened": {"gate": str, **_FIELD, "question": str, "deadline": (float, None)},
-    "ChoiceStarted": {"node": str, "offered": tuple[str | None, ...]},
-    "ChoiceMade": {"node": str, "chosen": str | None, "seconds": float, "usage": Usage},
-    "FillStarted": {"target": str},
-    "FillEnded": {"node": StoredNode, "seconds": float, "usage": Usage},
-    "AnswerJudged": {
-        "asker": AskerData,
-        "number": int,
-        "verdict": AnswerVerdict,
-        "errors": _TEXTS,
-        "usage": Usage,
-        "prompt": (str, ""),
-        "asked": (str, ""),
-        "answer": (str, ""),
-        "filled": (tuple[str, ...] | None, None),
-    },
-    "AnswerRestarted": {"asker": AskerData, "error": ErrorData, "wait": float},
-    "LMAnswered": {
-        "asker": AskerData,
-        "method": Literal["make", "decide", "choose_type", "fill"],
-        "asked": str,
-        "target": str,
-        "number": (int | None, None),
-        "value": StoredNode | _CLASS | None,
-    },
-    "LMUsed": {"asker": AskerData, "usage": Usage},
-    "RunEnded": {
-        "outcome": Literal["ended", "waiting", "failed", "cancelled"],
-        "error": (ErrorData, None),
-        "gates": _TEXTS,
-    },
+    name: _columns(kind) for name, kind in records.KINDS.items() if kind.stored
 }
 """What the data of each kind of line has: types by name, with a default where it may be absent."""
 

@@ -20,12 +20,22 @@ from bae.journal.resume import give_up_claim
 from bae.journal.shape import Json
 from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_replaces
 from bae.place import Place
-from bae.records import WITHHELD_MESSAGE
+from bae.records import WITHHELD_MESSAGE, kinds_with
 from bae.sources import kind_named
 
 _WITHHELD: Final = WITHHELD_MESSAGE
-_WITH_VALUE: Final = ("SourceEnded", "ItemEnded", "CallEnded")
-_WITH_USAGE: Final = ("ChoiceMade", "FillEnded", "LMUsed")
+
+
+def _kinds(*roles: str) -> frozenset[str]:
+    return frozenset(kind.__name__ for kind in kinds_with(*roles))
+
+
+_WITH_VALUE: Final = _kinds("outcome", "value", "called value")
+_WITH_USAGE: Final = _kinds("usage")
+_OUTSIDE: Final = _kinds("called value")
+_WITH_TEXTS: Final = _kinds("attempt")
+_ANSWERS: Final = _kinds("answer")
+_RECALLED: Final = _kinds("recalled")
 
 _Field = tuple[str, str]
 """A class and a field of it, which may have a parameter after it, as `weather(place)`."""
@@ -166,7 +176,7 @@ class _OpenRun:
         """The fields that hold the same values: what a field was recalled from and what recalled
         it, the fields of one shared `Dep`, and what graphs inside start with."""
         for line, data in self.lines:
-            if line.kind == "Recalled" and (own := self._recalling(line, data)):
+            if line.kind in _RECALLED and (own := self._recalling(line, data)):
                 path, number, field = data["origin"]
                 step = self._history.step(path, number)
                 cls = "" if step is None else step.name
@@ -246,10 +256,10 @@ class _OpenRun:
             error["message"] = _WITHHELD
             texts += 1
         # Of any call: bodies pass values on to others, and answers repeat what was asked.
-        if line.kind == "AnswerJudged":
+        if line.kind in _WITH_TEXTS:
             texts += sum(data.pop(key, None) is not None for key in ("asked", "answer"))
             data["errors"] = [self._place_of(error) for error in data["errors"]]
-        elif line.kind == "LMAnswered":
+        elif line.kind in _ANSWERS:
             texts += sum(_withhold(node, None) > 0 for node in _nodes(line, data))
         if inside:
             # The graph that made the value will run again: only what it used is still true.
@@ -264,7 +274,7 @@ class _OpenRun:
     def _is_source(
         self, line: Line, data: Json, wanted: set[_Field], shared: set[int], held: set[_Field]
     ) -> bool:
-        if line.kind == "CallEnded":  # of a class outside the graph: little is known of its values
+        if line.kind in _OUTSIDE:  # of a class outside the graph: little is known of its values
             call = self._shape.call_named(data.get("graph", ""), data.get("place", ""))
             return call is None or bool(data.get("arguments")) or call in shared
         names = data["node"], data["field"], data.get("parameter", "")
@@ -293,12 +303,13 @@ class _OpenRun:
 
 
 def _is_shared(field: Json) -> bool:
-    return kind_named(field["kind"]).stored == "call" and field.get("cache", True)
+    is_one = "call" in field and kind_named(field["kind"]).stored == "call"
+    return is_one and field.get("cache", True)
 
 
 def _nodes(line: Line, data: Json) -> Iterator[Json]:
     """The nodes that a line stores, but for the value of a source."""
-    for key in ("node", "value") if line.kind == "LMAnswered" else ("node",):
+    for key in ("node", "value") if line.kind in _ANSWERS else ("node",):
         if is_node(data.get(key)):
             yield data[key]
 

@@ -27,7 +27,7 @@ from bae.plan import plan_of
 from bae.records import RunForked, RunResumed
 from bae.result import GraphResult, Recovered, RunJournal
 from bae.run import Run, RunOptions
-from bae.runner import run_graph, start_run
+from bae.runner import run_graph
 from bae.tasks import all_or_first_error, finish_despite_cancel
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ async def begin_or_resume(
         if error.code != "bae-run-unknown":
             raise
         try:
-            return await start_run(graph, start, run)
+            result = await run_graph(graph, start, run)
+            return await continue_if_answered(graph, run, result)
         except JournalError as late:  # another process has started it in between
             if late.code != "bae-run-exists" or late.run_id != run.run_id:
                 raise

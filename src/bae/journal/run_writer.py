@@ -32,9 +32,8 @@ from bae.records import (
     RunEnded,
     RunStarted,
     StepStarted,
-    TextArrived,
 )
-from bae.result import UsageCount
+from bae.result import COUNTED, UsageCount
 from bae.tasks import finish_despite_cancel
 from bae.usage import Usage
 from bae.writer import Log, Writer
@@ -155,7 +154,7 @@ class JournalWriter(Writer):
         claim = self._claim
         if isinstance(record, ClassMet):
             self._encoder = self._encoder.hiding(record.node_type)
-        if claim is None or isinstance(record, TextArrived):
+        if claim is None or not record.stored:
             return
         data = self._encoder.encode(record)
         with self._order:
@@ -236,11 +235,15 @@ class JournalWriter(Writer):
 
     def _summary(self, run: Run) -> RunSummary:
         """What lists show of the run."""
-        count = UsageCount()
-        for record in self.log:
-            count.take(record)
-        used, nodes = count.total(), run.trace
+        nodes = run.trace
         last = type(nodes[-1]).__name__ if nodes else ""
+        counted = [record for record in self.log if type(record) in COUNTED]
+        if not counted:
+            return RunSummary(len(nodes), last)
+        count = UsageCount()
+        for record in counted:
+            count.take(record)
+        used = count.total()
         return RunSummary(len(nodes), last, used.calls, used.tokens, used.cost)
 
     def outside(self, path: str, step: int, asker: Asker) -> Writer:

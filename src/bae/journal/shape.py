@@ -120,7 +120,7 @@ class ShapeView:
         return (
             max(calls, default=-1) < len(self.calls)
             and max(graphs, default=-1) < len(self.graphs)
-            and all("call" in use for use in fields if _is_called(use["kind"]))
+            and all("call" in use for use in fields if kind_named(use["kind"]).is_called)
         )
 
     def graph_at(self, path: str) -> Json | None:
@@ -235,10 +235,6 @@ class ShapeView:
             call: int | None = use.get("call")
             use = {} if call is None else self.calls[call]["inputs"].get(parameter, {})
         return use
-
-
-def _is_called(kind: str) -> bool:
-    return kind_named(kind).stored in ("call", "items")
 
 
 @cache

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.place import Place
     from bae.plan import NodePlan
-    from bae.records import Record
+    from bae.records import Recalled
     from bae.resolver import Resolution
     from bae.run import Run
     from bae.scheduling import PendingValue
@@ -70,6 +70,8 @@ class FieldPlan:
     stored: ClassVar[Literal["node", "answer", "call", "items", "origin"]] = "call"
     """How a journal stores the value: with the node, or in a line as a person's answer, as what a
     call returned, by items, or as the place where it was found."""
+    is_called: ClassVar[bool] = False
+    """Whether every such field has a `call`."""
     is_remade: ClassVar[bool] = True
     """Whether a value that no journal can hold is made, or found, again when a run is resumed."""
     is_recallable: ClassVar[bool] = True
@@ -206,7 +208,7 @@ class FieldPlan:
         """The value for an answer in plain text."""
         return text
 
-    def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Record] | None:
+    def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Recalled] | None:
         """The value of an immediate source, and its record; None where there is none."""
         raise NotImplementedError(self.kind)
 
@@ -225,7 +227,7 @@ class FieldPlan:
         node_type: type[Node],
         place: Place,
         is_recorded: bool = True,
-        records: list[Record] | None = None,
+        records: list[Recalled] | None = None,
     ) -> tuple[Any, ...]:
         """The value of an immediate source, recorded for its place; nothing where its default is
         used. Raises `missing` where it has none. Its record is added to `records`."""

@@ -37,6 +37,7 @@ class DepField(FieldPlan):
 
     __slots__ = ("is_of_app", "is_shared", "wanted")
     kind = "dep"
+    is_called = True
     noun = "a Dep"
     is_recallable = False
     starts_early = True

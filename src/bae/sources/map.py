@@ -41,6 +41,7 @@ class MapField(FieldPlan):
 
     __slots__ = ("items_at_once", "items_of")
     kind = "map"
+    is_called = True
     noun = "a Map"
     style = "items"
     began = "called for each item,"

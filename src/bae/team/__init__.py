@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
-    from bae.team.board import watch
+    from bae.cli.team_board import watch
     from bae.team.edit_format import EditError
     from bae.team.event_log import SlowSubscriber, Subscription, subscribe
     from bae.team.events import (
@@ -165,10 +165,10 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "board": "watch",
-        "edit_format": "EditError",
-        "event_log": "SlowSubscriber Subscription subscribe",
-        "events": (
+        "cli.team_board": "watch",
+        "team.edit_format": "EditError",
+        "team.event_log": "SlowSubscriber Subscription subscribe",
+        "team.events": (
             "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
             "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
             "StoredEvent TaskAssigned TaskBlocked TaskStatusChanged TaskUnblocked TestResult "
@@ -178,25 +178,26 @@ __getattr__, __dir__ = export_lazily(
             "broadcast_task_assigned broadcast_task_blocked broadcast_task_status "
             "broadcast_task_unblocked broadcast_test_result"
         ),
-        "git": "GitError Repository",
-        "lead": "LeadAgent TeamSummary",
-        "models": (
+        "team.git": "GitError Repository",
+        "team.lead": "LeadAgent TeamSummary",
+        "team.models": (
             "AgentInfo TaskAttempt Blocker PlannedTask Project Request Task TaskResult TaskStatus "
             "TeamError TestCase TestReport"
         ),
-        "planning": "plan_tasks",
-        "pool": "AgentPoolManager",
-        "project": "detect",
-        "sandbox": "Limits Protection SandboxError protection",
-        "schedule": "DryRun plan_dry_run",
-        "server": "Address serving team_app",
-        "store": "Store store_path",
-        "team_run": "add_request",
-        "workbench": "Workbench",
-        "worker": (
+        "team.planning": "plan_tasks",
+        "team.pool": "AgentPoolManager",
+        "team.project": "detect",
+        "team.sandbox": "Limits Protection SandboxError protection",
+        "team.schedule": "DryRun plan_dry_run",
+        "team.server": "Address serving team_app",
+        "team.store": "Store store_path",
+        "team.team_run": "add_request",
+        "team.workbench": "Workbench",
+        "team.worker": (
             "BackendWorkerAgent DocsWorkerAgent FrontendWorkerAgent TestWorkerAgent WorkerAgent "
             "register_worker worker_class worker_kinds"
         ),
-        "workspaces": "WorkspaceError",
+        "team.workspaces": "WorkspaceError",
     },
+    root="bae",
 )

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bae import BudgetError
-from bae.lm import Usage, metered
-from bae.lm.policies.budget import BYTES_PER_TOKEN, Budget, estimated_tokens
-from bae.lm.policies.policy import Policy, innermost
+from bae.lm import Budget, Policy, Usage, metered
+from bae.lm.policies.budget import BYTES_PER_TOKEN, estimated_tokens
+from bae.lm.policies.policy import innermost
 from bae.team import tables
 from bae.team.tables import sa
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
-from bae.exceptions import Problem, an_error
+from bae import Problem
+from bae.exceptions import an_error
 from bae.team.models import PlannedTask, Task, TaskStatus, may_move
 
 _S = TaskStatus
