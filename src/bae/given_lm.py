@@ -25,7 +25,7 @@ from bae.sharing import Dataflow
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
     from bae.prompts.messages import Prompt
-    from bae.records import Asker, Record
+    from bae.records import Asker, Recalled
     from bae.run import Run
 
 N = TypeVar("N", bound=Node)
@@ -217,7 +217,7 @@ class GivenLM:
             if method == "make":
                 return await ask_lm(lm, "make", about, previous, target)
             return await ask_lm(lm, "fill", about, target, given, instruction, source=previous)
-        records: list[Record] = []
+        records: list[Recalled] = []
         found = await self._resolve(plan, fields, given, records)
         if records:
             about = about.recalling({target: self._run.origins(records)})
@@ -246,7 +246,7 @@ class GivenLM:
         plan: NodePlan,
         fields: Sequence[FieldPlan],
         given: Mapping[str, Any],
-        records: list[Record] | None = None,
+        records: list[Recalled] | None = None,
     ) -> dict[str, Any]:
         """What the sources of some fields find, at the step of the one who asks."""
         if self._run.flow is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, cast
 from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, spending_limit, with_limit
 from bae.observers import everywhere, here, in_force, observed
 from bae.past import NO_PAST, Past
-from bae.records import AnswerJudged, AnswerRestarted, Recalled, TextArrived
+from bae.records import AnswerJudged, AnswerRestarted, TextArrived
 from bae.result import RunJournal
 from bae.unicode import readable
 from bae.usage import Attempt, Restart
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
-    from bae.records import Asker, Record
+    from bae.records import Asker, Recalled
     from bae.rooms import Journal
     from bae.sharing import Dataflow
     from bae.usage import CallEvent, Usage
@@ -222,11 +222,11 @@ class Run:
             self._warn_of_cut(plan, omitted, limit)
         return replace(self.scene, shown=shown, omitted=omitted) if nodes else self.scene
 
-    def origins(self, records: Iterable[Record]) -> dict[str, tuple[Node, str]]:
+    def origins(self, records: Iterable[Recalled]) -> dict[str, tuple[Node, str]]:
         """The nodes that values of a class were recalled from, by its fields and their records."""
         found: dict[str, tuple[Node, str]] = {}
         for record in records:
-            if isinstance(record, Recalled) and not record.parameter:
+            if not record.parameter:
                 path, step, field = record.origin
                 around = self
                 while around.outer and (around.path != path or step >= len(around.trace)):

@@ -47,7 +47,7 @@ from bae.records import (
     FillEnded,
     FillStarted,
     LMUsed,
-    Record,
+    Recalled,
     RunEnded,
 )
 from bae.resolver import find_ahead, resolve, start_early
@@ -73,7 +73,7 @@ LONGEST_HOLD = 0.01
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
-_Recalls = tuple[dict[str, Any], list[Record]]
+_Recalls = tuple[dict[str, Any], list[Recalled]]
 _NOTHING_RECALLED: _Recalls = {}, []
 NONE: Final[Collection[str]] = ()
 
@@ -448,7 +448,7 @@ async def _fill(
     run: Run, plans: Plans, plan: NodePlan, source: Node | None
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
-    records: list[Record] = []
+    records: list[Recalled] = []
     given_up: Collection[str] = NONE
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {}, records)
@@ -460,7 +460,9 @@ async def _fill(
             raise invalid(plan, error) from error
     about = run.scene_for(plan, source)
     if records:
-        about = about.recalling({plan.node: run.origins(records)})
+        origins = run.origins(records)
+        if about.shown or any(node is source for node, _ in origins.values()):
+            about = about.recalling({plan.node: origins})
     known = run.past.fill(run, plan, source, resolved, about)
     if known is not NOTHING:
         return known, given_up

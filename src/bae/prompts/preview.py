@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.prompts.messages import Prompt
     from bae.prompts.questions import Choice
-    from bae.records import Record
+    from bae.records import Recalled
     from bae.secrets import Copies
 
 _SEEDS: Final = 8
@@ -193,7 +193,7 @@ class _Walk:
                 continue
             filling = _routing(cast("LM", run.lm_for(own)) if lm is None else lm)
             fields = own.context if lm is None else looked_up(own, {})
-            records: list[Record] = []
+            records: list[Recalled] = []
             resolved = self._resolved(own, fields, run, records)
             scene = run.scene_for(own, source).recalling({target: run.origins(records)})
             prompt = fill_prompt(target, asked, resolved, own.instruction, source, scene)
@@ -204,7 +204,7 @@ class _Walk:
         plan: NodePlan,
         fields: Sequence[FieldPlan],
         run: Run,
-        records: list[Record] | None = None,
+        records: list[Recalled] | None = None,
     ) -> dict[str, Any]:
         """Values for fields that are resolved before a node is filled: those of a given node, what
         is recalled, with its `records`, or else samples."""

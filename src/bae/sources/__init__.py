@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.place import Place
     from bae.plan import NodePlan
-    from bae.records import Record
+    from bae.records import Recalled
     from bae.resolver import Resolution
     from bae.run import Run
     from bae.scheduling import PendingValue
@@ -208,7 +208,7 @@ class FieldPlan:
         """The value for an answer in plain text."""
         return text
 
-    def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Record] | None:
+    def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Recalled] | None:
         """The value of an immediate source, and its record; None where there is none."""
         raise NotImplementedError(self.kind)
 
@@ -227,7 +227,7 @@ class FieldPlan:
         node_type: type[Node],
         place: Place,
         is_recorded: bool = True,
-        records: list[Record] | None = None,
+        records: list[Recalled] | None = None,
     ) -> tuple[Any, ...]:
         """The value of an immediate source, recorded for its place; nothing where its default is
         used. Raises `missing` where it has none. Its record is added to `records`."""
