@@ -47,28 +47,18 @@ def not_an_lm(given: object) -> BaeLMError:
             code="bae-lm-type",
             fix=f"make one: lm={given.__name__}(…)",
         )
+    from bae.rooms import advice_for
+
     module = type(given).__module__.partition(".")[0]
     missing = [name for name in METHODS if not hasattr(given, name)]
     lacks = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
     return BaeLMError(
         f"lm={given!r} is no LM: it has no {lacks}",
         code="bae-lm-type",
-        fix=_BACKEND_FOR.get(module)
+        fix=advice_for(module)
         or 'pass a name such as lm="local", a backend of bae.lm, or any object with the four '
         "methods of bae.LM",
     )
-
-
-_BACKEND_FOR = {
-    "anthropic": "pass bae.lm.AnthropicBackend(model=…, api_key=…, base_url=…): it makes a client "
-    "of its own",
-    "openai": 'pass lm="openai:MODEL", or bae.lm.PydanticAIBackend(OpenAIChatModel(MODEL, '
-    "provider=OpenAIProvider(openai_client=client))) for this client",
-    "pydantic_ai": "pass bae.lm.PydanticAIBackend(model): it takes a model or its name, and makes "
-    "agents by itself",
-    "dspy": "pass bae.lm.DSPyBackend(lm=…) around a dspy.LM, or bae.lm.OptimizedLM for predictors",
-}
-"""What to do with an object of a package that a backend is for."""
 
 
 def awaitable(returned: Awaitable[A], lm: object, method: str) -> Awaitable[A]:

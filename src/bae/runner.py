@@ -460,7 +460,9 @@ async def _fill(
             raise invalid(plan, error) from error
     about = run.scene_for(plan, source)
     if records:
-        about = about.recalling({plan.node: run.origins(records)})
+        origins = run.origins(records)
+        if about.shown or any(node is source for node, _ in origins.values()):
+            about = about.recalling({plan.node: origins})
     known = run.past.fill(run, plan, source, resolved, about)
     if known is not NOTHING:
         return known, given_up

@@ -3,6 +3,8 @@ says what differs."""
 
 from __future__ import annotations
 
+import io
+import json
 from typing import Annotated, Any
 
 import pytest
@@ -23,11 +25,11 @@ from bae import (
     ReplayError,
     RouteError,
 )
-from bae.journal import Journal
+from bae.journal import Journal, MemoryJournal
 from bae.testing import ScriptedLM
 from end_node import EndNode
 from kept_runs import WORLD, Client, get_place, make_client
-from toy_backend import ToyBackend
+from toy_backend import ToyBackend, route
 
 SWITCH: dict[str, Any] = {}
 
@@ -366,3 +368,50 @@ async def test_a_graph_that_was_first_run_for_a_parameter_is_replayed_there(jour
     await quizzed.answer("one", run.waiting[0].address, True, journal=journal)
     result = await quizzed.replay("one", journal=journal)
     assert result.result.done == Done(text="True")
+
+
+class Late(Node):
+    message: str
+
+    async def __call__(self) -> Told | Unheard: ...
+
+
+class Told(Node):
+    message: Annotated[str, Recall(Late)]
+    text: str
+
+    async def __call__(self) -> Closed: ...
+
+
+class Unheard(EndNode):
+    reason: str
+
+
+class Closed(EndNode):
+    told: Annotated[str, Recall(Told)]
+    note: str
+
+
+async def test_a_run_of_an_older_bae_whose_prompts_repeat_recalled_values_is_replayed():
+    graph, file = Graph(start=Late), io.BytesIO()
+    async with MemoryJournal() as journal:
+        lm = ToyBackend(route("Told", text="so"), {"note": "n"})
+        run = await graph.arun(Late(message="m"), lm, journal=journal, run_id="old")
+        await graph.replay("old", journal=journal)
+        await journal.export(file)
+    older = {
+        '{"Late":{"message":"m"}}': '{"Late":{"message":"m"},"context":{"Told":{"message":"m"}}}',
+        '{"Told":{"message":"m","text":"so"}}': (
+            '{"Told":{"message":"m","text":"so"},"context":{"told":"so"}}'
+        ),
+    }
+    lines = [json.loads(line) for line in file.getvalue().splitlines()]
+    for data in (line["data"] for line in lines if line.get("kind") == "AnswerJudged"):
+        del data["filled"]
+        (now,) = [text for text in older if data["asked"].endswith(text)]
+        data["asked"] = data["asked"].replace(now, older[now])
+    async with MemoryJournal() as journal:
+        await journal.load(
+            io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        )
+        assert (await graph.replay("old", journal=journal)).trace == run.trace

@@ -139,7 +139,7 @@ _INDENT: Final = _STATE + 13
 
 def _data(kind: LMKind) -> dict[str, Any]:
     """A kind as JSON, without what is needed to make one."""
-    made_with = ("maker", "key", "packages", "extra")
+    made_with = ("maker", "key", "packages", "extra", "objects")
     told = {name: value for name, value in asdict(kind).items() if name not in made_with}
     return {**told, "state": kind.state, "ready": kind.ready}
 

@@ -257,6 +257,10 @@ class NodeCodec:
 
     def unstorable(self, node: Node, *, secrets: bool = False) -> dict[str, str]:
         """The plain fields of a node that no journal can hold as they are, and why."""
+        held = node.__dict__
+        is_simple = all(_is_simple(self.fields[f.name], held.get(f.name)) for f in self.plan.plain)
+        if is_simple and not node.__pydantic_extra__:
+            return {}  # it need not be encoded to be sure
         try:
             self.dump(node, secrets=secrets, plain=True)
         except JournalError:
@@ -292,6 +296,18 @@ class NodeCodec:
             fix="give it a value that reads back from JSON as it is, of exactly the type that is "
             "declared, or make it a Dep, which is made again on resume",
         )
+
+
+def _is_simple(codec: ValueCodec, value: Any) -> bool:
+    """Whether a value is sure to be stored as it is."""
+    if codec.plain is None or type(value) is not codec.plain:
+        return False
+    if codec.plain is str:
+        return value.isascii()
+    return codec.plain is not int or -_LARGE < value < _LARGE
+
+
+_LARGE: Final = 2**63
 
 
 def _by_type_alone(schema: Any) -> Any:

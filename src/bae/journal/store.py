@@ -157,15 +157,13 @@ class StoredRun:
     answers: dict[str, str]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Claim:
     """The right to write a run, held by one owner at a time. A store may subclass it, and refuses
     lines under a claim that was lost."""
 
-    __slots__ = ("owner", "run_id")
-
-    def __init__(self, run_id: str, owner: str) -> None:
-        self.run_id = run_id
-        self.owner = owner
+    run_id: str
+    owner: str
 
     def is_in_doubt(self) -> bool:
         """Whether the run may have been taken over: this process was suspended for longer than its

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -134,6 +134,8 @@ class LMKind:
     open: str = ""
     """What is needed as well and cannot be checked from here."""
     missing: tuple[Missing, ...] = ()
+    objects: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By package: what to pass in place of its own objects, which are no LMs."""
 
     @property
     def needs_rest(self) -> bool:
@@ -189,6 +191,10 @@ KINDS: Final[Mapping[str, LMKind]] = {
             key="ANTHROPIC_API_KEY",
             packages=("anthropic",),
             extra="anthropic",
+            objects={
+                "anthropic": "pass bae.lm.AnthropicBackend(model=…, api_key=…, base_url=…): it "
+                "makes a client of its own"
+            },
         ),
         LMKind(
             "openai",
@@ -199,6 +205,10 @@ KINDS: Final[Mapping[str, LMKind]] = {
             key="OPENAI_API_KEY",
             packages=("pydantic_ai", "openai"),
             extra="pydantic-ai",
+            objects={
+                "openai": 'pass lm="openai:MODEL", or bae.lm.PydanticAIBackend(OpenAIChatModel('
+                "MODEL, provider=OpenAIProvider(openai_client=client))) for this client"
+            },
         ),
         LMKind(
             "pydantic-ai",
@@ -209,6 +219,10 @@ KINDS: Final[Mapping[str, LMKind]] = {
             packages=("pydantic_ai",),
             extra="pydantic-ai",
             open="the key of the provider, as PydanticAI wants it",
+            objects={
+                "pydantic_ai": "pass bae.lm.PydanticAIBackend(model): it takes a model or its "
+                "name, and makes agents by itself"
+            },
         ),
         LMKind(
             "dspy",
@@ -219,6 +233,10 @@ KINDS: Final[Mapping[str, LMKind]] = {
             packages=("dspy",),
             extra="dspy",
             open="the key of the provider, as LiteLLM wants it",
+            objects={
+                "dspy": "pass bae.lm.DSPyBackend(lm=…) around a dspy.LM, or bae.lm.OptimizedLM "
+                "for predictors"
+            },
         ),
         LMKind(
             "scripted",
@@ -237,6 +255,11 @@ KINDS: Final[Mapping[str, LMKind]] = {
     )
 }
 """Every kind of LM that has a name."""
+
+
+def advice_for(package: str) -> str:
+    """What to pass in place of an object of a package; empty where no backend is for it."""
+    return next((kind.objects[package] for kind in KINDS.values() if package in kind.objects), "")
 
 
 def _name_for_model(name: str) -> list[str]:

@@ -50,6 +50,10 @@ class Answer:
     value: Any = UNPARSED
     sent: bool = True
 
+    def using(self, usage: Usage) -> Answer:
+        """The answer with another usage, as one that was sent. Faster than `replace`."""
+        return Answer(self.text, usage, self.stop, self.value)
+
     def __post_init__(self) -> None:
         if not isinstance(cast(object, self.text), str):
             raise TypeError(
@@ -149,7 +153,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
             if budget.cost is not None:
                 report(used)
                 raise budget.cost_unknown(backend.model)
-    return replace(answer, usage=used, sent=True)
+    return answer.using(used)
 
 
 def checked(backend: Backend, answer: object) -> Answer:

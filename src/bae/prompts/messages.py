@@ -65,6 +65,8 @@ class Message:
     @property
     def text(self) -> str:
         """The texts of the message."""
+        if len(self.parts) == 1:
+            return self.parts[0].text
         return "\n\n".join(part.text for part in self.parts)
 
 
@@ -167,6 +169,8 @@ class Prompt:
 def ask_in_text(text: str, corrections: Iterable[Correction] = ()) -> tuple[Message, ...]:
     """A conversation that asks one thing, with the wrong answers so far."""
     asked = Message("user", (TextPart(text),))
+    if not corrections:
+        return (asked,)
     return (asked, *(message for each in corrections for message in each.messages()))
 
 
