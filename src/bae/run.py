@@ -204,7 +204,7 @@ class Run:
         context, limit = self.shown_by(plan)
         if context == "previous":
             return self.scene
-        from bae.prompts.questions import nodes_that_fit
+        from bae.prompts.values import nodes_that_fit
 
         around = self
         while not around.trace and around.outer is not None:

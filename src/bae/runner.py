@@ -34,8 +34,7 @@ from bae.failures import (
 )
 from bae.given_lm import GivenLM
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, is_lm, scene_around, spending_limit
-from bae.lm_calls import ask_lm
+from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around, spending_limit
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
