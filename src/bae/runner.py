@@ -86,9 +86,11 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     if run.outer is None:
         _check_start(graph, start, run)
         hidden = graph.hidden
+        opening = opening_of(graph, run) if apps else None
+        if opening is not None or graph.has_sources:
+            run.flow = Dataflow(run.options.dep_cache)
+            run.flow.opening = opening
     run.plans = plans = graph.plans
-    if run.outer is None:
-        run.flow = _new_flow(graph, run)
     failure: BaseException | None = None
     if graph.scene is not None:
         run.scene = graph.scene
@@ -546,13 +548,3 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
         run.lm = default_lm(graph.needs_lm)
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
-
-
-def _new_flow(graph: Graph[Any, Any], run: Run) -> Dataflow | None:
-    """What schedules the values of a run; None where no field has a source."""
-    opening = opening_of(graph, run) if apps else None
-    if opening is None and not graph.has_sources:
-        return None
-    flow = Dataflow(run.options.dep_cache)
-    flow.opening = opening
-    return flow
