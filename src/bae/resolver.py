@@ -193,7 +193,11 @@ async def resolve(
         values |= await Resolution(run, plan, {**given, **values}).values_of(
             [field for field in fields if not field.is_immediate]
         )
-    return {field.name: values[field.name] for field in fields if field.name in values}
+    found: dict[str, Any] = {}
+    for field in fields:
+        if field.name in values:
+            found[field.name] = values[field.name]
+    return found
 
 
 def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Recalled]] | None:
@@ -288,10 +292,13 @@ class Resolution:
         if failed is not None:
             asked = [*(field.name for field in fields if field.required), *pending]
             raise _failure(self.plan, next(n for n in asked if pending[n] is failed), failed)
+        found: dict[str, Any] = {}
         for name, value in pending.items():
-            if value.error is not None:
+            if value.error is None:
+                found[name] = value.value
+            else:
                 _warn_of_default(self.plan, name, value)
-        return {name: value.value for name, value in pending.items() if value.error is None}
+        return found
 
     def _start(self, field: FieldPlan) -> PendingValue:
         place = Place(self.run.path, self.run.step, self.plan.name, field.name)

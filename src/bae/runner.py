@@ -86,11 +86,12 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     if run.outer is None:
         _check_start(graph, start, run)
         hidden = graph.hidden
+    run.plans = plans = graph.plans
+    if run.outer is None:
         opening = opening_of(graph, run) if apps else None
         if opening is not None or graph.has_sources:
             run.flow = Dataflow(run.options.dep_cache)
             run.flow.opening = opening
-    run.plans = plans = graph.plans
     failure: BaseException | None = None
     if graph.scene is not None:
         run.scene = graph.scene

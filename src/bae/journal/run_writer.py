@@ -4,6 +4,7 @@ store."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from itertools import count
 from threading import Lock
 from time import time
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary
 from bae.exceptions import JournalError
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder, line_of
-from bae.journal.node_codec import node_codec
+from bae.journal.node_codec import node_codec, unstorable_fields
 from bae.journal.outside import OutsideWriter
 from bae.journal.shape import Shape, shape_of
 from bae.journal.store import (
@@ -62,7 +63,7 @@ class JournalWriter(Writer):
 
     def __init__(self, journal: Journal, log: Log | None = None) -> None:
         self.log = [] if log is None else log
-        self.unstorable = self._unstorable_fields
+        self.unstorable = partial(unstorable_fields, secrets=journal.secrets)
         self._journal = journal
         self._claim: Claim | None = None
         self._n = 0
@@ -239,13 +240,13 @@ class JournalWriter(Writer):
             for gate in ended.gates
         ]
         error = self._encoder.error_line(ended.error) if ended.error is not None else ""
+        summary = self._summary(run)
         data = self._encoder.encode(ended)
         claim, self._claim = self._claim, None
         # After lines that could not be stored there would be a gap.
         with self._order:
             lines = [] if self._broken is not None else [line_of(self._n, ended, data)]
             self._n += len(lines)
-        summary = self._summary(run)
         release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
         await finish_despite_cancel(release)
 
@@ -265,9 +266,6 @@ class JournalWriter(Writer):
     def outside(self, path: str, step: int, asker: Asker) -> Writer:
         """The writer for a class outside the graph."""
         return OutsideWriter(self, self._graph, path, step, asker)
-
-    def _unstorable_fields(self, node: Node) -> Mapping[str, str]:
-        return node_codec(type(node)).unstorable(node, secrets=self._journal.secrets)
 
     async def confirm(self) -> None:
         """Raise an error if another process has taken over the run."""

@@ -91,16 +91,16 @@ def fill_prompt(
 ) -> Prompt:
     """Ask for some fields of a node."""
     form, schema = _answer_form(target, fields)
-    system = _system_text(scene, TEXT_SYSTEM if form else SYSTEM)
     known = known_nodes(source, scene)
     if resolved:
         context = context_of(target, resolved, scene.hidden)
         left = not_shown(target, context, known, source, scene)
         if left or not context:
             known["context"] = left
+    text = text_of_question(instruction, known, form)
     return Prompt(
-        system,
-        ask_in_text(text_of_question(instruction, known, form), corrections),
+        _system_text(scene, TEXT_SYSTEM if form else SYSTEM),
+        ask_in_text(text, corrections),
         schema,
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
         Question((), (), target, fields, resolved, None, instruction, source, "", scene),
