@@ -38,6 +38,7 @@ from bae.language_model import RoutingLM, is_lm, scene_around, spending_limit
 from bae.lm_calls import ask_lm
 from bae.markers import Dep, Map
 from bae.node import Node
+from bae.past import NO_PAST
 from bae.plan import NodePlan
 from bae.records import (
     NOTHING,
@@ -542,9 +543,10 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:
-        from bae.rooms import default_lm
+        from bae.rooms import LazyLM, default_lm
 
-        run.lm = default_lm(graph.needs_lm)
+        # What is left of a run that is resumed may ask for none.
+        run.lm = (default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
 
