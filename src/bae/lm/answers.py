@@ -168,8 +168,7 @@ def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
     def find() -> frozenset[str] | None:
         if target.__init__ is not Node.__init__:
             return None
-        text = plan_of(target).text
-        parsed = text is not None and text.is_parsed
+        parsed = any(field.is_parsed for field in plan_of(target).plain)
         return frozenset(() if parsed else asked_fields(target))
 
     return once(target, "from JSON", find)

@@ -55,17 +55,16 @@ def asked_fields(cls: type[Node]) -> tuple[str, ...]:
 
     def find() -> tuple[str, ...]:
         plan = plan_of(cls, strict=True)
-        plain = plan.plain
-        if plan.text is not None:
-            for problem in plan.problems:
-                if problem.code == "bae-text-not-alone":
-                    said = f"{problem.place}: {problem.message}"
-                    raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
-            return (plan.text.name,)
+        for problem in plan.problems:
+            if problem.code == "bae-text-not-alone":
+                said = f"{problem.place}: {problem.message}"
+                raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
         return tuple(
             f.name
-            for f in plain
-            if f.required or has_schema(field_schema(cls, f.name), "validation")
+            for f in plan.plain
+            if f.required
+            or f.fills == "text"
+            or has_schema(field_schema(cls, f.name), "validation")
         )
 
     return once(cls, "asked", find)
@@ -113,7 +112,8 @@ def text_form(target: type[Node]) -> str:
     field, and its bounds where the text is its value. Empty where JSON is asked for."""
 
     def make() -> str:
-        field = plan_of(target, strict=True).text
+        fields = plan_of(target, strict=True).plain
+        field = next((field for field in fields if field.fills == "text"), None)
         if field is None:
             return ""
         about = " ".join((field.info.description or "").split())
@@ -199,8 +199,8 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
     the same answer, or else the fields that would be asked for, which the schema does not have."""
     plan = plan_of(cls, strict=True)
     said = f"- {name}: {plan.description}" if plan.description else f"- {name}"
-    if plan.text is not None:
-        about = text_form(cls).removeprefix(IN_TEXT).lstrip(":. ")
+    if form := text_form(cls):
+        about = form.removeprefix(IN_TEXT).lstrip(":. ")
         said += f"\nIt is a text: {about}" if about else "\nIt is a text."
     elif not filled and (asked := asked_fields(cls)):
         schema = once(cls, asked, lambda: fill_schema(cls, asked))
@@ -213,7 +213,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
 
 def _has_json(cls: type[Node]) -> bool:
     """Whether there are fields to ask for, in JSON."""
-    return bool(asked_fields(cls)) and plan_of(cls, strict=True).text is None
+    return bool(asked_fields(cls)) and not text_form(cls)
 
 
 def choice_of(

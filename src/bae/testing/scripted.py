@@ -305,9 +305,10 @@ class ScriptedLM(RoutingLM):
         plan = plan_of(target)
         if isinstance(answer, target):
             return {field.name: getattr(answer, field.name) for field in plan.plain}
-        if isinstance(answer, Mapping) or (isinstance(answer, str) and plan.text is not None):
+        takes_text = any(field.fills == "text" for field in plan.plain)
+        if isinstance(answer, Mapping) or (isinstance(answer, str) and takes_text):
             return answer
-        kind = "dict" if plan.text is None else "text"
+        kind = "text" if takes_text else "dict"
         raise ScriptError(
             f"asked for {wanted}, but the next answer is {answer!r}{refused}",
             code="bae-script-mismatch",

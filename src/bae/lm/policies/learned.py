@@ -214,13 +214,14 @@ def shown_once(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any
 def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
     """Raise ValueError where a class is answered in plain text, and the answer of an example is
     none."""
-    text = plan_of(cls, strict=True).text
-    for number, example in enumerate(examples if text is not None else (), 1):
-        if text is not None and not isinstance(example.answer.get(text.name), str):
-            raise ValueError(
-                f"{cls.__name__}, example {number} of its fill: the LM answers {text.name} in "
-                f'plain text, so its answer is to be {{"{text.name}": "the text"}}'
-            )
+    names = [field.name for field in plan_of(cls, strict=True).plain if field.fills == "text"]
+    for number, example in enumerate(examples, 1):
+        for name in names:
+            if not isinstance(example.answer.get(name), str):
+                raise ValueError(
+                    f"{cls.__name__}, example {number} of its fill: the LM answers {name} in plain "
+                    f'text, so its answer is to be {{"{name}": "the text"}}'
+                )
 
 
 def _checked(cls: Any, given: Any) -> list[tuple[NodePart, LearnedPrompt]]:
