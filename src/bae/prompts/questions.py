@@ -75,15 +75,15 @@ def fill_prompt(
     fields: tuple[str, ...],
     resolved: Mapping[str, Any],
     instruction: str,
-    source: Node | None,
+    previous: Node | None,
     scene: Scene = PLAIN_SCENE,
     corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
     """Ask for some fields of a node."""
-    known = _known_nodes(source, scene)
+    known = _known_nodes(previous, scene)
     if resolved:
         context = context_of(target, resolved, scene.hidden)
-        left = _not_shown(target, context, known, source, scene)
+        left = _not_shown(target, context, known, previous, scene)
         if left or not context:
             known["context"] = left
     form = text_form(target)
@@ -92,7 +92,7 @@ def fill_prompt(
         ask_in_text(text_of_question(instruction, known, form), corrections),
         None if form else once(target, fields, lambda: fill_schema(target, fields)),
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
-        Question((), (), target, fields, resolved, None, instruction, source, "", scene),
+        Question((), (), target, fields, resolved, None, instruction, previous, "", scene),
     )
 
 
@@ -100,11 +100,11 @@ def fill_question(
     target: type[Node],
     resolved: Mapping[str, Any],
     instruction: str,
-    source: Node | None,
+    previous: Node | None,
     scene: Scene,
 ) -> Prompt:
     """Ask for all fields of a node that a model fills."""
-    return fill_prompt(target, asked_fields(target), resolved, instruction, source, scene)
+    return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
 
 
 def text_form(target: type[Node]) -> str:
@@ -150,31 +150,33 @@ class Choice:
 
     def prompt(
         self,
-        source: Node | None,
+        previous: Node | None,
         context: Mapping[str, Any] | None = None,
         resolved: Resolved | None = None,
         scene: Scene = PLAIN_SCENE,
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
-        known = _known_nodes(source, scene)
+        known = _known_nodes(previous, scene)
         if context is not None:
             known["context"] = as_json(context, "the context of a choice", scene.hidden)
-        elif resolved and (contexts := self._contexts(resolved, known, source, scene)):
+        elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
             known["context"] = contexts
         return Prompt(
             _system_text(scene),
             ask_in_text(text_of_question(self.instruction, known), corrections),
             self.schema,
             "Choice",
-            Question(self.types, self.fillable, None, (), _NOTHING, context, "", source, "", scene),
+            Question(
+                self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
+            ),
         )
 
     def _contexts(
         self,
         resolved: Resolved,
         known: Mapping[str, Any],
-        source: Node | None,
+        previous: Node | None,
         scene: Scene,
     ) -> dict[str, Any]:
         """The values that were resolved for the options, by the names of the options. A value that
@@ -184,7 +186,7 @@ class Choice:
         for name, cls in self.names.items():
             if cls in self.fillable and cls in resolved:
                 context = context_of(cls, resolved[cls], scene.hidden)
-                for field, value in _not_shown(cls, context, known, source, scene).items():
+                for field, value in _not_shown(cls, context, known, previous, scene).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     found[key] = field, value
@@ -237,14 +239,14 @@ def choice_of(
 def choice_question(
     types: Sequence[type[Node] | type[None]],
     fillable: Sequence[type[Node]],
-    source: Node | None,
+    previous: Node | None,
     context: Mapping[str, Any] | None,
     resolved: Resolved | None,
     scene: Scene,
 ) -> Prompt:
     """Ask for the next node, which may come filled where it is one of `fillable`."""
     choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
-    return choice.prompt(source, context, resolved, scene)
+    return choice.prompt(previous, context, resolved, scene)
 
 
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:

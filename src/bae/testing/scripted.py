@@ -51,10 +51,16 @@ class Asked:
     target: type[Node] | None = None
     resolved: Mapping[str, Any] | None = None
     instruction: str = ""
-    source: Node | None = None
+    previous: Node | None = None
+    """The previous node."""
     errors: tuple[str, ...] = ()
     """What was wrong with the answer before, when it is asked again."""
     make_prompt: Callable[[], Prompt] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def source(self) -> Node | None:
+        """The previous node, by its name in `LM.fill`."""
+        return self.previous
 
     @property
     def prompt(self) -> Prompt:
@@ -208,7 +214,7 @@ class ScriptedLM(RoutingLM):
             target=target,
             resolved=dict(resolved),
             instruction=instruction,
-            source=source,
+            previous=source,
             make_prompt=partial(_fill_question, target, dict(resolved), instruction, source, here),
         )
         for number in range(1, self._attempts + 1):
