@@ -542,9 +542,9 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:
-        from bae.rooms import default_lm
+        from bae.rooms import find_default_lm
 
-        run.lm = default_lm(graph.needs_lm)
+        run.lm = find_default_lm(graph.needs_lm)
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
 
