@@ -65,7 +65,7 @@ class LM(Protocol):
         """Fill the plain fields of `target` and build it together with the `resolved` ones.
 
         Build it by calling the class, `target(**resolved, **answer)`: that runs the model's own
-        validation, and leaves out what is resolved after the answer.
+        validation, and leaves out what is resolved after the answer. `source` is the previous node.
         """
         ...
 

@@ -38,6 +38,7 @@ from bae.language_model import RoutingLM, is_lm, scene_around, spending_limit
 from bae.lm_calls import ask_lm
 from bae.markers import Dep, Map
 from bae.node import Node
+from bae.past import NO_PAST
 from bae.plan import NodePlan
 from bae.records import (
     NOTHING,
@@ -445,7 +446,7 @@ def options_ahead(
 
 
 async def _fill(
-    run: Run, plans: Plans, plan: NodePlan, source: Node | None
+    run: Run, plans: Plans, plan: NodePlan, previous: Node | None
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
     records: list[Recalled] = []
@@ -458,12 +459,12 @@ async def _fill(
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
-    about = run.scene_for(plan, source)
+    about = run.scene_for(plan, previous)
     if records:
         origins = run.origins(records)
-        if about.shown or any(node is source for node, _ in origins.values()):
+        if about.shown or any(node is previous for node, _ in origins.values()):
             about = about.recalling({plan.node: origins})
-    known = run.past.fill(run, plan, source, resolved, about)
+    known = run.past.fill(run, plan, previous, resolved, about)
     if known is not NOTHING:
         return known, given_up
     lm = run.lm if plan.lm is None else run.lm_for(plan)
@@ -477,7 +478,7 @@ async def _fill(
         return node, given_up
     doing = Asker("fill", plan.node)
     asked = plan.node, resolved, plan.instruction
-    node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=source)
+    node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=previous)
     if type(node) is not plan.node:
         _note_usage(run, doing, [used])
         raise filled_other(plan, node)
@@ -542,9 +543,10 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:
-        from bae.rooms import find_default_lm
+        from bae.rooms import LazyLM, find_default_lm
 
-        run.lm = find_default_lm(graph.needs_lm)
+        # What is left of a run that is resumed may ask for none.
+        run.lm = (find_default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
 

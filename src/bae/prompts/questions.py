@@ -55,17 +55,16 @@ def asked_fields(cls: type[Node]) -> tuple[str, ...]:
 
     def find() -> tuple[str, ...]:
         plan = plan_of(cls, strict=True)
-        plain = plan.plain
-        if plan.text is not None:
-            for problem in plan.problems:
-                if problem.code == "bae-text-not-alone":
-                    said = f"{problem.place}: {problem.message}"
-                    raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
-            return (plan.text.name,)
+        for problem in plan.problems:
+            if problem.code == "bae-text-not-alone":
+                said = f"{problem.place}: {problem.message}"
+                raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
         return tuple(
             f.name
-            for f in plain
-            if f.required or has_schema(field_schema(cls, f.name), "validation")
+            for f in plan.plain
+            if f.required
+            or f.fills == "text"
+            or has_schema(field_schema(cls, f.name), "validation")
         )
 
     return once(cls, "asked", find)
@@ -76,15 +75,15 @@ def fill_prompt(
     fields: tuple[str, ...],
     resolved: Mapping[str, Any],
     instruction: str,
-    source: Node | None,
+    previous: Node | None,
     scene: Scene = PLAIN_SCENE,
     corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
     """Ask for some fields of a node."""
-    known = _known_nodes(source, scene)
+    known = _known_nodes(previous, scene)
     if resolved:
         context = context_of(target, resolved, scene.hidden)
-        left = _not_shown(target, context, known, source, scene)
+        left = _not_shown(target, context, known, previous, scene)
         if left or not context:
             known["context"] = left
     form = text_form(target)
@@ -93,7 +92,7 @@ def fill_prompt(
         ask_in_text(text_of_question(instruction, known, form), corrections),
         None if form else once(target, fields, lambda: fill_schema(target, fields)),
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
-        Question((), (), target, fields, resolved, None, instruction, source, "", scene),
+        Question((), (), target, fields, resolved, None, instruction, previous, "", scene),
     )
 
 
@@ -101,11 +100,11 @@ def fill_question(
     target: type[Node],
     resolved: Mapping[str, Any],
     instruction: str,
-    source: Node | None,
+    previous: Node | None,
     scene: Scene,
 ) -> Prompt:
     """Ask for all fields of a node that a model fills."""
-    return fill_prompt(target, asked_fields(target), resolved, instruction, source, scene)
+    return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
 
 
 def text_form(target: type[Node]) -> str:
@@ -113,7 +112,8 @@ def text_form(target: type[Node]) -> str:
     field, and its bounds where the text is its value. Empty where JSON is asked for."""
 
     def make() -> str:
-        field = plan_of(target, strict=True).text
+        fields = plan_of(target, strict=True).plain
+        field = next((field for field in fields if field.fills == "text"), None)
         if field is None:
             return ""
         about = " ".join((field.info.description or "").split())
@@ -150,31 +150,33 @@ class Choice:
 
     def prompt(
         self,
-        source: Node | None,
+        previous: Node | None,
         context: Mapping[str, Any] | None = None,
         resolved: Resolved | None = None,
         scene: Scene = PLAIN_SCENE,
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
-        known = _known_nodes(source, scene)
+        known = _known_nodes(previous, scene)
         if context is not None:
             known["context"] = as_json(context, "the context of a choice", scene.hidden)
-        elif resolved and (contexts := self._contexts(resolved, known, source, scene)):
+        elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
             known["context"] = contexts
         return Prompt(
             _system_text(scene),
             ask_in_text(text_of_question(self.instruction, known), corrections),
             self.schema,
             "Choice",
-            Question(self.types, self.fillable, None, (), _NOTHING, context, "", source, "", scene),
+            Question(
+                self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
+            ),
         )
 
     def _contexts(
         self,
         resolved: Resolved,
         known: Mapping[str, Any],
-        source: Node | None,
+        previous: Node | None,
         scene: Scene,
     ) -> dict[str, Any]:
         """The values that were resolved for the options, by the names of the options. A value that
@@ -184,7 +186,7 @@ class Choice:
         for name, cls in self.names.items():
             if cls in self.fillable and cls in resolved:
                 context = context_of(cls, resolved[cls], scene.hidden)
-                for field, value in _not_shown(cls, context, known, source, scene).items():
+                for field, value in _not_shown(cls, context, known, previous, scene).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     found[key] = field, value
@@ -199,8 +201,8 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
     the same answer, or else the fields that would be asked for, which the schema does not have."""
     plan = plan_of(cls, strict=True)
     said = f"- {name}: {plan.description}" if plan.description else f"- {name}"
-    if plan.text is not None:
-        about = text_form(cls).removeprefix(IN_TEXT).lstrip(":. ")
+    if form := text_form(cls):
+        about = form.removeprefix(IN_TEXT).lstrip(":. ")
         said += f"\nIt is a text: {about}" if about else "\nIt is a text."
     elif not filled and (asked := asked_fields(cls)):
         schema = once(cls, asked, lambda: fill_schema(cls, asked))
@@ -213,7 +215,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
 
 def _has_json(cls: type[Node]) -> bool:
     """Whether there are fields to ask for, in JSON."""
-    return bool(asked_fields(cls)) and plan_of(cls, strict=True).text is None
+    return bool(asked_fields(cls)) and not text_form(cls)
 
 
 def choice_of(
@@ -237,14 +239,14 @@ def choice_of(
 def choice_question(
     types: Sequence[type[Node] | type[None]],
     fillable: Sequence[type[Node]],
-    source: Node | None,
+    previous: Node | None,
     context: Mapping[str, Any] | None,
     resolved: Resolved | None,
     scene: Scene,
 ) -> Prompt:
     """Ask for the next node, which may come filled where it is one of `fillable`."""
     choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
-    return choice.prompt(source, context, resolved, scene)
+    return choice.prompt(previous, context, resolved, scene)
 
 
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:
