@@ -545,9 +545,9 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:
-        from bae.rooms import LazyLM, default_lm
+        from bae.rooms import LazyLM, find_default_lm
 
         # What is left of a run that is resumed may ask for none.
-        run.lm = (default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
+        run.lm = (find_default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
