@@ -396,7 +396,7 @@ def _why_secret(cls: type[Node], name: str) -> str:
     info = cls.__pydantic_fields__[name]
     if not info.repr:
         return "the field has repr=False"
-    if info.annotation in (str, int, float, bool) and not info.metadata:
+    if cast(Any, info.annotation) in (str, int, float, bool) and not info.metadata:
         return ""
     return _secret_among(parts(field_schema(cls, name)))
 
