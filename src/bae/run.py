@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from bae.usage import CallEvent, Usage
 
 GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
-"""What answers gates: an async callable that is given the open gate."""
+"""The type of `answer=`: an async callable that gets the open gate and returns the answer, or calls
+`gate.leave_open()`."""
 
 
 class WorkParameters(TypedDict, total=False):
@@ -203,7 +204,7 @@ class Run:
         context, limit = self.shown_by(plan)
         if context == "previous":
             return self.scene
-        from bae.prompts.questions import nodes_that_fit
+        from bae.prompts.values import nodes_that_fit
 
         around = self
         while not around.trace and around.outer is not None:

@@ -34,8 +34,7 @@ from bae.failures import (
 )
 from bae.given_lm import GivenLM
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, is_lm, scene_around, spending_limit
-from bae.lm_calls import ask_lm
+from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around, spending_limit
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.past import NO_PAST
@@ -90,7 +89,10 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         hidden = graph.hidden
     run.plans = plans = graph.plans
     if run.outer is None:
-        run.flow = _new_flow(graph, run)
+        opening = opening_of(graph, run) if apps else None
+        if opening is not None or graph.has_sources:
+            run.flow = Dataflow(run.options.dep_cache)
+            run.flow.opening = opening
     failure: BaseException | None = None
     if graph.scene is not None:
         run.scene = graph.scene
@@ -543,19 +545,9 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:
-        from bae.rooms import LazyLM, default_lm
+        from bae.rooms import LazyLM, find_default_lm
 
         # What is left of a run that is resumed may ask for none.
-        run.lm = (default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
+        run.lm = (find_default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
-
-
-def _new_flow(graph: Graph[Any, Any], run: Run) -> Dataflow | None:
-    """What schedules the values of a run; None where no field has a source."""
-    opening = opening_of(graph, run) if apps else None
-    if opening is None and not graph.has_sources:
-        return None
-    flow = Dataflow(run.options.dep_cache)
-    flow.opening = opening
-    return flow

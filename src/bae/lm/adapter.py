@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from pydantic_core import from_json
 
 from bae.failures import filled_other, not_an_lm, undeclared
-from bae.language_model import is_lm, scene_around
+from bae.language_model import ask_lm, is_lm, scene_around
 from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice, read_fill
 from bae.lm.backend import Backend, ask_to_fill, asks_again
 from bae.lm.requests import Answer, ask, send
-from bae.lm_calls import ask_lm
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Prompt, Question

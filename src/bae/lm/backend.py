@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from bae.draft import from_resolved, with_resolved
-from bae.language_model import RoutingLM, scene_around
+from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.lm.answers import (
     Wrong,
     attempt,
@@ -23,7 +23,6 @@ from bae.lm.answers import (
     read_fill,
 )
 from bae.lm.requests import UNPARSED, Answer, ask, send
-from bae.lm_calls import ask_lm
 from bae.plan import plan_of
 from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
 from bae.prompts.questions import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form

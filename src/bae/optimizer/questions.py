@@ -40,8 +40,8 @@ from bae.prompts.questions import (
     fill_question,
     names_of,
     text_form,
-    text_of_question,
 )
+from bae.prompts.values import text_of_question
 from bae.usage import Attempt, CallEvent, metered
 
 if TYPE_CHECKING:

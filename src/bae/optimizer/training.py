@@ -23,7 +23,7 @@ from bae.optimizer.bridge import QUIET, Bridge, OutOfBudget, silence_dspy
 from bae.optimizer.optimizers import run_optimizer
 from bae.optimizer.questions import Reworded, node_like
 from bae.optimizer.splits import is_corrected, sides
-from bae.prompts.questions import text_of_question
+from bae.prompts.values import text_of_question
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend

@@ -15,13 +15,19 @@ from bae.language_model import PLAIN_SCENE
 from bae.plan import plan_of
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, has_schema, notes_on
-from bae.prompts.values import as_json, context_of, once, seen_of, text_of_json
-from bae.secrets import MASK
+from bae.prompts.values import (
+    as_json,
+    context_of,
+    known_nodes,
+    not_shown,
+    once,
+    text_of_json,
+    text_of_question,
+)
 
 if TYPE_CHECKING:
     from bae.language_model import Scene
     from bae.node import Node
-    from bae.secrets import Copies
 
 Resolved = Mapping["type[Node]", Mapping[str, Any]]
 """Values of the fields of several classes that have a source."""
@@ -40,6 +46,9 @@ CHOOSE = "Choose what comes next."
 CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
 EARLIER = 'Earlier steps are under "before", the oldest first.'
+
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 def _system_text(scene: Scene, default: str = SYSTEM) -> str:
@@ -80,17 +89,18 @@ def fill_prompt(
     corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
     """Ask for some fields of a node."""
-    known = _known_nodes(previous, scene)
+    form, schema = _answer_form(target, fields)
+    known = known_nodes(previous, scene)
     if resolved:
         context = context_of(target, resolved, scene.hidden)
-        left = _not_shown(target, context, known, previous, scene)
+        left = not_shown(target, context, known, previous, scene)
         if left or not context:
             known["context"] = left
-    form = text_form(target)
+    text = text_of_question(instruction, known, form)
     return Prompt(
         _system_text(scene, TEXT_SYSTEM if form else SYSTEM),
-        ask_in_text(text_of_question(instruction, known, form), corrections),
-        None if form else once(target, fields, lambda: fill_schema(target, fields)),
+        ask_in_text(text, corrections),
+        schema,
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
         Question((), (), target, fields, resolved, None, instruction, previous, "", scene),
     )
@@ -105,6 +115,17 @@ def fill_question(
 ) -> Prompt:
     """Ask for all fields of a node that a model fills."""
     return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
+
+
+def _answer_form(target: type[Node], fields: tuple[str, ...]) -> tuple[str, dict[str, Any] | None]:
+    """How a model is to answer with some fields of a node: what a prompt for plain text ends with,
+    or the schema of the fields."""
+
+    def make() -> tuple[str, dict[str, Any] | None]:
+        form = text_form(target)
+        return form, None if form else fill_schema(target, fields)
+
+    return once(target, fields, make)
 
 
 def text_form(target: type[Node]) -> str:
@@ -157,7 +178,7 @@ class Choice:
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
-        known = _known_nodes(previous, scene)
+        known = known_nodes(previous, scene)
         if context is not None:
             known["context"] = as_json(context, "the context of a choice", scene.hidden)
         elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
@@ -186,7 +207,7 @@ class Choice:
         for name, cls in self.names.items():
             if cls in self.fillable and cls in resolved:
                 context = context_of(cls, resolved[cls], scene.hidden)
-                for field, value in _not_shown(cls, context, known, previous, scene).items():
+                for field, value in not_shown(cls, context, known, previous, scene).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     found[key] = field, value
@@ -205,7 +226,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
         about = form.removeprefix(IN_TEXT).lstrip(":. ")
         said += f"\nIt is a text: {about}" if about else "\nIt is a text."
     elif not filled and (asked := asked_fields(cls)):
-        schema = once(cls, asked, lambda: fill_schema(cls, asked))
+        schema = _answer_form(cls, asked)[1] or {}
         parts = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
         said += f"\nIts fields: {text_of_json(parts)}"
     elif filled and plan.instruction != plan.name:
@@ -266,79 +287,3 @@ def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] |
             name = f"{own}_{number}"
         names[name] = cls
     return names
-
-
-def text_of_question(instruction: str, known: Mapping[str, Any], form: str = "") -> str:
-    """The text of a question: the instruction, what is known, as JSON, and the form of the answer
-    where that is not JSON."""
-    parts = instruction, text_of_json(known) if known else "", form
-    return "\n\n".join(part for part in parts if part)
-
-
-_NOTHING: Mapping[str, Any] = {}
-
-
-def _known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
-    """What a model sees of the nodes before a question: those of the scene and the previous one."""
-    known: dict[str, Any] = {}
-    if scene.shown or scene.omitted:
-        before: list[Any] = [
-            {type(node).__name__: seen_of(node, scene.hidden)} for node in scene.shown
-        ]
-        if scene.omitted:
-            many = (
-                "1 earlier step is" if scene.omitted == 1 else f"{scene.omitted} earlier steps are"
-            )
-            before.insert(0, f"({many} left out)")
-        known["before"] = before
-    if previous is not None:
-        known[type(previous).__name__] = seen_of(previous, scene.hidden)
-    return known
-
-
-def _not_shown(
-    cls: type[Node],
-    context: dict[str, Any],
-    known: Mapping[str, Any],
-    previous: Node | None,
-    scene: Scene,
-) -> dict[str, Any]:
-    """The context of a class without the values that were recalled from a node which the same
-    question shows, unless that hides something of the value."""
-    origins = scene.origins.get(cls) if scene.origins else None
-    if not origins:
-        return context
-    shown: dict[int, Any] = {}
-    if scene.shown:
-        entries = known["before"][-len(scene.shown) :]
-        shown = {
-            id(node): entry[type(node).__name__]
-            for node, entry in zip(scene.shown, entries, strict=True)
-        }
-    if previous is not None:
-        shown[id(previous)] = known[type(previous).__name__]
-    return {
-        name: value
-        for name, value in context.items()
-        if name not in origins or not _is_shown(value, *origins[name], shown)
-    }
-
-
-def _is_shown(value: Any, node: Node, field: str, shown: Mapping[int, Any]) -> bool:
-    """Whether a value, as JSON, is in the node that it was recalled from as that is shown."""
-    there = shown.get(id(node))
-    if field:
-        there = cast(dict[str, Any], there).get(field) if isinstance(there, dict) else None
-    text = text_of_json(value)
-    return there is not None and text_of_json(there) == text and MASK not in text
-
-
-def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> tuple[Node, ...]:
-    """The newest of some nodes whose text in a prompt has at most `limit` characters."""
-    left = limit
-    for index in range(len(nodes) - 1, -1, -1):
-        node = nodes[index]
-        left -= len(text_of_json({type(node).__name__: seen_of(node, copies)}))
-        if left < 0:
-            return tuple(nodes[index + 1 :])
-    return tuple(nodes)

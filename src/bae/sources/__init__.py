@@ -128,7 +128,7 @@ class FieldPlan:
         self.name, self.info, self.marker, self.call, self.bound = name, info, marker, call, bound
         self.annotation = info.annotation
         self.required = info.is_required()
-        self.waits_for = tuple([sibling for _, sibling in siblings_of(self)])
+        self.waits_for = tuple([sibling for _, sibling in siblings_of(self)]) if bound else ()
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Any, names: Names) -> Self:
@@ -186,7 +186,7 @@ class FieldPlan:
     @property
     def is_provisional(self) -> bool:
         """Whether a name is missing in what is called for the value: it may be defined later."""
-        return lacks_name(self.call)
+        return self.call is not None and lacks_name(self.call)
 
     @property
     def may_wait(self) -> bool:

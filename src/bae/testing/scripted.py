@@ -18,8 +18,7 @@ from pydantic_core import to_json
 from bae.draft import from_text
 from bae.exceptions import FillError, ScriptError, faults
 from bae.given_files import read_file
-from bae.language_model import RoutingLM, scene_around
-from bae.lm_calls import ask_lm
+from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.node import Node
 from bae.plan import plan_of
 from bae.secrets import shown_values

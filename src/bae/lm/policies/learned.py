@@ -19,8 +19,8 @@ from bae.lm.backend import Answer, FewShot, Prompt, Question
 from bae.lm.policies.policy import Policy, as_backend, innermost
 from bae.node import Node
 from bae.plan import plan_of
-from bae.prompts.questions import choice_instruction, names_of, text_form, text_of_question
-from bae.prompts.values import text_of_answer
+from bae.prompts.questions import choice_instruction, names_of, text_form
+from bae.prompts.values import text_of_answer, text_of_question
 
 if TYPE_CHECKING:
     from bae.language_model import LM
