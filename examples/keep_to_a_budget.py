@@ -73,9 +73,9 @@ async def main() -> None:
 
 def label_letter(asked: Asked) -> dict[str, str]:
     """Stands in for a model, which would be given as its name: Cached("claude-cli:haiku")."""
-    assert isinstance(asked.source, Read)
+    assert isinstance(asked.previous, Read)
     known = {"It broke.": "complaint", "A lamp, please.": "order"}
-    return {"kind": known.get(asked.source.letter, "praise")}
+    return {"kind": known.get(asked.previous.letter, "praise")}
 
 
 if __name__ == "__main__":

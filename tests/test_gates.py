@@ -283,6 +283,19 @@ async def test_an_answerer_that_raises_is_a_gate_error_with_its_cause():
     assert [type(node) for node in error.trace] == [Write]
 
 
+async def test_an_answerer_can_leave_a_gate_open_and_the_others_are_answered():
+    async def answer(gate: OpenGate) -> Any:
+        if gate.place == "Send.approved":
+            gate.leave_open()
+        return "you"
+
+    result = await run(Write(text="hi"), answer=answer)
+    assert [gate.place for gate in result.waiting] == ["Send.approved"]
+    assert [type(node) for node in result.trace] == [Write]
+    answered = [r.field for r in result.journal.of(SourceEnded) if r.error is None]
+    assert answered == ["to"]
+
+
 async def test_a_gate_in_a_graph_inside_that_fails_is_still_a_gate_error():
     async def answer(gate: OpenGate) -> Any:
         return "no bool at all"

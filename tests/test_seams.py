@@ -5,6 +5,7 @@ unseen. CONTRIBUTING.md says what to do instead."""
 
 import ast
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import bae
@@ -17,7 +18,7 @@ MARKERS = {"Dep", "Recall", "Map", "Gate", "Text", "MARKERS", "SOURCES"}
 FIELD_CLASSES = {f"{name}Field" for name in ("Plain", "Text", "Dep", "Recall", "Map", "Gate")}
 
 
-SOURCES_TOLD_APART = 7
+SOURCES_TOLD_APART = 0
 RECORDS_TOLD_APART = 49
 """How many places do so, at most. Lower these where a change makes them fewer."""
 
@@ -124,19 +125,24 @@ def test_no_more_places_tell_kinds_of_records_apart():
     assert len(found) <= RECORDS_TOLD_APART, "\n".join(found)
 
 
-PUBLIC = {"bae", "bae.evals", "bae.journal", "bae.lm", "bae.observers", "bae.otel", "bae.testing"}
-INTERNALS_OF_THE_TEAM = 38
-"""How many names of internal modules the team imports, at most: it is a user of bae like others."""
+PUBLIC = {
+    *("bae", "bae.evals", "bae.given_files", "bae.journal", "bae.lm", "bae.observers"),
+    *("bae.otel", "bae.subprocesses", "bae.tasks", "bae.testing"),
+}
+INTERNALS_OF_THE_TEAM = 6
+"""How many names that are not public the team imports, at most: it is a user of bae like others."""
 
 
 def test_the_team_imports_no_more_internals_of_bae_and_nothing_of_the_command_line():
     found: list[str] = []
-    for path in sorted(SOURCE.glob("team/*.py")):
+    for path in sorted(SOURCE.glob("team/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bae"):
                 module = node.module or ""
-                if module not in PUBLIC and not module.startswith("bae.team"):
-                    found += [f"{path.name}: {module}.{each.name}" for each in node.names]
+                names = import_module(module).__all__ if module in PUBLIC else ()
+                if not module.startswith("bae.team"):
+                    others = [each.name for each in node.names if each.name not in names]
+                    found += [f"{path.name}: {module}.{name}" for name in others]
     assert [each for each in found if ": bae.cli." in each] == [
         "__init__.py: bae.cli.team_board.watch"  # a public name of the team
     ]

@@ -39,7 +39,7 @@ def make_lm() -> DemoLM:
 
 def write_code(asked: Asked) -> str:
     """What a worker's LLM writes: wrong at first for the chart, and a question for the report."""
-    turn: Any = asked.source
+    turn: Any = asked.previous
     second = turn.attempt > 1 or "Answer:" in (asked.instruction or "")
     path = HERE / "answers" / f"{turn.task}.md"
     if not path.exists():

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bae.resolver import classify_fields as classify_fields
     from bae.resolver import resolve_fields as resolve_fields
     from bae.result import GraphResult
+    from bae.run import GateAnswerer
     from bae.threads import set_thread_limit
 
 __version__ = "0.1.0"
@@ -58,6 +59,7 @@ __all__ = [
     "DepError",
     "FillError",
     "Gate",
+    "GateAnswerer",
     "GateError",
     "Graph",
     "GraphResult",
@@ -95,6 +97,7 @@ __getattr__, __dir__ = export_lazily(
         "markers": "Dep Gate Map OpenGate Recall Text",
         "node": "Node NodeConfig",
         "result": "GraphResult",
+        "run": "GateAnswerer",
         "threads": "set_thread_limit",
         "compiler": "compile_graph create_optimized_lm",
         "lm": (

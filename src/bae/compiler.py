@@ -258,12 +258,12 @@ def _optimized_lm(predictors: Mapping[type[Node], NodePredictor], lm: Any) -> Ba
 def _lm_of(lm: Any, graph: Graph[Any, Any]) -> LM:
     """The LM that is meant; without one the default, looked for where the graph asks any but those
     that are pinned to its nodes."""
-    from bae.lm.registry import LazyLM, default_lm
+    from bae.lm.registry import LazyLM, find_default_lm
 
     if lm is not None:
         return cast("LM", _by_name(lm))
     if graph.needs_lm:
-        return default_lm(graph.needs_lm)
+        return find_default_lm(graph.needs_lm)
     return LazyLM(f"the LM of {graph.name} was asked")
 
 

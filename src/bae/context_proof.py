@@ -70,14 +70,15 @@ class _Walk:
     """The questions that are asked along the paths of a graph."""
 
     def __init__(self, graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> None:
-        self._graph, self._contexts = graph, contexts
-        self._filled = {cls for p in graph.plans.values() if not p.written for cls in p.successors}
-        self._carriers = set(graph.nodes)
+        self._start, self._plans, self._contexts = graph.start, graph.plans, contexts
+        plans = self._plans.values()
+        self._filled = {cls for p in plans if not p.written for cls in p.successors}
+        self._carriers = set(self._plans)
         """The classes that hold what the caller gave whichever path leads there: all at first, and
         without those that do not until no more is found. What recalls from one of them has it."""
         self._recalls: dict[type[Node], bool] = {}
         while True:
-            self._recalls = {c: self._recalls_given(plan, c) for c, plan in graph.plans.items()}
+            self._recalls = {c: self._recalls_given(plan, c) for c, plan in self._plans.items()}
             without = {visit.node for visit, _ in self.visits() if not visit.shows}
             if without.isdisjoint(self._carriers):
                 return
@@ -85,7 +86,7 @@ class _Walk:
 
     def visits(self) -> list[tuple[_Visit, list[str]]]:
         """Every way in which a node can be visited, each once, with the shortest path to it."""
-        found = {_Visit(self._graph.start, True): [self._graph.start.__name__]}
+        found = {_Visit(self._start, True): [self._start.__name__]}
         ahead = list(found)
         for visit in ahead:
             for following in self._following(visit):
@@ -97,7 +98,7 @@ class _Walk:
     def unseen(self, visit: _Visit) -> Iterator[tuple[type[Node], bool]]:
         """The classes that an LM fills after this node without seeing what the caller gave, and the
         node itself where the LM chooses what follows it; True says that it chooses."""
-        plans = self._graph.plans
+        plans = self._plans
         plan = plans[visit.node]
         if visit.shows or (plan.written and not plan.needs_lm):
             return
@@ -113,7 +114,7 @@ class _Walk:
 
     def unseen_for_fields(self, visit: _Visit) -> Iterator[type[Node]]:
         """The classes that an LM fills for fields of the nodes after this one in the same way."""
-        plans = self._graph.plans
+        plans = self._plans
         for plan in () if visit.shows else (plans[cls] for cls in plans[visit.node].successors):
             for _, own in _filled_for(plan):
                 if not self._shows_start(own) and not self._recalls_given(own, plan.node):
@@ -136,17 +137,18 @@ class _Walk:
         """Whether every path to a class has a node that holds what the caller gave and is shown."""
         from bae.proof import path_avoiding
 
-        start, edges = self._graph.start, self._graph.edges
+        start = self._start
+        edges = {cls: plan.successors for cls, plan in self._plans.items()}
         shown = {cls for cls in self._carriers if issubclass(cls, context)}
         return start in shown or path_avoiding(edges, start, goal, shown.__contains__) is None
 
     def _following(self, visit: _Visit) -> Iterator[_Visit]:
         """What may follow. Code can pass on what its node holds; what an LM makes of it is not what
         the caller gave."""
-        plan = self._graph.plans[visit.node]
+        plan = self._plans[visit.node]
         for cls in plan.successors:
-            passed_on = plan.written and visit.shows and bool(self._graph.plans[cls].plain)
-            yield _Visit(cls, cls is self._graph.start or passed_on or self._recalls[cls])
+            passed_on = plan.written and visit.shows and bool(self._plans[cls].plain)
+            yield _Visit(cls, cls is self._start or passed_on or self._recalls[cls])
 
     def _recalls_given(self, plan: NodePlan, cls: type[Node]) -> bool:
         """Whether a field recalls what the caller gave, whichever path leads to `cls`."""
@@ -155,19 +157,19 @@ class _Walk:
         return any(self._finds_given(field, cls) for field in recalls)
 
     def _finds_given(self, field: RecallField, cls: type[Node]) -> bool:
-        holders = {c: h[0][0] for c in self._graph.nodes if (h := field.holders_in(c))}
+        holders = {c: h[0][0] for c in self._plans if (h := field.holders_in(c))}
         nearby = {c: name for c, name in holders.items() if self._leads_to(c, cls)}
         return bool(nearby) and all(
-            c is self._graph.start or (c in self._carriers and (not name or c not in self._filled))
+            c is self._start or (c in self._carriers and (not name or c not in self._filled))
             for c, name in nearby.items()
         )
 
     def _leads_to(self, start: type[Node], goal: type[Node]) -> bool:
         """Whether a run can come from one node to another without passing the graph's start."""
-        seen: set[type[Node]] = {self._graph.start}
+        seen: set[type[Node]] = {self._start}
         ahead = [start]
         for cls in ahead:
-            for following in self._graph.edges[cls]:
+            for following in self._plans[cls].successors:
                 if following is goal:
                     return True
                 if following not in seen:

@@ -23,7 +23,6 @@ from bae.exceptions import faults, text_of
 
 if TYPE_CHECKING:
     from bae.node import Node
-    from bae.plan import FieldPlan
 
 N = TypeVar("N", bound="Node")
 
@@ -123,7 +122,7 @@ def from_text(cls: type[Node], text: str) -> dict[str, Any]:
     its `parse` raises becomes pydantic's ValidationError: it is about the answer."""
     from bae.plan import plan_of
 
-    field = cast("FieldPlan", plan_of(cls).text)
+    field = next(field for field in plan_of(cls).plain if field.fills == "text")
     try:
         return {field.name: field.read_text(text)}
     except Exception as error:

@@ -1,5 +1,5 @@
-"""Reading files that a user or another program names. Only regular files are read, and only so many
-bytes: a device has no end, and a named pipe may have no writer."""
+"""Reading files that a user, an LLM or another program names. Only regular files are read, and only
+so many bytes: a device has no end, and a named pipe may have no writer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from io import BytesIO, TextIOWrapper
 from typing import IO, Any, Final
 
+__all__ = ["open_file", "read_file", "read_text"]
+
 LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a file that is read as a whole."""
 _INHERITED: Final = re.compile(r"/dev/stdin|(?:/dev|/proc/self)/fd/[0-9]+")
@@ -20,9 +22,9 @@ _INHERITED: Final = re.compile(r"/dev/stdin|(?:/dev|/proc/self)/fd/[0-9]+")
 
 @contextmanager
 def open_file(path: str | os.PathLike[str], *, follow: bool = True) -> Generator[IO[bytes]]:
-    """Open a regular file to read it. A pipe is taken only where the caller has opened it already:
-    `/dev/stdin`, or `/dev/fd/63`, which shells give for `<(command)`. Raises `OSError`, which does
-    not name the file, for everything else, and for a symbolic link unless `follow`."""
+    """Open a regular file to read its bytes. A device or a named pipe is an `OSError`, and so is a
+    symbolic link with `follow=False`; the error does not name the file. A pipe that this process
+    inherited can be opened: `/dev/stdin`, or `/dev/fd/63`, which shells give for `<(command)`."""
 
     def opener(name: str, flags: int) -> int:
         flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
@@ -41,7 +43,8 @@ def open_file(path: str | os.PathLike[str], *, follow: bool = True) -> Generator
 
 
 def read_file(path: str | os.PathLike[str], most: int = LARGEST, *, follow: bool = True) -> bytes:
-    """The content of a file; `OSError` if it is no regular file, or has more than `most` bytes."""
+    """Read the bytes of a file. Raises `OSError` where `open_file` does, and if the file has more
+    than `most` bytes (64 MiB)."""
     with open_file(path, follow=follow) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -50,7 +53,7 @@ def read_file(path: str | os.PathLike[str], most: int = LARGEST, *, follow: bool
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-    """The text of a file, with the bounds of `read_file`. `-` is no file: see `read_stdin`."""
+    """Read the text of a file, with the bounds of `read_file`."""
     return TextIOWrapper(BytesIO(read_file(path)), encoding=encoding).read()
 
 

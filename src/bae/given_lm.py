@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from bae.draft import complete, validated, with_resolved
 from bae.failures import chosen_outside, filled_other, invalid, too_many
-from bae.language_model import RoutingLM, scene_around
-from bae.lm_calls import ask_lm
+from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.records import NOTHING, ClassMet, LMAnswered

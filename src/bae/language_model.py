@@ -4,10 +4,11 @@ written bodies use it."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -16,6 +17,7 @@ from typing import (
     Literal,
     Protocol,
     TypeVar,
+    cast,
     runtime_checkable,
 )
 
@@ -65,7 +67,7 @@ class LM(Protocol):
         """Fill the plain fields of `target` and build it together with the `resolved` ones.
 
         Build it by calling the class, `target(**resolved, **answer)`: that runs the model's own
-        validation, and leaves out what is resolved after the answer.
+        validation, and leaves out what is resolved after the answer. `source` is the previous node.
         """
         ...
 
@@ -181,6 +183,29 @@ def in_scene(own: Scene) -> Generator[None]:
         yield
     finally:
         scene_around.reset(token)
+
+
+def ask_lm(lm: LM, method: str, scene: Scene, *given: Any, **named: Any) -> Awaitable[Any]:
+    """Call one of the methods of an LM for a question in a scene. LMs of bae take the scene as an
+    argument; for another one, and the LMs that it asks, it is the scene around the call."""
+    call: Any = getattr(lm, method)
+    if "scene" in (getattr(call, "__kwdefaults__", None) or ()):
+        asking: Awaitable[Any] = call(*given, scene=scene, **named)
+        if type(cast(object, asking)) is CoroutineType:  # nearly always
+            return asking
+        from bae.failures import awaitable
+
+        return awaitable(asking, lm, method)
+    return _ask_around(lm, method, scene, call, given, named)
+
+
+async def _ask_around(
+    lm: LM, method: str, scene: Scene, call: Any, given: Sequence[Any], named: Mapping[str, Any]
+) -> Any:
+    from bae.failures import awaitable
+
+    with in_scene(scene):
+        return await awaitable(call(*given, **named), lm, method)
 
 
 def with_limit(lm: LM) -> LM:

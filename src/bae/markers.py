@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, cast
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -283,6 +283,13 @@ class OpenGate:
     path: str = ""
     step: int = 0
     deadline: float | None = None
+
+    def leave_open(self) -> NoReturn:
+        """Leave the gate without an answer, in an `answer=` callable: the run stops there, or is
+        parked in its journal, as it is without `answer=`."""
+        from bae.run import Waiting
+
+        raise Waiting([self])
 
     @property
     def address(self) -> str:

@@ -41,8 +41,6 @@ class NodePlan:
     node: type[Node]
     fields: dict[str, FieldPlan] = field(default_factory=dict[str, FieldPlan])
     plain: tuple[FieldPlan, ...] = ()
-    text: FieldPlan | None = None
-    """The field that the LM answers in plain text; it is the only plain one."""
     context: tuple[FieldPlan, ...] = ()
     """Sourced fields that are resolved before the LM fills the plain ones."""
     after: tuple[FieldPlan, ...] = ()
@@ -165,7 +163,7 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     for name, info in plan.node.__pydantic_fields__.items():
         plan.fields[name] = _plan_field(plan, name, info, names)
     plan.plain = tuple([f for f in plan.fields.values() if f.fills != "source"])
-    text = plan.text = next((f for f in plan.plain if f.fills == "text"), None)
+    text = next((f for f in plan.plain if f.fills == "text"), None)
     if text is not None and len(plan.plain) > 1:
         plan.problems.append(_text_not_alone(plan, text))
     if len(plan.plain) == len(plan.fields):

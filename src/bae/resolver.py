@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, cast
@@ -193,7 +193,11 @@ async def resolve(
         values |= await Resolution(run, plan, {**given, **values}).values_of(
             [field for field in fields if not field.is_immediate]
         )
-    return {field.name: values[field.name] for field in fields if field.name in values}
+    found: dict[str, Any] = {}
+    for field in fields:
+        if field.name in values:
+            found[field.name] = values[field.name]
+    return found
 
 
 def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Recalled]] | None:
@@ -246,7 +250,7 @@ class _StackedFlow(Dataflow):
         super().on_close(name, closer)
 
     async def gather(
-        self, values: Sequence[PendingValue], optional: frozenset[PendingValue] = frozenset()
+        self, values: Sequence[PendingValue], optional: Set[PendingValue] = frozenset()
     ) -> PendingValue | None:
         try:
             failed = await super().gather(values, optional)
@@ -280,16 +284,21 @@ class Resolution:
             if field.name not in self._pending:
                 self._start(field)
         pending, wanted = self._pending, list(self._pending.values())
-        needed = {f.name: pending[f.name] for f in fields if f.required}
-        failed = await self.flow.gather(wanted, frozenset(wanted).difference(needed.values()))
+        optional = {*wanted}
+        for field in fields:
+            if field.required:
+                optional.discard(pending[field.name])
+        failed = await self.flow.gather(wanted, optional)
         if failed is not None:
-            asked = [*needed.items(), *pending.items()]
-            name = next(name for name, value in asked if value is failed)
-            raise _failure(self.plan, name, failed)
+            asked = [*(field.name for field in fields if field.required), *pending]
+            raise _failure(self.plan, next(n for n in asked if pending[n] is failed), failed)
+        found: dict[str, Any] = {}
         for name, value in pending.items():
-            if value.error is not None:
+            if value.error is None:
+                found[name] = value.value
+            else:
                 _warn_of_default(self.plan, name, value)
-        return {name: value.value for name, value in pending.items() if value.error is None}
+        return found
 
     def _start(self, field: FieldPlan) -> PendingValue:
         place = Place(self.run.path, self.run.step, self.plan.name, field.name)

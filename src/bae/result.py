@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
-from bae import records
 from bae.exceptions import BaeError, GateError, JournalError
 from bae.records import AnswerJudged, Record, RunResumed, StepStarted, kinds_with
 from bae.usage import Usage
@@ -171,10 +170,7 @@ class RunJournal(Sequence[Record]):
         return f"<RunJournal of {len(self)} records>"
 
 
-_COUNTED: Final = {
-    *(AnswerJudged, RunResumed),
-    *kinds_with("usage"),
-}
+COUNTED: Final = frozenset({AnswerJudged, RunResumed, *kinds_with("usage")})
 """The kinds of records that say something about usage."""
 
 
@@ -185,27 +181,27 @@ class UsageCount:
     off has only the answers before that, and they were paid for too.
     """
 
-    __slots__ = ("_judged", "_sum")
+    __slots__ = ("_judged", "_used")
 
     def __init__(self) -> None:
-        self._sum = Usage()
-        self._judged: dict[tuple[str, int], dict[Asker, Usage]] = {}
+        self._used: list[Usage] = []
+        self._judged: dict[tuple[str, int], dict[Asker, list[Usage]]] = {}
         """Answers to questions that have not had their last one, by path and step, and by asker."""
 
     def take(self, record: Record) -> None:
         """Count a record; give them in order."""
-        if type(record) not in _COUNTED:
+        if type(record) not in COUNTED:
             return
         if isinstance(record, AnswerJudged):
             asked = self._judged.setdefault((record.path, record.step), {})
-            asked[record.asker] = asked.get(record.asker, Usage()) + record.attempt.usage
+            asked.setdefault(record.asker, []).append(record.attempt.usage)
             return
         if isinstance(record, RunResumed):  # questions that were open then have been cut off
-            self._sum = self.total()
+            self._used = [self.total()]
             self._judged.clear()
         usage: Usage | None = getattr(record, "usage", None)
         if usage is not None:
-            self._sum += usage
+            self._used.append(usage)
             asker, spot = getattr(record, "asker", None), (record.path, record.step)
             if asker is None:
                 self._judged.pop(spot, None)
@@ -214,13 +210,10 @@ class UsageCount:
 
     def total(self) -> Usage:
         """What was used until now."""
-        asked = self._judged.values()
-        return self._sum + Usage.total(usage for each in asked for usage in each.values())
-
-
-COUNTED: Final = frozenset(
-    kind
-    for kind in vars(records).values()
-    if isinstance(kind, type) and "usage" in getattr(kind, "__dataclass_fields__", ())
-) | {AnswerJudged, RunResumed}
-"""The kinds of records that `UsageCount` looks at."""
+        if len(self._used) > 1:
+            self._used = [Usage.total(self._used)]
+        parts = [*self._used]
+        for asked in self._judged.values():
+            for used in asked.values():
+                parts += used
+        return Usage.total(parts)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bae.lm.registry import LazyLM as LazyLM
     from bae.lm.registry import advice_for as advice_for
     from bae.lm.registry import cached_lm as cached_lm
-    from bae.lm.registry import default_lm as default_lm
+    from bae.lm.registry import find_default_lm as find_default_lm
     from bae.lm.registry import name_error as name_error
     from bae.pictures import to_mermaid as to_mermaid
     from bae.pictures import to_svg as to_svg
@@ -78,7 +78,7 @@ __getattr__, __dir__ = export_lazily(
         "journal.resume": "begin_or_resume continue_if_answered fork recover resume",
         "journal.run_writer": "JournalWriter",
         "journal.store": "Journal check_names",
-        "lm.registry": "LazyLM advice_for cached_lm default_lm name_error",
+        "lm.registry": "LazyLM advice_for cached_lm find_default_lm name_error",
         "pictures": "to_mermaid to_svg",
     },
     root="bae",

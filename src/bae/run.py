@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from bae.usage import CallEvent, Usage
 
 GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
-"""What answers gates: an async callable that is given the open gate."""
+"""The type of `answer=`: an async callable that gets the open gate and returns the answer, or calls
+`gate.leave_open()`."""
 
 
 class WorkParameters(TypedDict, total=False):
@@ -198,13 +199,12 @@ class Run:
         limit = self.shows_limit if plan.shows_limit is None else plan.shows_limit
         return context or "previous", limit or CONTEXT_LIMIT
 
-    def scene_for(self, plan: NodePlan, source: Node | None) -> Scene:
-        """The scene of a question about a node class. `source` is the previous node, which is shown
-        in any case."""
+    def scene_for(self, plan: NodePlan, previous: Node | None) -> Scene:
+        """The scene of a question about a node class, whose previous node is shown in any case."""
         context, limit = self.shown_by(plan)
         if context == "previous":
             return self.scene
-        from bae.prompts.questions import nodes_that_fit
+        from bae.prompts.values import nodes_that_fit
 
         around = self
         while not around.trace and around.outer is not None:
@@ -215,7 +215,7 @@ class Run:
             nodes = around.trace
         else:
             nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
-        nodes = [node for node in nodes if node is not source]
+        nodes = [node for node in nodes if node is not previous]
         shown = nodes_that_fit(nodes, limit, self.scene.hidden)
         omitted = len(nodes) - len(shown)
         if omitted:

@@ -34,10 +34,10 @@ from bae.failures import (
 )
 from bae.given_lm import GivenLM
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, is_lm, scene_around, spending_limit
-from bae.lm_calls import ask_lm
+from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around, spending_limit
 from bae.markers import Dep, Map
 from bae.node import Node
+from bae.past import NO_PAST
 from bae.plan import NodePlan
 from bae.records import (
     NOTHING,
@@ -89,7 +89,10 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         hidden = graph.hidden
     run.plans = plans = graph.plans
     if run.outer is None:
-        run.flow = _new_flow(graph, run)
+        opening = opening_of(graph, run) if apps else None
+        if opening is not None or graph.has_sources:
+            run.flow = Dataflow(run.options.dep_cache)
+            run.flow.opening = opening
     failure: BaseException | None = None
     if graph.scene is not None:
         run.scene = graph.scene
@@ -445,7 +448,7 @@ def options_ahead(
 
 
 async def _fill(
-    run: Run, plans: Plans, plan: NodePlan, source: Node | None
+    run: Run, plans: Plans, plan: NodePlan, previous: Node | None
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
     records: list[Recalled] = []
@@ -458,12 +461,12 @@ async def _fill(
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
-    about = run.scene_for(plan, source)
+    about = run.scene_for(plan, previous)
     if records:
         origins = run.origins(records)
-        if about.shown or any(node is source for node, _ in origins.values()):
+        if about.shown or any(node is previous for node, _ in origins.values()):
             about = about.recalling({plan.node: origins})
-    known = run.past.fill(run, plan, source, resolved, about)
+    known = run.past.fill(run, plan, previous, resolved, about)
     if known is not NOTHING:
         return known, given_up
     lm = run.lm if plan.lm is None else run.lm_for(plan)
@@ -477,7 +480,7 @@ async def _fill(
         return node, given_up
     doing = Asker("fill", plan.node)
     asked = plan.node, resolved, plan.instruction
-    node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=source)
+    node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=previous)
     if type(node) is not plan.node:
         _note_usage(run, doing, [used])
         raise filled_other(plan, node)
@@ -542,18 +545,9 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:
-        from bae.rooms import default_lm
+        from bae.rooms import LazyLM, find_default_lm
 
-        run.lm = default_lm(graph.needs_lm)
+        # What is left of a run that is resumed may ask for none.
+        run.lm = (find_default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
-
-
-def _new_flow(graph: Graph[Any, Any], run: Run) -> Dataflow | None:
-    """What schedules the values of a run; None where no field has a source."""
-    opening = opening_of(graph, run) if apps else None
-    if opening is None and not graph.has_sources:
-        return None
-    flow = Dataflow(run.options.dep_cache)
-    flow.opening = opening
-    return flow

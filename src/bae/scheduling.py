@@ -4,7 +4,7 @@ is cancelled when nothing needs it any more."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -126,7 +126,7 @@ class _Waiter:
 
     __slots__ = ("failed", "future", "optional", "pending")
 
-    def __init__(self, values: Iterable[PendingValue], optional: frozenset[PendingValue]) -> None:
+    def __init__(self, values: Iterable[PendingValue], optional: Set[PendingValue]) -> None:
         self.optional = optional
         self.pending = 0
         self.failed: PendingValue | None = None
@@ -188,7 +188,7 @@ class Scheduler:
         return pending
 
     async def gather(
-        self, values: Sequence[PendingValue], optional: frozenset[PendingValue] = frozenset()
+        self, values: Sequence[PendingValue], optional: Set[PendingValue] = frozenset()
     ) -> PendingValue | None:
         """Wait until all values are done, and return None, or until one fails, and return that one
         once the others are cancelled and gone. Failures of `optional` ones do not count. Gates that
@@ -352,10 +352,10 @@ class Scheduler:
             pending.cancelled.extend(self._release_inputs(pending))
             if failed_input is not None:
                 pending.cancelled.extend(failed_input[1].cancelled)
-        else:
-            self._keep(pending)
         for waiter in pending.waiters:  # before the dependents: who asked for this one is first
             waiter.take(pending)
+        if error is None:
+            self._keep(pending)
         for dependent in pending.dependents:
             self._take_input(dependent, pending)
 

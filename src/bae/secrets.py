@@ -108,11 +108,11 @@ def hidden_fields(cls: type) -> frozenset[str]:
 def hidden_copies(graph: Graph[Any, Any]) -> dict[type[Node], frozenset[str]]:
     """The fields of a graph, and of those inside it, that are not hidden themselves and that bae
     may copy the value of a hidden field to."""
-    classes = {cls for each in graph.graphs for cls in each.plans}
-    if all(f.info.repr for cls in classes for f in plan_of(cls).fields.values()):
+    plans = {cls: plan for each in graph.graphs for cls, plan in each.plans.items()}
+    if all(field.info.repr for plan in plans.values() for field in plan.fields.values()):
         return {}
     secrets = Secrets.of(graph)
-    found = {cls: secrets.fields(cls).difference(secret_fields(cls)) for cls in classes}
+    found = {cls: secrets.fields(cls).difference(secret_fields(cls)) for cls in plans}
     return {cls: names for cls, names in found.items() if names}
 
 
@@ -393,8 +393,11 @@ _DEEPEST: Final = 100
 
 
 def _why_secret(cls: type[Node], name: str) -> str:
-    if not cls.__pydantic_fields__[name].repr:
+    info = cls.__pydantic_fields__[name]
+    if not info.repr:
         return "the field has repr=False"
+    if cast(Any, info.annotation) in (str, int, float, bool) and not info.metadata:
+        return ""
     return _secret_among(parts(field_schema(cls, name)))
 
 

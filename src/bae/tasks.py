@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+__all__ = ["finish_despite_cancel"]
+
 T = TypeVar("T")
 Closer = Callable[[BaseException | None], Awaitable[None]]
 """Closes something that was opened; it is given what the run failed with, if it did."""
@@ -67,8 +69,14 @@ async def finish_despite_cancel(
     then: Callable[[T], None] | None = None,
     drop: Callable[[], bool] | None = None,
 ) -> T:
-    """Do something to its end even if this is cancelled meanwhile. A cancellation is raised after
-    that, once `then` has been called with the value."""
+    """Await `work` to its end, even if the caller is cancelled meanwhile: for work that must not
+    stop half-way, such as a write or a clean-up. The cancellation is raised when `work` has ended.
+
+    - `then` is called with the value, also where a cancellation is raised next: it can hand the
+      value to an owner that closes it.
+    - `drop` is called at a cancellation. If it returns True, the work was dropped before it began,
+      and the cancellation is raised at once.
+    """
     future = asyncio.ensure_future(work)
     cancelled = await wait_despite_cancel([future], drop)
     if cancelled is not None and (future.cancelled() or future.exception() is not None):

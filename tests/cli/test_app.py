@@ -150,6 +150,8 @@ def test_the_version_is_told_with_those_of_the_packages(capsys: pytest.CaptureFi
     assert main(["version", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["bae"], data["packages"]["pydantic"][:2]) == (bae.__version__, "2.")
+    assert {"typer", "rich"} <= data["packages"].keys()
+    assert data["packages"].keys().isdisjoint({"pytest", "ruff"})  # for its development alone
 
 
 # --- errors and exit codes ----------------------------------------------------------------------

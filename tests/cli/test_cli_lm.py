@@ -83,8 +83,8 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_every_kind_that_can_be_named_is_listed():
-    assert [kind.name for kind in registry.kinds()] == list(registry.KINDS)
-    for kind in registry.kinds():
+    assert [kind.name for kind in registry.list_lm_kinds()] == list(registry.KINDS)
+    for kind in registry.list_lm_kinds():
         assert registry.name_error(kind.example) is None
         assert kind.example.partition(":")[0] == kind.name
 
@@ -195,10 +195,10 @@ def test_the_default_that_is_told_is_the_one_that_a_run_takes(
     made: list[str] = []
     bare.setattr(registry, "cached_lm", made.append)
     try:
-        registry.default_lm("it is asked for")
+        registry.find_default_lm("it is asked for")
     except Exception:
         made = [""]
-    assert registry.default_name().name == made[0]
+    assert registry.find_default_name().name == made[0]
 
 
 # --- try ----------------------------------------------------------------------------------------

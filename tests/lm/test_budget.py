@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from bae import LM, BaeLMError, Dep, Graph, Map, Node, NodeConfig, Usage
 from bae.exceptions import BudgetError, LimitError
-from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, report
-from bae.lm.policies.budget import estimated_tokens
+from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, estimate_tokens, report
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
@@ -181,7 +180,7 @@ async def test_a_request_without_token_counts_is_charged_the_estimate_it_was_adm
 ):
     usage = Usage(calls=1, **counts)
     asked = prompt("x" * 400)
-    estimate = estimated_tokens(asked)
+    estimate = estimate_tokens(asked)
     budget = Budget(tokens=1000, cost=1.0)
     if how == "answer":
         await Budgeted(Estimated(usage), budget).answer(asked)
@@ -208,7 +207,7 @@ async def test_a_priced_answer_without_a_cost_is_charged_what_it_costs_at_least(
 
 
 async def test_a_request_that_broke_off_is_charged_its_estimate_also_where_it_is_free():
-    estimate = estimated_tokens(prompt())
+    estimate = estimate_tokens(prompt())
 
     class Free(Estimated):
         free = True
@@ -655,3 +654,7 @@ async def test_a_budget_goes_on_where_it_was_dumped():
 def test_limits_that_make_no_sense_are_refused(limit: str, value: float):
     with pytest.raises(ValueError, match=f"Budget\\({limit}="):
         Budget(**{limit: value})
+
+
+def test_the_tokens_of_a_text_are_estimated_by_its_bytes_and_are_at_least_one():
+    assert [estimate_tokens(text) for text in ("", "word" * 10, "ä" * 10)] == [1, 10, 5]

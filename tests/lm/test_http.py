@@ -20,11 +20,11 @@ from bae.lm import Answer, Prompt
 from bae.lm.http import (
     PerLoop,
     connection_error,
-    is_secret,
+    is_secret_name,
+    remove_passwords,
     retry_after,
     status_error,
     timeout_error,
-    without_password,
     without_secrets,
 )
 from bounded import BOUND
@@ -267,7 +267,7 @@ def test_nothing_was_sent_where_no_connection_was_made(below: Exception | None, 
     ],
 )
 def test_a_secret_is_known_by_its_name(name: str) -> None:
-    assert is_secret(name, "hidden")
+    assert is_secret_name(name, "hidden")
     assert without_secrets({name: "hidden", "region": "eu"}) == {"region": "eu"}
 
 
@@ -306,4 +306,4 @@ def test_secrets_are_left_out_however_deep_they_are() -> None:
     ],
 )
 def test_an_address_is_shown_without_its_password(text: str, left: str) -> None:
-    assert without_password(text) == left
+    assert remove_passwords(text) == left

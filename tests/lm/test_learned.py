@@ -25,7 +25,7 @@ from bae.lm import (
     Retry,
     WithPrompts,
 )
-from bae.lm.policies.budget import estimated_tokens
+from bae.lm.policies.budget import estimate_tokens
 from bae.lm.policies.cache import cache_key
 from bae.prompts.messages import ask_in_text
 from bae.prompts.questions import fill_prompt
@@ -204,7 +204,7 @@ async def test_a_cache_outside_or_inside_takes_no_answer_of_other_lessons():
 
 async def test_a_budget_counts_the_examples_before_they_are_sent():
     model = ToyBackend(lambda prompt: SHIRT)
-    room = estimated_tokens(plain_fill()) + 20
+    room = estimate_tokens(plain_fill()) + 20
     long = LearnedPrompt("Dress.", (PromptExample({"Weather": {"sky": "s" * 4000}}, SHIRT),))
     with Budget(tokens=room):
         await model.fill(Outfit, {}, "Outfit", GREY)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
 from bae.lm import Answer, Backend, Cached, Prompt, RateLimit, Retry, metered
-from bae.lm.policies.budget import estimated_tokens
+from bae.lm.policies.budget import estimate_tokens
 from growth import Lines, assert_linear
 from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, prompt, run, settled
 from toy_backend import ToyBackend
@@ -84,7 +84,7 @@ def test_no_span_holds_more_estimated_tokens_than_allowed(sizes: list[int], toke
 
         class Weighed(Backend):
             async def answer(self, prompt: Prompt) -> Answer:
-                sent.append((clock.now, estimated_tokens(prompt)))
+                sent.append((clock.now, estimate_tokens(prompt)))
                 return Answer(REPLY, Usage(calls=1))  # and how many tokens, it does not say
 
         lm = limited(clock, Weighed(), tokens=tokens, per=60)
@@ -212,7 +212,7 @@ async def test_the_work_to_queue_or_to_refuse_a_request_does_not_grow_with_the_q
 
 async def test_a_request_whose_tokens_are_not_reported_counts_as_estimated():
     clock = Clock()
-    sent = estimated_tokens(prompt())
+    sent = estimate_tokens(prompt())
     for used in (
         Usage(calls=1),
         Usage(calls=1, input_tokens=-5, output_tokens=-5),

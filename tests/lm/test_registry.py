@@ -380,7 +380,7 @@ async def test_a_key_without_its_package_is_warned_of_unless_dspy_is_configured(
     def warnings() -> list[str]:
         registry._made.cache_clear()
         caplog.clear()
-        registry.default_lm("a node asks")
+        registry.find_default_lm("a node asks")
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
     bare.setenv("ANTHROPIC_API_KEY", "a key")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bae.lm.subprocesses import EndedProgram, run
+from bae.subprocesses import EndedProgram, run_program
 from bounded import BOUND, some_turns
 from claude_programs import CALL, Calls, calls, children, dead, living, open_files, script
 
@@ -33,7 +33,7 @@ def _nothing_left() -> Any:
 
 async def finish(program: str, given: bytes = b"", **options: Any) -> EndedProgram:
     settings: dict[str, Any] = {"timeout": BOUND, "limit": 1_000_000, "cwd": "/", **options}
-    return await run([program], given=given, env={"WORD": "known"}, **settings)
+    return await run_program([program], given=given, env={"WORD": "known"}, **settings)
 
 
 async def test_megabytes_go_in_and_out_at_the_same_time(tmp_path: Path) -> None:
@@ -198,3 +198,12 @@ else:
     finally:
         daemon.go()
         await daemon.gone()
+
+
+async def test_a_program_has_the_environment_and_directory_of_this_process_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORD", "inherited")
+    monkeypatch.chdir(tmp_path)
+    ended = await run_program(["sh", "-c", 'cat; echo "$WORD"; pwd -P'])
+    assert ended == EndedProgram(0, f"inherited\n{os.getcwd()}\n".encode(), b"")

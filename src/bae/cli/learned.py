@@ -12,7 +12,7 @@ from bae.cli.exits import Misuse, refused
 from bae.cli.lm import check_lm, make_lm
 from bae.cli.printing import note
 from bae.lm import WithPrompts
-from bae.lm.registry import default_name
+from bae.lm.registry import find_default_name
 
 if TYPE_CHECKING:
     from bae.evals.case_runs import Contending
@@ -82,7 +82,7 @@ def contenders(
     learned = {directory_label(each): artifacts_in(graph, each) for each in directories}
     found: dict[str, Contending] = {}
     for named in lms or [None]:
-        name = named or (default_name().name if graph.needs_lm else "no LM")
+        name = named or (find_default_name().name if graph.needs_lm else "no LM")
         again = name.strip().startswith("scripted:")
         made = make_lm(graph, named, quiet=quiet or again)
         found[name] = name if again else made

@@ -27,9 +27,9 @@ from bae.lm.registry import (
     LazyLM,
     LMKind,
     cached_lm,
-    default_lm,
-    default_name,
-    kinds,
+    find_default_lm,
+    find_default_name,
+    list_lm_kinds,
     name_error,
 )
 from bae.node import Node
@@ -52,8 +52,8 @@ def list_(as_json: AsJSON = False) -> None:
 
     Nothing is called, so a key that is set may still be wrong: `bae lm try` finds out.
     """
-    default = default_name()
-    found = kinds()
+    default = find_default_name()
+    found = list_lm_kinds()
     if as_json:
         print_json(
             {
@@ -100,9 +100,9 @@ def try_(
 
     It is asked as in a run, for a structured answer. A model that passes can fill nodes.
     """
-    name = spec or default_name().name
+    name = spec or find_default_name().name
     try:
-        lm = cached_lm(name) if name else default_lm("this call needs one")
+        lm = cached_lm(name) if name else find_default_lm("this call needs one")
     except BaeLMError as error:
         if not name:
             error.fix = lm_named(error, "as in `bae lm try local`")
@@ -207,9 +207,9 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
         if wrong is not None:
             raise Misuse(wrong.message, code="bae-lm-unknown-name", fix=wrong.fix)
         cached_lm(named)
-    elif begins and graph.needs_lm and not default_name().name:
+    elif begins and graph.needs_lm and not find_default_name().name:
         try:
-            default_lm(graph.needs_lm)
+            find_default_lm(graph.needs_lm)
         except BaeLMError as error:
             if error.code == "bae-lm-missing":
                 error.fix = lm_named(error, "with --lm, as --lm local")
@@ -224,9 +224,9 @@ def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -
     if not graph.needs_lm:
         # Every LM that is asked is pinned to a node; prompts reach it through the run's.
         return LazyLM(f"the LM of {graph.name} was asked")
-    found = default_name().name
+    found = find_default_name().name
     if not found:
-        return default_lm(graph.needs_lm)
+        return find_default_lm(graph.needs_lm)
     if not quiet and not os.environ.get(VARIABLE, "").strip():
         note(f"using {found}: --lm names another")
     return cached_lm(found)
@@ -251,7 +251,7 @@ class _FoundAgain(LazyLM):
 
     def find(self) -> LM:
         """Look for the LM. Raises where this machine has none."""
-        name = default_name().name if self._before.calls else ""
+        name = find_default_name().name if self._before.calls else ""
         if name:
             found = cached_lm(name)
             model = str(getattr(found, "model", ""))

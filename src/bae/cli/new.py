@@ -24,7 +24,7 @@ from bae.cli.exits import Misuse, refused
 from bae.cli.options import AsJSON, LMName, argument, examples, flag
 from bae.cli.printing import out, print_hanging, print_json
 from bae.lm.extras import is_there
-from bae.lm.registry import default_name, name_error
+from bae.lm.registry import find_default_name, name_error
 
 EPILOG: Final = examples("bae new wardrobe", "bae new support-desk --lm claude-cli:sonnet")
 FILES: Final = {
@@ -85,7 +85,7 @@ def _print_next(folder: Path, project: NewProject, files: list[str]) -> None:
     for path in files:
         said.append(f"  {path}\n", style="cyan")
     said.append("\nNext:\n", style="bold")
-    none = not project.lm and not default_name().name
+    none = not project.lm and not find_default_name().name
     commands = [(replace(project, lm=_SCRIPT) if none else project).run, "bae check"]
     commands += ["pytest"] if is_there("pytest") else ["pip install pytest", "pytest"]
     if str(folder) != ".":

@@ -215,9 +215,9 @@ def find_folder(root: Path, named: str) -> str:
 
 def find_lm(named: str | None) -> LM:
     """The LM that is named, or else the one that this machine offers, which is reported."""
-    from bae.lm.registry import VARIABLE, cached_lm, default_lm, default_name
+    from bae.lm.registry import VARIABLE, cached_lm, find_default_lm, find_default_name
 
-    found = default_name().name
+    found = find_default_name().name
     if named is None:
         from bae.team.workbench import refuse_local
 
@@ -227,7 +227,7 @@ def find_lm(named: str | None) -> LM:
             note(f"using {found}: --lm names another")
         return cached_lm(named or found)
     try:
-        return default_lm("the team needs one")
+        return find_default_lm("the team needs one")
     except BaeError as error:
         _, _, lacking = (error.fix or "").partition("\n")
         if lacking:

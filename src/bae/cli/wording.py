@@ -14,7 +14,7 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import ValidationError
 
 from bae.exceptions import BaeError, describe
-from bae.lm.http import without_password
+from bae.lm.http import remove_passwords
 from bae.usage import Usage
 
 WITHHELD: Final = "(withheld)"
@@ -99,7 +99,7 @@ def text_of(value: Any, longest: int = LONGEST) -> str:
     except Exception:  # whatever a class does when it is looked at
         said = f"<{type(value).__name__}>"
     # The end of a URL may be further on, so that it is cut afterwards.
-    return cut(in_one_line(without_password(said[: 4 * LONGEST])), longest)
+    return cut(in_one_line(remove_passwords(said[: 4 * LONGEST])), longest)
 
 
 def inline_text_of(value: Any) -> str:

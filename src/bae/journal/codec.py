@@ -44,12 +44,13 @@ class ValueCodec:
     def __init__(self, schema: Any, config: CoreSchemaDict | None = None, live: str = "") -> None:
         self._schema = schema
         self._config = cast(Any, {**(config or {}), **STORED_CONFIG})
-        live = live or _why_live(schema)
-        secret = "" if live else secret_in(schema)
+        self.plain = _plain_type(schema, self._config)
+        is_open = self.plain is None  # there may be more in it than its type says
+        live = live or (_why_live(schema) if is_open else "")
+        secret = secret_in(schema) if is_open and not live else ""
         self.verdict: Keeping = "live" if live else "secret" if secret else "keep"
         self.why = live or secret
         self._masked = bool(secret) and any(map(is_masked, parts(schema)))
-        self.plain = _plain_type(schema, self._config)
 
     def dump(self, value: Any) -> str:
         """The value as JSON. Raises `Unkeepable` where it would not read back as it is."""

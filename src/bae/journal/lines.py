@@ -17,6 +17,7 @@ from bae.exceptions import BaeError, JournalError, describe, faults
 from bae.journal.codec import Unkeepable, ValueCodec, quoted
 from bae.journal.node_codec import EndCodec, node_codec
 from bae.journal.shape import Json
+from bae.journal.store import Line
 from bae.records import (
     LIVE,
     NOTHING,
@@ -35,7 +36,6 @@ from bae.usage import AnswerVerdict, Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.store import Line
     from bae.node import Node
 
 FOLLOWS: Final = "{}"
@@ -392,6 +392,11 @@ def _usage(usage: Usage) -> Json:
 
 
 _DEFAULTS: Final = [(name, field.default) for name, field in Usage.__dataclass_fields__.items()]
+
+
+def line_of(n: int, record: Record, data: str) -> Line:
+    """The line of a record, which has the number `n`."""
+    return Line(n, type(record).__name__, record.at, record.path, record.step, data)
 
 
 def parse_line(line: Line) -> Json:

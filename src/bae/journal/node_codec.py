@@ -298,6 +298,11 @@ class NodeCodec:
         )
 
 
+def unstorable_fields(node: Node, *, secrets: bool = False) -> Mapping[str, str]:
+    """The plain fields of a node that no journal can hold as they are, and why."""
+    return node_codec(type(node)).unstorable(node, secrets=secrets)
+
+
 def _is_simple(codec: ValueCodec, value: Any) -> bool:
     """Whether a value is sure to be stored as it is."""
     if codec.plain is None or type(value) is not codec.plain:

@@ -100,10 +100,6 @@ async def resume(
         if earlier is not None:  # the reader of its log has read what it has stored
             earlier.log.extend(records[earlier.lines :])
             writer.log = earlier.log
-        if run.lm is None and graph.needs_lm:
-            from bae.rooms import LazyLM
-
-            run.lm = LazyLM(graph.needs_lm)
         run.restore_limits(past.usage, past.seconds)
         steps = sum(step.whole for step in past.run.steps.values())
         said = tuple(str(change) for change in changes)

@@ -3,7 +3,9 @@ store."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
+from functools import partial
+from itertools import count
 from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
 from bae.journal.keepable import STORABLE, prove_storable
-from bae.journal.lines import FOLLOWS, Encoder
-from bae.journal.node_codec import node_codec
+from bae.journal.lines import FOLLOWS, Encoder, line_of
+from bae.journal.node_codec import node_codec, unstorable_fields
 from bae.journal.outside import OutsideWriter
 from bae.journal.shape import Shape, shape_of
 from bae.journal.store import (
@@ -61,7 +63,7 @@ class JournalWriter(Writer):
 
     def __init__(self, journal: Journal, log: Log | None = None) -> None:
         self.log = [] if log is None else log
-        self.unstorable = self._unstorable_fields
+        self.unstorable = partial(unstorable_fields, secrets=journal.secrets)
         self._journal = journal
         self._claim: Claim | None = None
         self._n = 0
@@ -100,7 +102,8 @@ class JournalWriter(Writer):
             prove_storable(graph)
         self._graph, (self._encoder, shape) = graph, _form_of(graph, self._journal)
         self.log.append(started)
-        line = self._line(started, self._encoder.encode(started))
+        line = line_of(0, started, self._encoder.encode(started))
+        self._n = 1
         info = RunInfo(run.run_id, graph.name, "running", line.at, line.at, shape.hash)
         create = self._journal.create(StoredRun(info, shape.json, (line,), {}))
         await finish_despite_cancel(create, self._take_claim)
@@ -136,11 +139,12 @@ class JournalWriter(Writer):
         data = FOLLOWS
         if not follows:
             data = self._encoder.step(node) if is_returned else self._encoder.encode(started)
-        with self._order:
-            line = self._line(started, data)
             # After the last node nothing happens before the end is stored.
-            if not follows and (plan.written or plan.successors):
-                return self._append(self._claim, (line,))
+            if plan.written or plan.successors:
+                return self.store_unlogged(started, data=data)
+        with self._order:
+            line = Line(self._n, StepStarted.__name__, now, run.path, run.step, data)
+            self._n += 1
             self._journal.note(self._claim, line)
         return None
 
@@ -159,24 +163,36 @@ class JournalWriter(Writer):
         data = self._encoder.encode(record)
         with self._order:
             if self._claim is claim and self._broken is None:
-                self._journal.note(claim, self._line(record, data))
+                line = line_of(self._n, record, data)
+                self._n += 1
+                self._journal.note(claim, line)
 
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until it is stored."""
         self.log.extend(records)
         await self.store_unlogged(*records)
 
-    async def store_unlogged(self, *records: Record) -> None:
-        """Store records that the log does not get."""
+    async def store_unlogged(self, *records: Record, data: str | None = None) -> None:
+        """Store records that the log does not get. `data` is that of a record which is encoded
+        already. Without records, make sure that the run is still this process's."""
+        claim = self._claim
         if self._broken is not None:
             raise self._broken
-        if self._claim is None:
+        if claim is None:
             return
-        encoded = [self._encoder.encode(record) for record in records]
-        with self._order:
-            lines = [*map(self._line, records, encoded)]
-            stored = self._append(self._claim, lines)
-        await stored
+        encoded = [*map(self._encoder.encode, records)] if data is None else [data]
+        try:
+            with self._order:
+                lines = [*map(line_of, count(self._n), records, encoded)]
+                self._n += len(lines)
+                stored = self._journal.append(claim, lines)
+            await stored
+            # Asked here, where the run continues: it may have been suspended since the store said
+            # that the lines are stored, and start what another process has done.
+            while claim.is_in_doubt():
+                await self._journal.append(claim, ())
+        except Exception as error:
+            self._refuse(error, claim)
 
     async def store_value(self, ended: SourceEnded, asked: Arguments | None) -> None:
         """Record the value of a source, and wait until it is stored."""
@@ -224,12 +240,13 @@ class JournalWriter(Writer):
             for gate in ended.gates
         ]
         error = self._encoder.error_line(ended.error) if ended.error is not None else ""
+        summary = self._summary(run)
         data = self._encoder.encode(ended)
         claim, self._claim = self._claim, None
         # After lines that could not be stored there would be a gap.
         with self._order:
-            lines = [] if self._broken is not None else [self._line(ended, data)]
-        summary = self._summary(run)
+            lines = [] if self._broken is not None else [line_of(self._n, ended, data)]
+            self._n += len(lines)
         release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
         await finish_despite_cancel(release)
 
@@ -250,38 +267,13 @@ class JournalWriter(Writer):
         """The writer for a class outside the graph."""
         return OutsideWriter(self, self._graph, path, step, asker)
 
-    def _unstorable_fields(self, node: Node) -> Mapping[str, str]:
-        return node_codec(type(node)).unstorable(node, secrets=self._journal.secrets)
-
     async def confirm(self) -> None:
         """Raise an error if another process has taken over the run."""
         if self._claim is not None and self._claim.is_in_doubt():
-            await self._append(self._claim, ())
+            await self.store_unlogged()
 
     def _take_claim(self, claim: Claim | None) -> None:
         self._claim = claim
-
-    def _line(self, record: Record, data: str) -> Line:
-        line = Line(self._n, type(record).__name__, record.at, record.path, record.step, data)
-        self._n += 1
-        return line
-
-    def _append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
-        """Have lines stored. The store takes them at the call; what is returned is awaited."""
-        try:
-            return self._wait(self._journal.append(claim, lines), claim)
-        except Exception as error:
-            self._refuse(error, claim)
-
-    async def _wait(self, stored: Awaitable[None], claim: Claim) -> None:
-        try:
-            await stored
-            # Asked here, where the run continues: it may have been suspended since the store said
-            # that the lines are stored, and start what another process has done.
-            while claim.is_in_doubt():
-                await self._journal.append(claim, ())
-        except Exception as error:
-            self._refuse(error, claim)
 
     def _refuse(self, error: Exception, claim: Claim) -> NoReturn:
         """Raise that a line could not be stored: there can be none after it."""

@@ -12,17 +12,25 @@ if TYPE_CHECKING:
     from bae.lm.backend import Backend
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
-    from bae.lm.http import PerLoop
+    from bae.lm.http import PerLoop, is_secret_name, remove_passwords
     from bae.lm.local import LocalBackend
     from bae.lm.optimized import OptimizedLM
-    from bae.lm.policies.budget import Budget
+    from bae.lm.policies.budget import Budget, estimate_tokens
     from bae.lm.policies.cache import Cached
     from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
     from bae.lm.policies.limits import Concurrency, RateLimit
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
-    from bae.lm.registry import resolve
+    from bae.lm.registry import (
+        DefaultName,
+        LMKind,
+        check_lm_name,
+        find_default_lm,
+        find_default_name,
+        list_lm_kinds,
+        resolve,
+    )
     from bae.lm.requests import Answer
     from bae.lm.signatures import node_to_signature
     from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
@@ -41,7 +49,9 @@ __all__ = [
     "Concurrency",
     "Correction",
     "DSPyBackend",
+    "DefaultName",
     "FewShot",
+    "LMKind",
     "LearnedPrompt",
     "LocalBackend",
     "MemoryCache",
@@ -62,8 +72,15 @@ __all__ = [
     "Timeout",
     "Usage",
     "WithPrompts",
+    "check_lm_name",
+    "estimate_tokens",
+    "find_default_lm",
+    "find_default_name",
+    "is_secret_name",
+    "list_lm_kinds",
     "metered",
     "node_to_signature",
+    "remove_passwords",
     "report",
     "resolve",
     "tell",
@@ -76,17 +93,20 @@ __getattr__, __dir__ = export_lazily(
         "backend": "Backend Correction FewShot Message Prompt Question TextPart",
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
-        "http": "PerLoop",
+        "http": "PerLoop is_secret_name remove_passwords",
         "local": "LocalBackend",
         "optimized": "OptimizedLM",
-        "policies.budget": "Budget",
+        "policies.budget": "Budget estimate_tokens",
         "policies.cache": "Cached",
         "policies.cache_stores": "CacheStore MemoryCache SQLiteCache",
         "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
         "policies.limits": "Concurrency RateLimit",
         "policies.policy": "Budgeted Policy Retry Timeout",
         "pydantic_ai_backend": "PydanticAIBackend",
-        "registry": "resolve",
+        "registry": (
+            "DefaultName LMKind check_lm_name find_default_lm find_default_name list_lm_kinds "
+            "resolve"
+        ),
         "requests": "Answer",
         "signatures": "node_to_signature",
     },

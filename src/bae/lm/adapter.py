@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from pydantic_core import from_json
 
 from bae.failures import filled_other, not_an_lm, undeclared
-from bae.language_model import is_lm, scene_around
+from bae.language_model import ask_lm, is_lm, scene_around
 from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice, read_fill
 from bae.lm.backend import Backend, ask_to_fill, asks_again
 from bae.lm.requests import Answer, ask, send
-from bae.lm_calls import ask_lm
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Prompt, Question
@@ -68,8 +67,8 @@ class LMAdapter(Backend):
             if context is None:
                 context = (
                     {}
-                    if question.source is None
-                    else shown_values(question.source, question.scene.hidden)
+                    if question.previous is None
+                    else shown_values(question.previous, question.scene.hidden)
                 )
             chosen = await ask_lm(
                 self.lm, "choose_type", question.scene, [*question.types], context
@@ -115,14 +114,14 @@ class LMAdapter(Backend):
         return repr(self.lm)
 
     async def _build(self, question: Question, target: type[Node]) -> Node:
-        source, scene = question.source, question.scene
+        previous, scene = question.previous, question.scene
         if question.method == "make":
-            node = await ask_lm(self.lm, "make", scene, source, target)
+            node = await ask_lm(self.lm, "make", scene, previous, target)
             is_right = isinstance(cast(object, node), target)
         else:
             resolved, instruction = question.resolved, question.instruction
             node = await ask_lm(
-                self.lm, "fill", scene, target, resolved, instruction, source=source
+                self.lm, "fill", scene, target, resolved, instruction, source=previous
             )
             is_right = type(node) is target
         if not is_right:
@@ -130,14 +129,14 @@ class LMAdapter(Backend):
         return node
 
     async def _decide(self, question: Question) -> tuple[Any, str]:
-        source = cast("Node", question.source)
-        node: object = await ask_lm(self.lm, "decide", question.scene, source)
+        previous = cast("Node", question.previous)
+        node: object = await ask_lm(self.lm, "decide", question.scene, previous)
         name = _name_of(question, type(node))
         if isinstance(node, Node):
             text = _json_of(node) if name is not None else ""
             return node, text and f'{{"choice":{json.dumps(name)},"fields":{text}}}'
         if node is not None or name is None:
-            raise undeclared(plan_of(type(source)), node)
+            raise undeclared(plan_of(type(previous)), node)
         return {"choice": name}, ""
 
 

@@ -168,8 +168,7 @@ def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
     def find() -> frozenset[str] | None:
         if target.__init__ is not Node.__init__:
             return None
-        text = plan_of(target).text
-        parsed = text is not None and text.is_parsed
+        parsed = any(field.is_parsed for field in plan_of(target).plain)
         return frozenset(() if parsed else asked_fields(target))
 
     return once(target, "from JSON", find)
@@ -236,16 +235,16 @@ def fill_failed(
 
 
 def choice_failed(
-    names: Iterable[str], source: Node | None, tried: Sequence[Attempt]
+    names: Iterable[str], previous: Node | None, tried: Sequence[Attempt]
 ) -> RouteError:
     """The error when no attempt at a choice is left."""
     last = tried[-1]
     among = f"among {', '.join(names)}"
     what = _what_failed(tried, f"choose {among}", f", none a choice {among}")
-    place = f"{type(source).__name__}: " if source is not None else ""
+    place = f"{type(previous).__name__}: " if previous is not None else ""
     return (UnparsableRouteError if last.verdict == "unparsable" else RouteError)(
         f"{place}{what}",
-        node_type=type(source) if source is not None else None,
+        node_type=type(previous) if previous is not None else None,
         tried=tried,
         code=_CODES[last.verdict][1],
         fix=_FIXES.get(last.verdict)

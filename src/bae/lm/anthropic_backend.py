@@ -16,13 +16,13 @@ from bae.lm.extras import need
 from bae.lm.http import (
     PerLoop,
     error_for,
-    is_secret,
+    is_secret_name,
     malformed_error,
     mask,
     mask_error,
+    remove_passwords,
     secrets_in,
     timeout_error,
-    without_password,
     without_secrets,
 )
 from bae.lm.prices import cost_of
@@ -115,7 +115,7 @@ class AnthropicBackend(Backend):
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
             "channel": self.channel,
-            "base_url": without_password(str(self._unconnected.base_url)),
+            "base_url": remove_passwords(str(self._unconnected.base_url)),
             "headers": _shown_headers(self._headers),
             "extra": without_secrets(self.extra),
         }
@@ -320,7 +320,7 @@ def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
 def _shown_headers(given: Mapping[str, str]) -> dict[str, str | None]:
     """The headers of every request; of secret ones only the name."""
     sent = {name.lower(): value for name, value in given.items()}
-    return {n: None if is_secret(n, sent[n]) else sent[n] for n in sorted(sent)}
+    return {n: None if is_secret_name(n, sent[n]) else sent[n] for n in sorted(sent)}
 
 
 # --- what comes back --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from bae.draft import from_resolved, with_resolved
-from bae.language_model import RoutingLM, scene_around
+from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.lm.answers import (
     Wrong,
     attempt,
@@ -23,7 +23,6 @@ from bae.lm.answers import (
     read_fill,
 )
 from bae.lm.requests import UNPARSED, Answer, ask, send
-from bae.lm_calls import ask_lm
 from bae.plan import plan_of
 from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
 from bae.prompts.questions import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
@@ -127,9 +126,11 @@ class Backend(RoutingLM):
 
         return cost_of(self.model, usage) if self.model and not self.free else 0.0
 
-    def at_once(self, source: Node | None, fillable: Sequence[type[Node]]) -> Sequence[type[Node]]:
+    def at_once(
+        self, previous: Node | None, fillable: Sequence[type[Node]]
+    ) -> Sequence[type[Node]]:
         """Those of `fillable` that may be filled by the answer that chooses the successor of
-        `source`: all of them here, and fewer where some are asked for in another way."""
+        `previous`: all of them here, and fewer where some are asked for in another way."""
         return fillable
 
     def offer(
@@ -244,7 +245,7 @@ async def ask_to_fill(
     target: type[N],
     resolved: Mapping[str, Any],
     instruction: str,
-    source: Node | None,
+    previous: Node | None,
     scene: Scene,
     first: tuple[Prompt, Answer, dict[str, Any] | Wrong] | None = None,
     before: Sequence[Attempt] = (),
@@ -265,7 +266,9 @@ async def ask_to_fill(
             prompt, answer, found = first
             first = None
         else:
-            prompt = fill_prompt(target, wanted, resolved, instruction, source, scene, corrections)
+            prompt = fill_prompt(
+                target, wanted, resolved, instruction, previous, scene, corrections
+            )
             answer = await ask(backend, prompt)
             if type(answer.value) is target:  # from an LM that builds nodes by itself
                 tell(attempt(len(tried) + 1, prompt, answer))
@@ -291,7 +294,7 @@ async def ask_to_fill(
 async def ask_to_choose(
     backend: Backend,
     types: Sequence[NodeOrEnd],
-    source: Node | None = None,
+    previous: Node | None = None,
     *,
     context: Mapping[str, Any] | None = None,
     fillable: Sequence[type[Node]] = (),
@@ -304,11 +307,11 @@ async def ask_to_choose(
         raise ValueError("there is nothing to choose from: give choose_type one type or more")
     if len(types) == 1:
         return types[0], None
-    choice = backend.offer(source, types, fillable, resolved)
+    choice = backend.offer(previous, types, fillable, resolved)
     tried: list[Attempt] = []
     corrections: tuple[Correction, ...] = ()
     while True:
-        prompt = choice.prompt(source, context, resolved, scene, corrections)
+        prompt = choice.prompt(previous, context, resolved, scene, corrections)
         answer = await ask(backend, prompt)
         found = read(answer)
         if not isinstance(found, Wrong):
@@ -323,12 +326,12 @@ async def ask_to_choose(
                 instruction = plan_of(target).instruction
                 known = (resolved or _NOTHING).get(target, _NOTHING)
                 node = await ask_to_fill(
-                    backend, target, known, instruction, source, scene, first, tried
+                    backend, target, known, instruction, previous, scene, first, tried
                 )
                 return target, node
             found = got
         if not await asks_again(backend, prompt, answer, found, tried):
-            raise choice_failed(choice.names, source, tried)
+            raise choice_failed(choice.names, previous, tried)
         corrections = (*corrections, correction(tried[-1], ()))
 
 

@@ -20,7 +20,7 @@ from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
-from bae.lm.subprocesses import EndedProgram, run
+from bae.subprocesses import EndedProgram, run_program
 from bae.usage import Usage, read_amount, read_count
 
 
@@ -117,7 +117,7 @@ class ClaudeCLIBackend(Backend):
     async def _run(self, arguments: list[str], text: bytes, empty: str) -> EndedProgram:
         kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
         env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
-        return await run(
+        return await run_program(
             [self._program(env), *arguments],
             given=text,
             cwd=empty,

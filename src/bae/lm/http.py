@@ -310,27 +310,27 @@ def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
         name: _mask(value)
         for name, value in settings.items()
         if not (
-            is_secret(name, value)
+            is_secret_name(name, value)
             and (not isinstance(value, Mapping) or _contains(name, _ALWAYS_SECRET))
         )
     }
 
 
-def is_secret(name: str, value: object = None) -> bool:
-    """Whether a setting, environment variable or header is a secret, judging by its name. A number
-    of tokens is none."""
+def is_secret_name(name: str, value: object = None) -> bool:
+    """Whether a setting, environment variable or header is a secret, judging by its name, such as
+    `API_KEY` or `Authorization`. With a `value`, a number of tokens is not a secret."""
     name = name.upper()
     if isinstance(value, int | float) or (isinstance(value, str) and value.isdecimal()):
         name = name.replace("TOKENS", "")
     return _contains(name, _ALWAYS_SECRET) or _contains(name, _SECRET_AS_TEXT)
 
 
-def without_password(text: str) -> str:
-    """A text with no user, password or key left in its URLs."""
+def remove_passwords(text: str) -> str:
+    """Remove users, passwords and keys from the URLs in a text."""
     if "://" not in text:
         return text
     return _PARAMETER.sub(
-        lambda found: f"{found[1]}=" if is_secret(found[1]) else found[0], _USER.sub("", text)
+        lambda found: f"{found[1]}=" if is_secret_name(found[1]) else found[0], _USER.sub("", text)
     )
 
 
@@ -340,7 +340,7 @@ def secrets_in(settings: Mapping[str, Any]) -> Iterator[str]:
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from secrets_in(cast(Mapping[str, Any], value))
-        elif isinstance(value, str) and is_secret(name, value):
+        elif isinstance(value, str) and is_secret_name(name, value):
             yield from {value, *value.split()}
 
 
@@ -378,7 +378,7 @@ def mask_error(error: BaseException, own: Iterable[str]) -> None:
     secrets = sorted({*own, *secrets_in(os.environ)}, key=len, reverse=True)
 
     def change(text: str) -> str:
-        return without_password(mask(text, secrets))
+        return remove_passwords(mask(text, secrets))
 
     chain = _with_causes(error)
     for each in chain:
@@ -412,7 +412,7 @@ def _with_causes(error: BaseException) -> list[BaseException]:
 
 def _mask(value: Any) -> Any:
     if isinstance(value, str):
-        return without_password(value)
+        return remove_passwords(value)
     if isinstance(value, Mapping):
         return without_secrets(cast(Mapping[str, Any], value))
     if isinstance(value, list | tuple):

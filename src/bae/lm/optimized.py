@@ -107,9 +107,9 @@ class OptimizedLM(DSPyBackend):
         if question.target is not None:
             return self._fills.get(question.target)
         # A choice that a body offers in a context of its own is not the one that was learned.
-        if question.source is None or question.context is not None:
+        if question.previous is None or question.context is not None:
             return None
-        return self._choices.get(type(question.source))
+        return self._choices.get(type(question.previous))
 
     def _take(self, cls: Any, predictor: Any) -> None:
         """Keep what there is of a predictor; the fresh part of one asks as if it were not there."""

@@ -24,8 +24,8 @@ from bae.lm.http import (
     error_for,
     malformed_error,
     mask_error,
+    remove_passwords,
     secrets_in,
-    without_password,
     without_secrets,
 )
 from bae.lm.prices import cost_of
@@ -148,7 +148,7 @@ class PydanticAIBackend(Backend):
         made = self._make()
         self._unused.append(made)
         secrets = (*_keys_in(made), *secrets_in(self.model_settings))
-        base_url = without_password(_address(made) or "") or None
+        base_url = remove_passwords(_address(made) or "") or None
         return _About(made.model_name, made.system, base_url, secrets)
 
     @property

@@ -1,6 +1,6 @@
-"""LMs by name: "local", "claude-cli:sonnet", "anthropic:…". `resolve` makes one from its name,
-`kinds` lists what each needs and whether it is there, and `default_lm` is the one for runs without
-an `lm`."""
+"""LMs by name: "local", "claude-cli:sonnet", "anthropic:…". `resolve` makes an LM from its name,
+`list_lm_kinds` says what each kind needs and what is missing here, and `find_default_lm` finds the
+LM of runs without an `lm`."""
 
 from __future__ import annotations
 
@@ -51,15 +51,20 @@ def resolve(name: str) -> LM:
 
     Each call makes a new one. Where `lm=` takes a name, LMs are made once and used again.
     """
-    error = name_error(name)
-    if error is not None:
-        raise error
+    check_lm_name(name)
     kind, _, rest = name.strip().partition(":")
     module, _, maker = KINDS[kind].maker.partition(":")
     make = getattr(import_module(module), maker)
     if kind == "openai":
         rest = f"openai:{rest}"
     return make(rest) if rest else make()
+
+
+def check_lm_name(name: str) -> None:
+    """Raise `BaeLMError` with the code `bae-lm-unknown-name` if no LM has this name. No LM is made,
+    and no package imported."""
+    if (error := name_error(name)) is not None:
+        raise error
 
 
 def name_error(name: str) -> BaeLMError | None:
@@ -281,15 +286,15 @@ _PROVIDERS: Final = (
 """How names of other providers begin in PydanticAI."""
 
 
-def kinds() -> list[LMKind]:
-    """Every kind of LM that can be named, with what is missing for it on this machine. Nothing is
-    imported and nothing called."""
+def list_lm_kinds() -> list[LMKind]:
+    """List every kind of LM that has a name, with what is missing for it on this machine. No
+    package is imported, and no LM is called."""
     return [replace(kind, missing=_missing(kind)) for kind in KINDS.values()]
 
 
 def candidates() -> list[LMKind]:
-    """The kinds that `default_lm` considers, in its order."""
-    found = {kind.name: kind for kind in kinds()}
+    """The kinds that `find_default_lm` considers, in its order."""
+    found = {kind.name: kind for kind in list_lm_kinds()}
     return [found[name] for name in ("anthropic", "openai", "claude-cli", "local")]
 
 
@@ -314,7 +319,8 @@ def _missing(kind: LMKind) -> tuple[Missing, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DefaultName:
-    """The name of the LM of runs without one, empty where there is none, and why it is that one."""
+    """The name of the LM of runs without `lm=`, and why it is chosen. The name is empty where there
+    is no such LM."""
 
     name: str
     why: str
@@ -329,8 +335,8 @@ def configured_lm() -> Any:
     return getattr(getattr(dspy, "settings", None), "lm", None)
 
 
-def default_name() -> DefaultName:
-    """The name of the LM that `default_lm` finds."""
+def find_default_name() -> DefaultName:
+    """Find the name of the LM of `find_default_lm`, without making the LM."""
     named = os.environ.get(VARIABLE, "").strip()
     if named == "none":
         return DefaultName("", f"{VARIABLE}=none forbids one")
@@ -349,16 +355,16 @@ def default_name() -> DefaultName:
     return DefaultName("", f"none is ready of {order}")
 
 
-def default_lm(why: str) -> LM:
-    """The LM for a run without one: the one that BAE_LM names, or else that of `dspy.configure`, or
-    else the first candidate that is ready. `why` says what needs an LM, for the error where there
-    is none."""
+def find_default_lm(why: str) -> LM:
+    """Find the LM of runs without `lm=`: the LM that `BAE_LM` names, then that of `dspy.configure`,
+    then the first of Anthropic, OpenAI, the Claude CLI and the local model that has all it needs.
+    `why` says what needs an LM, for the error where there is none."""
     named = os.environ.get(VARIABLE, "").strip()
     error = name_error(named) if named and named != "none" else None
     if error is not None:
         error.message = f"the variable {VARIABLE} is set, but {error.message}"
         raise error
-    name, found = default_name().name, candidates()
+    name, found = find_default_name().name, candidates()
     if not named:
         for kind in found if name != "dspy" else ():
             if kind.example == name:
@@ -388,8 +394,8 @@ def default_lm(why: str) -> LM:
 
 
 class LazyLM(Policy):
-    """Asks the LM that `default_lm` finds, which is looked for on first use: what is left of a run
-    that is resumed may ask for none. `why` says what needs an LM."""
+    """Asks the LM of `find_default_lm`, which is looked for on first use: the rest of a resumed run
+    may need no LM. `why` says what needs an LM."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -397,7 +403,7 @@ class LazyLM(Policy):
 
     def find(self) -> LM:
         """Look for the LM. Raises where this machine has none."""
-        return default_lm(self._why)
+        return find_default_lm(self._why)
 
     @property
     def inner(self) -> Backend:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here

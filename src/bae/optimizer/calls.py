@@ -252,10 +252,10 @@ async def log_of(
 def backend_of(lm: LM | str | Any, why: str) -> Backend:
     """The backend of an LM of bae, its name, a `dspy.LM`, or None for the default."""
     from bae.lm.policies.policy import as_backend
-    from bae.lm.registry import cached_lm, default_lm
+    from bae.lm.registry import cached_lm, find_default_lm
 
     if lm is None:
-        lm = default_lm(why)
+        lm = find_default_lm(why)
     elif isinstance(lm, str):
         lm = cached_lm(lm)
     elif isinstance(lm, load_dspy("optimize_node").BaseLM):

@@ -98,7 +98,9 @@ async def compare(
     in two calls, which are counted. Give the `graph` to have fills of such successors asked for so
     too, and not by themselves. There a learned prompt for the fill changes how the choice is asked,
     and so what is chosen. A fill is scored if both sides choose its node, or neither does; if only
-    one side does, the other scores 0, and a note counts these.
+    one side does, the other scores 0, and a note counts these. Without the `graph`, the class of a
+    previous node is not known: a recalled value that the previous node has is shown twice, with the
+    node and in the context, where a run shows it once.
 
     A question that the LM refuses scores 0 too, with a note, unless it refuses five in a row that
     are not too long: that ends it, with the LM's error.

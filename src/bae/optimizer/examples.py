@@ -178,7 +178,7 @@ def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
         parts = cast("Mapping[str, Any]", made)
         fields: Mapping[str, Any] = parts.get("fields") or {}
         if required <= fields.keys():
-            known = {**source_of(example), "context": parts.get("context")}
+            known = {**previous_of(example), "context": parts.get("context")}
             corrected = example.get("corrected") or ()
             found.append(_with_origin(demo_of(signature, known, fields), example, corrected))
     return found
@@ -193,7 +193,7 @@ def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     names, example = names_of(plan.offered), load_dspy("choice_examples").Example
     return [
         # A correction of fields accepts the choice: nothing of that was corrected.
-        _with_origin(example(known=source_of(each), choice=choice).with_inputs("known"), each, [])
+        _with_origin(example(known=previous_of(each), choice=choice).with_inputs("known"), each, [])
         for each in examples
         if _is_about(each, "choice", cls) and (choice := each.get("next_node_type")) in names
     ]
@@ -214,8 +214,8 @@ def root_of(example: Any) -> str:
     return str(metadata_of(example).get("root") or "")
 
 
-def source_of(example: Any) -> Any:
-    """The node that an example comes from, by its class, as a prompt has it."""
+def previous_of(example: Any) -> Any:
+    """The previous node of an example, by its class, as a prompt has it."""
     known = metadata_of(example).get("source")
     if known is not None:
         return known

@@ -100,8 +100,7 @@ def is_filled(cls: type[Node]) -> bool:
 
 def is_parsed(cls: type[Node]) -> bool:
     """Whether a model answers the class with a text for `Text(parse)`."""
-    text = plan_of(cls, strict=True).text
-    return text is not None and text.is_parsed
+    return any(field.is_parsed for field in plan_of(cls, strict=True).plain)
 
 
 def chooses(cls: type[Node]) -> bool:

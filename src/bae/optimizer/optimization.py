@@ -137,7 +137,8 @@ async def aoptimize_node(
     - `calls`: a `CallLog` or the path of one, to resume after the process was killed.
     - `concurrency`: how many examples are asked at once; "bootstrap" asks one after the other.
     - `progress`: called with a `Progress` now and then.
-    - `graph`: the graph that the class runs in, with whose system text it is asked.
+    - `graph`: the graph that the class runs in, with whose system text it is asked. Without it, a
+      recalled value that the previous node has is shown twice, where a run shows it once.
 
     An instruction that is found replaces that of the `NodeConfig`; a note in `made` says so. `best`
     in `made` is the mean score on the examples that candidates were scored on, if there were any.

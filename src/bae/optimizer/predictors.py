@@ -206,13 +206,13 @@ def prompt_example(
 
 def demo_of(signature: Any, known: Mapping[str, Any], answer: Mapping[str, Any]) -> Any:
     """The `dspy.Example` of what is known and the answer, by the names of a signature."""
-    source = {name: value for name, value in known.items() if name != "context"}
+    nodes = {name: value for name, value in known.items() if name != "context"}
     context = cast("Mapping[str, Any]", known.get("context") or {})
     inputs: dict[str, Any] = {}
     for name, info in signature.input_fields.items():
         if is_known(info):
-            if source:
-                inputs[name] = source
+            if nodes:
+                inputs[name] = nodes
         elif model_name(name, info) in context:
             inputs[name] = context[model_name(name, info)]
     values = {**inputs, **output_values(signature, answer)}

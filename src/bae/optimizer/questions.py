@@ -40,8 +40,8 @@ from bae.prompts.questions import (
     fill_question,
     names_of,
     text_form,
-    text_of_question,
 )
+from bae.prompts.values import text_of_question
 from bae.usage import Attempt, CallEvent, metered
 
 if TYPE_CHECKING:
@@ -130,9 +130,9 @@ class PartQuestions:
             return backend
         if self.part == "fill":
             return WithPrompts(backend, {self.cls: NodePrompts(fill=learned_prompt)})
-        # The source is made from an example, and so is its class.
-        assert question.source is not None
-        return WithPrompts(backend, {type(question.source): NodePrompts(choice=learned_prompt)})
+        # The previous node is made from an example, and so is its class.
+        assert question.previous is not None
+        return WithPrompts(backend, {type(question.previous): NodePrompts(choice=learned_prompt)})
 
     def answer_in(self, node: Node) -> dict[str, Any]:
         """The fields of a node that an LM filled, as JSON."""
@@ -156,20 +156,20 @@ class PartQuestion:
     def __init__(self, of: PartQuestions, known: Mapping[str, Any]) -> None:
         form = text_form(of.cls) if of.part == "fill" else ""
         instruction = of.instruction
-        source = {name: value for name, value in known.items() if name != "context"}
-        found = [node_like(name, each) for name, each in source.items()]
+        nodes = {name: value for name, value in known.items() if name != "context"}
+        found = [node_like(name, each) for name, each in nodes.items()]
         if of.part == "choice" and not found:
             found.append(node_like(of.cls.__name__, {}))
-        self.source = found[0] if found else None
-        self.scene = of.scene_after(self.source)
+        self.previous = found[0] if found else None
+        self.scene = of.scene_after(self.previous)
         self.resolved = read_back(of.cls, known.get("context", {}))
         if of.part == "fill":
             prompt = fill_question(of.cls, {}, of.instruction, None, self.scene)
-            question = replace(prompt.question, resolved=self.resolved, source=self.source)
+            question = replace(prompt.question, resolved=self.resolved, previous=self.previous)
             prompt = replace(prompt, question=question)
         else:
             choice = choice_of(of.types, ())
-            instruction, prompt = choice.instruction, choice.prompt(self.source, scene=self.scene)
+            instruction, prompt = choice.instruction, choice.prompt(self.previous, scene=self.scene)
         shown = shown_once(prompt.question, known)
         self.prompt = prompt.with_question(text_of_question(instruction, shown, form))
 
@@ -280,7 +280,7 @@ class RunAsker:
                             self._of.cls,
                             question.resolved,
                             self._of.instruction,
-                            question.source,
+                            question.previous,
                             scene=question.scene,
                         )
                     found.answer = self._of.answer_in(node)
@@ -300,19 +300,19 @@ class RunAsker:
     ) -> dict[str, Any]:
         """The choice. If a run would choose and fill in one call and the learned prompt prevents
         it, the chosen node is filled here too: the run has to ask for that, and pay for it."""
-        types, source = self._of.types, cast(Node, question.source)
+        types, previous = self._of.types, cast(Node, question.previous)
         fillable = self._fillable(self._of.cls)
         try:
-            chosen, made = await asked.route(source, types, fillable, scene=question.scene)
+            chosen, made = await asked.route(previous, types, fillable, scene=question.scene)
         except FillError as error:  # there is no valid fill, but there is a choice
             if error.node_type not in types:
                 raise
             chosen = error.node_type
         else:
-            if made is None and chosen in backend.offer(source, types, fillable).fillable:
+            if made is None and chosen in backend.offer(previous, types, fillable).fillable:
                 with suppress(FillError):
                     await asked.fill(
-                        chosen, {}, plan_of(chosen).instruction, source, scene=question.scene
+                        chosen, {}, plan_of(chosen).instruction, previous, scene=question.scene
                     )
         names = {cls: name for name, cls in names_of(types).items()}
         return {"choice": names[chosen]}
@@ -323,16 +323,16 @@ class RunAsker:
         """The node, if a run chooses and fills it in one call and the model chooses it, which
         `found` notes. With a learned prompt for the fill the choice is still asked for, in other
         words."""
-        cls, source = self._of.cls, question.source
-        choosers = [each for each in self._choosers if each.name == type(source).__name__]
-        if source is None or len(choosers) != 1:
+        cls, previous = self._of.cls, question.previous
+        choosers = [each for each in self._choosers if each.name == type(previous).__name__]
+        if previous is None or len(choosers) != 1:
             return None
         types, fillable = choosers[0].offered, self._fillable(choosers[0].node)
-        if cls not in backend.offer(source, types, fillable).fillable:
+        if cls not in backend.offer(previous, types, fillable).fillable:
             return None
         found.chosen = False
         try:
-            chosen, made = await asked.route(source, types, fillable, scene=question.scene)
+            chosen, made = await asked.route(previous, types, fillable, scene=question.scene)
         except RouteError:
             return None
         except FillError as error:

@@ -11,7 +11,7 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
-from bae.optimizer.examples import BAE, WITHOUT, metadata_of, root_of, source_of
+from bae.optimizer.examples import BAE, WITHOUT, metadata_of, previous_of, root_of
 
 
 def questions_of(example: Any) -> dict[str, str]:
@@ -21,11 +21,11 @@ def questions_of(example: Any) -> dict[str, str]:
         return {"": question_of(example)}
     about = metadata_of(example)
     types = about.get("types") or [example.get("node_type"), example.get("next_node_type")]
-    source = source_of(example)
-    found = {"choice": _text([types[0], source])}
+    previous = previous_of(example)
+    found = {"choice": _text([types[0], previous])}
     made = _made(example)
     if made is not None and made.get("fields"):
-        found["fill"] = _text([types[1], source, made.get("context") or {}])
+        found["fill"] = _text([types[1], previous, made.get("context") or {}])
     left_out = about.get(WITHOUT) or ()
     return {part: text for part, text in found.items() if part not in left_out}
 

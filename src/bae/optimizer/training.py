@@ -23,7 +23,7 @@ from bae.optimizer.bridge import QUIET, Bridge, OutOfBudget, silence_dspy
 from bae.optimizer.optimizers import run_optimizer
 from bae.optimizer.questions import Reworded, node_like
 from bae.optimizer.splits import is_corrected, sides
-from bae.prompts.questions import text_of_question
+from bae.prompts.values import text_of_question
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend
@@ -329,7 +329,7 @@ class AskingAdapter(_dspy.Adapter):
         known = known_inputs(signature, inputs)
         text = text_of_question(instruction, known)
         exactly = Reworded(backend, lambda _: text)
-        source = node_like("Known", known.get("context", {}))
+        previous = node_like("Known", known.get("context", {}))
         current = {
             proposed: inputs[given]
             for proposed, given in _INSTRUCTIONS.items()
@@ -339,7 +339,7 @@ class AskingAdapter(_dspy.Adapter):
         async def asked() -> Any:
             self._reporter.phase = "proposing"
             try:
-                made = await ask_to_fill(exactly, target, {}, instruction, source, PLAIN_SCENE)
+                made = await ask_to_fill(exactly, target, {}, instruction, previous, PLAIN_SCENE)
             except FillError:
                 if current:
                     self._reporter.note(

@@ -21,7 +21,8 @@ class Question:
     With `types`, one of them is to be chosen, and filled in the same answer where it is among
     `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
     only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
-    own method of that name. `scene` is what the question shows besides.
+    own method of that name. `previous` is the previous node, and `scene` what the question shows
+    besides.
     """
 
     types: tuple[type[Node] | type[None], ...] = ()
@@ -31,9 +32,14 @@ class Question:
     resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context: Mapping[str, Any] | None = None
     instruction: str = ""
-    source: Node | None = None
+    previous: Node | None = None
     method: Literal["", "make", "decide"] = ""
     scene: Scene = field(default=PLAIN_SCENE, repr=False)
+
+    @property
+    def source(self) -> Node | None:
+        """The previous node, by its name in `LM.fill`."""
+        return self.previous
 
     def asks_for(self, node: type[Node]) -> bool:
         """Whether a node of this class is to be made, or may be chosen."""

@@ -162,7 +162,7 @@ class _Walk:
         """What is asked to get from a node to the next one."""
         if plan.written and plan.lm_parameter is None:
             return
-        lm, source = cast("LM", run.lm_for(plan)), run.trace[-1]
+        lm, previous = cast("LM", run.lm_for(plan)), run.trace[-1]
         targets, decides = [*plan.successors], len(plan.offered) > 1
         if plan.written:
             targets, decides = _read_body(plan)
@@ -170,20 +170,20 @@ class _Walk:
         if decides:
             fillable, recalled = options_ahead(run, plans, plan, None if plan.written else lm)
             resolved = {cls: values for cls, (values, _) in recalled.items()}
-            choice = _routing(lm).offer(source, plan.offered, fillable, resolved)
+            choice = _routing(lm).offer(previous, plan.offered, fillable, resolved)
             filled = choice.fillable
             origins = {cls: run.origins(records) for cls, (_, records) in recalled.items()}
-            scene = run.scene_for(plan, source).recalling(origins)
-            prompt = choice.prompt(source, None, resolved, scene)
+            scene = run.scene_for(plan, previous).recalling(origins)
+            prompt = choice.prompt(previous, None, resolved, scene)
             yield _routing(lm).with_learned(prompt)
         targets = [target for target in targets if target not in filled]
-        yield from self._asked_to_fill(targets, run, source, lm if plan.written else None)
+        yield from self._asked_to_fill(targets, run, previous, lm if plan.written else None)
 
     def _asked_to_fill(
         self,
         targets: Sequence[type[Node]],
         run: Run,
-        source: Node | None,
+        previous: Node | None,
         lm: LM | None = None,
     ) -> Iterator[Prompt]:
         """What is asked to fill nodes; `lm` is the LM of a body that has them filled."""
@@ -195,8 +195,8 @@ class _Walk:
             fields = own.context if lm is None else looked_up(own, {})
             records: list[Recalled] = []
             resolved = self._resolved(own, fields, run, records)
-            scene = run.scene_for(own, source).recalling({target: run.origins(records)})
-            prompt = fill_prompt(target, asked, resolved, own.instruction, source, scene)
+            scene = run.scene_for(own, previous).recalling({target: run.origins(records)})
+            prompt = fill_prompt(target, asked, resolved, own.instruction, previous, scene)
             yield filling.with_learned(prompt)
 
     def _resolved(

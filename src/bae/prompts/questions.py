@@ -15,13 +15,19 @@ from bae.language_model import PLAIN_SCENE
 from bae.plan import plan_of
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, has_schema, notes_on
-from bae.prompts.values import as_json, context_of, once, seen_of, text_of_json
-from bae.secrets import MASK
+from bae.prompts.values import (
+    as_json,
+    context_of,
+    known_nodes,
+    not_shown,
+    once,
+    text_of_json,
+    text_of_question,
+)
 
 if TYPE_CHECKING:
     from bae.language_model import Scene
     from bae.node import Node
-    from bae.secrets import Copies
 
 Resolved = Mapping["type[Node]", Mapping[str, Any]]
 """Values of the fields of several classes that have a source."""
@@ -42,6 +48,9 @@ OR_STOP = '"None" is to stop here.'
 EARLIER = 'Earlier steps are under "before", the oldest first.'
 
 
+_NOTHING: Mapping[str, Any] = {}
+
+
 def _system_text(scene: Scene, default: str = SYSTEM) -> str:
     """The system text of a question: that of the graph, or bae's own."""
     if scene.system is not None:
@@ -55,17 +64,16 @@ def asked_fields(cls: type[Node]) -> tuple[str, ...]:
 
     def find() -> tuple[str, ...]:
         plan = plan_of(cls, strict=True)
-        plain = plan.plain
-        if plan.text is not None:
-            for problem in plan.problems:
-                if problem.code == "bae-text-not-alone":
-                    said = f"{problem.place}: {problem.message}"
-                    raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
-            return (plan.text.name,)
+        for problem in plan.problems:
+            if problem.code == "bae-text-not-alone":
+                said = f"{problem.place}: {problem.message}"
+                raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
         return tuple(
             f.name
-            for f in plain
-            if f.required or has_schema(field_schema(cls, f.name), "validation")
+            for f in plan.plain
+            if f.required
+            or f.fills == "text"
+            or has_schema(field_schema(cls, f.name), "validation")
         )
 
     return once(cls, "asked", find)
@@ -76,24 +84,25 @@ def fill_prompt(
     fields: tuple[str, ...],
     resolved: Mapping[str, Any],
     instruction: str,
-    source: Node | None,
+    previous: Node | None,
     scene: Scene = PLAIN_SCENE,
     corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
     """Ask for some fields of a node."""
-    known = _known_nodes(source, scene)
+    form, schema = _answer_form(target, fields)
+    known = known_nodes(previous, scene)
     if resolved:
         context = context_of(target, resolved, scene.hidden)
-        left = _not_shown(target, context, known, source, scene)
+        left = not_shown(target, context, known, previous, scene)
         if left or not context:
             known["context"] = left
-    form = text_form(target)
+    text = text_of_question(instruction, known, form)
     return Prompt(
         _system_text(scene, TEXT_SYSTEM if form else SYSTEM),
-        ask_in_text(text_of_question(instruction, known, form), corrections),
-        None if form else once(target, fields, lambda: fill_schema(target, fields)),
+        ask_in_text(text, corrections),
+        schema,
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
-        Question((), (), target, fields, resolved, None, instruction, source, "", scene),
+        Question((), (), target, fields, resolved, None, instruction, previous, "", scene),
     )
 
 
@@ -101,11 +110,22 @@ def fill_question(
     target: type[Node],
     resolved: Mapping[str, Any],
     instruction: str,
-    source: Node | None,
+    previous: Node | None,
     scene: Scene,
 ) -> Prompt:
     """Ask for all fields of a node that a model fills."""
-    return fill_prompt(target, asked_fields(target), resolved, instruction, source, scene)
+    return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
+
+
+def _answer_form(target: type[Node], fields: tuple[str, ...]) -> tuple[str, dict[str, Any] | None]:
+    """How a model is to answer with some fields of a node: what a prompt for plain text ends with,
+    or the schema of the fields."""
+
+    def make() -> tuple[str, dict[str, Any] | None]:
+        form = text_form(target)
+        return form, None if form else fill_schema(target, fields)
+
+    return once(target, fields, make)
 
 
 def text_form(target: type[Node]) -> str:
@@ -113,7 +133,8 @@ def text_form(target: type[Node]) -> str:
     field, and its bounds where the text is its value. Empty where JSON is asked for."""
 
     def make() -> str:
-        field = plan_of(target, strict=True).text
+        fields = plan_of(target, strict=True).plain
+        field = next((field for field in fields if field.fills == "text"), None)
         if field is None:
             return ""
         about = " ".join((field.info.description or "").split())
@@ -150,31 +171,33 @@ class Choice:
 
     def prompt(
         self,
-        source: Node | None,
+        previous: Node | None,
         context: Mapping[str, Any] | None = None,
         resolved: Resolved | None = None,
         scene: Scene = PLAIN_SCENE,
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
-        known = _known_nodes(source, scene)
+        known = known_nodes(previous, scene)
         if context is not None:
             known["context"] = as_json(context, "the context of a choice", scene.hidden)
-        elif resolved and (contexts := self._contexts(resolved, known, source, scene)):
+        elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
             known["context"] = contexts
         return Prompt(
             _system_text(scene),
             ask_in_text(text_of_question(self.instruction, known), corrections),
             self.schema,
             "Choice",
-            Question(self.types, self.fillable, None, (), _NOTHING, context, "", source, "", scene),
+            Question(
+                self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
+            ),
         )
 
     def _contexts(
         self,
         resolved: Resolved,
         known: Mapping[str, Any],
-        source: Node | None,
+        previous: Node | None,
         scene: Scene,
     ) -> dict[str, Any]:
         """The values that were resolved for the options, by the names of the options. A value that
@@ -184,7 +207,7 @@ class Choice:
         for name, cls in self.names.items():
             if cls in self.fillable and cls in resolved:
                 context = context_of(cls, resolved[cls], scene.hidden)
-                for field, value in _not_shown(cls, context, known, source, scene).items():
+                for field, value in not_shown(cls, context, known, previous, scene).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     found[key] = field, value
@@ -199,11 +222,11 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
     the same answer, or else the fields that would be asked for, which the schema does not have."""
     plan = plan_of(cls, strict=True)
     said = f"- {name}: {plan.description}" if plan.description else f"- {name}"
-    if plan.text is not None:
-        about = text_form(cls).removeprefix(IN_TEXT).lstrip(":. ")
+    if form := text_form(cls):
+        about = form.removeprefix(IN_TEXT).lstrip(":. ")
         said += f"\nIt is a text: {about}" if about else "\nIt is a text."
     elif not filled and (asked := asked_fields(cls)):
-        schema = once(cls, asked, lambda: fill_schema(cls, asked))
+        schema = _answer_form(cls, asked)[1] or {}
         parts = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
         said += f"\nIts fields: {text_of_json(parts)}"
     elif filled and plan.instruction != plan.name:
@@ -213,7 +236,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
 
 def _has_json(cls: type[Node]) -> bool:
     """Whether there are fields to ask for, in JSON."""
-    return bool(asked_fields(cls)) and plan_of(cls, strict=True).text is None
+    return bool(asked_fields(cls)) and not text_form(cls)
 
 
 def choice_of(
@@ -237,14 +260,14 @@ def choice_of(
 def choice_question(
     types: Sequence[type[Node] | type[None]],
     fillable: Sequence[type[Node]],
-    source: Node | None,
+    previous: Node | None,
     context: Mapping[str, Any] | None,
     resolved: Resolved | None,
     scene: Scene,
 ) -> Prompt:
     """Ask for the next node, which may come filled where it is one of `fillable`."""
     choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
-    return choice.prompt(source, context, resolved, scene)
+    return choice.prompt(previous, context, resolved, scene)
 
 
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:
@@ -264,79 +287,3 @@ def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] |
             name = f"{own}_{number}"
         names[name] = cls
     return names
-
-
-def text_of_question(instruction: str, known: Mapping[str, Any], form: str = "") -> str:
-    """The text of a question: the instruction, what is known, as JSON, and the form of the answer
-    where that is not JSON."""
-    parts = instruction, text_of_json(known) if known else "", form
-    return "\n\n".join(part for part in parts if part)
-
-
-_NOTHING: Mapping[str, Any] = {}
-
-
-def _known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
-    """What a model sees of the nodes before a question: those of the scene and the previous one."""
-    known: dict[str, Any] = {}
-    if scene.shown or scene.omitted:
-        before: list[Any] = [
-            {type(node).__name__: seen_of(node, scene.hidden)} for node in scene.shown
-        ]
-        if scene.omitted:
-            many = (
-                "1 earlier step is" if scene.omitted == 1 else f"{scene.omitted} earlier steps are"
-            )
-            before.insert(0, f"({many} left out)")
-        known["before"] = before
-    if previous is not None:
-        known[type(previous).__name__] = seen_of(previous, scene.hidden)
-    return known
-
-
-def _not_shown(
-    cls: type[Node],
-    context: dict[str, Any],
-    known: Mapping[str, Any],
-    previous: Node | None,
-    scene: Scene,
-) -> dict[str, Any]:
-    """The context of a class without the values that were recalled from a node which the same
-    question shows, unless that hides something of the value."""
-    origins = scene.origins.get(cls) if scene.origins else None
-    if not origins:
-        return context
-    shown: dict[int, Any] = {}
-    if scene.shown:
-        entries = known["before"][-len(scene.shown) :]
-        shown = {
-            id(node): entry[type(node).__name__]
-            for node, entry in zip(scene.shown, entries, strict=True)
-        }
-    if previous is not None:
-        shown[id(previous)] = known[type(previous).__name__]
-    return {
-        name: value
-        for name, value in context.items()
-        if name not in origins or not _is_shown(value, *origins[name], shown)
-    }
-
-
-def _is_shown(value: Any, node: Node, field: str, shown: Mapping[int, Any]) -> bool:
-    """Whether a value, as JSON, is in the node that it was recalled from as that is shown."""
-    there = shown.get(id(node))
-    if field:
-        there = cast(dict[str, Any], there).get(field) if isinstance(there, dict) else None
-    text = text_of_json(value)
-    return there is not None and text_of_json(there) == text and MASK not in text
-
-
-def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> tuple[Node, ...]:
-    """The newest of some nodes whose text in a prompt has at most `limit` characters."""
-    left = limit
-    for index in range(len(nodes) - 1, -1, -1):
-        node = nodes[index]
-        left -= len(text_of_json({type(node).__name__: seen_of(node, copies)}))
-        if left < 0:
-            return tuple(nodes[index + 1 :])
-    return tuple(nodes)

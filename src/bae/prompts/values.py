@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from math import isfinite
@@ -31,6 +31,7 @@ from bae.prompts.schemas import has_schema
 from bae.secrets import MASK, veil_of
 
 if TYPE_CHECKING:
+    from bae.language_model import Scene
     from bae.node import Node
     from bae.secrets import Copies
 
@@ -87,6 +88,16 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def _fields_in_clear(cls: type[Node]) -> tuple[str, ...]:
+    """The fields of a class in the order of their declaration, where none hides a value of it."""
+
+    def find() -> tuple[str, ...]:
+        declared = *cls.__pydantic_fields__, *cls.__pydantic_computed_fields__
+        return declared if veil_of(cls) is None else ()
+
+    return once(cls, "in clear", find)
+
+
 def seen_of(node: Node, copies: Copies | None = None) -> Any:
     """What a model sees of a node, as JSON. `copies` are the fields of each class that may hold a
     copy of a secret."""
@@ -110,7 +121,14 @@ def context_of(
 
 def _seen(cls: type[Node], node: Node, names: frozenset[str], copies: Copies | None) -> Any:
     try:
-        return in_order(_dumped(node, names), node, copies=copies)
+        dumped = _dumped(node, names)
+        if type(dumped) is dict and not (copies and cls in copies):
+            values = cast(dict[str, Any], dumped)
+            if _SCALARS.issuperset(map(type, values.values())):
+                in_clear = filter(values.__contains__, _fields_in_clear(cls))
+                if [*values] == [*in_clear]:
+                    return values
+        return in_order(dumped, node, copies=copies)
     except Exception as error:  # serializers and computed fields are code of the node's own
         place = ".".join([cls.__name__, *_failing_field(cls, node, names)])
         fix = (
@@ -163,6 +181,79 @@ def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
         cause=error,
         fix=fix,
     )
+
+
+def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
+    """What a model sees of the nodes before a question: those of the scene and the previous one."""
+    known: dict[str, Any] = {}
+    if scene.shown or scene.omitted:
+        before: list[Any] = [
+            {type(node).__name__: seen_of(node, scene.hidden)} for node in scene.shown
+        ]
+        if scene.omitted:
+            many = (
+                "1 earlier step is" if scene.omitted == 1 else f"{scene.omitted} earlier steps are"
+            )
+            before.insert(0, f"({many} left out)")
+        known["before"] = before
+    if previous is not None:
+        known[type(previous).__name__] = seen_of(previous, scene.hidden)
+    return known
+
+
+def not_shown(
+    cls: type[Node],
+    context: dict[str, Any],
+    known: Mapping[str, Any],
+    previous: Node | None,
+    scene: Scene,
+) -> dict[str, Any]:
+    """The context of a class without the values that were recalled from a node which the same
+    question shows, unless that hides something of the value."""
+    origins = scene.origins.get(cls) if scene.origins else None
+    if not origins:
+        return context
+    shown: dict[int, Any] = {}
+    if scene.shown:
+        entries = known["before"][-len(scene.shown) :]
+        shown = {
+            id(node): entry[type(node).__name__]
+            for node, entry in zip(scene.shown, entries, strict=True)
+        }
+    if previous is not None:
+        shown[id(previous)] = known[type(previous).__name__]
+    return {
+        name: value
+        for name, value in context.items()
+        if name not in origins or not _is_shown(value, *origins[name], shown)
+    }
+
+
+def _is_shown(value: Any, node: Node, field: str, shown: Mapping[int, Any]) -> bool:
+    """Whether a value, as JSON, is in the node that it was recalled from as that is shown."""
+    there = shown.get(id(node))
+    if field:
+        there = cast(dict[str, Any], there).get(field) if isinstance(there, dict) else None
+    text = text_of_json(value)
+    return there is not None and text_of_json(there) == text and MASK not in text
+
+
+def text_of_question(instruction: str, known: Mapping[str, Any], form: str = "") -> str:
+    """The text of a question: the instruction, what is known, as JSON, and the form of the answer
+    where that is not JSON."""
+    parts = instruction, text_of_json(known) if known else "", form
+    return "\n\n".join(part for part in parts if part)
+
+
+def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> tuple[Node, ...]:
+    """The newest of some nodes whose text in a prompt has at most `limit` characters."""
+    left = limit
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        left -= len(text_of_json({type(node).__name__: seen_of(node, copies)}))
+        if left < 0:
+            return tuple(nodes[index + 1 :])
+    return tuple(nodes)
 
 
 # Masks in the place of hidden values. And one order for what has none of its own, so that equal

@@ -12,13 +12,14 @@ from pydantic.fields import FieldInfo
 from bae.calls import (
     Bound,
     CallPlan,
+    CallPlanning,
     call_chain,
     every_call,
     is_by_value,
     recalled_behind,
     siblings_of,
 )
-from bae.exceptions import BaeError, FieldError, HintError, JournalError, Problem
+from bae.exceptions import BaeError, FieldError, HintError, JournalError, Problem, an_error
 
 if TYPE_CHECKING:
     from bae.hints import Names
@@ -127,13 +128,34 @@ class FieldPlan:
         self.name, self.info, self.marker, self.call, self.bound = name, info, marker, call, bound
         self.annotation = info.annotation
         self.required = info.is_required()
-        self.waits_for = tuple([sibling for _, sibling in siblings_of(self)])
+        self.waits_for = tuple([sibling for _, sibling in siblings_of(self)]) if bound else ()
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Any, names: Names) -> Self:
         """Plan a field. Names may be missing and graphs unfinished: nothing is raised, and no graph
         is looked into."""
         return cls(name, info, marker)
+
+    @classmethod
+    def plan_parameter(
+        cls,
+        of: CallPlan,
+        name: str,
+        hint: Any,
+        marker: Any,
+        planning: CallPlanning,
+        is_required: bool,
+    ) -> None:
+        """Plan a parameter of a call that has the marker. Most are for fields alone."""
+        written = type(marker).__name__
+        of.problems.append(
+            an_error(
+                "bae-dep-unfilled",
+                f"{of.name}({name}) is annotated {written}, which only a node's field can be",
+                f"put the {written} on a field of the node, and bind the parameter to it: "
+                f'Dep({of.name}, {name}="…")',
+            )
+        )
 
     # The words of a source. Those of a run that is read without its code come by the class alone.
 
@@ -164,7 +186,7 @@ class FieldPlan:
     @property
     def is_provisional(self) -> bool:
         """Whether a name is missing in what is called for the value: it may be defined later."""
-        return lacks_name(self.call)
+        return self.call is not None and lacks_name(self.call)
 
     @property
     def may_wait(self) -> bool:

@@ -16,7 +16,6 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bae import __version__
-from bae.private_files import private
 from bae.team import sandbox
 from bae.team.base_causes import find_problem, is_named, list_names
 from bae.team.environment import Cause, find_cause
@@ -274,11 +273,15 @@ def _read_report(path: Path) -> TestReport | None:
         return None
 
 
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # reports quote code and output
+
+
 def _write(path: Path, text: str) -> None:
     """Replace a file, or leave it as it was. Of the files beside it the newest are kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
-    with open(new, "w", encoding="utf-8", opener=private) as file:
+    with open(new, "w", encoding="utf-8", opener=_open_private) as file:
         file.write(text)
     new.replace(path)
     if path.parent.name == _REPORTS:

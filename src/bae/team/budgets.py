@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bae import BudgetError
-from bae.lm import Budget, Policy, Usage, metered
-from bae.lm.policies.budget import BYTES_PER_TOKEN, estimated_tokens
-from bae.lm.policies.policy import innermost
+from bae.lm import Budget, Policy, Usage, estimate_tokens, metered
 from bae.team import tables
 from bae.team.tables import sa
 
 if TYPE_CHECKING:
     from bae import LM
-    from bae.lm import Answer, Prompt
+    from bae.lm import Answer, Backend, Prompt
     from bae.team.models import Task
     from bae.team.store import Store
 
@@ -104,8 +102,11 @@ class Budgets:
     async def reserve(self, task: Task, backend: Policy, prompt: Prompt) -> int:
         """Reserve what a call may cost at most: the number to `settle`. Where calls in progress
         hold what is left, it waits for them. Raises BudgetError where it does not fit."""
-        asked = estimated_tokens(prompt)
-        longest: object = getattr(innermost(backend), "max_tokens", None)
+        asked = estimate_tokens(prompt)
+        innermost: Backend = backend
+        while isinstance(innermost, Policy):
+            innermost = innermost.inner
+        longest: object = getattr(innermost, "max_tokens", None)
         longest = longest if isinstance(longest, int) else self.answer_tokens
         cost = backend.least_cost(Usage(1, asked, longest))
         if cost is None:
@@ -190,8 +191,8 @@ class Reserved(Policy):
         used = Usage.total([*reported, answer.usage])
         missing = used.calls and not used.input_tokens
         if missing:
-            written = used.output_tokens or len(answer.text.encode()) // BYTES_PER_TOKEN
-            used = replace(used, input_tokens=estimated_tokens(prompt), output_tokens=written)
+            written = used.output_tokens or estimate_tokens(answer.text)
+            used = replace(used, input_tokens=estimate_tokens(prompt), output_tokens=written)
         if used.cost is None or (missing and not used.cost):
             return replace(used, cost=self.least_cost(used))
         return used

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, Self
 
-from bae.lm import subprocesses
+from bae.subprocesses import run_program
 from bae.tasks import finish_despite_cancel
 from bae.team.files import FileLock
 from bae.team.models import TeamError, bounded
@@ -173,7 +173,7 @@ class Repository:
     async def _run(
         self, args: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None = None
     ) -> tuple[int, bytes, str]:
-        running = subprocesses.run(
+        running = run_program(
             ("git", *args),
             given=stdin or b"",
             cwd=str(cwd),

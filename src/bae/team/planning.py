@@ -13,9 +13,21 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from bae import LM, Dep, Gate, Graph, JournalError, Map, Node, NodeConfig, OpenGate, Recall, Text
+from bae import (
+    LM,
+    Dep,
+    Gate,
+    GateAnswerer,
+    Graph,
+    JournalError,
+    Map,
+    Node,
+    NodeConfig,
+    OpenGate,
+    Recall,
+    Text,
+)
 from bae.journal import Journal
-from bae.run import GateAnswerer, Waiting
 from bae.team.git import Repository
 from bae.team.models import PlannedTask, Project, Task, TeamError, as_planned
 from bae.team.repository import read_code
@@ -258,7 +270,7 @@ class FromAnswers:
         if found:
             return found
         if self._otherwise is None:
-            raise Waiting([gate])
+            gate.leave_open()
         return await self._otherwise(gate)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from bae.lm.http import MASK, is_secret, without_password
+from bae.lm import is_secret_name, remove_passwords
 from bae.team.files import read_file
 
 
@@ -29,8 +29,8 @@ class RegistryAccess:
     def mask(self, text: str) -> str:
         """A text with none of the passwords and tokens in it."""
         for secret in self.secrets:
-            text = text.replace(secret, MASK)
-        return without_password(text)
+            text = text.replace(secret, "***")
+        return remove_passwords(text)
 
 
 def find_access(
@@ -90,7 +90,7 @@ def _find_paths(text: str) -> Iterator[Path]:
 
 
 def _find_secrets(variables: Mapping[str, str], texts: list[str]) -> Iterator[str]:
-    found = [value for name, value in variables.items() if is_secret(name, value)]
+    found = [value for name, value in variables.items() if is_secret_name(name, value)]
     for text in texts:
         found += (value.strip("\"' ") for value in _SETTING.findall(text))
     for text in (*variables.values(), *texts):

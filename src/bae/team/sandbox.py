@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
 
-from bae.lm import subprocesses
+from bae.subprocesses import run_program
 from bae.tasks import finish_despite_cancel
 from bae.team.files import TemporaryFolder, read_file
 from bae.team.models import TeamError
@@ -144,7 +144,7 @@ async def run(
     began = time.monotonic()
     try:
         arguments = await finish_despite_cancel(asyncio.to_thread(program.prepare, spec))
-        ended = await subprocesses.run(
+        ended = await run_program(
             arguments,
             given=None,
             cwd="/",

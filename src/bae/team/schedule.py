@@ -10,7 +10,6 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 from bae import Problem
-from bae.exceptions import an_error
 from bae.team.models import PlannedTask, Task, TaskStatus, may_move
 
 _S = TaskStatus
@@ -46,10 +45,10 @@ def _find_duplicates(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
             what = (
                 f"two tasks have the key {task.key!r}: {by_key[task.key].title!r}, {task.title!r}"
             )
-            yield an_error("bae-team-duplicate", what, "give one of them another key", task.key)
+            yield Problem("error", "bae-team-duplicate", task.key, what, "give one another key")
         elif title in by_title:
             what = f"has the same title as {by_title[title].key!r}: {task.title!r}"
-            yield an_error("bae-team-duplicate", what, "drop one, or rename it", task.key)
+            yield Problem("error", "bae-team-duplicate", task.key, what, "drop one, or rename it")
         by_key.setdefault(task.key, task)
         by_title.setdefault(title, task)
 
@@ -59,7 +58,7 @@ def _find_unknown(task: PlannedTask, keys: Sequence[str]) -> Iterable[Problem]:
         if key not in keys:
             what = f"depends on {key!r}, and there is no such task"
             fix = f"add it, or name one of: {', '.join(sorted(set(keys))[:20])}"
-            yield an_error("bae-team-unknown-dependency", what, fix, task.key)
+            yield Problem("error", "bae-team-unknown-dependency", task.key, what, fix)
 
 
 def _find_cycle(needs: Mapping[str, Sequence[str]]) -> Iterable[Problem]:
@@ -69,7 +68,8 @@ def _find_cycle(needs: Mapping[str, Sequence[str]]) -> Iterable[Problem]:
         # As graphlib lists it, each task is needed by the next.
         cycle: list[str] = list(reversed(error.args[1]))
         what = f"depends on itself: {' -> '.join(cycle)}"
-        yield an_error("bae-team-cycle", what, "remove one of these dependencies", cycle[0])
+        fix = "remove one of these dependencies"
+        yield Problem("error", "bae-team-cycle", cycle[0], what, fix)
 
 
 @dataclass(frozen=True, slots=True)

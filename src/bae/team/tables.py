@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bae.lm.extras import install_line
 from bae.private_files import make_private, switch_to_wal
 from bae.team.models import TeamError
 
@@ -18,7 +17,7 @@ except ModuleNotFoundError as error:
         "the state of a team needs the package sqlalchemy, which is not installed",
         error,
         code="bae-team-extra-missing",
-        fix=install_line("team"),
+        fix="pip install '.[team]' in a clone of bae",
     ) from error
 from sqlalchemy import event
 from sqlalchemy.dialects.sqlite import dialect

@@ -15,8 +15,7 @@ from typing import Final, Self
 
 from bae import LM, BaeLMError
 from bae.journal import Journal, SQLiteJournal
-from bae.lm import resolve
-from bae.lm.registry import candidates, default_lm, default_name
+from bae.lm import find_default_lm, find_default_name, list_lm_kinds, resolve
 from bae.team import sandbox
 from bae.team.base_check import BaseCheck, BaseReports
 from bae.team.edit_format import EditFormat
@@ -43,6 +42,8 @@ _SETUP_LIMITS: Final = sandbox.Limits(
     disk=16384 * sandbox.MIB,
 )
 """Packages are large."""
+_CODING_LMS: Final = ("anthropic", "openai", "claude-cli")
+"""The kinds of LMs that write code and may be found without a name."""
 
 
 def _prepare_runs() -> None:
@@ -62,9 +63,10 @@ def refuse_local(found: str) -> None:
     if found.partition(":")[0] != "local":
         return
     lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
-    for kind in candidates():
-        needed = "; ".join(each.get for each in kind.missing)
-        lines += [f"  - {kind.example}: {needed}"] if needed else []
+    for kind in list_lm_kinds():
+        if kind.missing and kind.name in _CODING_LMS:
+            needed = "; ".join(each.get for each in kind.missing)
+            lines.append(f"  - {kind.example}: {needed}")
     raise BaeLMError(
         "there is no LM for a team: only the local model is here, which is too small to write code",
         code="bae-lm-missing",
@@ -218,8 +220,8 @@ class Workbench:
             if name not in self._lms:
                 why = "the agents of a team need one"
                 if not name:
-                    refuse_local((await asyncio.to_thread(default_name)).name)
-                make = partial(resolve, name) if name else partial(default_lm, why)
+                    refuse_local((await asyncio.to_thread(find_default_name)).name)
+                make = partial(resolve, name) if name else partial(find_default_lm, why)
                 self._lms[name] = await asyncio.to_thread(make)
             return self._lms[name]
 

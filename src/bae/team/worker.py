@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Self, cast, overload
 
 from bae import LM, BaeError
 from bae.exceptions import describe
-from bae.lm.registry import name_error
+from bae.lm import check_lm_name
 from bae.tasks import finish_despite_cancel
 from bae.team.edits import apply_answer, find_unused
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
@@ -408,8 +408,8 @@ def worker_class(kind: str) -> type[WorkerAgent]:
 
 def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
     """The key, where the LM is one that takes it. A name that no LM has is refused."""
-    if isinstance(lm, str) and (wrong := name_error(lm)):
-        raise wrong
+    if isinstance(lm, str):
+        check_lm_name(lm)
     if api_key is None or (lm is not None and not isinstance(lm, str)):
         return None
     if lm is not None and lm.partition(":")[0] != "anthropic":

@@ -18,8 +18,7 @@ from pydantic_core import to_json
 from bae.draft import from_text
 from bae.exceptions import FillError, ScriptError, faults
 from bae.given_files import read_file
-from bae.language_model import RoutingLM, scene_around
-from bae.lm_calls import ask_lm
+from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.node import Node
 from bae.plan import plan_of
 from bae.secrets import shown_values
@@ -51,10 +50,16 @@ class Asked:
     target: type[Node] | None = None
     resolved: Mapping[str, Any] | None = None
     instruction: str = ""
-    source: Node | None = None
+    previous: Node | None = None
+    """The previous node."""
     errors: tuple[str, ...] = ()
     """What was wrong with the answer before, when it is asked again."""
     make_prompt: Callable[[], Prompt] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def source(self) -> Node | None:
+        """The previous node, by its name in `LM.fill`."""
+        return self.previous
 
     @property
     def prompt(self) -> Prompt:
@@ -208,7 +213,7 @@ class ScriptedLM(RoutingLM):
             target=target,
             resolved=dict(resolved),
             instruction=instruction,
-            source=source,
+            previous=source,
             make_prompt=partial(_fill_question, target, dict(resolved), instruction, source, here),
         )
         for number in range(1, self._attempts + 1):
@@ -305,9 +310,10 @@ class ScriptedLM(RoutingLM):
         plan = plan_of(target)
         if isinstance(answer, target):
             return {field.name: getattr(answer, field.name) for field in plan.plain}
-        if isinstance(answer, Mapping) or (isinstance(answer, str) and plan.text is not None):
+        takes_text = any(field.fills == "text" for field in plan.plain)
+        if isinstance(answer, Mapping) or (isinstance(answer, str) and takes_text):
             return answer
-        kind = "dict" if plan.text is None else "text"
+        kind = "text" if takes_text else "dict"
         raise ScriptError(
             f"asked for {wanted}, but the next answer is {answer!r}{refused}",
             code="bae-script-mismatch",

@@ -297,7 +297,7 @@ class Reservation:
     def __init__(self, budgets: tuple[Budget, ...], backend: Backend, prompt: Prompt) -> None:
         self.budgets = budgets
         self.backend = backend
-        self.tokens = estimated_tokens(prompt)
+        self.tokens = estimate_tokens(prompt)
         self.cost = read_amount(backend.least_cost(Usage(1, self.tokens, 1)))
         self.least_calls = 1
         """What is charged at least; 0 where the LM was answered by a backend that it asked."""
@@ -344,11 +344,15 @@ def budgets_in_force() -> tuple[Budget, ...]:
     return () if scope is None else scope.budgets
 
 
-def estimated_tokens(prompt: Prompt) -> int:
-    """About how many tokens the prompt has, its schema included, and at least one. Budgets and rate
-    limits need a number before anything is sent, and correct it by the usage of the answer."""
-    texts = [prompt.system, *(message.text for message in prompt.conversation)]
-    texts.append(json.dumps(prompt.schema, default=str))
+def estimate_tokens(prompt: Prompt | str) -> int:
+    """Estimate how many tokens a prompt, its schema included, or a text has: a token for every four
+    bytes, and at least one. Budgets and rate limits need a number before a request is sent, and
+    correct it by the usage of the answer."""
+    if isinstance(prompt, str):
+        texts = [prompt]
+    else:
+        texts = [prompt.system, *(message.text for message in prompt.conversation)]
+        texts.append(json.dumps(prompt.schema, default=str))
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return max(1, size // BYTES_PER_TOKEN)
 

@@ -19,8 +19,8 @@ from bae.lm.backend import Answer, FewShot, Prompt, Question
 from bae.lm.policies.policy import Policy, as_backend, innermost
 from bae.node import Node
 from bae.plan import plan_of
-from bae.prompts.questions import choice_instruction, names_of, text_form, text_of_question
-from bae.prompts.values import text_of_answer
+from bae.prompts.questions import choice_instruction, names_of, text_form
+from bae.prompts.values import text_of_answer, text_of_question
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -121,13 +121,15 @@ class WithPrompts(Policy):
             self._asked["naive" if learned is prompt else "optimized"] += 1
         return answer
 
-    def at_once(self, source: Node | None, fillable: Sequence[type[Node]]) -> Sequence[type[Node]]:
+    def at_once(
+        self, previous: Node | None, fillable: Sequence[type[Node]]
+    ) -> Sequence[type[Node]]:
         """Those of `fillable` without a learned prompt; none where the choice itself has one."""
         if self._applies:
-            if source is not None and (type(source), "choice") in self._prompts:
+            if previous is not None and (type(previous), "choice") in self._prompts:
                 return ()
             fillable = [cls for cls in fillable if (cls, "fill") not in self._prompts]
-        return super().at_once(source, fillable)
+        return super().at_once(previous, fillable)
 
     def pinned(self, lm: LM) -> LM:
         """The LM that is pinned to a node, with the same prompts; its questions count here."""
@@ -161,8 +163,8 @@ class WithPrompts(Policy):
         question, learned = prompt.question, None
         if question.target is not None:
             learned = self._prompts.get((question.target, "fill"))
-        elif question.source is not None:
-            learned = self._prompts.get((type(question.source), "choice"))
+        elif question.previous is not None:
+            learned = self._prompts.get((type(question.previous), "choice"))
         return prompt if learned is None or not self._applies else with_prompt(prompt, learned)
 
 
@@ -197,15 +199,15 @@ def shown_once(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any
     """What an example knows, as the question shows it: without the values in its context that the
     question has from its previous node."""
     origins = (question.scene.origins or {}).get(cast("type[Node]", question.target))
-    if not origins or question.source is None:
+    if not origins or question.previous is None:
         return known
-    previous = cast("dict[str, Any]", known.get(type(question.source).__name__) or {})
+    shown = cast("dict[str, Any]", known.get(type(question.previous).__name__) or {})
     context = cast("Mapping[str, Any]", known.get("context") or {})
     left: dict[str, Any] = {}
     for name, value in context.items():
         node, field = origins.get(name, (None, ""))
-        there = previous.get(field) if field else previous
-        if node is not question.source or value != there:
+        there = shown.get(field) if field else shown
+        if node is not question.previous or value != there:
             left[name] = value
     rest = {name: value for name, value in known.items() if name != "context"}
     return {**rest, "context": left} if left else rest
@@ -214,13 +216,14 @@ def shown_once(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any
 def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
     """Raise ValueError where a class is answered in plain text, and the answer of an example is
     none."""
-    text = plan_of(cls, strict=True).text
-    for number, example in enumerate(examples if text is not None else (), 1):
-        if text is not None and not isinstance(example.answer.get(text.name), str):
-            raise ValueError(
-                f"{cls.__name__}, example {number} of its fill: the LM answers {text.name} in "
-                f'plain text, so its answer is to be {{"{text.name}": "the text"}}'
-            )
+    names = [field.name for field in plan_of(cls, strict=True).plain if field.fills == "text"]
+    for number, example in enumerate(examples, 1):
+        for name in names:
+            if not isinstance(example.answer.get(name), str):
+                raise ValueError(
+                    f"{cls.__name__}, example {number} of its fill: the LM answers {name} in plain "
+                    f'text, so its answer is to be {{"{name}": "the text"}}'
+                )
 
 
 def _checked(cls: Any, given: Any) -> list[tuple[NodePart, LearnedPrompt]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Prompt
-from bae.lm.policies.budget import at_least_estimated, estimated_tokens
+from bae.lm.policies.budget import at_least_estimated, estimate_tokens
 from bae.lm.policies.policy import Policy
 from bae.usage import Usage, metered, sound
 
@@ -129,7 +129,7 @@ class RateLimit(Policy):
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Wait until the request fits, then ask the LM inside."""
-        estimate = 0 if self.tokens is None else estimated_tokens(prompt)
+        estimate = 0 if self.tokens is None else estimate_tokens(prompt)
         sent = await self._admitted(estimate)
         used: list[Usage] = []
         reported: list[Usage] = []

@@ -90,9 +90,11 @@ class Policy(Backend):
         """What a request costs at least; None where its cost will not be known."""
         return self.inner.least_cost(usage)
 
-    def at_once(self, source: Node | None, fillable: Sequence[type[Node]]) -> Sequence[type[Node]]:
+    def at_once(
+        self, previous: Node | None, fillable: Sequence[type[Node]]
+    ) -> Sequence[type[Node]]:
         """Those of `fillable` that may be filled by the answer that chooses."""
-        return self.inner.at_once(source, fillable)
+        return self.inner.at_once(previous, fillable)
 
     def with_learned(self, prompt: Prompt) -> Prompt:
         """The prompt as the LM inside sends it."""

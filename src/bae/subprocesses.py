@@ -9,21 +9,29 @@ import signal
 from asyncio.subprocess import PIPE
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from bae.tasks import finish_despite_cancel, wait_despite_cancel
 
-KEPT = 2048
+__all__ = ["EndedProgram", "run_program"]
+
+KEPT: Final = 2048
 """Bytes of stderr that are kept: the last."""
+LARGEST_OUTPUT: Final = 16 * 1024 * 1024
+"""Bytes that a program may print to each of its pipes, unless the caller gives another limit."""
 
 ExceededBound = Literal["timeout", "stdout", "stderr"]
 
 
 @dataclass(frozen=True, slots=True)
 class EndedProgram:
-    """A program that ended: its exit status, or the negative number of the signal that ended it;
-    its output; the end of its stderr; and the bound that it was ended for, if it was: the time, or
-    the bytes of one of its pipes."""
+    """A program that has ended.
+
+    - `status`: its exit status, or the negative number of the signal that ended it.
+    - `out`, `err`: its output, and the last 2,048 bytes of its stderr.
+    - `bound`: why `run_program` ended it: "timeout", or "stdout" or "stderr" for too much output.
+      None if it ended by itself.
+    """
 
     status: int
     out: bytes
@@ -31,27 +39,27 @@ class EndedProgram:
     bound: ExceededBound | None = None
 
 
-async def run(
+async def run_program(
     command: Sequence[str],
     *,
-    given: bytes | None,
-    cwd: str,
-    env: Mapping[str, str],
-    timeout: float | None,
-    limit: int,
+    given: bytes | None = b"",
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = 300.0,
+    limit: int = LARGEST_OUTPUT,
     grace: float = 1.0,
     pass_fds: Sequence[int] = (),
 ) -> EndedProgram:
-    """Run a program with `given` on its stdin, and wait for its end. It inherits the open files
-    `pass_fds`.
+    """Run a program with `given` on its stdin, and wait for its end. It has the environment of this
+    process unless `env` replaces it, and inherits the open files `pass_fds`. No shell is used.
 
-    It leads a process group of its own. When this call ends, in whatever way, so has the group:
-    after a timeout, a cancellation or more than `limit` bytes of output it gets SIGTERM, and
-    SIGKILL where it has not ended within `grace` seconds. A process that leaves the group, as a
-    daemon does, is not followed. Raises OSError where the program cannot be started.
+    The program leads a process group of its own. No process of the group is left when this call
+    ends. After `timeout` seconds, a cancellation, or more than `limit` bytes of output, the group
+    gets SIGTERM, and SIGKILL if it has not ended within `grace` seconds. A process that leaves the
+    group, as a daemon does, is not followed. Raises `OSError` if the program cannot be started.
 
-    With None for `given` its stdin stays open until then, and is closed instead of the SIGTERM: a
-    program that looks after others sees so that it has to end them, also if this process dies.
+    With `given=None`, stdin stays open, and is closed in place of the SIGTERM. A program that looks
+    after others learns from that when it has to end them, also if this process dies.
     """
     loop = asyncio.get_running_loop()
     child = _Child(loop, limit)
