@@ -594,6 +594,20 @@ async def test_a_test_that_is_not_skipped_any_more_proves_the_work(
 # --- levels ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "accepted"),
+    [
+        ('return {"apple": 1}', 'yield {"apple": 1}\n    print("cleaned")', True),
+        ('return {"apple": 1}', 'things = {"apple": 1}\n    yield things', False),
+        ('return {"apple": 1}', 'yield {"apple": 2}\n    print("cleaned")', False),
+    ],
+)
+def test_a_fixture_may_be_given_a_cleanup(old: str, new: str, accepted: bool) -> None:
+    edited = change("tests/test_calc.py", TESTS, TESTS.replace(old, new))
+    edits = find_edits([edited], [*FILES], "add-tests", report(), command=PYTEST)
+    assert (edits.problems == ()) is accepted
+
+
 async def test_a_level_lets_a_task_change_tests_or_how_they_are_run(tmp_path: Path) -> None:
     edits = {"tests/test_calc.py": TESTS.replace("[1, 2]", "[3]"), **NEW}
     verdict = await work(tmp_path / "1", edits)

@@ -338,6 +338,7 @@ def _describe_edit(change: FileChange, gone: _Gone) -> tuple[str, list[str]]:
     for name, source in _bindings(old).items():
         if name in used and imported.get(name) != source:
             return f"{name} is not imported from {source[0] or source[1]} any more", removed
+    old, new = _with_yields(old), _with_yields(new)
     tokens = _tokens_of(_text_without_imports(new, ()))
     for each in old.body:
         part = _text_without_imports(ast.Module([each], []), removed)
@@ -387,6 +388,20 @@ def _without_skips(tree: ast.Module) -> ast.Module:
     return tree
 
 
+def _with_yields(tree: ast.Module) -> ast.Module:
+    """Code of tests whose fixtures yield what they return at their end: a cleanup may follow."""
+    for node in ast.walk(tree):
+        if isinstance(node, _Function) and any(
+            "fixture" in ast.unparse(mark) for mark in node.decorator_list
+        ):
+            *others, last = node.body
+            ends = [each for each in ast.walk(node) if isinstance(each, _RESULTS)]
+            if isinstance(last, ast.Return) and ends == [last]:
+                node.body = [*others, ast.Expr(ast.Yield(last.value))]
+    return tree
+
+
+_RESULTS: Final = (ast.Return, ast.Yield, ast.YieldFrom)
 _SKIPS: Final = re.compile(r"\b(skip|skipif|skipIf|skipUnless|xfail|expectedFailure)\b")
 
 
