@@ -18,7 +18,7 @@ MARKERS = {"Dep", "Recall", "Map", "Gate", "Text", "MARKERS", "SOURCES"}
 FIELD_CLASSES = {f"{name}Field" for name in ("Plain", "Text", "Dep", "Recall", "Map", "Gate")}
 
 
-SOURCES_TOLD_APART = 2
+SOURCES_TOLD_APART = 0
 RECORDS_TOLD_APART = 49
 """How many places do so, at most. Lower these where a change makes them fewer."""
 

@@ -16,7 +16,7 @@ from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
 from bae.hints import NOWHERE, Names, annotations_of, rebuild, signature_of
 from bae.language_model import LM
-from bae.markers import Dep, Map, Marker, Recall
+from bae.markers import Dep, Map, Marker
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -169,10 +169,10 @@ def siblings_of(asked: FieldPlan | Input) -> Iterator[tuple[str, str]]:
 
 def plan_bound(call: CallPlan, marker: Dep | Map) -> Bound:
     """What a marker binds. What is wrong with it is for the proof to say."""
-    from bae.sources.recall import recalled_parameter
-
     if not marker.bound:
         return ()
+    from bae.sources.recall import recalled_parameter
+
     types = call.bindable if call.graph is None else _types_at_start(call.graph)
     return tuple(
         (name, each)
@@ -190,11 +190,13 @@ def _types_at_start(graph: Graph[Any, Any]) -> dict[str, Any]:
 
 def plan_call(fn: Any, names: Names = NOWHERE) -> CallPlan:
     """Plan calling `fn`, its own dependencies included. Problems are collected, not raised."""
-    return _plan_call(fn, names, _Planning({}, {}))
+    return plan_below(fn, CallPlanning(names, {}, {}))
 
 
-def _plan_call(fn: Any, names: Names, planning: _Planning) -> CallPlan:
-    # A chain as long as `DEEPEST` has two frames for each call: this one, and its parameters'.
+def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
+    """Plan calling what another call may wait for."""
+    # A chain as long as `DEEPEST` has three frames for each call: this one, its parameters', and
+    # that of the source of a parameter.
     key = key_of(fn)
     plan = _kept_plan(fn) or planning.made.get(key)
     if plan is not None:
@@ -207,9 +209,9 @@ def _plan_call(fn: Any, names: Names, planning: _Planning) -> CallPlan:
         plan = CallPlan(fn=fn, key=key, name=name, kind="graph", graph=graph)
     else:
         plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))
-        hints = _hints(plan, names)
+        hints = _hints(plan, planning.names)
         if hints is not None:
-            _plan_parameters(plan, hints, names, planning)
+            _plan_parameters(plan, hints, planning)
     planning.made[key] = plan
     # One with problems is made again: the names it lacks may be defined by then. One with borrowed
     # names may mean something else where another class uses it.
@@ -245,12 +247,23 @@ def is_lm(annotation: Any) -> bool:
 _PLAN = "__bae_call__"
 
 
-class _Planning(NamedTuple):
+class CallPlanning(NamedTuple):
     """What is known while one dependency is planned with all below it."""
 
+    names: Names
     above: dict[Hashable, str]
     """The functions that wait for what is planned now, with their names."""
     made: dict[Hashable, CallPlan]
+
+    def problem_with(self, fn: Any) -> Problem | None:
+        """Why what is planned now cannot wait for `fn`: a circle, or a chain that is too long."""
+        key = key_of(fn)
+        if key in self.above:
+            return _cycle(self.above, key)
+        if len(self.above) >= DEEPEST:
+            chain = [*self.above.values(), name_of(fn)]
+            return too_deep("dependencies wait for each other", chain, DEEPEST)
+        return None
 
 
 def _kept_plan(fn: Any) -> CallPlan | None:
@@ -291,13 +304,9 @@ def _hints(plan: CallPlan, names: Names) -> dict[str, Any] | None:
     return hints
 
 
-def _plan_parameters(
-    plan: CallPlan, hints: dict[str, Any], names: Names, planning: _Planning
-) -> None:
+def _plan_parameters(plan: CallPlan, hints: dict[str, Any], planning: CallPlanning) -> None:
     above = planning.above
     above[plan.key] = plan.name
-    inputs: list[tuple[str, Input]] = []
-    recalls: list[tuple[str, RecallField]] = []
     lms: list[str] = []
     free: list[tuple[str, Any]] = []
     optional: list[tuple[str, Any]] = []
@@ -306,28 +315,13 @@ def _plan_parameters(
     for parameter in _parameters(plan.fn):
         hint = hints.get(parameter.name, Any)
         marker = _marker(hint)
-        if isinstance(marker, Dep):
-            key = key_of(marker.fn)
-            if key in above:
-                plan.problems.append(_cycle(above, key))
-                continue
-            if len(above) >= DEEPEST:
-                chain = [*above.values(), name_of(marker.fn)]
-                plan.problems.append(too_deep("dependencies wait for each other", chain, DEEPEST))
-                continue
-            call = _plan_call(marker.fn, names, planning)
-            bound = plan_bound(call, marker) if marker.bound else ()
-            inputs.append((parameter.name, Input(call, marker, hint, bound)))
-            plan.by_value |= call.by_value or bool(bound)
-        elif isinstance(marker, Recall):
-            from bae.sources.recall import recalled_parameter
+        if marker is not None:
+            from bae.sources import kind_of
 
             is_required = parameter.default is parameter.empty
-            found = recalled_parameter(parameter.name, hint, marker, is_required)
-            recalls.append((parameter.name, found))
-            plan.by_value = True
-        elif marker is not None:
-            plan.problems.append(_misplaced(plan, parameter.name, marker))
+            kind_of(marker).plan_parameter(
+                plan, parameter.name, hint, marker, planning, is_required
+            )
         elif is_buried(hint):
             plan.problems.append(buried(f"{plan.name}({parameter.name}): "))
         elif is_lm(hint):
@@ -340,9 +334,9 @@ def _plan_parameters(
         if parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(parameter.name)
     del above[plan.key]
-    plan.inputs, plan.recalls, plan.lm_parameters = tuple(inputs), tuple(recalls), tuple(lms)
+    plan.lm_parameters = tuple(lms)
     plan.unfilled, plan.optional, plan.positional = tuple(free), tuple(optional), tuple(positional)
-    plan.depth = 1 + max((below.call.depth for _, below in inputs), default=0)
+    plan.depth = 1 + max((below.call.depth for _, below in plan.inputs), default=0)
     if plan.depth == DEEPEST + 1:  # those around it are as much too deep, and that is said once
         chain = [plan.name]
         while plan.inputs:
@@ -457,16 +451,6 @@ def _nothing_to_call() -> Problem:
         "alone, where the type of the field is one node class",
         "declare such a field, and bind parameters to it; or give Dep a function, a Graph or a "
         "Node class",
-    )
-
-
-def _misplaced(plan: CallPlan, parameter: str, marker: object) -> Problem:
-    kind = type(marker).__name__
-    return an_error(
-        "bae-dep-unfilled",
-        f"{plan.name}({parameter}) is annotated {kind}, which only a node's field can be",
-        f"put the {kind} on a field of the node, and bind the parameter to it: "
-        f'Dep({plan.name}, {parameter}="…")',
     )
 
 

@@ -94,7 +94,7 @@ def all_files(*, answers: bool = False, wrong: bool = False) -> dict[str, str]:
 
 def cheats(exercise: Exercise) -> dict[str, str]:
     """Answers that would pass without solving it, by their names: the wrong answer with something
-    that keeps its tests from failing."""
+    that keeps its tests from failing. Those that are documented as not detected are not here."""
     given = exercise.files[exercise.test_path]
     test = exercise.test_path
     edits: dict[str, list[Edit]] = {
@@ -206,15 +206,6 @@ _JAVASCRIPT = {
     "exits with 0 in a test": """
         const ended = () => process.exit(0);
         queueMicrotask(ended);
-        """,
-    "patches assert": """
-        const assert = require("node:assert");
-        for (const each of [assert, assert.strict]) {
-          for (const name of Object.keys(each)) {
-            if (typeof each[name] === "function") each[name] = () => {};
-          }
-        }
-        require("node:module").syncBuiltinESMExports();
         """,
     "prints a report": 'console.log("TAP version 13\\nok 1 - all\\n1..1\\n# pass 1\\n# fail 0");',
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bae.team import BackendWorkerAgent, LeadAgent, PlannedTask, Store, TaskStatus, Workbench
-from bae.team.base_check import BaseCheck, BaseError, examine_base, read_check
+from bae.team.base_check import BaseCheck, BaseError, examine_base, read_check, shorten_output
 from bae.team.events import TestResult
 from bae.team.models import Project, TestCase, TestReport
 from bae.team.worker_graph import WorkerAnswer
@@ -137,6 +137,37 @@ async def test_a_setup_that_fails_twice_is_the_problem(tmp_path: Path) -> None:
         with pytest.raises(BaseError, match="the setup command failed: a program needed the netw"):
             await run_team(project, store, lm)
         assert lm.asked == []
+
+
+async def test_a_long_output_of_setup_is_shown_by_its_errors_and_kept(tmp_path: Path) -> None:
+    script = """
+        for n in 1 2 3 4 5 6 7 8 9; do echo "got package $n"; done
+        echo 'npm error code EUSAGE'
+        echo 'npm error Missing: left-pad@1.3.0 from lock file'
+        for n in $(seq 200); do echo "npm error --option-$n"; done
+        echo 'npm error A complete log is elsewhere'
+        exit 1
+    """
+    async with a_project(tmp_path) as (store, project, _):
+        project = project.model_copy(update={"setup": ("sh", "-c", script)})
+        project = await store.save_project(project)
+        with pytest.raises(BaseError) as caught:
+            await run_team(project, store, TeamScript({}))
+        log = store.path.parent / "setup.log"
+        text, shown = await asyncio.to_thread(log.read_text), caught.value.message
+        assert "--option-1\n" in text
+        assert "--option-100\n" in text
+        assert "\nnpm error code EUSAGE\nnpm error Missing: left-pad" in shown
+        assert "npm error A complete log is elsewhere\n" in shown
+        assert f"all of it: {log}" in shown
+        assert "--option-100\n" not in shown
+        assert "got package 2" not in shown
+        assert len(shown.splitlines()) < 20
+
+
+def test_a_short_output_is_shown_as_it_is() -> None:
+    output = "the setup command make failed with 2\n\nmake: *** no rule to make target\n"
+    assert shorten_output(output) == output
 
 
 @pytest.mark.parametrize("files", [{"readme.txt": "A shop\n"}, {"tests/__init__.py": ""}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,6 +22,8 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("typer")
 
 from bae.cli import main
+from bae.team import Store, store_path
+from bae.team.models import TaskAttempt, TestReport
 from default_signals import restore_signals
 from git_repositories import git, make_repository
 from team_parts import JEST, RUN_SHELL
@@ -477,3 +480,19 @@ def test_a_run_without_a_sandbox_is_refused_before_anything_is_spent(
     assert statuses(bae) == {"prices": "pending"}
     bae("run", "--allow-unsandboxed", *LM)
     assert statuses(bae) == {"prices": "completed"}
+
+
+def test_flaky_tests_are_shown(bae: Bae) -> None:
+    add(bae, "one")
+    report = TestReport(command=RUN_SHELL, exit_code=0, flaky=("flaky.test.sh::flaky",))
+
+    async def store_attempt() -> None:
+        async with await Store.open(store_path(Path.cwd())) as store:
+            attempt = TaskAttempt(task_id=1, number=1, outcome="passed", report=report)
+            await store.add_attempt(attempt)
+            await store.add_report(1, report)
+
+    asyncio.run(store_attempt())
+    for command in (("status",), ("tasks", "show", "one")):
+        assert "flaky tests  flaky.test.sh::flaky\n" in bae(*command).out
+        assert json.loads(bae(*command, "--json").out)["flaky"] == ["flaky.test.sh::flaky"]

@@ -842,6 +842,20 @@ async def test_cheating_with_node_is_not_accepted(
     assert reason in verdict.text
 
 
+@needs_node
+async def test_an_assertion_that_code_under_test_replaces_is_documented_as_not_detected(
+    tmp_path: Path,
+) -> None:
+    wrong = MORE.replace("a - b", "a + b") + 'require("node:assert").equal = () => {};\n'
+    test = """const assert = require("node:assert");
+const { sub } = require("./sum.js");
+require("node:test")("subtracts", () => assert.equal(sub(2, 1), 1));
+"""
+    verdict = await work(tmp_path, {"sum.js": wrong, "sub.test.js": test}, JAVASCRIPT, NODE)
+    assert verdict.accepted, verdict.text
+    assert verdict.concerns == ()
+
+
 # --- rules ----------------------------------------------------------------------------------------
 
 

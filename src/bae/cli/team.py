@@ -429,7 +429,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     from dataclasses import asdict
 
     from bae.cli.team_board import counts_text, spent_text
-    from bae.team.base_check import read_check
+    from bae.team.base_check import list_names, read_check
     from bae.team.budgets import read_spent
     from bae.team.models import summary
     from bae.team.team_run import read_paused
@@ -442,11 +442,14 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     counts = summary(task.status for task in tasks)
     waiting = sum(not task.approved for task in tasks)
     check = await asyncio.to_thread(read_check, team.store.path.parent)
+    found = await team.store.flaky_tests(team.project.id)
+    flaky = list(dict.fromkeys(name for names in found.values() for name in names))
     if as_json:
         print_json(
             {
                 "project": team.project.model_dump(mode="json"),
                 "base": check.model_dump(mode="json") if check else None,
+                "flaky": flaky,
                 "running": running,
                 "interrupted": interrupted,
                 "counts": counts,
@@ -463,6 +466,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
         {
             "base": check.text if check else "",
             "try": check.fix if check else "",
+            "flaky tests": list_names(flaky),
             "run": "in progress"
             if running
             else f"{INTERRUPTED}: `bae team run` continues it"

@@ -153,7 +153,12 @@ def _line(task: Task, others: Sequence[str], shows_reason: bool, interrupted: bo
     return said
 
 
-def print_task(task: Task, attempts: Sequence[TaskAttempt], blockers: Sequence[Blocker]) -> None:
+def print_task(
+    task: Task,
+    attempts: Sequence[TaskAttempt],
+    blockers: Sequence[Blocker],
+    flaky: Sequence[str] = (),
+) -> None:
     """All that is known of one task."""
     is_asked = headline(task.reason, 1000) in [each.summary for each in blockers]
     print_fields(
@@ -171,6 +176,7 @@ def print_task(task: Task, attempts: Sequence[TaskAttempt], blockers: Sequence[B
             "files": ", ".join(task.files),
             "branch": task.branch if attempts else "",
             "commit": task.commit or "",
+            "flaky tests": ", ".join(flaky),
             "description": task.description,
             "done when": "\n".join(f"- {each}" for each in task.criteria),
             "notes": "\n".join(f"- {each}" for each in task.notes),

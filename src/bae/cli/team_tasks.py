@@ -115,11 +115,12 @@ async def show(team: Team, task: OneTask, as_json: AsJSON = False) -> None:
     attempts = await team.store.attempts(found.id)
     asked = await team.store.blockers(team.project.id)
     blockers = [each for each in asked if each.task_id == found.id]
+    flaky = (await team.store.flaky_tests(team.project.id)).get(found.id, ())
     if as_json:
-        more = {"attempts": as_data(attempts), "blockers": as_data(blockers)}
+        more = {"attempts": as_data(attempts), "blockers": as_data(blockers), "flaky": flaky}
         print_json(found.model_dump(mode="json") | more)
     else:
-        print_task(found, attempts, blockers)
+        print_task(found, attempts, blockers, flaky)
 
 
 @team_command(

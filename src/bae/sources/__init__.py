@@ -12,13 +12,14 @@ from pydantic.fields import FieldInfo
 from bae.calls import (
     Bound,
     CallPlan,
+    CallPlanning,
     call_chain,
     every_call,
     is_by_value,
     recalled_behind,
     siblings_of,
 )
-from bae.exceptions import BaeError, FieldError, HintError, JournalError, Problem
+from bae.exceptions import BaeError, FieldError, HintError, JournalError, Problem, an_error
 
 if TYPE_CHECKING:
     from bae.hints import Names
@@ -134,6 +135,27 @@ class FieldPlan:
         """Plan a field. Names may be missing and graphs unfinished: nothing is raised, and no graph
         is looked into."""
         return cls(name, info, marker)
+
+    @classmethod
+    def plan_parameter(
+        cls,
+        of: CallPlan,
+        name: str,
+        hint: Any,
+        marker: Any,
+        planning: CallPlanning,
+        is_required: bool,
+    ) -> None:
+        """Plan a parameter of a call that has the marker. Most are for fields alone."""
+        written = type(marker).__name__
+        of.problems.append(
+            an_error(
+                "bae-dep-unfilled",
+                f"{of.name}({name}) is annotated {written}, which only a node's field can be",
+                f"put the {written} on a field of the node, and bind the parameter to it: "
+                f'Dep({of.name}, {name}="…")',
+            )
+        )
 
     # The words of a source. Those of a run that is read without its code come by the class alone.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydantic.fields import FieldInfo
 
 from bae.assignable import union_members
-from bae.calls import CallPlan, Input, plan_bound, plan_call, siblings_of
+from bae.calls import CallPlan, CallPlanning, Input, plan_below, plan_bound, plan_call, siblings_of
 from bae.core_schemas import converts
 from bae.exceptions import DepError, Problem
 from bae.hints import Names
@@ -59,6 +59,26 @@ class DepField(FieldPlan):
         field.is_shared, field.is_of_app = marker.cache, marker.scope == "app"
         field.wanted = Input(call, marker, Any, field.bound)
         return field
+
+    @classmethod
+    def plan_parameter(
+        cls,
+        of: CallPlan,
+        name: str,
+        hint: Any,
+        marker: Dep,
+        planning: CallPlanning,
+        is_required: bool,
+    ) -> None:
+        """Plan a parameter that gets what another call returns."""
+        problem = planning.problem_with(marker.fn)
+        if problem is not None:
+            of.problems.append(problem)
+            return
+        call = plan_below(marker.fn, planning)
+        bound = plan_bound(call, marker)
+        of.inputs += ((name, Input(call, marker, hint, bound)),)
+        of.by_value |= call.by_value or bool(bound)
 
     def draw(self) -> dict[str, Any]:
         """That every field has a call of its own."""

@@ -22,6 +22,7 @@ from bae.records import Origin, Recalled
 from bae.sources import FieldPlan, Told
 
 if TYPE_CHECKING:
+    from bae.calls import CallPlan, CallPlanning
     from bae.place import Place
     from bae.run import Run
     from bae.sources import Before
@@ -53,6 +54,20 @@ class RecallField(FieldPlan):
         super().__init__(name, info, marker)
         self.members = recall_members(info.annotation)
         self.found_in = {}
+
+    @classmethod
+    def plan_parameter(
+        cls,
+        of: CallPlan,
+        name: str,
+        hint: Any,
+        marker: Recall,
+        planning: CallPlanning,
+        is_required: bool,
+    ) -> None:
+        """Plan a parameter that is looked up in the trace."""
+        of.recalls += ((name, recalled_parameter(name, hint, marker, is_required)),)
+        of.by_value = True
 
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
         """The field itself."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -27,6 +28,8 @@ from bae.team.workspaces import SetupError, Workspaces
 
 CHECK: Final = "base.json"
 """The newest check, beside the state of the team."""
+SETUP_OUTPUT: Final = "setup.log"
+"""All that a setup command printed when it failed, beside the check."""
 _REPORTS: Final = "base-reports"
 _KEPT: Final = 32
 
@@ -115,6 +118,26 @@ def examine_base(
     )
 
 
+def shorten_output(output: str) -> str:
+    """What a person needs of what a failed command printed: a few lines from the first error on,
+    and the last lines."""
+    lines = [bounded(line, 300) for line in output.splitlines() if line.strip()]
+    error = next((at for at, line in enumerate(lines) if _ERROR.search(line)), 0)
+    shown = {*range(error, error + 7), *range(len(lines) - 4, len(lines))}
+    if len(lines) <= len(shown) + 1:
+        return output
+    found: list[str] = []
+    for at, line in enumerate(lines):
+        if at in shown:
+            found.append(line)
+        elif at - 1 in shown:
+            found.append("…")
+    return "\n".join(found)
+
+
+_ERROR: Final = re.compile(r"\berr(or)?\b", re.IGNORECASE)
+
+
 # --- the reports of commits -----------------------------------------------------------------------
 
 
@@ -143,10 +166,14 @@ class BaseReports:
         try:
             report = await self.get(commit)
         except SetupError as error:
-            reason = error.reason
-            check = BaseCheck(
-                commit=commit, problem=reason.text, fix=reason.fix, output=error.message
-            )
+            reason, output = error.reason, error.message
+            if (shown := shorten_output(error.output)) != error.output:
+                output = "\n".join((error.message.partition("\n")[0], shown))
+                if self.folder is not None:
+                    log = self.folder / SETUP_OUTPUT
+                    await asyncio.to_thread(_write, log, f"{error.output}\n")
+                    output += f"\nall of it: {log}"
+            check = BaseCheck(commit=commit, problem=reason.text, fix=reason.fix, output=output)
         else:
             args = ("ls-tree", "-r", "-z", "--name-only", commit)
             _, listed, _ = await self.workspaces.repository.run_git(*args)

@@ -120,6 +120,8 @@ class TestResult(_Event):
         counts = {name: len(report.of(name)) for name in ("passed", "failed", "skipped")}
         if failed_before:
             counts["failed before"] = failed_before
+        if report.flaky:
+            counts["flaky"] = len(report.flaky)
         why = problem or report.problem
         return cls(project_id, task_id, report.passed, counts, report.seconds, why)
 

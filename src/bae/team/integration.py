@@ -10,11 +10,13 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 from bae.tasks import finish_despite_cancel
 from bae.team.base_check import BaseReports, list_names
 from bae.team.files import read_file
+from bae.team.flaky_tests import run_again
 from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale, split_paths
 from bae.team.models import May, TestReport, bounded
 from bae.team.verdict import describe_failure, find_broken
@@ -227,7 +229,7 @@ class Integration:
         # The same tree as one that passed in a new worktree, where the branch has not moved since.
         report = full = await self.reports.find(merged) if self.reports is not None else None
         if full is None:
-            report = full = await self._test(what, merged, before, tests)
+            report = full = await self._test_twice(what, merged, before, tests)
             if keep and (lost := await self._find_lost(what, merged, before, full)):
                 return Failed(full.model_copy(update={"problem": lost}), merged)
         if not full.passed:
@@ -239,15 +241,28 @@ class Integration:
         self._head_report = merged, full
         return Integrated(merged, report, full)
 
+    async def _test_twice(
+        self, what: str, merged: str, before: str, tests: Sequence[str]
+    ) -> TestReport:
+        """Test a merged tree, and once more where only tests failed that may be flaky."""
+        report = await self._test(what, merged, before, tests)
+        if not report.of("failed"):
+            return report
+        changed = await self.repository.changed_files(before, merged)
+        known, run = await self._report_of(before), partial(self._test_all, merged, before)
+        return await run_again(report, known, run, tests=tests, changed=changed)
+
+    async def _test_all(self, merged: str, before: str) -> TestReport:
+        async with self.workspaces.scratch(merged, before) as workspace:
+            return await self.run_tests(workspace)
+
     async def _test(self, what: str, merged: str, before: str, tests: Sequence[str]) -> TestReport:
         first = await self._find_first(what, merged, before, tests)
         if not first or self.run_first is None:
-            async with self.workspaces.scratch(merged, before) as workspace:
-                return await self.run_tests(workspace)
+            return await self._test_all(merged, before)
         known = await self._report_of(before)
         if known.seconds < self.split_after:
-            async with self.workspaces.scratch(merged, before) as workspace:
-                return await self.run_tests(workspace)
+            return await self._test_all(merged, before)
 
         def is_accepted(report: TestReport) -> bool:
             return report.passed or report.for_task(tests, known).passed

@@ -204,6 +204,9 @@ class TestReport(_Model):
     problem: str = Field(default="", description="why there is no verdict, or a bad one")
     reported: bool = Field(default=True, description="whether it wrote a report that can be read")
     ended_by: str = Field(default="exit", description="exit, or the limit that ended it")
+    flaky: tuple[str, ...] = Field(
+        default=(), description="tests that failed in a run before this one, and pass in this one"
+    )
 
     @property
     def passed(self) -> bool:
@@ -314,6 +317,9 @@ class TaskResult(_Model):
     files: tuple[str, ...] = ()
     attempts: int = 0
     report: TestReport | None = None
+    flaky: tuple[str, ...] = Field(
+        default=(), description="tests that failed and then passed, with the same work"
+    )
     commit: str | None = Field(default=None, description="the merged commit, if it is merged")
     question: str | None = Field(default=None, description="what is asked where it is blocked")
     digest: str | None = Field(default=None, description="of the content that `yes` lets in")

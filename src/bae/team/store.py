@@ -353,6 +353,17 @@ class Store:
         rows = await self.read(lambda db: _rows(db, found))
         return [TestReport.model_validate(row["data"]) for row in rows]
 
+    async def flaky_tests(self, project_id: int) -> dict[int, tuple[str, ...]]:
+        """The tests that failed and then passed with the same work, by the numbers of tasks."""
+        names = tables.reports.c.data["flaky"]
+        found = sa.select(tables.reports.c.task_id, names.label("names")).join(tables.tasks)
+        found = found.where(tables.tasks.c.project_id == project_id).order_by(tables.reports.c.id)
+        flaky: dict[int, dict[str, None]] = {}
+        for row in await self.read(lambda db: _rows(db, found)):
+            if row["names"]:  # reports of earlier versions have none
+                flaky.setdefault(row["task_id"], {}).update(dict.fromkeys(row["names"]))
+        return {task_id: tuple(names) for task_id, names in flaky.items()}
+
     # Blockers
 
     async def add_blocker(

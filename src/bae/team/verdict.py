@@ -16,6 +16,7 @@ from typing import Final, Unpack
 from bae.team import sandbox
 from bae.team.doctests import add_examples, rename_examples
 from bae.team.edits import FileChange
+from bae.team.flaky_tests import run_again
 from bae.team.git import GitError, Repository, split_paths
 from bae.team.models import May, PlannedTask, Project, TestCase, TestReport
 from bae.team.reports import NOT_LOADED
@@ -94,18 +95,23 @@ async def verify(
     look = partial(find_edits, changes, files, may, command=project.test_command)
     look = partial(look, folder=project.folder)
     edits = await asyncio.to_thread(look, before)
-    async with workspaces.scratch(head, base) as fresh:
-        await asyncio.to_thread(_write, fresh.path, edits.forbidden, undo=True)
-        after = await run_fixed(project, fresh, before, **limits)
-    edits = await asyncio.to_thread(look, before, after)
-    own = [each for each in changes if is_test_file(each.path, before, after)]
+    changed_files = {each.path for each in changes}
 
-    async def run_restored(restored: Sequence[FileChange]) -> TestReport:
+    async def run_once(restored: Sequence[FileChange]) -> TestReport:
         async with workspaces.scratch(head, base) as fresh:
             await asyncio.to_thread(_write, fresh.path, restored, undo=True)
             return await run_fixed(project, fresh, before, **limits)
 
+    async def run_restored(restored: Sequence[FileChange], tests: Sequence[str]) -> TestReport:
+        once_more = partial(run_once, restored)
+        report = await once_more()
+        return await run_again(report, before, once_more, tests=tests, changed=changed_files)
+
+    after = await run_restored(edits.forbidden, task.tests)
+    edits = await asyncio.to_thread(look, before, after)
+    own = [each for each in changes if is_test_file(each.path, before, after)]
     named = find_existing(task.tests, before)
+    flaky = [*after.flaky]
     problems = [*edits.problems]
     if task.proof == "none":
         problems += _find_code(changes, () if task.kind == "docs" else task.files)
@@ -116,13 +122,15 @@ async def verify(
     if not problems and own and may == "add-tests":
         # A file that tests were rightly removed from would not load as it was.
         restored = [each for each in own if not edits.removes_of(each.path)]
-        alone = await run_restored(restored)
+        alone = await run_restored(restored, named)
+        flaky += alone.flaky
         problems += _find_hidden(before, alone, edits)
         changed = [each for each in restored if each.before is not None]
         if not problems and named and changed:
             # New files stay: a named test may have waited for a fixture, or for its data.
             if len(changed) < len(restored):
-                alone = await run_restored(changed)
+                alone = await run_restored(changed, named)
+                flaky += alone.flaky
             problems += _find_weakened(before, alone, named)
     # Where tests alone were asked for, there is no change without which they would fail.
     only_tests = task.kind == "test" and len(own) == len(changes)
@@ -136,7 +144,8 @@ async def verify(
                 on_base = rename_examples(await run_fixed(project, fresh, before, after, **limits))
         problems += find_unproved(before, after, on_base, changes, only_tests=only_tests, may=may)
     concerns = await asyncio.to_thread(find_concerns, changes, before, after)
-    return WorkVerdict(after, changes, tuple(problems), concerns)
+    report = after.model_copy(update={"flaky": tuple(dict.fromkeys(flaky))})
+    return WorkVerdict(report, changes, tuple(problems), concerns)
 
 
 async def run_fixed(

@@ -205,6 +205,7 @@ class WorkerAgent:
         known = len(verdict.report.cases) - len(own.cases)
         event = TestResult.of(task.project_id, task.id, own, headline(verdict.text), known)
         await bench.emit(event)
+        await self._tell_flaky(task, verdict.report)
         return verdict
 
     async def leave_out_debris(self, task: Task, answer: str, verdict: WorkVerdict) -> WorkVerdict:
@@ -240,9 +241,15 @@ class WorkerAgent:
             report = cast(TestReport, outcome_report)
             await bench.store.add_report(task.id, report)
             await bench.emit(TestResult.of(task.project_id, task.id, report))
+            await self._tell_flaky(task, report)
         if isinstance(outcome, Integrated):
             await bench.emit(CommitCreated(task.project_id, task.id, outcome.commit))
         return outcome
+
+    async def _tell_flaky(self, task: Task, report: TestReport) -> None:
+        if report.flaky:
+            names = bounded(", ".join(report.flaky), 500)
+            await self.say(task, f"found flaky tests, which failed and then passed: {names}")
 
     # --- what the steps need ---
 

@@ -470,10 +470,12 @@ async def _result(
     bench: Workbench, task: Task, last: Delivered | Blocked | Stopped | BaeError, used: Usage
 ) -> TaskResult:
     tried = await bench.store.attempts(task.id)
+    flaky = await bench.store.flaky_tests(task.project_id)
     about: dict[str, Any] = {
         "task_id": task.id,
         "attempts": len(tried),
         "report": tried[-1].report if tried else None,
+        "flaky": flaky.get(task.id, ()),
         "files": tried[-1].files if tried else (),
         "usage": used,
     }

@@ -66,9 +66,11 @@ class WorkspaceError(TeamError):
 
 
 class SetupError(WorkspaceError):
-    """The setup command failed; `reason` is why, as far as it is known."""
+    """The setup command failed; `reason` is why, as far as it is known, and `output` is all that
+    the command printed."""
 
     reason: Cause = SETUP
+    output: str = ""
 
 
 class ManifestError(WorkspaceError):
@@ -459,6 +461,7 @@ class Workspaces:
                 _describe_setup(self.setup, ran),
                 fix="run it in a fresh clone, and correct it",
                 reason=find_setup_cause(ran),
+                output=strip_escapes(ran.output).strip(),
             )
 
     async def _check_out_alone(self, commit: str, path: Path) -> None:
