@@ -670,3 +670,21 @@ async def test_every_call_is_in_the_journal_with_its_value_and_time():
     ended = journal.of(SourceEnded)
     assert [(r.by, r.value) for r in ended] == [("seven", 7), ("ten", 10)]
     assert all(r.seconds >= 0 and r.error is None for r in ended)
+
+
+async def test_a_marker_of_the_users_own_works_as_the_marker_it_extends():
+    class Weather(Dep):
+        """A name of the user's for a dependency."""
+
+    async def find_city() -> str:
+        return "Lisbon"
+
+    async def find_weather(city: Annotated[str, Weather(find_city)]) -> str:
+        return f"sun in {city}"
+
+    class Day(Node):
+        weather: Annotated[str, Weather(find_weather)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await Graph(start=Day).arun(Day())).result == Day(weather="sun in Lisbon")

@@ -180,12 +180,14 @@ class _Walk:
 
 def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
     """Whether a prompt that shows a node has the value of the field."""
-    if field.name not in plan.revealed:
-        members = {each for each in union_members(field.annotation) if each is not NoneType}
-        if not field.info.repr or members <= {SecretStr, SecretBytes}:
-            return False
-    if field.info.exclude or field.annotation in (str, int, float, bool):
-        return not field.info.exclude
+    is_revealed = field.name in plan.revealed
+    if field.info.exclude or not (field.info.repr or is_revealed):
+        return False
+    if field.annotation in (str, int, float, bool):
+        return True
+    members = {each for each in union_members(field.annotation) if each is not NoneType}
+    if members <= {SecretStr, SecretBytes} and not is_revealed:
+        return False
     from bae.prompts.values import shown_fields
 
     return field.name in shown_fields(plan.node)

@@ -134,17 +134,17 @@ class Graph(Generic[S, T]):
     @property
     def plans(self) -> dict[type[Node], NodePlan]:
         """The plan of every node class, the start first, in the order they are reached."""
-        return self._known().plans
+        return (self._shape or self._find_shape()).plans
 
     @property
     def has_sources(self) -> bool:
         """Whether any field of any node has a source."""
-        return self._known().has_sources
+        return (self._shape or self._find_shape()).has_sources
 
     @property
     def needs_lm(self) -> str:
         """Why a run needs an LM passed to it; empty when it does not."""
-        shape = self._known()
+        shape = self._shape or self._find_shape()
         if shape.needs_lm is None:
             shape.needs_lm = ""  # for one that is a dependency of itself, which the proof refuses
             shape.needs_lm = _needs_lm(self)
@@ -181,7 +181,7 @@ class Graph(Generic[S, T]):
     @property
     def graphs(self) -> tuple[Graph[Any, Any], ...]:
         """This graph and the graphs inside it, all the way down, the outermost first."""
-        shape = self._known()
+        shape = self._shape or self._find_shape()
         if shape.graphs is not None:
             return shape.graphs
         graphs: list[Graph[Any, Any]] = [self]
@@ -202,7 +202,7 @@ class Graph(Generic[S, T]):
     def hidden(self) -> Copies | None:
         """The fields, here and in the graphs inside, that may hold a copy of a field with
         `repr=False`; None where there are none."""
-        shape = self._known()
+        shape = self._shape or self._find_shape()
         if shape.hidden is None:
             from bae.secrets import hidden_copies
 
@@ -501,9 +501,7 @@ class Graph(Generic[S, T]):
 
         return RunStream(self, start_node, lm=lm, max_iters=max_iters, **options)
 
-    def _known(self) -> _Shape:
-        if self._shape is not None:
-            return self._shape
+    def _find_shape(self) -> _Shape:
         plans: dict[type[Node], NodePlan] = {}
         ahead = [self.start]
         for cls in ahead:

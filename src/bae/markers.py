@@ -34,6 +34,8 @@ class Marker:
 
     is_source: ClassVar[bool] = True
     """Whether it names a source. A field with another marker is plain."""
+    planned_by: ClassVar[str]
+    """The module of `bae.sources` that plans a field with the marker. Subclasses inherit it."""
 
     def _set(self, **options: object) -> None:
         for name, value in options.items():
@@ -145,6 +147,7 @@ class Dep(_Called):
 
     __slots__ = ("cache", "scope")
     __match_args__ = ("fn", "timeout", "retries", "inline", "cache", "scope", "bound")
+    planned_by = "dep"
 
     cache: bool
     scope: Literal["run", "app"]
@@ -187,6 +190,7 @@ class Map(_Called):
 
     __slots__ = ("limit", "over")
     __match_args__ = ("fn", "over", "limit", "timeout", "retries", "inline", "bound")
+    planned_by = "map"
 
     over: str
     limit: int
@@ -220,6 +224,7 @@ class Recall(Marker):
 
     __slots__ = ("node_type",)
     __match_args__ = ("node_type",)
+    planned_by = "recall"
 
     node_type: type[Node] | None
 
@@ -252,6 +257,7 @@ class Gate(Marker):
 
     __slots__ = ("question", "timeout")
     __match_args__ = ("question", "timeout")
+    planned_by = "gate"
 
     question: str
     timeout: float | None
@@ -315,6 +321,7 @@ class Text(Marker):
 
     __slots__ = ("parse",)
     __match_args__ = ("parse",)
+    planned_by = "text"
     is_source = False
 
     parse: Callable[[str], Any] | None

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 pytest.importorskip("sqlalchemy")
 
+from pydantic import Field
+
+from bae import Gate, Graph, Map, Node
 from bae.exceptions import BaeLMError, DepError, FillError
 from bae.journal import SQLiteJournal
 from bae.team.models import PlannedTask, Project
@@ -131,6 +134,36 @@ async def test_questions_without_an_answer_park_the_plan_and_a_file_answers_them
     planned = await team.plan(lm, answer=FromAnswers(document))
     assert await team.keys() == ["prices", "orders", "page"]
     assert await open_goals(team.journal) == []
+
+
+async def test_planning_of_another_version_of_bae_begins_again_with_a_warning(
+    team: Team, caplog: pytest.LogCaptureFixture
+):
+    class Asked(Node):
+        question: str
+        reply: Annotated[str, Gate("Which answer?")] = Field(init=False)
+
+        async def __call__(self) -> None: ...
+
+    class Goal(Node):
+        goal: str
+        questions: list[str] = ["Where to?"]
+        answers: Annotated[list[Asked], Map(Asked, over="questions")] = Field(init=False)
+
+        async def __call__(self) -> None: ...
+
+    await team.plan(script({"questions": ["Where to?"]}))
+    (parked,) = await team.journal.runs()
+    await team.journal.delete([parked.run_id])
+    former = Graph(start=Goal)
+    await former.arun(Goal(goal=GOAL), journal=team.journal, run_id=parked.run_id)
+    assert await open_goals(team.journal) == [GOAL]
+
+    planned = await team.plan(script({"questions": ["To whom?"]}))
+    assert planned.questions == ("To whom?",)
+    assert "planning begins again" in caplog.text
+    planned = await team.plan(script("It ships.", {"tasks": TASKS}), answer=decide_yourself)
+    assert len(planned.tasks) == 3
 
 
 async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):

@@ -131,7 +131,7 @@ def _packages() -> list[str]:
     from bae.lm.registry import KINDS
 
     try:
-        required = requires("bae-graphs") or []
+        required = requires("bae_graphs") or []  # the codes of errors have hyphens
     except PackageNotFoundError:  # it is run from a directory, and is not installed
         required = []
     used = [each for each in required if not re.search(r"""extra == ['"](dev|docs)['"]""", each)]

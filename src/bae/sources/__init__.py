@@ -284,7 +284,7 @@ _loaded: dict[str, type[FieldPlan]] = {}
 
 def kind_of(marker: Marker | None) -> type[FieldPlan]:
     """The class of the fields that have a marker, or none."""
-    return _load("plain" if marker is None else type(marker).__name__.lower())
+    return _load("plain" if marker is None else marker.planned_by)
 
 
 def kind_named(name: str) -> type[FieldPlan]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from bae import (
     Gate,
     GateAnswerer,
     Graph,
+    GraphResult,
     JournalError,
     Map,
     Node,
@@ -35,6 +37,7 @@ from bae.team.schedule import find_problems
 from bae.team.store import Store
 from bae.team.test_runs import write_command
 
+_log = logging.getLogger("bae.team")
 KINDS: Final = ("backend", "frontend", "test", "docs")
 MOST_QUESTIONS: Final = 6
 MOST_TASKS: Final = 60
@@ -55,7 +58,8 @@ async def plan_tasks(
 ) -> Planning:
     """Plan the tasks of a goal and store them, not yet approved. Where questions are open and
     `answer` leaves them so, `questions` has them and nothing is stored; with a `journal`, the same
-    goal again continues there, as it does after a crash."""
+    goal again continues there, as it does after a crash. Planning that a version of bae with other
+    node classes began is deleted, and begins again, with a warning in the log."""
     repository = repository or await Repository.open(Path(project.root))
     before = await store.tasks(project.id)
     code = await read_code(repository)
@@ -70,16 +74,28 @@ async def plan_tasks(
         conventions=await asyncio.to_thread(code.conventions),
         repository=await asyncio.to_thread(code.outline, [match.path for match in found]),
     )
-    result = await planning.arun(
-        start,
-        lm,
-        0,
-        answer=answer,
-        dep_cache={open_plan: _Plan(store, project)},
-        journal=journal,
-        run_id=await _run_id(goal, journal),
-        resume=journal is not None,
-    )
+    run_id = await _run_id(goal, journal)
+
+    async def run_graph() -> GraphResult[StoredPlan]:
+        return await planning.arun(
+            start,
+            lm,
+            0,
+            answer=answer,
+            dep_cache={open_plan: _Plan(store, project)},
+            journal=journal,
+            run_id=run_id,
+            resume=journal is not None,
+        )
+
+    try:
+        result = await run_graph()
+    except JournalError as error:
+        if error.code != "bae-run-changed" or journal is None or run_id is None:
+            raise
+        _log.warning("another version of bae began to plan this goal: planning begins again")
+        await journal.delete([run_id])
+        result = await run_graph()
     if result.waiting:
         return Planning(goal, questions=tuple(str(g.context["question"]) for g in result.waiting))
     stored = result.result
