@@ -63,6 +63,7 @@ class NodeCodec:
         self.secret = frozenset(secret_fields(cls))
         self._head = f'{{"type":{quoted(cls.__name__)},"fields":{{'
         self._calls: dict[tuple[str, str], ValueCodec | EndCodec] = {}
+        self._asked: dict[tuple[str, str], FieldPlan | Input] = {}
         self._bare: dict[str, ValueCodec] = {}
 
     def call(self, field: str, route: str = "") -> ValueCodec | EndCodec:
@@ -70,9 +71,14 @@ class NodeCodec:
         down; of a gate, those of the field."""
         found = self._calls.get((field, route))
         if found is None:
-            asked = asked_at(self.plan.fields[field], route)
+            # From the parameter above, where it is known: a long chain is not walked from its top.
+            above, _, last = route.rpartition("(")
+            known = self._asked.get((field, above)) if above else None
+            asked = asked_at(known, f"({last}") if known else None
+            asked = asked or asked_at(self.plan.fields[field], route)
             if asked is None:
                 raise KeyError(f"{field}{route}")
+            self._asked[field, route] = asked
             found = self.fields[field] if asked.call is None else call_codec(asked.call, asked)
             self._calls[field, route] = found
         return found
