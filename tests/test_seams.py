@@ -13,9 +13,9 @@ from bae import records
 
 SOURCE = Path(bae.__file__).parent
 
-KIND_NAMES = {"plain", "dep", "recall", "map", "gate"}
-MARKERS = {"Dep", "Recall", "Map", "Gate", "Text", "MARKERS", "SOURCES"}
-FIELD_CLASSES = {f"{name}Field" for name in ("Plain", "Text", "Dep", "Recall", "Map", "Gate")}
+KIND_NAMES = {"plain", "dep", "recall", "map", "gate", "tools"}
+MARKERS = {"Dep", "Recall", "Map", "Gate", "Text", "Tools", "MARKERS", "SOURCES"}
+FIELD_CLASSES = {f"{name}Field" for name in MARKERS} | {"PlainField"}
 
 
 SOURCES_TOLD_APART = 0
@@ -36,8 +36,9 @@ def sources_told_apart(tree: ast.AST) -> Iterator[int]:
         match node:
             case ast.Compare(left=ast.Constant(), ops=[ast.In() | ast.NotIn()]):
                 continue  # it asks for a key
-            case ast.Compare():
-                told = KIND_NAMES & {*_texts(node)}
+            case ast.Compare(left=left, comparators=others):
+                sides = [each for each in (left, *others) if not isinstance(each, ast.Call)]
+                told = KIND_NAMES & {text for each in sides for text in _texts(each)}
             case ast.Call(func=ast.Name(id="isinstance" | "cast"), args=arguments):
                 told = [name for each in arguments for name in _names(each) if name in classes]
             case ast.MatchClass(cls=cls):

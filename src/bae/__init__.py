@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
+    from bae.approvals import Approval, Interruption
     from bae.compiler import compile_graph as compile_graph
     from bae.compiler import create_optimized_lm as create_optimized_lm
     from bae.exceptions import (
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
         RecallError,
         ReplayError,
         RouteError,
+        ToolCallError,
+        ToolServerError,
     )
     from bae.graph import Graph
     from bae.lm import LM, Usage
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
     from bae.lm import OptimizedLM as OptimizedLM
     from bae.lm import PydanticAIBackend as PydanticAIBackend
     from bae.lm import node_to_signature as node_to_signature
-    from bae.markers import Dep, Gate, Map, OpenGate, Recall, Text
+    from bae.markers import Dep, Gate, Map, OpenGate, Recall, Text, Tools
+    from bae.mcp.servers import MCP
     from bae.node import Node, NodeConfig
     from bae.optimizer import load_optimized as load_optimized
     from bae.optimizer import node_transition_metric as node_transition_metric
@@ -45,12 +49,16 @@ if TYPE_CHECKING:
     from bae.result import GraphResult
     from bae.run import GateAnswerer
     from bae.threads import set_thread_limit
+    from bae.tools import Ask, Native, Tool, ToolCall, ToolError, report
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LM",
+    "MCP",
+    "Approval",
     "ArtifactError",
+    "Ask",
     "BaeError",
     "BaeLMError",
     "BaeParseError",
@@ -64,9 +72,11 @@ __all__ = [
     "Graph",
     "GraphResult",
     "HintError",
+    "Interruption",
     "JournalError",
     "LimitError",
     "Map",
+    "Native",
     "Node",
     "NodeConfig",
     "NodeError",
@@ -78,8 +88,15 @@ __all__ = [
     "ReplayError",
     "RouteError",
     "Text",
+    "Tool",
+    "ToolCall",
+    "ToolCallError",
+    "ToolError",
+    "ToolServerError",
+    "Tools",
     "Usage",
     "__version__",
+    "report",
     "set_thread_limit",
 ]
 
@@ -91,14 +108,17 @@ __getattr__, __dir__ = export_lazily(
         "exceptions": (
             "ArtifactError BaeError BaeLMError BaeParseError BudgetError DepError FillError "
             "GateError HintError JournalError LimitError NodeError Problem ProofError RecallError "
-            "ReplayError RouteError"
+            "ReplayError RouteError ToolCallError ToolServerError"
         ),
         "graph": "Graph",
-        "markers": "Dep Gate Map OpenGate Recall Text",
+        "markers": "Dep Gate Map OpenGate Recall Text Tools",
+        "mcp.servers": "MCP",
         "node": "Node NodeConfig",
         "result": "GraphResult",
         "run": "GateAnswerer",
         "threads": "set_thread_limit",
+        "approvals": "Approval Interruption",
+        "tools": "Ask Native Tool ToolCall ToolError report",
         "compiler": "compile_graph create_optimized_lm",
         "lm": (
             "LM Usage ClaudeCLIBackend DSPyBackend OptimizedLM PydanticAIBackend node_to_signature"

@@ -1,12 +1,14 @@
 """Pydantic's core schemas: of the fields of a node class, of a type, of what a dependency returns;
-and what is inside one."""
+what is inside a schema; and the schemas of nodes that are not whole yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from weakref import WeakKeyDictionary
+
+from pydantic_core import to_json
 
 from bae.assignable import union_members
 
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 CoreSchemaDict = dict[str, Any]
+ValidatorKind = Literal["draft", "some", "rest", "whole"]
+"""What a validator is for: a node whose fields `names` may be absent, the fields `names` alone, a
+node whose fields `names` are there and valid, or a node as any other."""
+ABSENT: Final = object()
+"""The value of a field that a draft does not have yet."""
 
 
 def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
@@ -23,6 +30,16 @@ def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
     model, definitions = _model_fields(cls)
     schema = model["fields"][name]["schema"]
     return _defined(_without_onlookers(schema) if alone else schema, definitions)
+
+
+def field_schemas(cls: type[Node], *, alone: bool = False) -> dict[str, Any]:
+    """The core schemas of all fields, by name."""
+    model, definitions = _model_fields(cls)
+    found: dict[str, Any] = {}
+    for name, field in model["fields"].items():
+        schema = field["schema"]
+        found[name] = _defined(_without_onlookers(schema) if alone else schema, definitions)
+    return found
 
 
 def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
@@ -183,3 +200,89 @@ def _without_onlookers(schema: CoreSchemaDict) -> CoreSchemaDict:
     if schema["type"] in ("default", "function-before", "function-after", "function-wrap"):
         return {**schema, "schema": _without_onlookers(schema["schema"])}
     return schema
+
+
+def reshaped_schema(
+    cls: type[Node],
+    kind: ValidatorKind,
+    names: frozenset[str],
+    said: frozenset[str] | None,
+    config: CoreSchemaDict,
+    post_init: Callable[[Any], Any],
+) -> Any:
+    """The schema of a node class with other fields, and only some of the layers around them: what
+    runs before the model belongs to the draft, which sees the input; the model and what runs
+    after it to the rest. Fields in `said` read JSON. `post_init` is called after the model is made,
+    in place of pydantic's, where the class has private attributes."""
+
+    def reshape(schema: CoreSchemaDict) -> CoreSchemaDict:
+        layer = schema["type"]
+        if layer == "model-fields":
+            fields = schema["fields"]
+            if kind != "draft" or said is not None:
+                # The run and an LM know fields by name; aliases are for callers, and for what is
+                # inside the fields, which a parameter of the validator would forbid as well.
+                fields = {n: without_aliases(f) for n, f in fields.items()}
+            fields = {n: _read(f) if n in (said or ()) else f for n, f in fields.items()}
+            return {**schema, "fields": _fields(fields, kind, names)}
+        inner = reshape(inner_schema(schema))
+        before = layer == "function-before"
+        mine = {"draft": before, "some": False, "rest": not before, "whole": True}
+        if layer != "definitions" and not mine[kind]:
+            return inner
+        reshaped = {**{k: v for k, v in schema.items() if k != "ref"}, "schema": inner}
+        if layer != "model":
+            return reshaped
+        reshaped |= {"cls": _Whole, "config": config}
+        if kind == "whole" or not schema["cls"].__private_attributes__:
+            return reshaped
+        del reshaped["post_init"]
+        after = {"type": "no-info", "function": post_init}
+        return {"type": "function-after", "function": after, "schema": reshaped}
+
+    return reshape(cast(CoreSchemaDict, cls.__pydantic_core_schema__))
+
+
+def _fields(fields: CoreSchemaDict, kind: ValidatorKind, names: frozenset[str]) -> CoreSchemaDict:
+    match kind:
+        case "draft":
+            # What may be absent goes last: a validator of another field does not see it.
+            absent = {n: _may_be_absent(f) for n, f in fields.items() if n in names}
+            return {n: f for n, f in fields.items() if n not in names} | absent
+        case "some":
+            chosen = {n: f for n, f in fields.items() if n in names}
+            held = {"type": "any"}
+            return {n: {**f, "schema": held} if looks_around(f) else f for n, f in chosen.items()}
+        case "rest":
+            held = {"type": "any"}
+            return {n: {**f, "schema": held} if n in names else f for n, f in fields.items()}
+        case "whole":
+            return fields
+
+
+def _read(field: CoreSchemaDict) -> CoreSchemaDict:
+    """The schema of a field that reads JSON, whatever reads the fields around it."""
+    inner = field["schema"]
+    if inner["type"] == "default":
+        return {**field, "schema": {**inner, "schema": _read(inner)["schema"]}}
+    if inner["type"] in _SAME_IN_JSON:
+        return field
+    text = {"type": "no-info", "function": to_json}
+    read = {"type": "json", "schema": inner}
+    return {**field, "schema": {"type": "function-before", "function": text, "schema": read}}
+
+
+_SAME_IN_JSON = ("bool", "int", "str")
+"""Types that take a value that was JSON as they take the JSON itself."""
+
+
+class _Whole:
+    """Stands for the node class, whose own validator pydantic would take for its schema."""
+
+
+def _may_be_absent(field: CoreSchemaDict) -> CoreSchemaDict:
+    inner = field["schema"]
+    if inner["type"] == "default":
+        inner = inner["schema"]
+    absent = {"type": "default", "schema": inner, "default": ABSENT, "validate_default": False}
+    return {**field, "schema": absent}

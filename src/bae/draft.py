@@ -8,17 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic_core import (
-    InitErrorDetails,
-    PydanticCustomError,
-    SchemaValidator,
-    ValidationError,
-    to_json,
-)
+from pydantic_core import InitErrorDetails, PydanticCustomError, SchemaValidator, ValidationError
 
-from bae.core_schemas import inner_schema, looks_around, model_config_of, without_aliases
+from bae.core_schemas import ABSENT, ValidatorKind, model_config_of, reshaped_schema
 from bae.exceptions import faults, text_of
 
 if TYPE_CHECKING:
@@ -28,18 +22,11 @@ N = TypeVar("N", bound="Node")
 
 _VALIDATORS = "__bae_validators__"
 
-_Kind = Literal["draft", "some", "rest", "whole"]
-"""What a validator is for: a node whose fields `names` may be absent, the fields `names` alone, a
-node whose fields `names` are there and valid, or a node as any other."""
-
 _NOTHING: frozenset[str] = frozenset()
 
 _put = object.__setattr__
 _private: ContextVar[dict[str, Any] | None] = ContextVar("bae_private", default=None)
 """The private attributes of the draft that is being made whole."""
-
-
-_ABSENT: Final = object()
 
 
 def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bool:
@@ -58,7 +45,7 @@ def _start(
     validator = _validator(type(node), "draft", absent, said)
     # A copy, since validators may take their input apart.
     values, extra, given = validator.validate_python(data.copy())
-    missing = [name for name in absent if values[name] is _ABSENT]
+    missing = [name for name in absent if values[name] is ABSENT]
     if not missing:
         return False
     for name in missing:
@@ -221,7 +208,7 @@ def validated(
 
 
 def _validator(
-    cls: type[Node], kind: _Kind, names: frozenset[str], said: frozenset[str] | None = None
+    cls: type[Node], kind: ValidatorKind, names: frozenset[str], said: frozenset[str] | None = None
 ) -> SchemaValidator:
     made = cast(dict[Any, SchemaValidator] | None, cls.__dict__.get(_VALIDATORS))
     if made is None:
@@ -229,83 +216,10 @@ def _validator(
         setattr(cls, _VALIDATORS, made)
     found = made.get((kind, names, said))
     if found is None:
-        schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
         config = model_config_of(cls)
-        shape: Any = _reshaped(schema, kind, names, config, said)
-        found = made[kind, names, said] = SchemaValidator(shape, cast(Any, config))
+        schema = reshaped_schema(cls, kind, names, said, config, _post_init)
+        found = made[kind, names, said] = SchemaValidator(schema, cast(Any, config))
     return found
-
-
-def _reshaped(
-    schema: dict[str, Any],
-    kind: _Kind,
-    names: frozenset[str],
-    config: dict[str, Any],
-    said: frozenset[str] | None,
-) -> dict[str, Any]:
-    """The schema of a node class with other fields, and only some of the layers around them: what
-    runs before the model belongs to the draft, which sees the input; the model and what runs
-    after it to the rest."""
-    layer = schema["type"]
-    if layer == "model-fields":
-        fields = schema["fields"]
-        if kind != "draft" or said is not None:
-            # The run and an LM know fields by name; aliases are for callers, and for what is inside
-            # the fields, which a parameter of the validator would forbid as well.
-            fields = {n: without_aliases(f) for n, f in fields.items()}
-        fields = {n: _read(f) if n in (said or ()) else f for n, f in fields.items()}
-        return {**schema, "fields": _fields(fields, kind, names)}
-    inner = _reshaped(inner_schema(schema), kind, names, config, said)
-    before = layer == "function-before"
-    mine = {"draft": before, "some": False, "rest": not before, "whole": True}
-    if layer != "definitions" and not mine[kind]:
-        return inner
-    reshaped = {**{k: v for k, v in schema.items() if k != "ref"}, "schema": inner}
-    if layer != "model":
-        return reshaped
-    reshaped |= {"cls": _Whole, "config": config}
-    if kind == "whole" or not schema["cls"].__private_attributes__:
-        return reshaped
-    del reshaped["post_init"]
-    after = {"type": "no-info", "function": _post_init}
-    return {"type": "function-after", "function": after, "schema": reshaped}
-
-
-def _fields(fields: dict[str, Any], kind: _Kind, names: frozenset[str]) -> dict[str, Any]:
-    match kind:
-        case "draft":
-            # What may be absent goes last: a validator of another field does not see it.
-            absent = {n: _may_be_absent(f) for n, f in fields.items() if n in names}
-            return {n: f for n, f in fields.items() if n not in names} | absent
-        case "some":
-            chosen = {n: f for n, f in fields.items() if n in names}
-            held = {"type": "any"}
-            return {n: {**f, "schema": held} if looks_around(f) else f for n, f in chosen.items()}
-        case "rest":
-            held = {"type": "any"}
-            return {n: {**f, "schema": held} if n in names else f for n, f in fields.items()}
-        case "whole":
-            return fields
-
-
-def _read(field: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a field that reads JSON, whatever reads the fields around it."""
-    inner = field["schema"]
-    if inner["type"] == "default":
-        return {**field, "schema": {**inner, "schema": _read(inner)["schema"]}}
-    if inner["type"] in _SAME_IN_JSON:
-        return field
-    text = {"type": "no-info", "function": to_json}
-    read = {"type": "json", "schema": inner}
-    return {**field, "schema": {"type": "function-before", "function": text, "schema": read}}
-
-
-_SAME_IN_JSON = ("bool", "int", "str")
-"""Types that take a value that was JSON as they take the JSON itself."""
-
-
-class _Whole:
-    """Stands for the node class, whose own validator pydantic would take for its schema."""
 
 
 def _post_init(node: Node) -> Node:
@@ -313,11 +227,3 @@ def _post_init(node: Node) -> Node:
     _put(node, "__pydantic_private__", _private.get())
     node.model_post_init(None)
     return node
-
-
-def _may_be_absent(field: dict[str, Any]) -> dict[str, Any]:
-    inner = field["schema"]
-    if inner["type"] == "default":
-        inner = inner["schema"]
-    absent = {"type": "default", "schema": inner, "default": _ABSENT, "validate_default": False}
-    return {**field, "schema": absent}

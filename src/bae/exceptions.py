@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.result import RunJournal
     from bae.rooms import Budget
+    from bae.tools import ToolCall
     from bae.usage import Attempt
 
 
@@ -189,6 +190,23 @@ class GateError(FieldError):
 
     code: str = "bae-gate-unanswered"
     gates: Sequence[OpenGate] = ()
+
+
+class ToolCallError(FieldError):
+    """A tool of a field failed, or its conversation came to no answer; `.calls` are the calls so
+    far, with their results, and `.call_id` is the id of the call that failed."""
+
+    code: str = "bae-tool-failed"
+    calls: Sequence[ToolCall] = ()
+    call_id: str = ""
+
+
+class ToolServerError(BaeError):
+    """A server of tools could not be opened, is gone, or offers tools that cannot be used;
+    `.server` is its name."""
+
+    code: str = "bae-mcp-failed"
+    server: str = ""
 
 
 class LimitError(BaeError):

@@ -19,9 +19,9 @@ from bae.exceptions import (
     RouteError,
     faults,
 )
-from bae.language_model import METHODS
+from bae.language_model import METHODS, RoutingLM
 from bae.node import Node
-from bae.plan import NodePlan
+from bae.plan import NodePlan, plan_of
 from bae.run import Run
 
 if TYPE_CHECKING:
@@ -126,6 +126,39 @@ def filled_other(plan: NodePlan, node: object) -> BaeLMError:
     )
 
 
+def tools_refused(lm: object, plan: NodePlan) -> BaeLMError | None:
+    """Why an LM cannot fill a node with tools, or None."""
+    field = plan.tools
+    if field is None:
+        return None
+    if not isinstance(lm, RoutingLM):
+        return no_tools(lm, plan.node)
+    native = lm.native_tools
+    missing = [] if native is None else [n for n in field.provider_tools if n not in native]
+    if not missing:
+        return None
+    return BaeLMError(
+        f"{plan.name}.{field.name}: {lm!r} has no tool {', '.join(missing)} of its own; it has: "
+        f"{', '.join(sorted(native or ())) or 'none'}",
+        code="bae-tool-native",
+        sent=False,
+        fix="use a model that has it, or a function of yours",
+    )
+
+
+def no_tools(lm: object, target: type[Node]) -> BaeLMError:
+    """The error where an LM is to fill a node with tools, and has nothing to call them with."""
+    name = type(lm).__name__
+    return BaeLMError(
+        f"{target.__name__} has tools, and {name} has the four methods of an LM alone, which call "
+        "none",
+        code="bae-tools-lm",
+        sent=False,
+        fix=f"make {name} a bae.lm.Backend, or use another LM for {target.__name__}: "
+        "NodeConfig(lm=…)",
+    )
+
+
 def too_many(run: Run, *following: type[Node]) -> LimitError:
     """The error of a run that has no step left for the node that follows, whichever it is."""
     way = [type(node) for node in run.trace]
@@ -153,6 +186,13 @@ def body_failed(plan: NodePlan, error: Exception) -> NodeError:
             f"give {error.title} {wanted}; or have the LM fill it, with a parameter "
             f"`lm: LM` and `return await lm.make(self, {error.title})`"
         )
+        tools = _tools_missing(plan, error)
+        if tools:
+            fix = (
+                f"only an LM that fills {error.title} calls its tools: have the LM fill it, with a "
+                f"parameter `lm: LM` and `return await lm.make(self, {error.title})`; or give it "
+                f"{tools}=[]"
+            )
         note = ""
     return NodeError(
         f"{plan.name}.__call__ raised {type(error).__name__}",
@@ -161,6 +201,18 @@ def body_failed(plan: NodePlan, error: Exception) -> NodeError:
         fix=fix,
         trace_note=note,
     )
+
+
+def _tools_missing(plan: NodePlan, error: ValidationError) -> str:
+    """The field with `Tools` that a body has left out of the node it builds, if any."""
+    missing = [each["loc"] for each in error.errors(include_url=False) if each["type"] == "missing"]
+    for cls in plan.offered:
+        if not issubclass(cls, Node) or cls.__name__ != error.title:
+            continue
+        tools = plan_of(cls).tools
+        if tools is not None and (tools.name,) in missing:
+            return tools.name
+    return ""
 
 
 def undeclared(plan: NodePlan, following: object) -> RouteError:

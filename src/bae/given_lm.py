@@ -3,7 +3,10 @@ filled, it resolves the fields of that node that have a source, as the run does.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from functools import partial
 from itertools import count
@@ -12,23 +15,30 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from bae.draft import complete, validated, with_resolved
-from bae.failures import chosen_outside, filled_other, invalid, too_many
+from bae.failures import chosen_outside, filled_other, invalid, no_tools, too_many
 from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.records import NOTHING, ClassMet, LMAnswered
 from bae.resolver import find_ahead, resolve
+from bae.run import Waiting
 from bae.secrets import is_near_secret, shown_values
 from bae.sharing import Dataflow
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
+    from bae.markers import OpenGate
     from bae.prompts.messages import Prompt
     from bae.records import Asker, Recalled
     from bae.run import Run
 
 N = TypeVar("N", bound=Node)
+T = TypeVar("T")
 Method = Literal["make", "decide", "choose_type", "fill"]
+
+
+_asked_in: ContextVar[GivenLM | None] = ContextVar("bae_asked_in", default=None)
+"""Whose question is being asked here."""
 
 
 class AskedLM:
@@ -88,6 +98,27 @@ class GivenLM:
         self._find = lm
         self._numbers: dict[tuple[str, ...], set[int]] = {}
         """The numbers of equal questions that were answered, or are being asked."""
+        self._asking = 0
+        """How many questions are being asked."""
+        self._asked = asyncio.Event()
+        """Set when no question is being asked."""
+        self._gates: dict[str, OpenGate] = {}
+        """What people are asked in those that wait for an answer, by address."""
+
+    @contextmanager
+    def waited_for(self) -> Generator[None]:
+        """Around the body or function that has this LM. Where a person has to answer a question
+        first, the run stops, also if the code has caught that as one more error."""
+        try:
+            yield
+        except Waiting:
+            raise
+        except Exception as error:
+            if self._gates and Waiting.inside(error) is None:
+                raise Waiting([*self._gates.values()]) from error
+            raise
+        if self._gates:
+            raise Waiting([*self._gates.values()])
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
         """Build a `target` from what `node` holds, and from what its own fields look up."""
@@ -95,6 +126,9 @@ class GivenLM:
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
+        return await self._after_others(self._decide(node, scene))
+
+    async def _decide(self, node: Node, scene: Scene | None) -> Node | None:
         plan = plan_of(type(node), strict=True)
         self._meet((type(node),))
         here = self._scene(plan, node, scene)
@@ -107,7 +141,7 @@ class GivenLM:
         shows = self._run.shown_by(plan)
         alike = [each for each in plans if not is_last and self._run.shown_by(each) == shows]
 
-        async def choose(lm: LM, about: Scene) -> type[Node] | type[None]:
+        async def choose(lm: LM, about: Scene, _: AskedLM) -> type[Node] | type[None]:
             nonlocal filled
             if not isinstance(lm, RoutingLM):
                 shown = shown_values(node, about.hidden)
@@ -129,8 +163,9 @@ class GivenLM:
                 filled = _whole(target, filled, values, target.context)
             return chosen
 
-        async def ask(lm: LM, about: Scene) -> Node | None:
-            if len(alike) == len(plans) and not any(looked_up(each, {}) for each in plans):
+        async def ask(lm: LM, about: Scene, asked: AskedLM) -> Node | None:
+            at_once = not any(looked_up(each, {}) or each.tools for each in plans)
+            if len(alike) == len(plans) and at_once:
                 return await ask_lm(lm, "decide", about, node)
             chosen = plan.offered[0]
             if len(plan.offered) > 1:  # recorded by itself: what follows may fail
@@ -145,7 +180,7 @@ class GivenLM:
             own = self._scene(plan_of(chosen, strict=True), node, scene)
             if about.unstorable is not None:
                 own = own.storing(about.unstorable)
-            return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node, own)
+            return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node, own, asked)
 
         return await self._answer("decide", question, plan.offered, ask, here)
 
@@ -161,7 +196,7 @@ class GivenLM:
         trace = self._run.trace
         here = self._scene(plan_of(self._asker.node), trace[-1] if trace else None, scene)
 
-        async def ask(lm: LM, about: Scene) -> type[Node] | type[None]:
+        async def ask(lm: LM, about: Scene, _: AskedLM) -> type[Node] | type[None]:
             return await ask_lm(lm, "choose_type", about, types, context)
 
         return await self._answer("choose_type", question, tuple(types), ask, here)
@@ -190,15 +225,45 @@ class GivenLM:
     ) -> N:
         if previous is not None:
             self._meet((type(previous),))
-        return await self._answer(
+        answering = self._answer(
             method,
             partial(_fill_question, target, given, instruction, previous),
             (target,),
-            lambda lm, about: self._ask_to_fill(
-                lm, method, target, given, instruction, previous, about
+            lambda lm, about, asked: self._ask_to_fill(
+                lm, method, target, given, instruction, previous, about, asked
             ),
             self._scene(plan_of(target, strict=True), previous, scene),
         )
+        return await self._after_others(answering)
+
+    async def _after_others(self, answering: Awaitable[T]) -> T:
+        """The answer to a question. Where a person has to answer something first, the questions
+        that are asked at the same time go on as far as they can: the run stops after that, and a
+        tool that they call would be cut off."""
+        if _asked_in.get() is self:  # by a tool of another question, which waits for this one
+            return await answering
+        token = _asked_in.set(self)
+        self._asking += 1
+        try:
+            return await answering
+        except Waiting as waiting:
+            self._gates |= {gate.address: gate for gate in waiting.gates}
+            raised = waiting
+        finally:
+            _asked_in.reset(token)
+            self._asking -= 1
+            if not self._asking:
+                self._asked.set()
+        try:
+            while self._asking:
+                self._asked.clear()
+                await self._asked.wait()
+        except asyncio.CancelledError:  # the question is given up
+            for gate in raised.gates:
+                self._gates.pop(gate.address, None)
+            raise
+        raised.gates = (*self._gates.values(),)
+        raise raised
 
     async def _ask_to_fill(
         self,
@@ -209,8 +274,11 @@ class GivenLM:
         instruction: str,
         previous: Node | None,
         about: Scene,
+        asked: AskedLM,
     ) -> N:
         plan = plan_of(target, strict=True)
+        if plan.tools is not None and plan.tools.name not in given:
+            about = self._with_tools(lm, plan, asked, about)
         fields = looked_up(plan, given)
         if not fields:
             if method == "make":
@@ -229,6 +297,17 @@ class GivenLM:
         if type(node) is not target:
             raise filled_other(plan, node)
         return _whole(plan, node, {n: resolved[n] for n in plan.fields if n in resolved}, fields)
+
+    def _with_tools(self, lm: LM, plan: NodePlan, asked: AskedLM, about: Scene) -> Scene:
+        """The scene of a question whose answer may call tools first."""
+        from bae.toolbox import Toolbox
+
+        if not isinstance(lm, RoutingLM):
+            raise no_tools(lm, plan.node)
+        question = asked.record()
+        key = question.conversation(plan.name)
+        box = Toolbox(self._run, plan, self._asker, self._step, key, self._within(plan))
+        return about.offering(box)
 
     def _is_last(self, node: Node) -> bool:
         """Whether the run has no step left for a node that follows this one."""
@@ -280,7 +359,7 @@ class GivenLM:
         method: Method,
         question: Callable[[Scene], Prompt],
         types: Sequence[type[Node] | type[None]],
-        ask: Callable[[LM, Scene], Awaitable[Any]],
+        ask: Callable[[LM, Scene, AskedLM], Awaitable[Any]],
         about: Scene,
     ) -> Any:
         """What the LM answers, or has answered, to a question that is asked in a scene."""
@@ -293,7 +372,7 @@ class GivenLM:
             if known is not NOTHING:
                 return await self._with_unstored(known)
             await writer.ask(asked)
-            value = await ask(cast("LM", self._find()), about.storing(writer.unstorable))
+            value = await ask(cast("LM", self._find()), about.storing(writer.unstorable), asked)
             await writer.store_answer(asked, value)
         except BaseException:
             asked.free_number()

@@ -4,9 +4,8 @@ once and run as often as wanted. `runner.py` does the running, `proof.py` the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from bae import rooms
 from bae.calls import every_call
@@ -15,6 +14,7 @@ from bae.language_model import Scene
 from bae.node import Node, NodeTypes, check_context
 from bae.plan import NodePlan, plan_of
 from bae.run import Run, RunOptions
+from bae.runner import run_graph
 from bae.writer import Writer
 
 if TYPE_CHECKING:
@@ -127,33 +127,38 @@ class Graph(Generic[S, T]):
         self.scene = None if self.system is None else Scene(self.system)
         self.is_filled = False
         """Whether it is one node, which an LM fills; see `graph_to_fill`."""
-        self._shape: _Shape | None = None
         self._problems: list[Problem] | None = None
         self._proved = False
 
-    @property
-    def plans(self) -> dict[type[Node], NodePlan]:
-        """The plan of every node class, the start first, in the order they are reached."""
-        return (self._shape or self._find_shape()).plans
+    # What follows from the classes. It is worked out when it is first asked for, and is a plain
+    # attribute from then on; while names are missing, it is worked out each time.
 
-    @property
-    def has_sources(self) -> bool:
-        """Whether any field of any node has a source."""
-        return (self._shape or self._find_shape()).has_sources
+    plans: dict[type[Node], NodePlan]
+    """The plan of every node class, the start first, in the order they are reached."""
+    has_sources: bool
+    """Whether any field of any node has a source."""
+    given_fields: tuple[FieldPlan, ...]
+    """The fields that the caller may give."""
+    plans_with_tools: tuple[NodePlan, ...]
+    """The nodes that an LM fills with tools, here and in the graphs inside."""
+    needs_lm: str
+    """Why a run needs an LM passed to it; empty when it does not."""
+    graphs: tuple[Graph[Any, Any], ...]
+    """This graph and the graphs inside it, all the way down, the outermost first."""
+    hidden: Copies | None
+    """The fields, here and in the graphs inside, that may hold a copy of a field with `repr=False`;
+    None where there are none."""
 
-    @property
-    def needs_lm(self) -> str:
-        """Why a run needs an LM passed to it; empty when it does not."""
-        shape = self._shape or self._find_shape()
-        if shape.needs_lm is None:
-            shape.needs_lm = ""  # for one that is a dependency of itself, which the proof refuses
-            shape.needs_lm = _needs_lm(self)
-        return shape.needs_lm
+    if not TYPE_CHECKING:
 
-    @property
-    def given_fields(self) -> tuple[FieldPlan, ...]:
-        """The fields that whoever runs the graph may give."""
-        return () if self.is_filled else self.plans[self.start].plain
+        def __getattr__(self, name: str) -> Any:
+            find = _FACTS.get(name)
+            if find is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            fact = find(self)
+            if all("plans" in vars(each) for each in (fact if name == "graphs" else (self,))):
+                vars(self)[name] = fact
+            return fact
 
     @property
     def filled_nodes(self) -> list[type[Node]]:
@@ -176,38 +181,7 @@ class Graph(Generic[S, T]):
 
     def _sourced(self) -> Iterator[FieldPlan]:
         for plan in [plan for graph in self.graphs for plan in graph.plans.values()]:
-            yield from plan.sourced
-
-    @property
-    def graphs(self) -> tuple[Graph[Any, Any], ...]:
-        """This graph and the graphs inside it, all the way down, the outermost first."""
-        shape = self._shape or self._find_shape()
-        if shape.graphs is not None:
-            return shape.graphs
-        graphs: list[Graph[Any, Any]] = [self]
-        # A node class that is a dependency becomes a graph for every field that asks for it.
-        seen = {(self.start, self.name)}
-        for each in graphs:
-            for field in [field for plan in each.plans.values() for field in plan.sourced]:
-                for call in every_call(field.call):
-                    inner = call.graph
-                    if inner is not None and (inner.start, inner.name) not in seen:
-                        seen.add((inner.start, inner.name))
-                        graphs.append(inner)
-        if all(each._shape is not None for each in graphs):
-            shape.graphs = tuple(graphs)
-        return tuple(graphs)
-
-    @property
-    def hidden(self) -> Copies | None:
-        """The fields, here and in the graphs inside, that may hold a copy of a field with
-        `repr=False`; None where there are none."""
-        shape = self._shape or self._find_shape()
-        if shape.hidden is None:
-            from bae.secrets import hidden_copies
-
-            shape.hidden = hidden_copies(self)
-        return shape.hidden or None
+            yield from plan.called
 
     @property
     def nodes(self) -> NodeTypes:
@@ -336,8 +310,6 @@ class Graph(Generic[S, T]):
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
         """
-        from bae.runner import run_graph
-
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
         options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
@@ -429,15 +401,27 @@ class Graph(Generic[S, T]):
     ) -> GraphResult[T]:
         """Answer a gate that a run waits for, and resume the run.
 
-        `field` names the gate: as `Refund.approved`, by the field alone, or by its address where
-        several are open (`result.waiting` and `journal.runs()` have these). The value is checked
-        against the field's type first; the first answer counts, and a second one is refused. With
-        `go_on=False` the answer is only stored, until the run is resumed. The other parameters are
-        those of `resume`.
+        `field` names the gate: as `Refund.approved`, by the field alone, by the id of a tool call,
+        or by its address where several are open (`result.waiting` and `journal.runs()` have these).
+        The value is checked against the field's type first, and is an `Approval` for a tool call;
+        the first answer counts, and a second one is refused. With `go_on=False` the answer is only
+        stored, until the run is resumed. The other parameters are those of `resume`.
         """
 
         store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
         return await rooms.answer_gate(self, run_id, field, value, resumed, store, given, go_on)
+
+    async def tell(self, run_id: str, text: str, *, journal: Journal) -> None:
+        """Tell the LM of a run something: it reads `text` as a message before the next round of its
+        conversation with tools.
+
+        The run may be in progress, in any process, or parked, failed or interrupted; then it reads
+        the message once it is resumed. Messages are stored and taken in order, each once. A run
+        that has ended, or has no conversation with tools ahead, refuses it (`bae-tell-over`,
+        `bae-tell-nobody`). A message that comes while the LM writes its answer stays for the next
+        conversation of the run.
+        """
+        await rooms.tell_run(run_id, text, checked_store(journal))
 
     async def fork(
         self,
@@ -501,32 +485,8 @@ class Graph(Generic[S, T]):
 
         return RunStream(self, start_node, lm=lm, max_iters=max_iters, **options)
 
-    def _find_shape(self) -> _Shape:
-        plans: dict[type[Node], NodePlan] = {}
-        ahead = [self.start]
-        for cls in ahead:
-            if cls not in plans:
-                plans[cls] = plan_of(cls).without_body() if self.is_filled else plan_of(cls)
-                ahead.extend(plans[cls].successors)
-        shape = _Shape(plans, any(plan.sourced for plan in plans.values()))
-        # Names that could not be resolved may be defined by the next time.
-        if not any(plan.provisional for plan in plans.values()):
-            self._shape = shape
-        return shape
-
     def __repr__(self) -> str:
         return f"<Graph {self.name}, {len(self.plans)} nodes>"
-
-
-@dataclass(slots=True)
-class _Shape:
-    """What is worked out once about a graph."""
-
-    plans: dict[type[Node], NodePlan]
-    has_sources: bool
-    needs_lm: str | None = None
-    graphs: tuple[Graph[Any, Any], ...] | None = None
-    hidden: Copies | None = None
 
 
 def graph_to_fill(cls: type[Node]) -> Graph[Any, Any]:
@@ -536,11 +496,76 @@ def graph_to_fill(cls: type[Node]) -> Graph[Any, Any]:
     return graph
 
 
-def _needs_lm(graph: Graph[Any, Any]) -> str:
+def _find_plans(graph: Graph[Any, Any]) -> dict[type[Node], NodePlan]:
+    plans: dict[type[Node], NodePlan] = {}
+    ahead = [graph.start]
+    for cls in ahead:
+        if cls not in plans:
+            plans[cls] = plan_of(cls).without_body() if graph.is_filled else plan_of(cls)
+            ahead.extend(plans[cls].successors)
+    # Names that could not be resolved may be defined by the next time.
+    if not any(plan.provisional for plan in plans.values()):
+        graph.plans = plans
+    return plans
+
+
+def _find_sources(graph: Graph[Any, Any]) -> bool:
+    return any(plan.called for plan in graph.plans.values())
+
+
+def _find_given(graph: Graph[Any, Any]) -> tuple[FieldPlan, ...]:
+    return () if graph.is_filled else graph.plans[graph.start].plain
+
+
+def _find_plans_with_tools(graph: Graph[Any, Any]) -> tuple[NodePlan, ...]:
+    plans = {cls: plan for each in graph.graphs for cls, plan in each.plans.items()}
+    return tuple(plan for plan in plans.values() if plan.tools is not None)
+
+
+def _find_graphs(graph: Graph[Any, Any]) -> tuple[Graph[Any, Any], ...]:
+    graphs: list[Graph[Any, Any]] = [graph]
+    # A node class that is a dependency becomes a graph for every field that asks for it.
+    seen = {(graph.start, graph.name)}
+    for each in graphs:
+        for field in [field for plan in each.plans.values() for field in plan.called]:
+            for call in every_call(field.call):
+                inner = call.graph
+                if inner is not None and (inner.start, inner.name) not in seen:
+                    seen.add((inner.start, inner.name))
+                    graphs.append(inner)
+    return tuple(graphs)
+
+
+def _find_hidden(graph: Graph[Any, Any]) -> Copies | None:
+    from bae.secrets import hidden_copies
+
+    return hidden_copies(graph) or None
+
+
+def _find_need_of_lm(graph: Graph[Any, Any]) -> str:
+    graph.needs_lm = ""  # for a graph that depends on itself, which the proof refuses
+    try:
+        return _why_lm(graph)
+    finally:
+        vars(graph).pop("needs_lm", None)
+
+
+_FACTS: Final[Mapping[str, Callable[[Graph[Any, Any]], Any]]] = {
+    "plans": _find_plans,
+    "has_sources": _find_sources,
+    "given_fields": _find_given,
+    "plans_with_tools": _find_plans_with_tools,
+    "needs_lm": _find_need_of_lm,
+    "graphs": _find_graphs,
+    "hidden": _find_hidden,
+}
+
+
+def _why_lm(graph: Graph[Any, Any]) -> str:
     for plan in graph.plans.values():
         if why := _node_needs_lm(graph, plan):
             return why
-        for field in plan.sourced:
+        for field in plan.called:
             for call in every_call(field.call):
                 inside = "" if call.graph is None else call.graph.needs_lm
                 if why := f"{call.name} asks for it" if call.needs_lm else inside:

@@ -332,7 +332,9 @@ def _unresolved(error: NameError, name: str, where: object, names: Names) -> Hin
     from difflib import get_close_matches
 
     labels = dict.fromkeys(label for label, _ in names.places)
-    near = get_close_matches(name, [*names.known, *vars(builtins)], n=1, cutoff=0.75)
+    known = [*names.known, *vars(builtins)]
+    near = [each for each in known if each.lower() == name.lower()]
+    near = near or get_close_matches(name, known, n=1, cutoff=0.8)
     return HintError(
         f"{_label(where)}: the name {name!r} cannot be resolved",
         code="bae-hint-unresolved",

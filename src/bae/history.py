@@ -3,7 +3,7 @@ what happened, found by place: graphs, steps, sources and questions to LMs, with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae import records as kinds
@@ -12,9 +12,24 @@ from bae.records import Asker, Record, RecordedError, Unstored
 from bae.result import UsageCount
 from bae.run_tree import ITEMS_KEPT, RunTree, WorkChange
 from bae.sources import kind_named
-from bae.work import NOTHING_USED, BodyCall, GraphRun, Source, Span, State, Step, Work
+from bae.tools import call_key
+from bae.work import (
+    NOTHING_USED,
+    BodyCall,
+    GraphRun,
+    LMQuestion,
+    Source,
+    Span,
+    State,
+    Step,
+    ToolLoop,
+    ToolRun,
+    Work,
+    call_number,
+)
 
 if TYPE_CHECKING:
+    from bae.markers import OpenGate
     from bae.node import Node
     from bae.usage import Usage
 
@@ -70,6 +85,8 @@ class History(RunTree):
         """The gates that were opened, by address."""
         self.opened: dict[str, float] = {}
         """When each gate was opened first, by address."""
+        self.told = 0
+        """How many messages people have told LMs."""
         self.count = 0
         """How many records were added."""
         self.forks: list[kinds.RunForked] = []
@@ -206,7 +223,7 @@ class History(RunTree):
         step.replaced, step.forked = step.replaced or step.node, record
         step.node, step.whole, step.whole_at = record.node, True, record.at
         step.whole_count = self.count
-        step.choice, step.asked = None, []
+        step.choice, step.asked, step.loops = None, [], {}
 
     @_handles(kinds.RunResumed)
     def _run_resumed(self, record: kinds.RunResumed) -> None:
@@ -234,6 +251,7 @@ class History(RunTree):
         if guilty is not None:
             for work in (guilty.choice, guilty.fill, guilty.called):
                 if work is not None and work.is_open:
+                    self._end_calls(guilty, at, failed)
                     self._end(work, at, "failed", failed)
             guilty.begin(at)  # so that it ends here, whatever it was before
             self._end(guilty, at, "failed", failed)
@@ -241,7 +259,8 @@ class History(RunTree):
             if step.called is not None and step.called.is_open:
                 self._end(step.called, at, steps)
             for part in [*(step.begun or ())]:
-                self._close(part, at, "cancelled")
+                waits = isinstance(part, LMQuestion) and part.waits
+                self._close(part, at, "waiting" if waits else "cancelled")
             step.begun = None
             # Its dependencies were started early, and in vain.
             in_vain = record.outcome == "ended" and step.node is None
@@ -253,8 +272,23 @@ class History(RunTree):
         self._end(graph, at, state, failed)
         if graph.item is not None and record.outcome != "ended":
             self._end(graph.item, at, state, failed)
+        if graph.call is not None and record.outcome == "waiting":
+            self._end(graph.call, at, state)
         if not record.path:
             self.alive = False
+
+    def _end_calls(self, step: Step, at: float, error: BaseException | None) -> None:
+        """A step has failed: so has the call of a tool that was in progress. Of several, only the
+        error itself says which."""
+        calls = [call for question in step.questions for call in question.open_calls]
+        failed = getattr(error, "call_id", "") or (calls[0].id if len(calls) == 1 else "")
+        for call in calls:
+            for part in [*(call.begun or ())]:
+                self._close(part, at, "cancelled")
+            if call.id == failed:
+                self._end(call, at, "failed", error)
+            else:
+                self._end(call, at, "cancelled")
 
     @_handles(kinds.SourceStarted)
     def _source_started(self, record: kinds.SourceStarted) -> None:
@@ -357,13 +391,46 @@ class History(RunTree):
     @_handles(kinds.GateOpened)
     def _gate_opened(self, record: kinds.GateOpened) -> None:
         gate = record.gate
-        step = self._step(record, record.step, gate.node_type)
-        source = self._source(step, (gate.field_name, ""), gate.node_type, "gate", record.at)
+        if gate.parameter:
+            source = self._call_gate(record, gate)
+        else:
+            step = self._step(record, record.step, gate.node_type)
+            source = self._source(step, (gate.field_name, ""), gate.node_type, "gate", record.at)
         self._begin(source, record.at)
         source.by, source.gate, source.state = gate.question, gate, "waiting"
         self.gates[gate.address] = source
         self.opened.setdefault(gate.address, record.at)
         self._change("waiting", source)
+
+    def _call_gate(self, record: Record, gate: OpenGate) -> Source:
+        """The gate of a tool call: not a source of the field, which the LM fills."""
+        found = self.asked_call(Place.parse(gate.address))
+        step = self._graph(record).steps.get(record.step if found is None else found[0])
+        if step is None:
+            step = self._step(record, record.step, gate.node_type)
+        place = Place(record.path, record.step, gate.node_type.__name__, gate.field_name)
+        place = place._replace(parameter=f"{gate.parameter}({gate.key})")
+        source = Source(record.at, place=place, node_type=gate.node_type, step=step, kind="gate")
+        if found is not None:
+            _, loop, call = found
+            loop.gates.setdefault(call["id"], []).append(source)
+            if call["id"] in loop.calls:
+                loop.calls[call["id"]].state = "waiting"
+        return source
+
+    def asked_call(self, place: Place | None) -> tuple[int, ToolLoop, Mapping[str, Any]] | None:
+        """The tool call at whose gate a person is asked, by the place of the gate, with its
+        conversation and the step of that; None where there is none."""
+        if place is None or len(place.parameters) < 3:
+            return None
+        _, id, *_, key = place.parameters
+        for number in (place.step, place.step - 1):  # a body asks for the node after its own
+            step = self.step(place.path, number)
+            for (asker, question), loop in () if step is None else step.loops.items():
+                call = loop.call(id) or {"name": "", "arguments": None}
+                if call_key(asker, question, call["name"], call["arguments"]) == key:
+                    return number, loop, call
+        return None
 
     @_handles(kinds.ChoiceStarted)
     def _choice_started(self, record: kinds.ChoiceStarted) -> None:
@@ -425,6 +492,106 @@ class History(RunTree):
                 question.usage += record.usage
                 if record.asker.kind in ("body", "source"):
                     self._end(question, record.at)
+
+    @_handles(kinds.ToolsOffered)
+    def _tools_offered(self, record: kinds.ToolsOffered) -> None:
+        loop = self._loop(record)
+        if loop is not None:
+            loop.target, loop.field_name, loop.tools = record.target, record.field, record.tools
+            loop.asked = loop.asked or record.asked
+
+    @_handles(kinds.RoundMade)
+    def _round_made(self, record: kinds.RoundMade) -> None:
+        loop, question = self._loop(record), self._question(record, record.asker)
+        if loop is None or question is None:
+            return
+        loop.rounds.append(record)
+        for call in (*record.ran, *record.calls):
+            made = self._call(record, loop, question, call["id"], call["name"])
+            made.round = record.number
+            if isinstance(call["arguments"], dict):
+                made.arguments = cast("dict[str, Any]", call["arguments"])
+        for call in record.ran:
+            made = loop.calls[call["id"]]
+            made.result, made.told, made.is_native = call.get("result"), call.get("error"), True
+            made.state, made.ended = "done", record.at
+        self._change("round", question)
+        question.text, question.text_since, question.retry = "", 0.0, None
+
+    @_handles(kinds.RoundReplied)
+    def _round_replied(self, record: kinds.RoundReplied) -> None:
+        loop, question = self._loop(record), self._question(record, record.asker)
+        self.told += record.kind == "told"
+        if loop is not None:
+            loop.replies.append(record)
+        if record.kind == "refused" and question is not None and question.loop is loop:
+            self._change("refused", question)
+
+    @_handles(kinds.ToolStarted)
+    def _tool_started(self, record: kinds.ToolStarted) -> None:
+        call = self._called(record, record.name)
+        if call is not None:
+            call.arguments, call.was_called, call.started = record.arguments, True, record.at
+            call.loop.starts[record.id] = call.loop.starts.get(record.id, 0) + 1
+            self._begin(call, record.at)
+
+    @_handles(kinds.ToolReported)
+    def _tool_reported(self, record: kinds.ToolReported) -> None:
+        call = self._called(record)
+        if call is not None:
+            call.report = record
+            self._change("reported", call)
+
+    @_handles(kinds.ToolEnded)
+    def _tool_ended(self, record: kinds.ToolEnded) -> None:
+        call = self._called(record, record.name)
+        if call is not None:
+            call.arguments, call.result, call.told = record.arguments, record.result, record.error
+            call.took, call.reused, call.report = record.seconds, record.reused, None
+            self._end(call, record.at)
+
+    def _called(
+        self, record: kinds.ToolStarted | kinds.ToolEnded | kinds.ToolReported, name: str = ""
+    ) -> ToolRun | None:
+        """The call that a record is about."""
+        loop, question = self._loop(record), self._question(record, record.asker)
+        if loop is None or question is None:
+            return None
+        calls: dict[str, Any] = getattr(loop, record.kept_in)
+        calls[record.id] = record
+        for gate in loop.gates.get(record.id, ()):
+            if gate.state == "waiting":
+                self._end(gate, record.at)
+        call = self._call(record, loop, question, record.id, name)
+        if call not in question.calls:
+            question.calls.append(call)
+        return call
+
+    def _call(
+        self, record: Record, loop: ToolLoop, question: LMQuestion, id: str, name: str
+    ) -> ToolRun:
+        """A call of a tool. It belongs to the question that is open when it begins."""
+        call = loop.calls.get(id)
+        if call is None:
+            number = call_number(loop.question, id)
+            call = ToolRun(record.at, question=question, loop=loop, id=id, name=name, number=number)
+            loop.calls[id] = call
+        call.name, call.question = name or call.name, question
+        return call
+
+    def _loop(self, record: kinds.ConversationRecord) -> ToolLoop | None:
+        """The conversation with tools that a record is about."""
+        question = self._question(record, record.asker)
+        if question is None:
+            return None
+        by = question.asked_by
+        step = by if isinstance(by, Step) else by.step
+        key = record.asker, record.question
+        loop = step.loops.get(key)
+        if loop is None:
+            loop = step.loops[key] = ToolLoop("", "", question=record.question)
+        question.loop = loop
+        return loop
 
     @_handles(kinds.LMAnswered)
     def _lm_answered(self, record: kinds.LMAnswered) -> None:

@@ -33,13 +33,19 @@ def invoke(
     call: CallPlan, marker: Dep | Map, arguments: dict[str, Any], opened: Opened, run: Run
 ) -> Coroutine[Any, Any, Any]:
     """Call a function with its inputs filled, within the bounds of its marker."""
-    return bounded(call, marker, lambda: _once(call, marker.inline, arguments, opened), run)
+    return bounded(call, marker, lambda: call_once(call, marker.inline, arguments, opened), run)
 
 
 async def bounded(
-    call: CallPlan, marker: Dep | Map, once: Callable[[], Awaitable[Any]], run: Run
+    call: CallPlan,
+    marker: Dep | Map,
+    once: Callable[[], Awaitable[Any]],
+    run: Run,
+    *,
+    late_is_final: bool = False,
 ) -> Any:
-    """Do something once, within the time and the tries its marker allows."""
+    """Do something once, within the time and the tries its marker allows. With `late_is_final`,
+    what took too long is not tried again: it may have had its effect, or still have it."""
     timeout = marker.timeout
     if timeout is ...:
         timeout = None if call.kind == "graph" else FUNCTION_TIMEOUT
@@ -53,10 +59,13 @@ async def bounded(
         except (Waiting, JournalError):
             raise
         except Exception as error:
+            if (waiting := Waiting.inside(error)) is not None:
+                raise waiting from error
             failure = error
             # A TimeoutError that the function raised by itself is its own, not the bound's.
             if isinstance(error, TimeoutError) and bound.expired():
                 failure = CallTimeout(f"{call.name} took longer than its bound of {timeout:g} s")
+                tries = 0 if late_is_final else tries
         if tries == 0:
             raise failure
         tries -= 1
@@ -65,7 +74,18 @@ async def bounded(
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-async def _once(call: CallPlan, inline: bool, arguments: dict[str, Any], opened: Opened) -> Any:
+async def call_once(call: CallPlan, inline: bool, arguments: dict[str, Any], opened: Opened) -> Any:
+    """Call a function with its inputs filled."""
+    lm = arguments.get(call.lm_parameters[0]) if call.lm_parameters else None
+    if lm is None:
+        return await _call_once(call, inline, arguments, opened)
+    with lm.waited_for():
+        return await _call_once(call, inline, arguments, opened)
+
+
+async def _call_once(
+    call: CallPlan, inline: bool, arguments: dict[str, Any], opened: Opened
+) -> Any:
     args, kwargs = (), arguments
     if call.positional:
         args = tuple(arguments[name] for name in call.positional if name in arguments)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bae.prompts.messages import Prompt
     from bae.prompts.questions import Choice
     from bae.secrets import Copies
+    from bae.toolbox import Toolbox
     from bae.usage import Usage
 
     Shown = Literal["previous", "start", "trace"] | type[Node] | tuple[type[Node], ...]
@@ -79,6 +80,12 @@ class RoutingLM(ABC):
 
     keeps_resolved: ClassVar[bool] = False
     """Whether `fill` leaves the fields alone that were resolved. Otherwise the run checks."""
+
+    calls_tools: bool = True
+    """Whether the model has native tool calls. Without it, the tools are in the question."""
+
+    native_tools: frozenset[str] | None = None
+    """The names of the tools that the provider itself runs; None where any name will do."""
 
     @abstractmethod
     async def route(
@@ -148,7 +155,7 @@ class Scene:
     none. `unstorable` says which fields of a filled node cannot be stored, and why: such an answer
     is wrong, and is asked for again. It is None where a run stores nothing. `origins` are the nodes
     of the trace, and their fields, that recalled values of a class come from: a value is shown
-    once.
+    once. `toolbox` has the tools that the model may call before it answers.
     """
 
     system: str | None = None
@@ -157,16 +164,30 @@ class Scene:
     hidden: Copies | None = None
     unstorable: Callable[[Node], Mapping[str, str]] | None = None
     origins: Mapping[type[Node], Origins] | None = None
+    toolbox: Toolbox | None = None
 
     def storing(self, unstorable: Callable[[Node], Mapping[str, str]] | None) -> Scene:
         """The scene of questions whose answers are stored, where there is an `unstorable`."""
         if unstorable is None:
             return self
-        return Scene(self.system, self.shown, self.omitted, self.hidden, unstorable, self.origins)
+        return Scene(
+            *(self.system, self.shown, self.omitted, self.hidden),
+            *(unstorable, self.origins, self.toolbox),
+        )
 
     def recalling(self, origins: Mapping[type[Node], Origins] | None) -> Scene:
         """The scene of a question about classes whose values are recalled from these nodes."""
-        return Scene(self.system, self.shown, self.omitted, self.hidden, self.unstorable, origins)
+        return Scene(
+            *(self.system, self.shown, self.omitted, self.hidden),
+            *(self.unstorable, origins, self.toolbox),
+        )
+
+    def offering(self, toolbox: Toolbox | None) -> Scene:
+        """The scene of a question whose answer may call tools first, where there is a toolbox."""
+        return Scene(
+            *(self.system, self.shown, self.omitted, self.hidden),
+            *(self.unstorable, self.origins, toolbox),
+        )
 
 
 PLAIN_SCENE = Scene()

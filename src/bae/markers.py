@@ -1,6 +1,7 @@
 """Where a field's value comes from, written into its annotation: `Annotated[T, Dep(fn)]`,
 `Recall()`, `Map(fn, over=…)` or `Gate("question")`. A field with none of them is plain: the caller
-gives it on the start node, the LM fills it on every other, in plain text where it has `Text()`."""
+gives it on the start node, the LM fills it on every other, in plain text where it has `Text()`. A
+field with `Tools(fn, …)` holds the tool calls that the LM made before it filled the node."""
 
 from __future__ import annotations
 
@@ -13,12 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, cast
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
+    from bae.tools import ToolCall
 
 FUNCTION_TIMEOUT: Final = 300.0
 """Seconds one call of a dependency function may take unless its marker says otherwise."""
 
 MAP_LIMIT: Final = 64
 """How many items of one `Map` are worked on at once unless it says otherwise."""
+
+TOOL_ROUNDS: Final = 8
+"""How many rounds of tool calls a node may take unless its `Tools` says otherwise."""
 
 
 _NO_OPTIONS: Final = ("fn", "over", "bound", "scope")
@@ -278,6 +283,9 @@ class OpenGate:
     - `problem`: what was wrong with the previous answer, if it is asked again.
     - `path`, `step`: the subgraph, empty in the run itself, and the step.
     - `deadline`: in seconds since 1970; after it the field takes its default.
+    - `call`: the tool call that the question is about, where a conversation with tools asks; None
+      at a `Gate`. `parameter` has the tool and the call, as `(refund)(c3)`, and `key` a hash of
+      the call, so that an answer holds for this call alone.
     """
 
     question: str
@@ -289,6 +297,9 @@ class OpenGate:
     path: str = ""
     step: int = 0
     deadline: float | None = None
+    parameter: str = ""
+    key: str = ""
+    call: ToolCall | None = field(default=None, hash=False)
 
     def leave_open(self) -> NoReturn:
         """Leave the gate without an answer, in an `answer=` callable: the run stops there, or is
@@ -302,12 +313,20 @@ class OpenGate:
         """The gate among all of a run's, as `2:Refund.approved`: step 2, the field of `Refund`. In
         a graph inside the run, its path comes first."""
         before = f"{self.path}/" if self.path else ""
-        return f"{before}{self.step}:{self.place}"
+        key = f"({self.key})" if self.key else ""
+        return f"{before}{self.step}:{self.place}{key}"
 
     @property
     def place(self) -> str:
-        """The field the answer is for, as `Node.field`."""
-        return f"{self.node_type.__name__}.{self.field_name}"
+        """The field that the answer is for, as `Node.field`, or `Node.field(refund)(c3)`."""
+        return f"{self.node_type.__name__}.{self.field_name}{self.parameter}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the gate among open gates: its address, its place, its field, and the id of
+        the call."""
+        call = self.parameter[1:-1].split(")(")[1:2]
+        return self.address, self.place, self.field_name, *call
 
 
 class Text(Marker):
@@ -332,3 +351,88 @@ class Text(Marker):
             raise TypeError(f"Text({parse!r}): the name is not defined yet")  # see `_Called`
         if parse is not None and not callable(cast(object, parse)):
             raise TypeError(f"Text({parse!r}): give it a function of the text, or nothing")
+
+
+class Tools(Marker):
+    """The LM may call these tools before it fills the node; the field's value is the list of calls.
+
+    Filling the node is one conversation: in each round the LM calls tools and reads their results,
+    and its last message fills the other fields. Give functions, sync or async, bound methods, a
+    `Graph` or a `Node` class, `Tool(fn, …)` where something differs, `Ask(type)` for a question to
+    a person, `Native(name)` for a tool of the provider's own, or MCP servers. A function whose
+    parameters are all `Dep` and `Recall`, and that returns `list[Tool]`, is called for the tools.
+
+    - `limit`: how many rounds there are at most.
+    - `on_limit`: "error" raises `ToolCallError` when the limit is reached; "answer" has the LM
+      answer with what it has, in one more round without tools.
+    - `accept`: a function that gets the filled node. A `ToolError` from it goes back to the LM as
+      one message, and the LM continues.
+    - `show`: what later nodes and `Recall` show to an LM of the calls: "calls" for names and
+      arguments, "results" for the results too.
+    - `context`: how many tokens the conversation may have. Before a request that would be longer,
+      the oldest results are cut to one line each. Without it, the model's own limit counts, where
+      it is known.
+    - `max_calls`: how many calls one round may have; `at_once`: how many of them run at once.
+    """
+
+    __slots__ = ("accept", "at_once", "context", "limit", "max_calls", "on_limit", "show", "tools")
+    __match_args__ = (
+        "tools",
+        "limit",
+        "on_limit",
+        "accept",
+        "show",
+        "context",
+        "max_calls",
+        "at_once",
+    )
+    planned_by = "tools"
+    is_source = False
+
+    tools: tuple[Any, ...]
+    limit: int
+    on_limit: Literal["error", "answer"]
+    accept: Callable[..., Any] | None
+    show: Literal["calls", "results"]
+    context: int | None
+    max_calls: int
+    at_once: int
+
+    def __init__(
+        self,
+        *tools: Any,
+        limit: int = TOOL_ROUNDS,
+        on_limit: Literal["error", "answer"] = "error",
+        accept: Callable[..., Any] | None = None,
+        show: Literal["calls", "results"] = "calls",
+        context: int | None = None,
+        max_calls: int = MAP_LIMIT,
+        at_once: int = MAP_LIMIT,
+    ) -> None:
+        for each in (*tools, accept):
+            if type(each).__module__ == "annotationlib":
+                raise TypeError(f"Tools({each!r}): the name is not defined yet")  # see `_Called`
+            if inspect.iscoroutine(each):
+                each.close()  # or Python warns later that a coroutine was never awaited
+                raise TypeError(f"Tools({each.__name__}(…)): give the function itself")
+        for each in tools:
+            if isinstance(each, list | tuple | set | frozenset):
+                raise TypeError(
+                    "Tools([…]): give tools one by one, Tools(search, get_price), or Tools(*tools)"
+                )
+            if isinstance(each, str | bytes | int | float | dict | None):
+                raise TypeError(
+                    f"Tools({each!r}): give it functions, not a {type(cast(object, each)).__name__}"
+                )
+        self._set(tools=tools, limit=limit, on_limit=on_limit, accept=accept, show=show)
+        self._set(context=context, max_calls=max_calls, at_once=at_once)
+        numbers = {"limit": limit, "max_calls": max_calls, "at_once": at_once}
+        for name, value in (numbers | ({} if context is None else {"context": context})).items():
+            if type(value) is not int or value < 1:
+                raise ValueError(f"Tools({name}={value!r}): give a number, 1 or more")
+        if on_limit not in ("error", "answer"):
+            raise ValueError(f'Tools(on_limit={on_limit!r}): give "error" or "answer"')
+        if show not in ("calls", "results"):
+            raise ValueError(f'Tools(show={show!r}): give "calls" or "results"')
+        if accept is not None and not callable(cast(object, accept)):
+            raise TypeError(f"Tools(accept={accept!r}): give it a function of the filled node")

@@ -88,10 +88,10 @@ def problems_of(call: CallPlan) -> Iterator[Problem]:
     for caller in every_call(call):
         yield from caller.problems
         for parameter, below in caller.inputs:
-            yield from _check_input(caller, parameter, below)
+            yield from check_input(caller, parameter, below)
 
 
-def _check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Problem]:
+def check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Problem]:
     yield from unreturned(below.call, below.wanted)
     returned = below.call.returns
     if assignable(returned, below.wanted) is False:
@@ -147,11 +147,27 @@ def unreturned(call: CallPlan, wanted: Any = Any) -> list[Problem]:
             "bae-dep-unannotated",
             "",
             f"{call.name} does not say what it returns, so it cannot be proved to fit",
-            f"write `def {call.name}(…) -> {'…' if wanted is Any else type_name(wanted)}`"
+            f"write `{_keyword(call)} {call.name}(…) -> {_returned(call, wanted)}`"
             if annotatable
             else "give Dep a function with a return annotation",
         )
     ]
+
+
+def _keyword(call: CallPlan) -> str:
+    """How the definition of a function begins."""
+    behind = inspect.unwrap(call.fn)
+    is_async = inspect.iscoroutinefunction(behind) or inspect.isasyncgenfunction(behind)
+    return "async def" if is_async else "def"
+
+
+def _returned(call: CallPlan, wanted: Any) -> str:
+    """What to annotate a function with that makes the wanted value."""
+    value = "…" if wanted is Any else type_name(wanted)
+    behind = inspect.unwrap(call.fn)
+    if inspect.isasyncgenfunction(behind):
+        return f"AsyncIterator[{value}]"
+    return f"Iterator[{value}]" if inspect.isgeneratorfunction(behind) else value
 
 
 def unfilled(call: CallPlan, marker: Dep | None = None) -> list[Problem]:
@@ -248,7 +264,7 @@ def check_arguments(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
 
 def check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem]:
     """The problem of a value that does not fit its field."""
-    if call.returns is not MISSING and assignable(returned, declared) is False:
+    if assignable(returned, declared) is False:
         made = type_name(returned)
         yield an_error(
             "bae-dep-type",

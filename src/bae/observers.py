@@ -129,6 +129,7 @@ async def _follow(
 ) -> AsyncGenerator[Record, None]:
     from bae import rooms
     from bae.graph import new_writer
+    from bae.result import RunJournal
     from bae.run import Run, RunOptions
     from bae.runner import run_graph
 
@@ -136,7 +137,7 @@ async def _follow(
     store, run_id = options.pop("journal", None), options.pop("run_id", None)
     writer = new_writer(graph, store, run_id, ObservedLog(wake=news.set))
     run = Run(RunOptions(**options), writer=writer, run_id=run_id or "")
-    journal = run.journal
+    journal = RunJournal(writer.log, run.trace)
 
     async def work() -> GraphResult[T]:
         result = await run_graph(graph, start, run)

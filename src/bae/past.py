@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.place import Place
     from bae.plan import FieldPlan, NodePlan
+    from bae.records import Asker
     from bae.run import Run
+    from bae.work import ToolLoop
     from bae.writer import StartStep
 
 
@@ -95,6 +97,14 @@ class Past:
     def lm_answer(self, asked: AskedLM) -> Any:
         """The answer of an LM to the same question from the same place. Each answer counts once."""
         return NOTHING
+
+    def tool_loop(self, path: str, step: int, asker: Asker, question: str) -> ToolLoop | None:
+        """The conversation with tools that the asker has begun."""
+        return None
+
+    def asks_person(self, path: str, step: int, asker: Asker) -> bool:
+        """Whether a person is asked about a call in a conversation that the asker has begun."""
+        return False
 
     def outside(self) -> Past:
         """The past of classes outside the graph."""

@@ -4,10 +4,10 @@ leads. Made once per class and never during a step."""
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from inspect import cleandoc
+from inspect import Parameter, cleandoc
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +28,7 @@ from bae.hints import (
 )
 from bae.markers import Marker
 from bae.node import Node, NodeConfig, finish_class
-from bae.sources import FieldPlan, kind_of
+from bae.sources import FieldPlan, kind_of, lack_names
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Shown
@@ -46,6 +46,10 @@ class NodePlan:
     after: tuple[FieldPlan, ...] = ()
     """Maps over what the LM fills, and dependencies bound to it, directly or through another."""
     sourced: tuple[FieldPlan, ...] = ()
+    called: tuple[FieldPlan, ...] = ()
+    """Fields with something to call behind them: the sourced ones, and the tools of an LM."""
+    tools: FieldPlan | None = None
+    """The field with the tools that the LM may call before it fills the node."""
     factories: frozenset[str] = frozenset()
     """Sourced fields with a default factory."""
     successors: tuple[type[Node], ...] = ()
@@ -112,7 +116,8 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     plan.revealed = frozenset(_setting(cls, "show") or ())
     names = names_of_class(cls)
     try:
-        finish_class(cls)
+        if cls.__bae_sourced__ is None:
+            finish_class(cls)
         _plan_fields(plan, names)
         _plan_call(plan, names)
     except HintError as error:
@@ -121,7 +126,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
         plan.unresolved = plan.provisional = True
         plan.problems.append(_unresolved(plan, error))
         return plan
-    if any(field.is_provisional for field in plan.fields.values()):
+    if lack_names(plan.fields.values()):
         plan.provisional = True
         return plan
     type.__setattr__(cls, "__bae_plan__", plan)
@@ -163,9 +168,15 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     for name, info in plan.node.__pydantic_fields__.items():
         plan.fields[name] = _plan_field(plan, name, info, names)
     plan.plain = tuple([f for f in plan.fields.values() if f.fills != "source"])
-    text = next((f for f in plan.plain if f.fills == "text"), None)
-    if text is not None and len(plan.plain) > 1:
-        plan.problems.append(_text_not_alone(plan, text))
+    asked = [f for f in plan.plain if f.fills != "calls"]
+    text = next((f for f in asked if f.fills == "text"), None)
+    if text is not None and len(asked) > 1:
+        plan.problems.append(_text_not_alone(plan, text, asked))
+    if len(asked) < len(plan.plain):
+        tools = [f for f in plan.plain if f.fills == "calls"]
+        plan.tools, plan.called = tools[0], (*tools,)
+        if len(tools) > 1:
+            plan.problems.append(_tools_twice(plan, tools[1]))
     if len(plan.plain) == len(plan.fields):
         return
     sourced = [f for f in plan.fields.values() if f.fills == "source"]
@@ -178,6 +189,7 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     plan.context = tuple(f for f in sourced if f.name not in filled)
     plan.after = tuple(f for f in sourced if f.name in filled)
     plan.sourced = plan.context + plan.after
+    plan.called = plan.sourced + plan.called
     plan.factories = frozenset(f.name for f in sourced if f.info.default_factory is not None)
 
 
@@ -195,8 +207,17 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
     return kind_of(markers[0]).make(name, info, markers[0], names)
 
 
-def _text_not_alone(plan: NodePlan, text: FieldPlan) -> Problem:
-    others = ", ".join(field.name for field in plan.plain if field is not text)
+def _tools_twice(plan: NodePlan, field: FieldPlan) -> Problem:
+    return an_error(
+        "bae-tools-twice",
+        "is a second field with Tools, and a node is filled in one conversation",
+        "put all tools into one field",
+        f"{plan.name}.{field.name}",
+    )
+
+
+def _text_not_alone(plan: NodePlan, text: FieldPlan, asked: Sequence[FieldPlan]) -> Problem:
+    others = ", ".join(field.name for field in asked if field is not text)
     return an_error(
         "bae-text-not-alone",
         f"the LM answers it in plain text, and can fill no other field with it: {others}",
@@ -266,9 +287,9 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
         )
         return
     call = cast(Any, owner).__call__
-    plan.written = not is_empty_body(call)
+    plan.written, parameters = not is_empty_body(call), signature_of(call).parameters
     hints = _call_hints(plan.node, owner, call, names)
-    _plan_parameters(plan, call, hints)
+    _plan_parameters(plan, [*parameters.values()][1:], hints)
     if "return" not in hints:
         plan.misrouted = True
         plan.problems.append(
@@ -299,8 +320,10 @@ def _call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str,
     return found
 
 
-def _plan_parameters(plan: NodePlan, call: Any, hints: Mapping[str, Any]) -> None:
-    for parameter in list(signature_of(call).parameters.values())[1:]:
+def _plan_parameters(
+    plan: NodePlan, parameters: Sequence[Parameter], hints: Mapping[str, Any]
+) -> None:
+    for parameter in parameters:
         if is_lm(hints.get(parameter.name)):
             if plan.lm_parameter is None and parameter.kind is not parameter.POSITIONAL_ONLY:
                 plan.lm_parameter = parameter.name

@@ -19,7 +19,7 @@ from bae.sources.recall import RecallField
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.language_model import Shown
-    from bae.node import Node
+    from bae.node import Node, NodeTypes
 
 V = TypeVar("V")
 NestKey = tuple["type[Node]", str, tuple["type[Node]", ...]]
@@ -84,7 +84,7 @@ class _Nest:
         found = self.links[_key(graph)] = [
             _Link(graph, cls, field.name, call.graph)
             for cls, plan in graph.plans.items()
-            for field in plan.sourced
+            for field in plan.called
             for call in every_call(field.call)
             if call.graph is not None
         ]
@@ -165,16 +165,21 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     if any(plan.unresolved for plan in plans.values()):
         return  # paths through classes that are not known yet prove nothing
     for cls, plan in plans.items():
-        for field in plan.sourced:
+        for field in plan.called:
             place = f"{cls.__name__}.{field.name}"
             if field.required:  # or its default is used
                 for way, _, found in field.recalls():
                     yield from _check_recall(graph, cls, found, nest, place + way)
-    for cls in graph.filled_nodes:
+    filled = graph.filled_nodes
+    for cls in filled:
         for field in plans[cls].fields.values():
             yield from field.fill_problems(plans[cls])
+    if graph.start not in filled:
+        for field in graph.given_fields:
+            place = f"{graph.start.__name__}.{field.name}"
+            yield from (problem.at(place) for problem in field.given_problems())
     yield from lost_context(graph, nest.contexts[_key(graph)])
-    yield from _check_end(graph)
+    yield from _check_end(graph, ends)
     for loop in endless_loops(edges, ends):
         if any(plans[cls].problems for cls in loop):
             continue  # an exit may be what that problem hides
@@ -261,7 +266,7 @@ def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
     """One call serves everybody who asks for a function, so its options should be one too."""
     seen: dict[Any, tuple[Dep, str]] = {}
     for plan in plans:
-        for field in plan.sourced:
+        for field in plan.called:
             for call, marker, asker in _asked(plan, field):
                 first, before = seen.setdefault(call.key, (marker, asker))
                 if first.scope != marker.scope:
@@ -296,7 +301,7 @@ def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, st
                 yield below.call, below.marker, f"{caller.name}({parameter})"
 
 
-def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:
+def _check_end(graph: Graph[Any, Any], ends: NodeTypes) -> Iterator[Problem]:
     if not graph.end:
         return
     # What is wrong with a return type is reported already; that nothing follows there, or that no
@@ -310,18 +315,18 @@ def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:
             yield an_error(
                 "bae-end-not-terminal",
                 "is named in end=, but no run can end there: its return type has no None",
-                f"name where the graph ends: {_spelled(graph.terminal_nodes)}"
-                if graph.terminal_nodes
+                f"name where the graph ends: {_spelled(ends)}"
+                if ends
                 else f"let {cls.__name__} return None: so far the graph ends nowhere",
                 cls.__name__,
             )
-    for cls in graph.terminal_nodes:
+    for cls in ends:
         if cls not in graph.end:
             yield an_error(
                 "bae-end-incomplete",
                 "the graph can end there, but end= does not name it, so .result would not be "
                 "what its type says",
-                f"write end={_spelled(graph.terminal_nodes)}",
+                f"write end={_spelled(ends)}",
                 cls.__name__,
             )
 

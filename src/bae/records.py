@@ -3,8 +3,9 @@ displays, results and usage read these; nothing else keeps a second account."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from bae.exceptions import text_of
@@ -44,6 +45,9 @@ class Asker(NamedTuple):
             case "source":
                 item = "" if self.item is None else f"[{self.item}]"
                 return f"{name}.{self.field}{self.parameter}{item}"
+
+
+ReadUsage = Callable[[Any], tuple[Asker, Usage]]
 
 
 class Unstored:
@@ -162,6 +166,10 @@ class Record:
     stored: ClassVar[StorageRoles] = {}
     """The attributes that a journal stores, and those it makes again from what is stored, in the
     order of a line. Empty for a kind that is not stored."""
+
+    partial_usage: ClassVar[ReadUsage | None] = None
+    """Reads from a record the asker of a question and what one answer used, where a later record
+    has the usage of all answers."""
 
     # Written once and not generated for each kind: that would double what the module costs to load.
     def __repr__(self) -> str:
@@ -439,6 +447,8 @@ class AnswerJudged(Record):
 
     stored: ClassVar[StorageRoles] = {"asker": _ASKER, "attempt": StorageRole("attempt")}
 
+    partial_usage: ClassVar[ReadUsage | None] = attrgetter("asker", "attempt.usage")
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class TextArrived(Record):
@@ -490,6 +500,11 @@ class LMAnswered(Record):
         "value": StorageRole("answer"),
     }
 
+    def conversation(self, target: str) -> str:
+        """What tells the conversation with tools in which the LM fills a `target` apart from others
+        of the asker."""
+        return f"{self.asked}:{self.number}:{target}"
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMUsed(Record):
@@ -499,6 +514,168 @@ class LMUsed(Record):
     usage: Usage
 
     stored: ClassVar[StorageRoles] = {"asker": _ASKER, "usage": _USAGE}
+
+
+_QUESTION: Final = {"asker": _ASKER, "question": _TEXT_IF_ANY}
+
+
+def _said(type: Any, default: Any) -> StorageRole:
+    """What an LM said, or was told: not stored where it may contain a secret."""
+    return StorageRole("said", type, default)
+
+
+def _called(type: Any, default: Any = NOTHING) -> StorageRole:
+    """What tools were called with, or returned: the writer has masked secrets in it."""
+    return StorageRole("called", type, default)
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class ToolsOffered(Record):
+    """A conversation with tools begins, or continues in another process: the `asker` has the LM
+    fill a `target`, whose `field` gets the calls. `question` tells the questions of one body or
+    function apart. `tools` have the name, the description and the schema of each tool, and `asked`
+    is the text of the question, where the LM is a backend."""
+
+    asker: Asker
+    target: str
+    field: str
+    tools: tuple[dict[str, Any], ...]
+    asked: str = ""
+    question: str = ""
+
+    stored: ClassVar[StorageRoles] = {
+        **_QUESTION,
+        "target": _TEXT,
+        "field": _TEXT,
+        "tools": StorageRole("tools"),
+        "asked": StorageRole("asked", str, ""),
+    }
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class RoundMade(Record):
+    """The LM has answered in round `number` of a conversation with tools: with `calls`, each with
+    its id, name and arguments, or with an answer in `text`. `echo` is what its backend wants back,
+    and `ran` are calls that the provider has run itself, with their results. `withheld` says that
+    the text was not stored, because it may contain a secret, or that a redaction has removed the
+    text and the arguments. `stop` is "cut-off" or "refused" where the answer did not end by itself.
+    """
+
+    asker: Asker
+    number: int
+    text: str
+    calls: tuple[dict[str, Any], ...]
+    usage: Usage
+    echo: Any = None
+    ran: tuple[dict[str, Any], ...] = ()
+    question: str = ""
+    withheld: bool = False
+    stop: Literal["", "cut-off", "refused"] = ""
+
+    stored: ClassVar[StorageRoles] = {
+        **_QUESTION,
+        "number": _json(int),
+        "text": _said(str, ""),
+        "calls": StorageRole("calls", default=()),
+        "usage": _USAGE,
+        "echo": _said(Any, None),
+        "ran": StorageRole("calls", default=()),
+        "withheld": _json(bool, False),
+        "stop": _json(Literal["", "cut-off", "refused"], ""),
+    }
+
+    partial_usage: ClassVar[ReadUsage | None] = attrgetter("asker", "usage")
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class ToolStarted(Record):
+    """A tool is about to be called, for the call `id` of the LM."""
+
+    asker: Asker
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    question: str = ""
+
+    kept_in: ClassVar[str] = "started"
+    stored: ClassVar[StorageRoles] = {
+        **_QUESTION,
+        "id": _TEXT,
+        "name": _TEXT,
+        "arguments": _called(dict[str, Any]),
+    }
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class ToolReported(Record):
+    """A tool says how far it is. It is not stored."""
+
+    asker: Asker
+    id: str
+    text: str
+    done: float | None = None
+    total: float | None = None
+    question: str = ""
+
+    kept_in: ClassVar[str] = "reports"
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class ToolEnded(Record):
+    """A call of the LM has its result, or an error that the LM reads. `error` is None where it has
+    a result. `reused` names an equal call whose result this is."""
+
+    asker: Asker
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    result: Any
+    error: str | None
+    seconds: float
+    reused: str = ""
+    question: str = ""
+
+    kept_in: ClassVar[str] = "ended"
+    """The part of a `bae.work.ToolLoop` that has it, by id."""
+    stored: ClassVar[StorageRoles] = {
+        **_QUESTION,
+        "id": _TEXT,
+        "name": _TEXT,
+        "arguments": _called(dict[str, Any]),
+        "seconds": _NUMBER,
+        "reused": _TEXT_IF_ANY,
+        "error": _called(str | None, None),
+        "result": _called(Any, None),
+    }
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class RoundReplied(Record):
+    """A message that the LM reads after round `number`, besides the results of its calls.
+
+    A "correction" says what is wrong with its answer, "refused" why `accept` refused it, "told" is
+    a message of a person, and "accepted" ends the conversation. "cut" leaves the results of the
+    rounds up to this one out of the conversation.
+    """
+
+    asker: Asker
+    number: int
+    kind: Literal["correction", "refused", "told", "accepted", "cut"]
+    text: str = ""
+    question: str = ""
+
+    stored: ClassVar[StorageRoles] = {
+        **_QUESTION,
+        "number": _json(int),
+        "kind": _json(Literal["correction", "refused", "told", "accepted", "cut"]),
+        "text": _said(str, ""),
+    }
+
+
+ConversationRecord = (
+    ToolsOffered | RoundMade | ToolStarted | ToolReported | ToolEnded | RoundReplied
+)
+"""A record of a conversation with tools."""
 
 
 @dataclass(slots=True, repr=False, eq=False)

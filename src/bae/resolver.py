@@ -291,7 +291,7 @@ class Resolution:
         failed = await self.flow.gather(wanted, optional)
         if failed is not None:
             asked = [*(field.name for field in fields if field.required), *pending]
-            raise _failure(self.plan, next(n for n in asked if pending[n] is failed), failed)
+            raise failure_of(self.plan, next(n for n in asked if pending[n] is failed), failed)
         found: dict[str, Any] = {}
         for name, value in pending.items():
             if value.error is None:
@@ -329,7 +329,8 @@ class Resolution:
         return known_value(self.run, self.plan.node, place, value, is_validated)
 
 
-def _failure(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
+def failure_of(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
+    """The error of a field whose value could not be computed."""
     error = cast(BaseException, failed.error)
     if isinstance(error, GateError | HintError | JournalError | RecallError):
         return error

@@ -192,9 +192,11 @@ class UsageCount:
         """Count a record; give them in order."""
         if type(record) not in COUNTED:
             return
-        if isinstance(record, AnswerJudged):
+        read_part = record.partial_usage
+        if read_part is not None:
+            by, used = read_part(record)
             asked = self._judged.setdefault((record.path, record.step), {})
-            asked.setdefault(record.asker, []).append(record.attempt.usage)
+            asked.setdefault(by, []).append(used)
             return
         if isinstance(record, RunResumed):  # questions that were open then have been cut off
             self._used = [self.total()]

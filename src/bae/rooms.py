@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bae.exceptions import Problem
     from bae.graph import Graph
     from bae.journal.gates import answer_gate as answer_gate
+    from bae.journal.inbox import tell_run as tell_run
     from bae.journal.replay import replay as replay
     from bae.journal.resume import begin_or_resume as begin_or_resume
     from bae.journal.resume import continue_if_answered as continue_if_answered
@@ -74,6 +75,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "journal.gates": "answer_gate",
+        "journal.inbox": "tell_run",
         "journal.replay": "replay",
         "journal.resume": "begin_or_resume continue_if_answered fork recover resume",
         "journal.run_writer": "JournalWriter",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import urandom
 from time import time
@@ -12,7 +12,6 @@ from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, spending_limit, wi
 from bae.observers import everywhere, here, in_force, observed
 from bae.past import NO_PAST, Past
 from bae.records import AnswerJudged, AnswerRestarted, TextArrived
-from bae.result import RunJournal
 from bae.unicode import readable
 from bae.usage import Attempt, Restart
 from bae.writer import Writer
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from bae.records import Asker, Recalled
     from bae.rooms import Journal
     from bae.sharing import Dataflow
+    from bae.tool_conversation import Conversation
     from bae.usage import CallEvent, Usage
 
 GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
@@ -76,6 +76,24 @@ class Waiting(Exception):
         self.node: Node | None = None
         """The draft whose fields wait, if it is there already."""
 
+    @classmethod
+    def inside(cls, error: Exception) -> Waiting | None:
+        """What the tasks of a group wait for, where nothing else has ended the group."""
+        if not isinstance(error, ExceptionGroup):
+            return None
+        waiting, others = cast("ExceptionGroup[Exception]", error).split(cls)
+        if waiting is None or others is not None:
+            return None
+        gates: dict[str, OpenGate] = {}
+        groups: list[ExceptionGroup[Waiting]] = [waiting]
+        for group in groups:
+            for each in group.exceptions:
+                if isinstance(each, ExceptionGroup):
+                    groups.append(each)
+                else:
+                    gates |= {gate.address: gate for gate in each.gates}
+        return cls([*gates.values()])
+
 
 DEFAULTS: Final = RunOptions()
 CONTEXT_LIMIT: Final = 20_000
@@ -85,7 +103,7 @@ CONTEXT_LIMIT: Final = 20_000
 class LMNotes:
     """What a run remembers of the questions that it asks LMs; the graphs inside it share this."""
 
-    __slots__ = ("cut", "met", "named")
+    __slots__ = ("cut", "granted", "met", "named")
 
     def __init__(self, named: dict[str, LM] | None = None) -> None:
         self.named: dict[str, LM] = {} if named is None else named
@@ -94,6 +112,8 @@ class LMNotes:
         """The classes outside the graph that an LM was asked about."""
         self.cut: set[type[Node]] = set()
         """The classes whose questions leave out earlier nodes."""
+        self.granted: set[str] = set()
+        """The tools that a person has approved for the whole run, where no journal has that."""
 
 
 class Run:
@@ -101,14 +121,16 @@ class Run:
     through `past`, and `flow` schedules the values of its fields.
 
     `lm` is the LM that it asks, `max_iters` how many nodes may run, 0 for no bound. `returned` is
-    the last node that a body has returned. `scene`, `shows` and `shows_limit` say
-    what a question shows besides the previous node.
+    the last node that a body has returned. `conversations` are those with tools that bodies and
+    functions have begun: a question that is asked again continues its conversation. `scene`,
+    `shows` and `shows_limit` say what a question shows besides the previous node.
     """
 
     __slots__ = (
         "_halves",
         "_index",
         "_notes",
+        "conversations",
         "flow",
         "lm",
         "max_iters",
@@ -154,6 +176,7 @@ class Run:
         self.shows_limit: int | None = None
         self._index: dict[type[Node], list[int]] | None = None
         self._notes: LMNotes | None = None
+        self.conversations: dict[Hashable, Conversation] = {}
         self._halves: dict[Asker, str] | None = None
         if outer is None and (everywhere or here.get()):
             self.writer.log = observed(self.writer.log, self.run_id, in_force())
@@ -299,12 +322,6 @@ class Run:
             self._halves = {**(self._halves or {}), asker: piece[-1]}
             piece = piece[:-1]
         return readable(piece, 0)
-
-    @property
-    def journal(self) -> RunJournal:
-        """What has been recorded so far, of the whole run that this is part of."""
-        run = self.outermost
-        return RunJournal(run.writer.log, run.trace)
 
     def places(self) -> dict[type[Node], list[int]]:
         """The positions of the nodes of each class in the trace; updated when asked for."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from bae.place import Place
 from bae.records import NOTHING, Asker, Nothing, Recalled, Record, Returned, SourceStarted
-from bae.work import GraphRun, Item, LMQuestion, Source, State, Step, Work
+from bae.work import GraphRun, Item, LMQuestion, Source, State, Step, ToolRun, Work
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan
@@ -20,9 +20,20 @@ ITEMS_KEPT: Final = 4
 
 Exit = Literal["body", "choice", "other"]
 """What leads on from a node: its own body, a choice by the LM, or what takes no time of its own."""
-WorkChange = Literal["started", "whole", "waiting", "answered", "restarted", "ended"]
+WorkChange = Literal[
+    "started",
+    "whole",
+    "waiting",
+    "answered",
+    "restarted",
+    "round",
+    "refused",
+    "reported",
+    "ended",
+]
 """What can happen to work: it starts and ends, a node is whole, a gate waits for a person, a
-question is answered or its request is sent again."""
+question is answered or its request is sent again, a round of a conversation with tools is answered,
+its answer is refused by `Tools(accept=…)`, a tool reports how far it is."""
 
 
 class RunTree:
@@ -104,7 +115,10 @@ class RunTree:
     def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
         """What identifies the dependency behind a place, if it is called once for the whole run. A
         run that is read without its code takes it from what is stored about its classes."""
-        return shared_key(place, node_type)
+        try:
+            return shared_key(place, node_type)
+        except KeyError:
+            return None  # behind `accept=`, or a tool that was picked: only the run knows the place
 
     # Finding or making the parts.
 
@@ -115,7 +129,8 @@ class RunTree:
             self._begin(graph, record.at)
         elif not graph.is_open and not graph.outcome and record.path:
             # It was cut off, and nothing records that it is resumed: it begins with its source.
-            since = None if graph.source is None else graph.source.since
+            around = graph.call or graph.source
+            since = None if around is None else around.since
             self._resume(graph, record.at if since is None else since)
         return graph
 
@@ -129,6 +144,10 @@ class RunTree:
         if outer is None:
             outer = self._new_graph(place.path, at)
             self._begin(outer, at)
+        call = self._tool_call(outer, place)
+        if call is not None:
+            graph.call, call.graph, outer.inner[path] = call, graph, graph
+            return graph
         step = outer.steps.get(place.step)
         if step is None:
             where = Place(place.path, place.step, place.node)
@@ -223,6 +242,20 @@ class RunTree:
             item = source.items[index] = Item(at, source=source, index=index)
         return item
 
+    def _tool_call(self, graph: GraphRun, place: Place) -> ToolRun | None:
+        """The call of a tool that something at a place runs for: in the conversation that fills the
+        node there, or in one that the body before it has."""
+        if place.item is None or not place.parameter:
+            return None
+        for number, is_before in ((place.step, False), (place.step - 1, True)):
+            step = graph.steps.get(number)
+            for (asker, _), loop in () if step is None else step.loops.items():
+                if (asker.kind == "body") is is_before and loop.field_name == place.field:
+                    for call in loop.calls.values():
+                        if call.number == place.item:
+                            return call
+        return None
+
     def _question(
         self,
         record: Record,
@@ -231,25 +264,29 @@ class RunTree:
     ) -> LMQuestion | None:
         """What the LM is asked by the asker of a record: of a body or a function the last question,
         until that is answered."""
-        after = asker.kind in ("choice", "body")
-        step = self._graph(record).steps.get(record.step - 1 if after else record.step)
-        if step is None:
-            return None
-        by = step.sources.get((asker.field, asker.parameter)) if asker.kind == "source" else step
+        after, graph = asker.kind in ("choice", "body"), self._graph(record)
+        step = graph.steps.get(record.step - 1 if after else record.step)
+        by: Step | Source | ToolRun | None = step
+        if asker.kind == "source":
+            where = Place(record.path, record.step, "", asker.field, asker.parameter, asker.item)
+            by = self._tool_call(graph, where)
+            if by is None and step is not None:
+                by = step.sources.get((asker.field, asker.parameter))
         if by is None:
             return None
-        if asker.kind == "choice":
-            question = step.choice
-        elif asker.kind == "fill":
-            question = step.fill
+        question: LMQuestion | None
+        if asker.kind == "choice" and isinstance(by, Step):
+            question = by.choice
+        elif asker.kind == "fill" and isinstance(by, Step):
+            question = by.fill
         else:
             question = by.asked[-1] if by.asked and by.asked[-1].is_open else None
         if question is None:
             question = LMQuestion(record.at, asker=asker, asked_by=by, offered=offered)
-            if asker.kind == "choice":
-                step.choice = question
-            elif asker.kind == "fill":
-                step.fill = question
+            if asker.kind == "choice" and isinstance(by, Step):
+                by.choice = question
+            elif asker.kind == "fill" and isinstance(by, Step):
+                by.fill, question.loop = question, by.loops.get((asker, ""))
             else:
                 by.asked.append(question)
             self._begin(question, record.at)
@@ -323,8 +360,9 @@ class RunTree:
         self._leave_outer(graph)
 
     def _leave_outer(self, graph: GraphRun) -> None:
-        if graph.source is not None:
-            graph.source.step.graph.inner.pop(graph.path, None)
+        around = graph.call or graph.source
+        if around is not None:
+            around.step.graph.inner.pop(graph.path, None)
 
     def _drop_step(self, graph: GraphRun, number: int) -> None:
         step = graph.steps.pop(number)
@@ -332,6 +370,9 @@ class RunTree:
         for source in step.sources.values():
             for inner in source.graphs:
                 self._drop_graph(inner)
+        for call in step.tool_calls:
+            if call.graph is not None:
+                self._drop_graph(call.graph)
 
     def _drop_old_steps(self, graph: GraphRun) -> None:
         """Keep the first and the last steps. Many are dropped at once, so that is rarely done."""

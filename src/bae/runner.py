@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, time
@@ -26,10 +27,12 @@ from bae.failures import (
     filled_wrong,
     invalid,
     lm_failed,
+    no_tools,
     not_a_dependency,
     not_an_lm,
     other_start,
     too_many,
+    tools_refused,
     undeclared,
 )
 from bae.given_lm import GivenLM
@@ -51,7 +54,7 @@ from bae.records import (
     RunEnded,
 )
 from bae.resolver import find_ahead, resolve, start_early
-from bae.result import GraphResult
+from bae.result import GraphResult, RunJournal
 from bae.run import Run, Waiting
 from bae.secrets import shown_values
 from bae.sharing import Dataflow
@@ -199,7 +202,8 @@ async def _finish(run: Run, failure: BaseException | None) -> BaseException | No
 
 def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
     """The result of a run, or the exception that it failed with."""
-    journal = run.journal
+    outermost = run if run.outer is None else run.outermost
+    journal = RunJournal(outermost.writer.log, outermost.trace)
     if failure is None:
         return GraphResult(None, list(run.trace), journal, run.run_id)
     if isinstance(failure, Waiting):
@@ -239,9 +243,10 @@ async def _follow(
     run: Run, plans: Plans, node: Node, given_up: Collection[str], find_next: FindNext | None
 ) -> None:
     trace, limit = run.trace, run.max_iters
+    log = cast("list[Any]", run.writer.log)
     start_step = run.writer.step_starter(run, plans)
     if find_next is not None:
-        start_step = run.past.step_starter(run, start_step)
+        start_step = run.past.step_starter(run, start_step or log.append)
     step = 0
     since = now = time()
     following: Node | None
@@ -252,8 +257,9 @@ async def _follow(
             given_up = NONE
         trace.append(node)
         now = time()
-        stored = start_step(now)
-        if stored is not None:
+        if start_step is None:
+            log.append(now)
+        elif (stored := start_step(now)) is not None:
             await stored
         if not step & 15 and not 0 <= now - since < LONGEST_HOLD:
             # Bodies that await nothing would keep other tasks, and a cancellation, waiting.
@@ -269,9 +275,11 @@ async def _follow(
                     following = await node()
                 else:
                     following = await _call_with_lm(run, plan, node, plan.lm_parameter)
-            except BaeError:
+            except (BaeError, Waiting):
                 raise
             except Exception as error:
+                if (waiting := Waiting.inside(error)) is not None:
+                    raise waiting from error
                 raise body_failed(plan, error) from error
             if type(following) not in plan.successors and (
                 following is not None or not plan.may_end
@@ -341,7 +349,8 @@ async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) ->
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, asker)))
     try:
-        return await node(**{parameter: lm})
+        with nullcontext() if lm is None else lm.waited_for():
+            return await node(**{parameter: lm})
     finally:
         meter_in_force.reset(token)
         _note_usage(run, asker, used)
@@ -422,8 +431,6 @@ async def _choose(
 
 def _missing(plan: NodePlan, resolved: Mapping[str, Any]) -> Collection[str]:
     """The fields whose source has failed, so that their default is used."""
-    if len(resolved) == len(plan.context):
-        return NONE
     return [field.name for field in plan.context if field.name not in resolved]
 
 
@@ -455,17 +462,17 @@ async def _fill(
     given_up: Collection[str] = NONE
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {}, records)
-        given_up = _missing(plan, resolved)
-        await _let_go_ahead(run)
+        if len(resolved) < len(plan.context):
+            given_up = _missing(plan, resolved)
+        if cast(Dataflow, run.flow).ahead:
+            await _let_go_ahead(run)
         try:
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
     about = run.scene_for(plan, previous)
     if records:
-        origins = run.origins(records)
-        if about.shown or any(node is previous for node, _ in origins.values()):
-            about = about.recalling({plan.node: origins})
+        about = about.recalling({plan.node: run.origins(records)})
     known = run.past.fill(run, plan, previous, resolved, about)
     if known is not NOTHING:
         return known, given_up
@@ -479,6 +486,8 @@ async def _fill(
         await run.writer.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node, given_up
     doing = Asker("fill", plan.node)
+    if plan.tools is not None:
+        about = _with_tools(run, plan, lm, doing, about)
     asked = plan.node, resolved, plan.instruction
     node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=previous)
     if type(node) is not plan.node:
@@ -488,6 +497,15 @@ async def _fill(
         node = _with_resolved(lm, plan, node, resolved)
     await run.writer.store(FillEnded(time(), run.path, run.step, node, seconds, used))
     return node, given_up
+
+
+def _with_tools(run: Run, plan: NodePlan, lm: LM, doing: Asker, about: Scene) -> Scene:
+    """The scene of a question whose answer may call tools first."""
+    from bae.toolbox import Toolbox
+
+    if not isinstance(lm, RoutingLM):
+        raise no_tools(lm, plan.node)
+    return about.offering(Toolbox(run, plan, doing, run.step))
 
 
 def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
@@ -512,7 +530,7 @@ async def _answer(
         answer = await ask_lm(lm, method, about, *given, **named)
     except BaseException as error:
         _note_usage(run, doing, used)
-        if isinstance(error, BaeError) or not isinstance(error, Exception):
+        if isinstance(error, BaeError | Waiting) or not isinstance(error, Exception):
             raise
         if doing.kind == "fill" and isinstance(error, ValidationError):
             raise filled_wrong(doing.node, error) from error
@@ -549,5 +567,10 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
 
         # What is left of a run that is resumed may ask for none.
         run.lm = (find_default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
+    if run.past is NO_PAST and run.lm is not None:
+        for plan in graph.plans_with_tools:
+            refused = tools_refused(run.lm, plan) if plan.lm is None else None
+            if refused is not None:
+                raise refused
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)

@@ -152,7 +152,7 @@ def secret_call(call: CallPlan) -> str:
     found = _CALLS.get(call)
     if found is None:
         try:
-            found = "" if call.returns is MISSING else secret_in(returned_schema(call))
+            found = "" if call.declared is MISSING else secret_in(returned_schema(call))
         except Exception:  # a type without a schema, of which nothing is stored or shown as data
             found = ""
         _CALLS[call] = found
@@ -169,7 +169,7 @@ def is_near_secret(cls: type[Node]) -> bool:
     """Whether a node of this class holds a secret, or one is behind its fields: in a parameter of
     a function, or in a graph."""
     return not may_show((cls,)) or any(
-        not may_show((each,)) or any(secret_behind(each, f.name) for f in plan_of(each).sourced)
+        not may_show((each,)) or any(secret_behind(each, f.name) for f in plan_of(each).called)
         for each in _with_graphs(cls)
     )
 
@@ -177,7 +177,7 @@ def is_near_secret(cls: type[Node]) -> bool:
 def _with_graphs(cls: type[Node]) -> Iterator[type[Node]]:
     """A class, and those of the graphs behind its fields."""
     yield cls
-    for field in plan_of(cls, strict=True).sourced:
+    for field in plan_of(cls, strict=True).called:
         for call in every_call(field.call):
             if call.graph is not None:
                 for graph in call.graph.graphs:
@@ -216,12 +216,14 @@ class Secrets:
         self._holders = {
             cls
             for cls, plan in self._plans.items()
-            if self._hidden(cls) or any(map(self.recalls, plan.sourced))
+            if self._hidden(cls)
+            or any(map(self.recalls, plan.sourced))
+            or any(field.has_secret_arguments for field in plan.called)
         }
         self.any = bool(self._holders) or any(
             secret_call(call)
             for plan in self._plans.values()
-            for field in plan.sourced
+            for field in plan.called
             for call in every_call(field.call)
         )
         """Whether there is a secret at all."""

@@ -61,24 +61,9 @@ async def run_program(
     With `given=None`, stdin stays open, and is closed in place of the SIGTERM. A program that looks
     after others learns from that when it has to end them, also if this process dies.
     """
-    loop = asyncio.get_running_loop()
-    child = _Child(loop, limit)
-    # A step below `asyncio.create_subprocess_exec`, which may wait for a pipe that a grandchild
-    # still holds, and needs tasks to read with.
-    starting = loop.subprocess_exec(
-        lambda: child,
-        *command,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        cwd=cwd,
-        env=env,
-        start_new_session=True,
-        pass_fds=pass_fds,
-    )
+    child = _Child(limit)
     try:
-        # Not interrupted: nothing would end a process that is half started.
-        await finish_despite_cancel(starting)
+        await child.start(command, cwd=cwd, env=env, pass_fds=pass_fds)
         if given is not None:
             child.write(given)
         done, _ = await asyncio.wait([child.over], timeout=timeout)
@@ -93,29 +78,93 @@ async def run_program(
     return EndedProgram(status, bytes(child.out), bytes(child.err), child.bound)
 
 
-class _Child(asyncio.SubprocessProtocol):
+class ProcessGroup(asyncio.SubprocessProtocol):
+    """A program that leads a process group of its own, and how to end the group."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.started = False
+        self.transport: Any
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        """Done when it exited and every pipe is closed: its whole output is here."""
+
+    async def start(self, command: Sequence[str], **options: Any) -> None:
+        """Start the program, with pipes for its stdin, stdout and stderr. A cancellation waits:
+        nothing would end a process that is half started."""
+        # A step below `asyncio.create_subprocess_exec`, which may wait for a pipe that a grandchild
+        # still holds, and needs tasks to read with.
+        starting = asyncio.get_running_loop().subprocess_exec(
+            lambda: self,
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,
+            **options,
+        )
+        await finish_despite_cancel(starting)
+
+    @property
+    def stdin(self) -> Any:
+        """The pipe to its stdin."""
+        return self.transport.get_pipe_transport(0)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the group."""
+        try:
+            if hasattr(os, "killpg"):
+                os.killpg(self.transport.get_pid(), number)
+            else:
+                # Windows has no process groups in this sense: children of the program are left.
+                self.transport.kill()
+        except (ProcessLookupError, PermissionError):
+            pass  # none is left, or only such as changed to another user
+
+    async def close_pipes(self) -> asyncio.CancelledError | None:
+        """Close the pipes of a program that has exited: a process that left the group may still
+        hold them, and input that it does not read is dropped. Returns a cancellation meanwhile."""
+        if self.stdin is not None and self.stdin.get_write_buffer_size():
+            self.stdin.abort()
+        self.transport.close()
+        return await wait_despite_cancel([self.closed])
+
+    # --- called by the loop -------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It was started."""
+        self.started = True
+        self.transport = transport
+
+    def process_exited(self) -> None:
+        """It ended. Children that it left behind are killed at once: later the number of its group
+        could be another's."""
+        self.signal(KILL)
+        set_done(self.exited)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It ended, and its pipes are closed."""
+        set_done(self.closed)
+
+
+class _Child(ProcessGroup):
     """A running program: what it has printed, and how to end it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+    def __init__(self, limit: int) -> None:
+        super().__init__()
         self.limit = limit
         self.out = bytearray()
         self.err = bytearray()
         self.sizes = {1: 0, 2: 0}
         self.bound: ExceededBound | None = None
-        self.started = False
-        self.transport: Any
-        self.over: asyncio.Future[None] = loop.create_future()
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when there is nothing more to wait for: it exited, or printed too much."""
-        self.exited: asyncio.Future[None] = loop.create_future()
-        self.closed: asyncio.Future[None] = loop.create_future()
-        """Done when it exited and every pipe is closed: its whole output is here."""
 
     def write(self, data: bytes) -> None:
         """Write to its stdin. A program need not read it."""
-        pipe = self.transport.get_pipe_transport(0)
-        if pipe is not None:
-            pipe.write(data)
-            pipe.write_eof()
+        if self.stdin is not None:
+            self.stdin.write(data)
+            self.stdin.write_eof()
 
     async def end(self, grace: float, *, ask: bool) -> None:
         """Leave nothing of it. A cancellation meanwhile is raised when that is done."""
@@ -126,46 +175,24 @@ class _Child(asyncio.SubprocessProtocol):
             if ask:
                 self.signal(signal.SIGTERM)
             else:
-                self.transport.get_pipe_transport(0).close()
+                self.stdin.close()
             try:
                 await asyncio.wait([self.exited], timeout=grace)
             except asyncio.CancelledError as error:
                 interrupted = error
             if not self.exited.done():
-                self.signal(_KILL)
+                self.signal(KILL)
                 interrupted = await wait_despite_cancel([self.exited]) or interrupted
-        # A process that left the group may still hold the pipes; what it does not read is dropped.
-        pipe = self.transport.get_pipe_transport(0)
-        if pipe is not None and pipe.get_write_buffer_size():
-            pipe.abort()
-        self.transport.close()
-        interrupted = await wait_despite_cancel([self.closed]) or interrupted
+        interrupted = await self.close_pipes() or interrupted
         if interrupted is not None:
             raise interrupted
-
-    def signal(self, number: int) -> None:
-        try:
-            if hasattr(os, "killpg"):
-                os.killpg(self.transport.get_pid(), number)
-            else:
-                # Windows has no process groups in this sense: children of the program are left.
-                self.transport.kill()
-        except (ProcessLookupError, PermissionError):
-            pass  # none is left, or only such as changed to another user
-
-    # --- called by the loop -------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It was started."""
-        self.started = True
-        self.transport = transport
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """It printed something."""
         self.sizes[fd] += len(data)
         if self.sizes[fd] > self.limit and self.bound is None:
             self.bound = "stdout" if fd == 1 else "stderr"
-            _set_done(self.over)
+            set_done(self.over)
         if fd == 2:
             self.err += data
             del self.err[:-KEPT]
@@ -173,20 +200,15 @@ class _Child(asyncio.SubprocessProtocol):
             self.out += data
 
     def process_exited(self) -> None:
-        """It ended. Children that it left behind are killed at once: later the number of its group
-        could be another's."""
-        self.signal(_KILL)
-        _set_done(self.exited)
-        _set_done(self.over)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """It ended, and its pipes are closed."""
-        _set_done(self.closed)
+        """It ended, so there is nothing more to wait for."""
+        super().process_exited()
+        set_done(self.over)
 
 
-def _set_done(future: asyncio.Future[None]) -> None:
+def set_done(future: asyncio.Future[None]) -> None:
+    """Set a future that may be set already."""
     if not future.done():
         future.set_result(None)
 
 
-_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)

@@ -35,6 +35,16 @@ def readable(text: str, longest: int = LONGEST_TEXT) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def readable_json(value: Any) -> Any:
+    """A value as JSON has it, with all of its texts and keys readable."""
+    if isinstance(value, str):
+        return readable(value, 0)
+    if isinstance(value, dict):
+        parts = cast("dict[str, Any]", value).items()
+        return {readable(key, 0): readable_json(each) for key, each in parts}
+    return [*map(readable_json, cast("list[Any]", value))] if isinstance(value, list) else value
+
+
 def whole_json(value: Any) -> Any:
     """A value that was parsed from JSON, with all of its texts and keys whole. Raises `ValueError`
     where it is nothing that JSON can be read as."""

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from zlib import crc32
 
 from bae.place import Place
 from bae.usage import Usage
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
         LMAnswered,
         Origin,
         Returned,
+        RoundMade,
+        RoundReplied,
         RunForked,
         RunStarted,
         StepStarted,
+        ToolEnded,
+        ToolReported,
+        ToolStarted,
     )
 
 State = Literal["running", "done", "failed", "waiting", "cancelled", "interrupted"]
@@ -31,6 +38,8 @@ State = Literal["running", "done", "failed", "waiting", "cancelled", "interrupte
 when the process stopped."""
 
 NOTHING_USED: Final = Usage()
+CALL_ID: Final = re.compile(r"c[1-9][0-9]{0,8}")
+"""The ids of tool calls."""
 
 
 class Span(NamedTuple):
@@ -72,10 +81,14 @@ class Work:
         match self:
             case LMQuestion():
                 return self.asked_by
+            case ToolRun():
+                return self.question
             case Source() | BodyCall():
                 return self.step
             case Step():
                 return self.graph
+            case GraphRun() if self.call is not None:
+                return self.call
             case Item() | GraphRun():
                 return self.source
             case _:
@@ -95,6 +108,10 @@ class Work:
                 parts = (self.graph, *self.items.values(), *self.asked)
             case Item():
                 parts = (self.graph,)
+            case LMQuestion():
+                parts = (*self.calls,)
+            case ToolRun():
+                parts = (self.graph, *self.asked)
             case _:
                 pass
         return (part for part in parts if part is not None)
@@ -124,7 +141,7 @@ class LMQuestion(Work):
     dependency asks."""
 
     asker: Asker
-    asked_by: Step | Source
+    asked_by: Step | Source | ToolRun
     offered: tuple[type[Node] | type[None], ...] = ()
     chosen: type[Node] | type[None] | None = None
     """What the LM chose; `NoneType` ends the run."""
@@ -140,13 +157,148 @@ class LMQuestion(Work):
     """When the first of it arrived."""
     retry: AnswerRestarted | None = None
     """Why the request is being sent again."""
+    loop: ToolLoop | None = None
+    """The conversation, if the LM may call tools. With several, the newest."""
+    calls: list[ToolRun] = field(default_factory=list["ToolRun"])
+    """The calls of tools that began since the question was asked, or asked again."""
+
+    @property
+    def is_last_of_round(self) -> bool:
+        """Whether the last answer ended a round: the record of the round has its usage."""
+        return self.loop is not None and self.answers[-1].attempt.usage == NOTHING_USED
+
+    @property
+    def waits(self) -> bool:
+        """Whether a person is asked about a call of a tool, or in the graph that runs for one."""
+        if self.loop is None:
+            return False
+        gates = (gate for each in self.loop.gates.values() for gate in each)
+        return any(work.state == "waiting" for work in (*gates, *self.loop.calls.values()))
+
+    @property
+    def awaits_calls(self) -> bool:
+        """Whether calls of the last round have no result yet, so that no LM is at work."""
+        if self.loop is None or not self.loop.rounds:
+            return False
+        number = self.loop.rounds[-1].number
+        calls = self.loop.calls.values()
+        return any(call.round == number and call.state != "done" for call in calls)
+
+    @property
+    def open_calls(self) -> list[ToolRun]:
+        """The calls that are running."""
+        return [call for call in self.calls if call.is_open]
 
     @property
     def paid(self) -> Usage:
         """What it used; where it was cut off, what its answers until then used."""
         if self.usage != NOTHING_USED:
             return self.usage
-        return Usage.total(answer.attempt.usage for answer in self.answers)
+        rounds = () if self.loop is None else self.loop.rounds
+        used = [each.usage for each in rounds] + [each.attempt.usage for each in self.answers]
+        return Usage.total(used)
+
+
+@dataclass(slots=True, eq=False)
+class ToolLoop:
+    """A conversation with tools, until the LM has filled the node: its rounds, the calls that have
+    started and ended, by id, and what else the LM was told."""
+
+    target: str
+    field_name: str
+    tools: tuple[dict[str, Any], ...] = ()
+    rounds: list[RoundMade] = field(default_factory=list["RoundMade"])
+    started: dict[str, ToolStarted] = field(default_factory=dict[str, Any])
+    ended: dict[str, ToolEnded] = field(default_factory=dict[str, Any])
+    replies: list[RoundReplied] = field(default_factory=list["RoundReplied"])
+    reports: dict[str, ToolReported] = field(default_factory=dict[str, Any])
+    """The newest report of each call that runs."""
+    asked: str = ""
+    """The text of the question that the conversation begins with, where it is recorded."""
+    question: str = ""
+    """What tells it apart from other conversations of one body or function."""
+    calls: dict[str, ToolRun] = field(default_factory=dict[str, "ToolRun"])
+    """The calls by id, in the order in which the LM made them."""
+    starts: dict[str, int] = field(default_factory=dict[str, int])
+    """How often each call has started."""
+    gates: dict[str, list[Source]] = field(default_factory=dict[str, Any])
+    """The gates of each call that a person was asked about."""
+
+    def call(self, id: str) -> Mapping[str, Any] | None:
+        """The call of an id, as the LM made it."""
+        made = (call for each in self.rounds for call in each.calls)
+        return next((call for call in made if call["id"] == id), None)
+
+    def rounds_before(self, at: float) -> list[RoundMade]:
+        """The rounds before a time. A question that began at that time did not pay for them."""
+        return [made for made in self.rounds if made.at < at]
+
+    @property
+    def refusals(self) -> list[RoundReplied]:
+        """Why `Tools(accept=…)` refused answers."""
+        return [reply for reply in self.replies if reply.kind == "refused"]
+
+    @property
+    def descriptions(self) -> Mapping[str, str]:
+        """The description of each tool that the LM read."""
+        return {each["name"]: each.get("description", "") for each in self.tools}
+
+
+def call_number(question: str, id: str) -> int:
+    """The number of a call among all calls of one field: the item in the places of what runs for
+    the call. `question` tells the questions of one body or function apart."""
+    base = (crc32(question.encode()) % 10**9) * 1000 if question else 0
+    return base + (int(id[1:]) if CALL_ID.fullmatch(id) else 0)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ToolRun(Work):
+    """One call of a tool. It begins when the tool is called. A call that is answered without that,
+    because its arguments are wrong, or with the result of an equal call, only ends."""
+
+    question: LMQuestion
+    """What the LM was asked when it made the call, or when the call was repeated."""
+    loop: ToolLoop
+    id: str
+    name: str
+    number: int
+    round: int = 0
+    """The number of the round in which the LM made the call."""
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    result: Any = None
+    told: str | None = None
+    """The error that the LM reads in place of a result."""
+    took: float = 0.0
+    reused: str = ""
+    """The id of an equal call, whose result this is."""
+    was_called: bool = False
+    """Whether the tool was called."""
+    is_native: bool = False
+    """Whether the provider has run it."""
+    report: ToolReported | None = None
+    """The newest report of the tool."""
+    graph: GraphRun | None = None
+    """The graph that runs for it."""
+    asked: list[LMQuestion] = field(default_factory=list[LMQuestion])
+    """What the tool asked LMs, in order."""
+
+    @property
+    def step(self) -> Step:
+        """The step of the node that is filled, or of the body that has it filled."""
+        by = self.question.asked_by
+        return by if isinstance(by, Step) else by.step
+
+    @property
+    def gates(self) -> list[Source]:
+        """The gates at which a person is asked about it."""
+        return self.loop.gates.get(self.id, [])
+
+    @property
+    def place(self) -> Place:
+        """Where the call belongs: the field of its node, the tool, and the number of the call."""
+        place, field_name = self.step.place, self.loop.field_name
+        node = self.loop.target or place.node
+        return Place(place.path, place.step, node, field_name, f"({self.name})", self.number)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -235,6 +387,10 @@ class Step(Work):
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
     """What an LM answered the body."""
     called: BodyCall | None = None
+    loops: dict[tuple[Asker, str], ToolLoop] = field(
+        default_factory=dict[tuple["Asker", str], ToolLoop]
+    )
+    """The conversations with tools that filled the node, or that its body had with an LM."""
 
     @property
     def number(self) -> int:
@@ -264,15 +420,33 @@ class Step(Work):
         for source in self.sources.values():
             for graph in (inner for each in source.graphs for inner in each.tree()):
                 yield from graph.steps.values()
+        for call in self.tool_calls:
+            for graph in () if call.graph is None else call.graph.tree():
+                yield from graph.steps.values()
+
+    @property
+    def tool_calls(self) -> Iterator[ToolRun]:
+        """The calls of tools, in the conversation that filled the node and in those that its body
+        and its sources had."""
+        for loop in self.loops.values():
+            yield from loop.calls.values()
+
+    @property
+    def fill_loop(self) -> ToolLoop | None:
+        """The conversation with tools that filled the node."""
+        loops = (loop for (asker, _), loop in self.loops.items() if asker.kind == "fill")
+        return next(loops, None)
 
     @property
     def questions(self) -> Iterator[LMQuestion]:
-        """What LMs were asked, in this step and by its sources."""
+        """What LMs were asked, in this step, by its sources and by tools that were called."""
         for part in self.parts:
             if isinstance(part, Source):
                 yield from part.asked
             elif isinstance(part, LMQuestion):
                 yield part
+        for call in self.tool_calls:
+            yield from call.asked
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -295,6 +469,8 @@ class GraphRun(Work):
     source: Source | None = None
     """What it runs for."""
     item: Item | None = None
+    call: ToolRun | None = None
+    """The call of a tool that it runs for."""
     inner: dict[str, GraphRun] = field(default_factory=dict[str, "GraphRun"])
     """The graphs that run for fields of its nodes, by path."""
 

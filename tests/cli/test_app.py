@@ -54,8 +54,8 @@ def python(program: str, *, env: dict[str, str] | None = None) -> subprocess.Com
 
 def test_there_are_the_commands_that_the_docs_tell_of():
     assert list(COMMANDS[()].list_commands(_context())) == [
-        *("new", "run", "check", "prompts", "graph", "runs", "eval", "optimize", "team", "lm"),
-        "version",
+        *("new", "run", "check", "prompts", "graph", "runs", "eval", "optimize", "team", "mcp"),
+        *("lm", "version"),
     ]
 
 
@@ -135,6 +135,22 @@ print("\\n", *sorted(set(sys.modules) - before))
     assert packages & slow == set()
     ours = [name for name in new if name.startswith("bae.") and not name.startswith("bae.cli")]
     assert len(ours) < 10
+
+
+def test_the_help_of_a_team_command_imports_nothing_that_takes_time():
+    commands = [path for path in COMMANDS if path[:1] == ("team",)]
+    assert ("team", "tasks", "list") in commands
+    program = f"""
+import sys
+from bae.cli import main
+for path in {[list(path) for path in commands]!r}:
+    assert main([*path, "--help"]) == 0, path
+slow = {{"asyncio", "pydantic", "rich.console", "sqlalchemy", "sqlite3", "ssl"}}
+print("\\nslow:", *sorted(slow & sys.modules.keys()))
+"""
+    done = python(program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "slow:"
 
 
 # --- version ------------------------------------------------------------------------------------

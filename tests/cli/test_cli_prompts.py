@@ -104,6 +104,7 @@ def test_a_script_gets_every_part(capsys):
         "body": False,
         "system": "Be kind.",
         "messages": "…",
+        "tools": [],
         "schema": "…",
     }
     (message,) = prompt["messages"]
@@ -138,3 +139,68 @@ def test_learned_prompts_are_shown(capsys, folder, monkeypatch):
     choice, fill = capsys.readouterr().out.split("Letter -> Handover: fill\n")
     assert choice.startswith("Letter -> Reply | Handover | None: choice\n")
     assert "user\n  Name the right person.\n" in fill
+
+
+TOOLS = """
+from __future__ import annotations
+from typing import Annotated
+from bae import Graph, Node, Tool, ToolCall, Tools
+
+
+def search(query: str, top: int = 3) -> str:
+    \"\"\"Search the catalog.
+
+    Args:
+        query: a few words
+    \"\"\"
+    raise AssertionError("a function was called")
+
+
+class Letter(Node):
+    text: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    calls: Annotated[list[ToolCall], Tools(search)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Letter)
+"""
+
+
+def test_what_a_model_is_told_of_tools_is_shown(folder, capsys):
+    (folder / "tools.py").write_text(TOOLS)
+    assert main(["prompts", "tools.py"]) == 0
+    said = capsys.readouterr().out
+    assert "\ntool\n  search\n  Search the catalog.\n" in said
+    assert '"description": "a few words"' in said
+    assert "next_step" not in said
+
+    assert main(["prompts", "tools.py", "--structured"]) == 0
+    said = capsys.readouterr().out
+    assert "  Tools:\n  - search: Search the catalog.\n" in said
+    assert '"query": string (a few words)' in said
+    assert '{"action": {"type": "string", "const": "search"}' in said
+
+
+def test_a_script_gets_the_tools_of_a_prompt(folder, capsys):
+    (folder / "tools.py").write_text(TOOLS)
+    assert main(["prompts", "tools.py", "--json"]) == 0
+    (prompt,) = json.loads(capsys.readouterr().out)["prompts"]
+    (tool,) = prompt["tools"]
+    assert (tool["name"], [*tool["schema"]["properties"]]) == ("search", ["query", "top"])
+
+
+def test_tools_that_only_a_run_knows_are_named(folder, capsys):
+    picked = "def pick() -> list[Tool]:\n    return [Tool(search)]\n\n\nclass Letter"
+    app = TOOLS.replace("Tools(search)", "Tools(pick)").replace("class Letter", picked, 1)
+    (folder / "tools.py").write_text(app)
+    assert main(["prompts", "tools.py"]) == 0
+    assert "not shown: tools of Reply.calls that only a run knows, those of pick" in " ".join(
+        capsys.readouterr().err.split()
+    )

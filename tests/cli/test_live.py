@@ -27,7 +27,7 @@ from pydantic import BaseModel, Field, SecretStr
 from rich.cells import cell_len
 from rich.console import Console
 
-from bae import Dep, Gate, Graph, Map, Node, Recall
+from bae import Dep, Gate, Graph, Map, Node, Recall, ToolCall
 from bae.cli.live import Display, LiveTree, PlainLines, display_for
 from bae.cli.live.display import MOST_STEPS
 from bae.cli.live.screen import ProgressLine
@@ -617,6 +617,8 @@ def test_values_are_shown_whatever_they_are():
     assert text_of(object()) == "<object>"
     assert text_of(around).startswith("[1, [1, [")
     assert text_of(Point(1)) == "Point(x=1)"
+    called = ToolCall(id="c1", name="add", arguments={"a": 1, "b": [2]}, result=3, seconds=0.1)
+    assert text_of([called, called]) == "[add(a=1, b=[2]), add(a=1, b=[2])]"
     assert text_of(10**5000) == "<int>"
     assert len(text_of("x" * 10_000_000)) <= 400
     assert len(text_of([list(range(1000))] * 100_000)) <= 400

@@ -295,6 +295,7 @@ def test_the_one_text_needs_no_quotes_and_a_parked_run_says_in_json_what_it_wait
             "place": "Approval.approved",
             "question": "Send this refund?",
             "type": "bool",
+            "call": None,
             "deadline": None,
         }
     ]

@@ -188,7 +188,8 @@ def test_the_json_of_a_run_has_the_keys_that_are_promised(journal, capsys):
     listed = json.loads(said(capsys, "list", *DB, "--json"))
     assert [each["run_id"] for each in listed] == ["bad789", "ask456", "abc123"]
     assert [each["status"] for each in listed] == ["failed", "waiting", "ended"]
-    assert listed[1]["waiting"][0]["address"] == "0:Ask.sure"
+    (gate,) = listed[1]["waiting"]
+    assert (gate["gate"], gate["address"], gate["call"]) == ("0:Ask.sure", "0:Ask.sure", None)
     assert json.loads(said(capsys, "list", *DB, "--graph", "Nothing", "--json")) == []
     for each in listed:
         assert set(each) == RUN_KEYS

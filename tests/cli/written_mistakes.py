@@ -40,7 +40,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from bae import LM, Dep, Gate, Graph, Map, Node, NodeConfig, Recall, Text
+import bae
+from bae import LM, Dep, Gate, Graph, Map, Native, Node, NodeConfig, Recall, Text, Tool
+from bae import ToolCall, Tools
+from bae.lm import Answer as Said, Backend, Prompt
 
 
 class Answer(Node):
@@ -50,10 +53,12 @@ class Answer(Node):
 
 
 def get_name() -> str:
+    'Get the name.'
     return "Ana"
 
 
 def double(number: int) -> int:
+    'Double a number.'
     return 2 * number
 
 
@@ -424,6 +429,12 @@ CALLS = [
         ("count does not say what it returns", "write `def count(…) -> int`"),
     ),
     Mistake(
+        "async dep that does not say",
+        "bae-dep-unannotated",
+        field("number: Annotated[int, Dep(count)]", before="async def count():\n    return 1\n\n"),
+        ("count does not say what it returns", "write `async def count(…) -> int`"),
+    ),
+    Mistake(
         "dep that cannot say",
         "bae-dep-unannotated",
         field("number: Annotated[int, Dep(lambda: 1)]"),
@@ -512,6 +523,202 @@ CALLS = [
         "bae-text-parse",
         "def parse() -> str:\n    return ''\n\n" + later("body: Annotated[str, Text(parse)]"),
         ("parse cannot parse the answer", "write `def parse(text: str) -> str`"),
+    ),
+    Mistake(
+        "tools without one",
+        "bae-tools-none",
+        later("calls: Annotated[list[ToolCall], Tools()]"),
+        ("Wear.calls", "names no tool", "give it a function: Tools(search)"),
+    ),
+    Mistake(
+        "tools on the start node",
+        "bae-tools-start",
+        field("calls: Annotated[list[ToolCall], Tools(double)]"),
+        ("Ask.calls", "no LM calls the tools", "put the field on the next node"),
+    ),
+    Mistake(
+        "tools in a field of another type",
+        "bae-tools-type",
+        later("calls: Annotated[list[str], Tools(double)]"),
+        ("is list[str], but Tools makes a list[ToolCall]", "declare the field list[ToolCall]"),
+    ),
+    Mistake(
+        "two fields with tools",
+        "bae-tools-twice",
+        later("more: Annotated[list[ToolCall], Tools(get_name)]").replace(
+            "    more", "    calls: Annotated[list[ToolCall], Tools(double)]\n    more"
+        ),
+        ("a second field with Tools", "put all tools into one field"),
+    ),
+    Mistake(
+        "two tools of one name",
+        "bae-tool-same-name",
+        later('calls: Annotated[list[ToolCall], Tools(double, Tool(get_name, name="double"))]'),
+        ("two tools named double", 'rename one: Tool(double, name="…")'),
+    ),
+    Mistake(
+        "tool whose name no provider takes",
+        "bae-tool-name",
+        later("calls: Annotated[list[ToolCall], Tools(lambda: 1)]"),
+        ("the tool '<lambda>' has a name that providers refuse", 'Tool(<lambda>, name="…")'),
+    ),
+    Mistake(
+        "approval that depends on what the tool does not get",
+        "bae-tool-approve",
+        later("calls: Annotated[list[ToolCall], Tools(Tool(double, approve=lambda sum: True))]"),
+        ("takes sum, and the model gives double", "name its parameters as those of the tool"),
+    ),
+    Mistake(
+        "approval of a call with a secret",
+        "bae-tool-secret",
+        "from pydantic import SecretStr\n\ndef log_in(token: SecretStr) -> str:\n    'Log in.'\n"
+        "    return ''\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(Tool(log_in, approve=True))]"),
+        ("a person approves log_in, and no journal stores token", "have bae fill the secret"),
+        severity="warning",
+    ),
+    Mistake(
+        "question to a person for a secret",
+        "bae-ask-secret",
+        "from pydantic import SecretStr\n\nfrom bae import Ask as Person\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(Person(SecretStr))]"),
+        ("Ask(SecretStr) asks for a secret, which the LM would read", "ask at a Gate"),
+    ),
+    Mistake(
+        "tool with a parameter without a type",
+        "bae-tool-unannotated",
+        "def find(query) -> str:\n    return query\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(find)]"),
+        ("find(query) has no type, so the model is not told what to give", "query: str"),
+    ),
+    Mistake(
+        "tool that says nothing about itself",
+        "bae-tool-undescribed",
+        "def find(query: str) -> str:\n    return query\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(find)]"),
+        ("find has no docstring, so the model is told the name alone", 'description="…"'),
+        "warning",
+    ),
+    Mistake(
+        "tool with a type that JSON cannot express",
+        "bae-tool-no-schema",
+        "class Shop: ...\n\ndef find(shop: Shop) -> str:\n    'Find.'\n    return ''\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(find)]"),
+        ("the model is to give shop: Shop, which has no JSON schema", "Annotated[…, Dep(…)]"),
+    ),
+    Mistake(
+        "question to a person of a type that JSON cannot express",
+        "bae-tool-no-schema",
+        "class Shop: ...\n\n" + later("calls: Annotated[list[ToolCall], Tools(bae.Ask(Shop))]"),
+        ("Ask(Shop) has no JSON schema, so nobody can answer it", "use what JSON can express"),
+    ),
+    Mistake(
+        "tool that returns what JSON cannot express",
+        "bae-tool-result",
+        "class Shop: ...\n\ndef find(query: str) -> Shop:\n    'Find.'\n    return Shop()\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(find)]"),
+        ("find returns Shop, which JSON cannot express", "return text, numbers, lists"),
+        "warning",
+    ),
+    Mistake(
+        "tool that is a method of a class",
+        "bae-tool-unannotated",
+        "class Shop:\n    def find(self, query: str) -> str:\n        return query\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(Shop.find)]"),
+        ("find is a method of a class, and has no object", "Tools(client.find)"),
+    ),
+    Mistake(
+        "tool that is a generator",
+        "bae-tool-kind",
+        "def find(query: str):\n    yield query\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(find)]"),
+        ("the tool find is a generator", "return the value from find"),
+    ),
+    Mistake(
+        "tool whose parameters are all filled",
+        "bae-tool-hidden",
+        "def find(query: Annotated[str, Dep(get_name)]) -> str:\n    'Find.'\n    return query\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(find)]"),
+        ("the model gives find nothing: bae fills all of its parameters, query", "description="),
+        "warning",
+    ),
+    Mistake(
+        "tool whose parameters are not named",
+        "bae-tool-hidden",
+        "def find(*words: str) -> str:\n    'Find.'\n    return ''\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(find)]"),
+        ("the model gives find nothing: *words: 'str' is not shown to it", "leave a parameter"),
+        "warning",
+    ),
+    Mistake(
+        "function that accepts nothing",
+        "bae-tools-accept",
+        later("calls: Annotated[list[ToolCall], Tools(double, accept=get_name)]"),
+        ("accept=get_name must take the filled Wear", "write `def get_name(node: Wear) -> None`"),
+    ),
+    Mistake(
+        "function that accepts with an LM",
+        "bae-tools-accept",
+        "def judge(wear: Wear, lm: bae.LM) -> None: ...\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(double, accept=judge)]"),
+        ("accept=judge takes an LM, which it is not given", "a node that the LM fills"),
+    ),
+    Mistake(
+        "function that accepts something else",
+        "bae-tools-accept",
+        later("calls: Annotated[list[ToolCall], Tools(get_name, accept=double)]"),
+        ("accept=double takes int, and not Wear", "annotate its parameter Wear"),
+    ),
+    Mistake(
+        "tools on the start node",
+        "bae-tools-start",
+        field("calls: Annotated[list[ToolCall], Tools(double)]"),
+        ("is on the start node, which the caller fills", "put the field on the next node"),
+    ),
+    Mistake(
+        "approval of arguments that the tool does not have",
+        "bae-tool-approve",
+        later("calls: Annotated[list[ToolCall], Tools(Tool(double, approve=lambda amount: True))]"),
+        ("approve=…) takes amount, and the model gives double number", "name its parameters"),
+    ),
+    Mistake(
+        "question to a person for a secret",
+        "bae-ask-secret",
+        "from pydantic import SecretStr\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(bae.Ask(SecretStr))]"),
+        ("Ask(SecretStr) asks for a secret, which the LM would read", "ask at a Gate"),
+    ),
+    Mistake(
+        "tool that the model of the node does not have",
+        "bae-tool-native",
+        """
+class Mute(Backend):
+    async def answer(self, prompt: Prompt) -> Said:
+        return Said()
+
+
+"""
+        + later('calls: Annotated[list[ToolCall], Tools(Native("web_search"))]').replace(
+            "class Wear(Node):", "class Wear(Node):\n    node_config = NodeConfig(lm=Mute())"
+        ),
+        ("has no tool web_search of its own; it has: none", "use a model that has it"),
+    ),
+    Mistake(
+        "tools for an LM that calls none",
+        "bae-tools-lm",
+        """
+class Mute:
+    async def make(self, node: Any, target: Any) -> Any: ...
+    async def decide(self, node: Any) -> Any: ...
+    async def choose_type(self, types: Any, context: Any) -> Any: ...
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any) -> Any: ...
+
+
+"""
+        + later("calls: Annotated[list[ToolCall], Tools(double)]").replace(
+            "class Wear(Node):", "class Wear(Node):\n    node_config = NodeConfig(lm=Mute())"
+        ),
+        ("Mute has the four methods of an LM alone", "make Mute a bae.lm.Backend"),
     ),
     Mistake(
         "graph that wants a field",

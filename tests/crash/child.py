@@ -13,7 +13,7 @@ from typing import Any, Literal
 from bae import LM, BaeError, GraphResult
 from bae.journal import Journal
 from bae.lm import Budget
-from crash import held, newsroom
+from crash import held, newsroom, workshop
 from crash.effects import HERE, Effects
 from crash.killing import Kill, KillingJournal
 from crash.oracle import Oracle
@@ -31,7 +31,9 @@ class Task:
     effects: str
     process: int = 0
     held: str = ""
-    """The pipe that a run of the graph `held` waits at; empty for the graph `newsroom`."""
+    """The pipe that a run of the graph `held` waits at; empty for another graph."""
+    has_tools: bool = False
+    """Whether it is a run of the graph `workshop`, and not of `newsroom`."""
 
 
 @dataclass
@@ -108,6 +110,8 @@ async def _action(task: Task, journal: Journal) -> GraphResult[Any]:
     if task.held:
         held.PIPE.set(task.held)
         graph, start, lm = held.graph, held.Held(), None
+    if task.has_tools:
+        graph, start, lm = workshop.graph, workshop.START, workshop.Foreman()
     if task.action == "begin":
         return await graph.arun(start, lm, run_id=task.run_id, **options)
     if task.action == "resume":

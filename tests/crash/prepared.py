@@ -13,7 +13,7 @@ from typing import Any
 from bae.journal import MemoryJournal
 from bae.journal.decoder import decode
 from bae.threads import THREAD_LIMIT, set_thread_limit
-from crash import newsroom
+from crash import newsroom, workshop
 from crash.child import answer_all
 from crash.effects import HERE, Effects
 from crash.oracle import Oracle
@@ -25,6 +25,7 @@ async def run() -> None:
     lm = Oracle()
     await newsroom.graph.arun(newsroom.START, lm, run_id="warm", **options)
     await answer_all("warm", lm, options)
+    await workshop.graph.arun(workshop.START, workshop.Foreman(), run_id="tools", **options)
     decode(newsroom.graph, (await options["journal"].read("warm")).lines)
 
 

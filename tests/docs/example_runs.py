@@ -15,7 +15,7 @@ from typing import Any
 
 from bae import GraphResult, OpenGate, Usage
 from bae.journal import SQLiteJournal
-from bae.lm import Answer, Backend, Prompt
+from bae.lm import Answer, Backend, CallPart, Prompt
 from bae.testing import ScriptedLM
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
@@ -85,9 +85,14 @@ RUNS = {
         ExampleRun("summarize_documents", {}, "Morning Report"),
         ExampleRun("look_up_an_order", {"text": "Where is A-17?"}, "Letter Reply"),
         ExampleRun(
+            "use_an_mcp_server",
+            {"text": "Do you have lamps?"},
+            "Question Answer",
+        ),
+        ExampleRun(
             "answer_with_tools",
             {"text": "What is a lamp in pounds?"},
-            "Question Consider LookUpPrice Consider ConvertEuros Consider Answer",
+            "Question Answer",
         ),
         ExampleRun("keep_to_a_budget", {"letters": ["It broke.", "Hi!"]}, "Inbox Day"),
         ExampleRun("survive_a_crash", {"cities": ["Bern", "Rome", "Oslo"]}, "Trip Choice Booking"),
@@ -109,6 +114,7 @@ class StandIn(Backend):
 
     model = "stand-in"
     free = True
+    calls_tools = True
 
     def __init__(self, script: Path) -> None:
         super().__init__(one_call=False)
@@ -122,10 +128,13 @@ class StandIn(Backend):
             value: Any = {"choice": self._choices.pop(0)}
         else:
             value = self._fills[target.__name__].pop(0)
-        text = json.dumps(value)
+        calls = ()
+        if isinstance(value, list):
+            calls = tuple(CallPart("", each["call"], each["arguments"]) for each in value)
+        text = "" if calls else json.dumps(value)
         asked, said = len(prompt.system + prompt.text) // 4, len(text) // 4
         used = Usage(calls=1, input_tokens=asked, output_tokens=said, cost=0.0)
-        return Answer(text, used)
+        return Answer(text, used, calls=calls)
 
 
 async def record(run: ExampleRun, folder: Path) -> None:

@@ -72,6 +72,7 @@ def run(*command: str, cwd: Path) -> str:
 NEEDS = {
     "fastapi": ("fastapi", "httpx"),
     "lm": ("httpx", "h11"),
+    "mcp": ("mcp",),
     "optimize": ("dspy",),
     "rag": ("voyager",),
 }
@@ -201,6 +202,21 @@ def test_a_run_on_a_model_has_the_shape_of_another_with_other_values():
     other = shown.replace("jumper", "shirt").replace("180", "9").replace("2.3 s", "31 ms")
     assert alike(shown, other)
     for was, now in (("top", "hat"), ("LM ·", "given ·"), ("✓", "✗"), ("1 LM call", "2 LM calls")):
+        assert not alike(shown, other.replace(was, now)), was
+
+
+def test_a_run_with_tools_has_the_shape_of_another_with_other_calls():
+    shown = (
+        "✓ Reply  5.3 s · 105 tokens · 2 rounds\n    calls  1 call in 1 round: find  LM\n"
+        "    ✓ find(number='1')  'kettle'\n    item   'kettle'   LM\n\n"
+        "Reply\n  calls  - find(number='1') -> 'kettle'\n  item   kettle\n"
+        "2 nodes in 5.4 s · 2 LM calls · 105 tokens · $0\n"
+    )
+    other = shown.replace(
+        "    ✓ find(number='1')  'kettle'\n", "    ✓ track(a=1)  'b'\n    ✗ find(number='2')  'c'\n"
+    ).replace("2 LM calls", "3 LM calls")
+    assert alike(shown, other)
+    for was, now in (("item ", "thing "), ("✓ Reply", "✗ Reply"), ("2 nodes", "3 nodes")):
         assert not alike(shown, other.replace(was, now)), was
 
 

@@ -30,7 +30,7 @@ from bae.testing import ScriptedLM, replaying
 from example_runs import FOLDER, RUNS, ExampleRun, StandIn, scripted
 
 ROOT = FOLDER.parent
-NEEDED = {"stream_over_http": ("fastapi",)}
+NEEDED = {"stream_over_http": ("fastapi",), "use_an_mcp_server": ("mcp",)}
 """Packages that an example cannot be imported without."""
 
 
@@ -65,7 +65,8 @@ def test_every_example_has_a_run_a_script_a_recording_and_a_line_in_the_table():
 def test_an_example_is_a_graph_without_problems_that_a_journal_can_hold(run: ExampleRun):
     graph = run.module().graph
     assert isinstance(graph, Graph)
-    assert graph.validate(journal=True) == []
+    problems = graph.validate(journal=True)
+    assert [each for each in problems if each.severity != "note"] == []
 
 
 @each_example()
@@ -89,7 +90,7 @@ def test_what_the_lm_fills_in_an_example_is_described_and_bounded(run: ExampleRu
     """A reader copies it: a model that is told nothing guesses, and a text has an end."""
     for node, fills in json.loads(run.script.read_text("utf-8"))["fills"].items():
         schemas = getattr(run.module(), node).model_json_schema()["properties"]
-        for name in {name for fill in fills for name in fill}:
+        for name in {name for fill in fills if isinstance(fill, dict) for name in fill}:
             assert "description" in schemas[name], (node, name)
             if schemas[name].get("type") == "string" and "enum" not in schemas[name]:
                 assert "maxLength" in schemas[name], (node, name)
@@ -124,10 +125,10 @@ async def test_an_example_that_decides_otherwise_than_recorded_is_caught(monkeyp
 
 
 async def test_an_example_that_asks_otherwise_than_recorded_is_caught(monkeypatch):
-    run = RUNS["answer_with_tools"]
-    monkeypatch.setitem(run.module().PRICES, "lamp", 41.0)
+    run = RUNS["shorten_a_slogan"]
+    monkeypatch.setattr(run.module(), "MOST_WORDS", 3)
     async with replaying(run.recording) as recorded:
-        with pytest.raises(ReplayError, match=r"41\.00 euros"):
+        with pytest.raises(ReplayError, match='"cut": 2'):
             await recorded.arun(run.module().graph)
 
 
@@ -141,7 +142,6 @@ SAID = {
     "approve_a_refund": ["Approval.approved waits: Send this refund?", "Refunded(euros=20)"],
     "summarize_documents": ["! Invoice   58 EUR are due on Friday.", "4 LM calls, 3 graphs"],
     "look_up_an_order": ["about  Order(number='A-17'", "FindOrder -> Reference -> NoOrder"],
-    "answer_with_tools": ["found    40.00 euros are 34.40 pounds", "LookUpPrice -> Conclude -> "],
     "keep_to_a_budget": ["calls ran out after 2\n", "4 of 10 calls spent\n", " 0 calls, 6 hits\n"],
     "triage": ["tomorrow  Refund  trial\nnow       Outage  login\ntomorrow  HowTo   signature\n"],
     "survive_a_crash": [

@@ -21,7 +21,17 @@ from bae.journal import MemoryJournal, SQLiteJournal
 from bae.journal.gates import open_gates
 from bae.journal.report import report_run, timeline
 from bae.journal.store import FORMAT
-from format_runs import FORMATS, LOGINS, ORDERS, TOKEN, lm
+from format_runs import (
+    COMPLAINTS,
+    FORMATS,
+    LETTERS,
+    LOGINS,
+    ORDERS,
+    QUESTIONS,
+    TOKEN,
+    calling_lm,
+    lm,
+)
 from journal_parts import execute, refused
 
 pytestmark = pytest.mark.once
@@ -29,7 +39,20 @@ pytestmark = pytest.mark.once
 TABLES = ["runs", "lines", "shapes", "answers"]
 REFUSALS = ("bae-journal-damaged", "bae-journal-version", "bae-run-name")
 OTHER_VALUES: list[Any] = [None, True, -1, 0, 7, 10**30, -(10**30), 1.5, 1e308, "", "x", [], {}]
-PLACES = ["Order.text", "Parcel.stock", "Parcel.labels", "Parcel.lengths", "Shipment.approved"]
+PLACES = {
+    "Order": ["Order.text", "Parcel.stock", "Parcel.labels", "Parcel.lengths", "Shipment.approved"],
+    "Login": ["Login.place"],
+    "Letter": ["Stamped.place"],
+    "Question": ["Reply.text", "Reply.calls", "Checked.calls"],
+    "Complaint": ["Settled.text", "Settled.calls"],
+}
+GRAPHS: dict[str, Any] = {
+    "Order": ORDERS,
+    "Login": LOGINS,
+    "Letter": LETTERS,
+    "Question": QUESTIONS,
+    "Complaint": COMPLAINTS,
+}
 
 
 def exported_runs() -> dict[str, list[Any]]:
@@ -146,7 +169,7 @@ class Attack:
         report_run(stored)
         timeline(stored)
         open_gates(stored)
-        for place in PLACES if stored.info.graph == "Order" else ["Login.place"]:
+        for place in PLACES[stored.info.graph]:
             try:
                 await journal.why(run_id, place)
             except JournalError as error:
@@ -159,11 +182,13 @@ class Attack:
         assert await again.load(file, unfinished="keep") == [run_id]
         if not self.thorough:
             return
-        graph, given = (ORDERS, None) if stored.info.graph == "Order" else (LOGINS, GIVEN)
+        graph = GRAPHS[stored.info.graph]
+        given = GIVEN if graph is LOGINS else None
+        model = calling_lm if graph is QUESTIONS else lm
         show = ["runs", "show", run_id, "--full", "--journal", str(self.path)]
         assert await asyncio.to_thread(main, show) == 0
         for work in (graph.replay, graph.resume):
-            more = {} if work == graph.replay else {"lm": lm()}
+            more = {} if work == graph.replay else {"lm": model()}
             with suppress(BaeError):  # values are read by the classes, which may refuse them
                 await work(run_id, journal=again, given=given, **more)
 

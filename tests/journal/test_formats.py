@@ -18,16 +18,21 @@ from bae.exceptions import ReplayError, describe
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from bae.journal.report import report_run
 from bae.journal.store import FORMAT
+from bae.testing import ScriptedLM
 from format_runs import (
+    COMPLAINTS,
     ENDED,
     FORMATS,
     LETTERS,
     LOGIN,
     LOGINS,
     ORDERS,
+    QUESTIONS,
     SINCE,
     TOKEN,
     UNFINISHED,
+    UNFINISHED_SINCE,
+    calling_lm,
     fields,
     lm,
 )
@@ -36,7 +41,7 @@ from journal_parts import execute, printed, program, refused
 pytestmark = pytest.mark.once
 
 VERSIONS = sorted(int(folder.name) for folder in FORMATS.iterdir() if folder.name.isdecimal())
-RUNS = len([*ENDED, *SINCE, *UNFINISHED])
+RUNS = len([*ENDED, *SINCE, *UNFINISHED, *UNFINISHED_SINCE])
 """How many runs today's files have."""
 TO_WRITE = "run `python tests/format_runs.py`, which writes the files of the new version"
 
@@ -57,7 +62,8 @@ def graph_of(run_id: str) -> tuple[Any, dict[str, Any]]:
 async def use_all(journal: Journal, version: int) -> None:
     """Show every run, replay those that ended, finish the others, export them all."""
     later = [run_id for run_id, since in SINCE.items() if since <= version]
-    every = [*ENDED, *later, *UNFINISHED]
+    begun = [run_id for run_id, since in UNFINISHED_SINCE.items() if since <= version]
+    every = [*ENDED, *later, *UNFINISHED, *begun]
     assert {info.run_id async for info in journal.every_run()} == {*every}
     for run_id in every:
         assert report_run(await journal.read(run_id)).graphs[0].nodes
@@ -71,6 +77,22 @@ async def use_all(journal: Journal, version: int) -> None:
         assert (await journal.why("outside", "Stamped.place")).value == "Bern"
         with pytest.raises(ReplayError):
             await LETTERS.replay("outside", journal=journal)
+    if "tools" in later:
+        assert (await QUESTIONS.replay("tools", journal=journal)).result.is_right
+        assert (await journal.why("tools", "Reply.text")).value == "a lamp in Bern"
+        assert (await journal.why("tools", "Reply.calls")).source == "tools"
+    if "calling" in begun:  # in the second round
+        done = await QUESTIONS.resume("calling", calling_lm(2), journal=journal)
+        calls = done.trace[1].calls
+        names = ["search", "search", "count", "search", "count", "sell"]
+        assert [call.name for call in calls] == names
+        assert "it is unknown whether this call ran" in calls[3].error
+    if "asked" in begun:  # about four calls, and three are answered
+        assert [each.tool for each in await journal.approvals("asked")] == ["pay_back"]
+        settled = ScriptedLM({"Settled": [{"text": "so it is"}]})
+        done = await COMPLAINTS.answer("asked", "c4", 2, settled, journal=journal)
+        told = [call.error or call.result for call in done.result.calls]
+        assert told == ["paid A", "a person refused this call: it was dry", "paid D", 2]
     for run_id in UNFINISHED:
         model = lm()
         if run_id in ("parked", "answered"):
@@ -108,8 +130,10 @@ async def test_an_export_of_every_version_is_loaded_and_used_as_the_journal_is(v
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_commands_show_a_journal_and_an_export_of_every_version(version, tmp_path, capsys):
+    since = {**SINCE, **UNFINISHED_SINCE}
+    later = [run_id for run_id in since if since[run_id] <= version]
     for path in (copied(version, tmp_path), FORMATS / str(version) / "export.jsonl"):
-        for run_id in [*ENDED, *UNFINISHED]:
+        for run_id in [*ENDED, *UNFINISHED, *later]:
             assert main(["runs", "show", run_id, "--full", "--journal", str(path)]) == 0
         assert main(["runs", "why", "finished", "Parcel.labels", "--journal", str(path)]) == 0
         assert "spell" in capsys.readouterr().out

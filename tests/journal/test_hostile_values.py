@@ -152,8 +152,16 @@ errors = (
 )
 nodes = texts.map(lambda text: Told.model_construct(text=text))
 several = st.lists(texts, max_size=2).map(tuple)
+objects = st.dictionaries(texts, anything, max_size=3)
+called = st.fixed_dictionaries(
+    {"id": texts, "name": texts, "arguments": objects}, optional={"result": anything}
+)
 BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "str": texts,
+    "str | None": texts | st.none(),
+    "bool": st.booleans(),
+    "dict[str, Any]": objects,
+    "tuple[dict[str, Any], ...]": st.lists(called, max_size=2).map(tuple),
     "int": ints,
     "int | None": ints | st.none(),
     "Hashable": st.none(),
@@ -174,9 +182,11 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "type[Node]": st.just(Asked),
     "type[Node] | type[None]": st.sampled_from([Told, type(None)]),
     "tuple[type[Node] | type[None], ...]": st.just((Told, type(None))),
+    "Literal['', 'cut-off', 'refused']": st.sampled_from(["", "cut-off", "refused"]),
 }
 BY_NAME = {"at": 1.0, "path": "", "step": 0, "made": (), "field": "found", "parameter": ""}
 BY_NAME |= {"source": "dep", "method": "make", "outcome": "failed", "resolved": {}}
+BY_NAME |= {"kind": "told"}
 """What is the name of something else, or one of a few words."""
 
 

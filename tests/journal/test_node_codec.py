@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -69,6 +71,46 @@ def test_a_draft_reads_back_as_the_draft_it_was() -> None:
     assert "luck" not in back.__dict__
     with_more = Look(words=["a"], luck="none")
     assert same(there_and_back(with_more), with_more)
+
+
+class Scalars(EndNode):
+    """Texts and numbers alone are written in one step; the default is not always given."""
+
+    name: str
+    count: int
+    share: float
+    done: bool = False
+
+
+HALF_A_PAIR = "\ud83d"
+
+
+@given(
+    st.text(st.characters(codec="utf-8"), max_size=50),
+    st.integers(),
+    st.floats(),
+    st.sampled_from([{}, {"done": True}]),
+)
+@example("x" * 2000, 10**3000, 0.5, {"done": True})
+@example("x" * 2000, -7, float("nan"), {"done": True})
+@example('ü\x00\n"', 10**40, float("-inf"), {"done": True})
+def test_any_texts_and_numbers_read_back_as_they_were(
+    name: str, count: int, share: float, more: dict[str, bool]
+) -> None:
+    node = Scalars(name=name, count=count, share=share, **more)
+    back = there_and_back(node)
+    assert same(back, node)
+    assert back.model_fields_set == node.model_fields_set
+
+
+def test_what_is_put_into_a_field_of_text_or_number_afterwards_is_read_back_or_refused() -> None:
+    node = Scalars(name="a", count=1, share=0.5, done=True)
+    for name, value in (("name", HALF_A_PAIR), ("count", "one"), ("done", 1.5)):
+        changed = node.model_copy(update={name: value})
+        with pytest.raises(JournalError, match=f"Scalars.{name}"):
+            node_codec(Scalars).dump(changed)
+    kept = json.loads(node_codec(Scalars).dump(node.model_copy(update={"more": 1})))
+    assert kept["fields"] == {"name": "a", "count": 1, "share": 0.5, "done": True}
 
 
 class Odd(EndNode):

@@ -11,9 +11,25 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from bae import LM, BaeError, Dep, FillError, Gate, Graph, Map, Node, Recall, ReplayError
+from bae import (
+    LM,
+    BaeError,
+    Dep,
+    FillError,
+    Gate,
+    Graph,
+    Map,
+    Node,
+    Recall,
+    ReplayError,
+    ToolCall,
+    ToolError,
+    Tools,
+)
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from bae.journal.lines import DATA
+from bae.lm import Answer
+from bae.lm.backend import CallPart, ResultPart
 from end_node import EndNode
 from toy_backend import ToyBackend
 
@@ -111,7 +127,20 @@ class Draft(Node):
         return await lm.decide(self)
 
 
+async def look_up(word: str) -> str:
+    """Look up a word."""
+    if word == "text-of-mistake":
+        raise ToolError("text-of-tool-error")
+    return "text-of-result"
+
+
+def refuse_first(sent: Sent) -> None:
+    if sent.body == "text-of-first-body":
+        raise ToolError("text-of-accept")
+
+
 class Sent(EndNode):
+    calls: Annotated[list[ToolCall], Tools(look_up, accept=refuse_first)]
     body: str
 
 
@@ -130,11 +159,21 @@ ANSWERS = {
 def answer(prompt: Any) -> Any:
     """The fields that are asked for; the first time, a number that is none, by a telling key."""
     schema = prompt.schema
+    if prompt.tools and len(prompt.conversation) == 1:
+        words = ("text-of-argument", "text-of-mistake")
+        calls = (CallPart("", "look_up", {"word": word}) for word in words)
+        ran = (
+            CallPart("", "search", {"word": "text-of-own"}),
+            ResultPart("", "search", "text-of-found"),
+        )
+        return Answer("text-of-comment", calls=(*calls,), echo="text-of-echo", ran=(ran,))
+    if prompt.tools and "text-of-accept" not in str(prompt):
+        return {"body": "text-of-first-body"}
     if schema["title"] == "Choice":
         chosen = {"Ask": "Plan", "Draft": "Sent"}[type(prompt.question.source).__name__]
         if "answer" not in schema["properties"]:
             return {"choice": chosen}
-        return {"answer": {"choice": chosen, "fields": {"body": ANSWERS["body"]}}}
+        return {"answer": {"choice": chosen}}
     found = {name: ANSWERS[name] for name in schema["properties"]}
     if "weights" in found and not prompt.corrections:
         found["weights"] = {"text-of-weight": "none"}
@@ -165,20 +204,32 @@ PLACES = {
     "text-of-summary": "Summary.summary",
     "text-of-gate": "Plan.approved",
     "text-of-body": "Sent.body",
+    "text-of-argument": "Sent.calls",
+    "text-of-mistake": "Sent.calls",
+    "text-of-result": "Sent.calls",
+    "text-of-tool-error": "Sent.calls",
+    "text-of-own": "Sent.calls",
+    "text-of-found": "Sent.calls",
 }
+SAID = ["text-of-comment", "text-of-echo", "text-of-first-body", "text-of-accept"]
+"""What was said in a conversation, and is in no field."""
+
+
+class CallingBackend(ToyBackend):
+    calls_tools = True
 
 
 async def record(journal: Journal) -> None:
     more: Any = {"more": "text-of-extra"}
     start = Ask(question="text-of-question", **more)
-    lm = ToyBackend(answer)
+    lm = CallingBackend(answer)
     await graph.arun(start, lm, journal=journal, run_id="run", answer=approve)
     for step in range(4):
         await graph.fork("run", at=step, journal=journal, new_id=f"fork-{step}")
     await graph.fork("fork-1", at=1, journal=journal, new_id="fork of a fork")
 
 
-@pytest.mark.parametrize(("text", "place"), PLACES.items(), ids=PLACES.values())
+@pytest.mark.parametrize(("text", "place"), PLACES.items(), ids=PLACES)
 async def test_a_redacted_value_is_in_no_byte_of_the_journal_nor_of_an_export(
     text: str, place: str, tmp_path: Path
 ):
@@ -231,6 +282,24 @@ async def test_what_models_answered_to_bodies_and_functions_goes_whichever_field
         assert made["value"] == {"type": "Hint", "fields": {}, "withheld": withheld}
 
 
+@pytest.mark.parametrize("text", SAID)
+@pytest.mark.parametrize("place", ["Ask.question", "Sent.calls"])
+async def test_what_was_said_between_calls_goes_whichever_field_is_redacted(
+    text: str, place: str, tmp_path: Path
+):
+    async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
+        await record(journal)
+        assert found_in(tmp_path, text)
+        await journal.redact("run", place)
+        assert found_in(tmp_path, text) == []
+        lines = (await journal.read("run")).lines
+        ended = [json.loads(line.data) for line in lines if line.kind == "ToolEnded"]
+        assert [(each["id"], each["name"]) for each in ended] == [
+            ("c2", "look_up"),
+            ("c3", "look_up"),
+        ]
+
+
 async def test_a_replay_says_that_an_answer_was_redacted():
     async with MemoryJournal() as journal:
         await record(journal)
@@ -258,11 +327,11 @@ async def test_a_body_that_was_in_progress_asks_again_for_answers_that_were_reda
     class Asks(Node):
         word: str
 
-        async def __call__(self, lm: LM) -> Sent:
+        async def __call__(self, lm: LM) -> Stop:
             hint = await lm.make(self, Hint)
             if failing.pop():
                 raise RuntimeError(hint.words)
-            return Sent(body=hint.words)
+            return Stop(why=hint.words)
 
     asks, lm = Graph(start=Asks), ToyBackend(answer)
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
@@ -273,7 +342,7 @@ async def test_a_body_that_was_in_progress_asks_again_for_answers_that_were_reda
         failing.append(False)
         given = {"Asks.word": "w-1"}
         result = await asks.resume("run", lm, journal=journal, given=given)
-        assert result.trace[-1] == Sent(body="text-of-words")
+        assert result.trace[-1] == Stop(why="text-of-words")
         assert lm.calls == 2
 
 

@@ -26,6 +26,7 @@ import bae
 from bae import JournalError, Node
 from bae.journal import MemoryJournal
 from bae.journal.written_test import GraphName, literal, write_test
+from bae.testing import Call, ScriptedLM
 from wardrobe_runs import WARDROBE, noted, refused, write_runs
 
 pytestmark = pytest.mark.once
@@ -79,8 +80,8 @@ def test_a_run_becomes_a_test_that_fails_with_a_diff_when_a_body_is_changed(jour
         '''\
         """A run of Morning (abc123) that must still go the same way.
 
-        It is replayed: no LM, no dependency and no person is asked, the bodies of nodes
-        are called. Written by `bae runs test`; edit it as you like.
+        It is replayed: no LM, no dependency, no tool and no person is asked, the bodies of
+        nodes are called. Written by `bae runs test`; edit it as you like.
         """
 
         from pathlib import Path
@@ -213,6 +214,55 @@ def test_a_run_that_goes_another_way_today_does_not_become_a_test(journal, capsy
     assert "a hat" in error
     assert "bae-replay-diverged" in error
     assert not Path("tests").exists()
+
+
+AGENT = """
+from typing import Annotated
+from bae import Graph, Node, ToolCall, Tools
+
+CALLED = []
+
+def search(word: str) -> list[str]:
+    CALLED.append(word)
+    return [word.upper()]
+
+class Ask(Node):
+    text: str
+    async def __call__(self) -> "Reply": ...
+
+class Reply(Node):
+    calls: Annotated[list[ToolCall], Tools(search)]
+    text: str
+    async def __call__(self) -> None: ...
+
+graph = Graph(start=Ask, end=Reply)
+"""
+
+
+def test_a_run_with_tools_becomes_a_test_that_calls_none(tmp_path, monkeypatch):
+    (tmp_path / "agent.py").write_text(AGENT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import agent  # pyright: ignore[reportMissingImports]
+
+    async def write() -> Any:
+        async with MemoryJournal() as journal:
+            lm = ScriptedLM({"Reply": [[Call("search", word="tea")], {"text": "TEA"}]})
+            await agent.graph.arun(agent.Ask(text="?"), lm, journal=journal, run_id="one")
+            stored = await journal.read("one")
+        agent.CALLED.clear()
+        return await write_test(agent.graph, stored, GraphName("agent", "graph"))
+
+    written = asyncio.run(write())
+    assert agent.CALLED == []
+    assert '[call.name for call in end.calls] == ["search"]' in written.source
+    Path("test_agent.py").write_text(written.source)
+    Path("test_agent.jsonl").write_bytes(written.recording)
+    namespace: dict[str, Any] = {"__file__": str(tmp_path / "test_agent.py"), "__name__": "made"}
+    exec(compile(written.source, "test_agent.py", "exec"), namespace)
+    namespace["test_ask_goes_the_way_it_was_recorded"]()
+    assert agent.CALLED == []
+    sys.modules.pop("agent")
 
 
 # --- the code of tests ---------------------------------------------------------------------------

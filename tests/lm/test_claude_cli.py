@@ -19,12 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bae import BaeLMError, FillError, Graph
 from bae.lm import ClaudeCLIBackend
-from bae.testing import Cut, Provider, Refusal, Status
+from bae.testing import Call, Cut, Provider, Refusal, Status
 from bae.usage import Attempt, metered
 from bounded import BOUND
 from claude_programs import ROOT, children, dead, living, open_files, real_claude
 from end_node import EndNode
 from http_backends import SHIRT, Outfit, Weather, letter_after_a_wrong_one, prompt
+from tool_nodes import QUESTION, Question, rounds
 
 pytest.importorskip("h11")
 pytestmark = [
@@ -112,6 +113,20 @@ async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wron
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     await letter_after_a_wrong_one(provider, claude)
+
+
+async def test_tools_are_run_by_bae_with_one_request_for_each_round(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    provider.script(*rounds(claude, Call("search", query="kettle"), {"answer": "b", "pages": []}))
+    result = await QUESTION.arun(Question(text="which kettle?"), claude)
+    assert [str(call) for call in result.result.calls] == ["search(query='kettle')"]
+    assert result.result.answer == "b"
+    assert result.usage.calls == 2
+    assert len(provider.requests) == 2
+    for request in provider.requests:  # neither the tools of the program, nor those of the graph
+        assert request.tools == ("StructuredOutput",)
+    assert '["kettle 0","kettle 1"]' in provider.requests[1].text
 
 
 async def test_a_refusal_is_told_in_the_words_of_the_model(

@@ -19,10 +19,11 @@ from bae.journal import MemoryJournal
 from bae.lm import Answer, Backend, Prompt
 from bae.observers import observing
 from bae.records import AnswerJudged, Record, TextArrived
-from bae.testing import Provider
+from bae.testing import Call, Calls, Provider
 from bae.usage import tell
 from end_node import EndNode
 from http_backends import BACKENDS, Make
+from tool_nodes import QUESTION, Question
 
 BOUND = 60
 KEY = "sk-ant-very-secret-0123456789"
@@ -195,3 +196,46 @@ async def test_a_key_is_masked_anywhere_in_a_value_and_nothing_else_is_changed()
     for value, found in ((deep, deep), ([{"a": [KEY]}], [{"a": ["***"]}])):
         filled = await Parsing(value).fill(Filled, {}, "Filled")
         assert (filled.text, filled.held, filled.others) == ("***", found, {"***": "***"})
+
+
+HOSTILE_CALLS = {
+    "half a character": Calls(Call("search", query="a \ud800 b")),
+    "half escaped": Calls(Call("search"), raw='{"query": "\\ud800"}'),
+    "half before the call": Calls(Call("now"), text="a \ud800 b", thinking="a \ud800 b"),
+    "half in the name": Calls(Call("\ud800")),
+    "no name": Calls(Call("")),
+    "deep": Calls(Call("search"), raw=f'{{"query": {"[" * 190}{"]" * 190}}}'),
+    "deeper": Calls(Call("search"), raw=f'{{"query": {"[" * 300}{"]" * 300}}}'),
+    "deepest": Calls(Call("search"), raw=f'{{"query": {"[" * 20_000}{"]" * 20_000}}}'),
+    "long int": Calls(Call("search"), raw=f'{{"query": "a", "limit": {"9" * 5000}}}'),
+    "no number": Calls(Call("search"), raw='{"query": NaN}'),
+    "endless": Calls(Call("search"), raw='{"query": "a", "limit": 1e999}'),
+    "a list": Calls(Call("search"), raw="[]"),
+    "a text": Calls(Call("search"), raw='"a"'),
+    "nothing": Calls(Call("search"), raw=""),
+}
+
+
+async def test_calls_of_any_kind_can_be_stored_and_sent_back(
+    provider: Provider, make: Make
+) -> None:
+    for name, said in HOSTILE_CALLS.items():
+        provider.script(said, {"answer": "fine", "pages": []})
+        async with make(provider, retries=0) as lm, MemoryJournal() as journal:
+            async with asyncio.timeout(BOUND):
+                run = await QUESTION.arun(Question(text="?"), lm, journal=journal, run_id="a")
+                again = await QUESTION.resume("a", journal=journal)
+        assert repr(again.result) == repr(run.result), name
+        (call,) = run.result.calls
+        assert (call.result == "noon") == (name == "half before the call"), name
+
+
+async def test_an_answer_after_calls_that_is_no_text_is_asked_for_again(
+    provider: Provider, make: Make
+) -> None:
+    provider.script(Call("now"), '{"answer": "a \ud800 b", "pages": []}')
+    provider.script({"answer": "fine", "pages": []})
+    async with make(provider) as lm, MemoryJournal() as journal, asyncio.timeout(BOUND):
+        run = await QUESTION.arun(Question(text="?"), lm, journal=journal)
+    assert run.result.answer == "fine"
+    assert len(provider.requests) == 3

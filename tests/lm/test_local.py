@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from bae import BaeLMError, Graph, Node, Text
+from bae import BaeLMError, Graph, Node, Text, ToolCall, Tools
 from bae.lm import Answer, Attempt, Correction, LocalBackend, Prompt, Question, local_model, metered
 from bae.lm.local import without_control_tokens
 from bae.lm.local_engine import Loading
@@ -100,6 +100,38 @@ def lm() -> LocalBackend:
 
 
 # --- answers ----------------------------------------------------------------------------------
+
+
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def multiply(a: int, b: int) -> int:
+    """Multiply two numbers."""
+    return a * b
+
+
+class Sum(Node):
+    text: str
+
+    async def __call__(self) -> Total: ...
+
+
+class Total(EndNode):
+    calls: Annotated[list[ToolCall], Tools(add, multiply)]
+    answer: str = Field(max_length=30)
+
+
+def test_a_model_without_tool_calls_of_its_own_calls_two_tools_and_comes_to_an_end():
+    lm = LocalBackend(context=2048, threads=1)
+    run = Graph(start=Sum, end=Total).run(Sum(text="What is 12 + 30?"), lm=lm)
+    assert run.result.answer
+    assert run.result.calls
+    for call in run.result.calls:
+        assert call.name in ("add", "multiply")
+        assert isinstance(call.result, int) or call.error
+    assert len(run.result.calls) < run.usage.calls <= 8
 
 
 def test_a_graph_runs_without_key_or_network_and_chooses_and_fills_in_one_call(lm: LocalBackend):

@@ -13,9 +13,10 @@ from pydantic import BaseModel, Field
 
 from bae import Dep, Node
 from bae.lm.signatures import node_to_signature
-from bae.testing import Provider, Received, Status
+from bae.testing import Call, Provider, Received, Status
 from bounded import BOUND
 from end_node import EndNode
+from tool_nodes import HURRYING, Hurry, Hurrying, rounds
 
 dspy = pytest.importorskip("dspy")
 
@@ -176,3 +177,25 @@ def test_what_an_optimizer_makes_is_used(tmp_path: Path) -> None:
         assert filled.top == "a blue shirt"
         examples = said_in(provider.requests[-1])[1::2]
         assert [json.loads(each) for each in examples] == [SHIRT, SHIRT]
+
+
+@pytest.mark.parametrize("kind", [dspy.Predict, dspy.ChainOfThought])
+async def test_a_predictor_for_a_node_with_tools_asks_in_every_round_and_counts_once(
+    provider: Provider, kind: Any
+) -> None:
+    predictor = kind(node_to_signature(Hurry).with_instructions("Hurry up"))
+    predictor.predictors()[0].demos = [{"answer": "early"}]
+    assert "calls" not in predictor.predictors()[0].signature.fields
+    async with ask(provider, {Hurry: predictor}, cache=False) as lm, asyncio.timeout(BOUND):
+        last = {"reasoning": "it is noon", "answer": "noon"}
+        provider.script(*rounds(lm, Call("now")), last)
+        result = await HURRYING.arun(Hurrying(text="quick"), lm=lm)
+        assert lm.get_stats() == {"optimized": 1, "naive": 0}
+    assert result.result.answer == "noon"
+    assert [call.name for call in result.result.calls] == ["now"]
+    first, second = provider.requests
+    for request in first, second:
+        assert "Hurry up" in said_in(request)[0]
+    # An example has the form that the schema of its request asks for.
+    assert said_in(first)[1] == '{"next_step": {"action": "answer", "answer": "early"}}'
+    assert said_in(second)[1] == '{"answer": "early"}'

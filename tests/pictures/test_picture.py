@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from pydantic import Field, create_model
 
+import tool_runs
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.pictures import picture_of, to_mermaid, to_svg, to_text
 from bae.pictures.picture import cells, cut
@@ -235,3 +236,9 @@ def test_control_characters_are_replaced_and_text_is_cut_by_its_columns():
     assert cut("节点分析", 5) == "节点…"
     assert (cut("abcdef", 6), cut("abcdef", 5)) == ("abcdef", "abcd…")
     assert cells("e\u0301té") == 3
+
+
+def test_every_picture_has_the_tools_of_a_node():
+    graph = tool_runs.GRAPH
+    for drawn in (to_text(graph), to_svg(graph), to_mermaid(graph, fields=True)):
+        assert "search, read_page, research" in str(drawn)

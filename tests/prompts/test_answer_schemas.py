@@ -31,8 +31,8 @@ from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
 from bae import Dep, Graph, Map, Node
-from bae.prompts.questions import asked_fields
 from bae.prompts.schemas import choice_schema, fill_schema
+from bae.prompts.values import asked_fields
 from end_node import EndNode
 from toy_backend import ToyBackend
 

@@ -11,10 +11,22 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, ValidationError
 
-from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Recall, Usage
+from bae import (
+    LM,
+    BaeLMError,
+    Dep,
+    FillError,
+    Graph,
+    Map,
+    Node,
+    Recall,
+    ToolCall,
+    Tools,
+    Usage,
+)
 from bae.journal import AnswerJudged
 from bae.lm import metered
-from bae.testing import Asked, ScriptedLM, ScriptError
+from bae.testing import Asked, Call, ScriptedLM, ScriptError
 from end_node import EndNode
 
 
@@ -142,7 +154,58 @@ async def test_a_function_by_type_is_asked_every_time_and_told_what_was_wrong_be
     lm.assert_complete()
 
 
-@pytest.mark.parametrize("script", ["[1,", '"text"', "3", '{"Draft": []}', '{"choices": [3]}'])
+def double(number: int) -> int:
+    return 2 * number
+
+
+class Doubled(EndNode):
+    calls: Annotated[list[ToolCall], Tools(double)]
+    text: str
+
+
+class Doubling(Node):
+    async def __call__(self) -> Doubled: ...
+
+
+@pytest.mark.parametrize("is_by_type", [False, True])
+async def test_a_call_in_a_script_file_is_a_round_and_so_is_a_list_of_calls(
+    tmp_path: Path, is_by_type: bool
+):
+    script: Any = [
+        [{"call": "double", "arguments": {"number": n}} for n in (1, 2)],
+        {"call": "double", "arguments": {"number": 4}},
+        {"text": "8"},
+    ]
+    path = tmp_path / "script.json"
+    text = json.dumps({"fills": {"Doubled": script}} if is_by_type else script)
+    path.write_text(text, encoding="utf-8")
+    lm = ScriptedLM.from_file(path)
+
+    run = await Graph(start=Doubling, end=Doubled).arun(Doubling(), lm)
+
+    assert [call.result for call in run.result.calls] == [2, 4, 8]
+    assert (run.result.text, run.usage.calls) == ("8", 3)
+    lm.assert_complete()
+
+
+async def test_a_function_by_type_sees_the_calls_so_far():
+    def answer(question: Asked) -> Any:
+        if len(question.calls) < 2:
+            last = question.calls[-1].result if question.calls else 1
+            return Call("double", number=last)
+        return {"text": str(question.calls[-1].result)}
+
+    run = await Graph(start=Doubling, end=Doubled).arun(Doubling(), ScriptedLM({Doubled: answer}))
+
+    assert (run.result.text, len(run.result.calls)) == ("4", 2)
+
+
+NO_CALL = '[[{"name": "double"}]]'
+
+
+@pytest.mark.parametrize(
+    "script", ["[1,", '"text"', "3", '{"Draft": []}', '{"choices": [3]}', NO_CALL]
+)
 def test_a_file_that_is_no_script_is_refused(tmp_path: Path, script: str):
     path = tmp_path / "script.json"
     path.write_text(script, encoding="utf-8")

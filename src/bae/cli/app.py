@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "eval": Entry("Run a graph over cases, and score the results.", "eval:evaluate"),
     "optimize": Entry("Improve the prompts of a graph from recorded runs.", "optimize:optimize"),
     "team": Entry("Turn a goal into merged, tested code with a team of agents.", "team:group"),
+    "mcp": Entry("List the MCP servers of a graph, or serve a graph as one.", "mcp:group"),
     "lm": Entry("List the language models and try one.", "lm:group"),
     "version": Entry("Print the versions of bae and its packages.", "app:version"),
 }
@@ -142,7 +143,33 @@ def _packages() -> list[str]:
 
 @cache
 def _group() -> Any:
-    return typer.main.get_command(app)
+    group: Any = typer.main.get_command(app)
+    _take_nothing(group)
+    return group
+
+
+def _take_nothing(group: Any) -> None:
+    """Have options of a group that are not given be None at once, `--help` among them: Typer would
+    load Pydantic to say so, which takes longer than all else that the help of a command needs."""
+    find_help = group.get_help_option
+
+    def get_help_option(ctx: Any) -> Any:
+        option = find_help(ctx)
+        if option is not None and "process_value" not in vars(option):
+            process_given(option)
+        return option
+
+    def process_given(param: Any) -> None:
+        process: Callable[[Any, Any], Any] = param.process_value
+
+        def process_value(ctx: Any, value: Any) -> Any:
+            return None if value is None else process(ctx, value)
+
+        param.process_value = process_value
+
+    for param in group.params:
+        process_given(param)
+    group.get_help_option = get_help_option
 
 
 def whole_command() -> Any:
@@ -185,8 +212,10 @@ def _name_values(command: TyperCommand | TyperGroup) -> None:
             described = cast(Any, param).type_descriptor
             if described.annotation in (int, float) and not described.parameter_info.parser:
                 _read_strictly(param)
-    for each in getattr(command, "commands", {}).values():
-        _name_values(each)
+    if isinstance(command, TyperGroup):
+        _take_nothing(command)
+        for each in command.commands.values():
+            _name_values(cast("TyperCommand | TyperGroup", each))
 
 
 def _add_with_backend(option: Any, add: Callable[..., None], parser: Any, ctx: Any) -> None:

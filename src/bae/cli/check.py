@@ -150,8 +150,30 @@ def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) ->
     ]
     said.append_text(Text(", ").join(counts) if counts else Text("no problems", "bold green"))
     print_hanging(out(), said, 2)
+    for field, tools in _tools_of(graph).items():
+        listed = ", ".join(
+            tool["name"]
+            + (f"({', '.join(given)})" if (given := tool["parameters"]) is not None else "")
+            for tool in tools
+        )
+        print_hanging(out(), Text(f"tools of {field}: {listed}"), 2)
     if unreached:
         print_hanging(out(), Text(f"not reached: {', '.join(unreached)}", style="dim"), 2)
+
+
+def _tools_of(graph: Graph[Any, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The tools of each field that has some, with the parameters that a model gives, where they
+    are known before a run."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for plan in graph.plans_with_tools:
+        field = plan.tools
+        if field is None or any(each.severity == "error" for each in field.problems(plan)):
+            continue
+        known = {spec.name: [*spec.schema.get("properties", ())] for spec in field.tool_specs}
+        found[f"{plan.name}.{field.name}"] = [
+            {"name": name, "parameters": known.get(name)} for name in field.tool_names
+        ]
+    return found
 
 
 def _print_broken(name: str, file: str, broken: Sequence[BrokenRun] | None) -> None:
@@ -176,6 +198,7 @@ def _as_data(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> dic
         "nodes": [cls.__name__ for cls in graph.nodes],
         "edges": [[tail.__name__, head.__name__] for tail, head in edges],
         "ends": [cls.__name__ for cls in graph.terminal_nodes],
+        "tools": [{"field": field, "tools": tools} for field, tools in _tools_of(graph).items()],
         "not_reached": unreached,
         "problems": [
             asdict(problem) | dict(zip(("file", "line"), line or (None, None), strict=True))

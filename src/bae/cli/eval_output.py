@@ -26,6 +26,7 @@ from bae.evals.page import (
     format_score,
     format_seconds,
     format_share,
+    format_tools,
 )
 from bae.private_files import write_private
 
@@ -58,7 +59,9 @@ reached the node."""
 
 def print_evaluation(console: Console, evaluation: Evaluation, command: CommandLine) -> None:
     """Print an evaluation; `command` makes the commands that show its runs."""
-    print_table(console, _COLUMNS, [*_rows(evaluation)])
+    has_tools = any(each.total.rounds for each in evaluation.contenders)
+    columns = [*_COLUMNS, Column("TOOL CALLS", right=False, rank=4)] if has_tools else _COLUMNS
+    print_table(console, columns, [*_rows(evaluation, has_tools)])
     several = len(evaluation.contenders) > 1
     for contender in evaluation.contenders:
         if contender.judging.calls:
@@ -79,12 +82,12 @@ def difference_style(found: Interval | None) -> str:
     return "green" if found.mean > 0 else "red"
 
 
-def _rows(evaluation: Evaluation) -> Iterator[list[Text]]:
+def _rows(evaluation: Evaluation, has_tools: bool) -> Iterator[list[Text]]:
     """The total first, then the nodes; where there are several contenders each has a row below."""
     every = evaluation.contenders
     if len(every) == 1:
         for row in (every[0].total, *every[0].nodes):
-            yield _cells(Text(row.node or "total", "" if row.node else "bold"), row)
+            yield _cells(Text(row.node or "total", "" if row.node else "bold"), row, has_tools)
         return
     names = dict.fromkeys(row.node for contender in every for row in contender.nodes)
     for name in ("", *names):
@@ -93,10 +96,10 @@ def _rows(evaluation: Evaluation) -> Iterator[list[Text]]:
             rows = (contender.total, *contender.nodes)
             row = next((each for each in rows if each.node == name), None)
             label = Text(f"  {in_one_line(contender.name)}")
-            yield [label] if row is None else _cells(label, row)
+            yield [label] if row is None else _cells(label, row, has_tools)
 
 
-def _cells(label: Text, row: Row) -> list[Text]:
+def _cells(label: Text, row: Row, has_tools: bool) -> list[Text]:
     asked = bool(row.calls)
     timed = asked or (not row.node and row.cases > 0)
     return [
@@ -110,6 +113,7 @@ def _cells(label: Text, row: Row) -> list[Text]:
         Text(format_seconds(row.seconds_p50) if timed else "-"),
         Text(format_seconds(row.seconds_p95) if timed else "-"),
         Text(f"{row.cases:,}"),
+        *([Text(format_tools(row))] if has_tools else []),
     ]
 
 

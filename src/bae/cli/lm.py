@@ -20,7 +20,7 @@ from bae.cli.printing import err, note, out, print_hanging, print_json
 from bae.cli.wording import in_lines
 from bae.exceptions import BaeError, BaeLMError
 from bae.graph import Graph
-from bae.lm import LM, Usage
+from bae.lm import LM, Backend, Usage
 from bae.lm.registry import (
     VARIABLE,
     DefaultName,
@@ -47,6 +47,8 @@ group = typer.Typer(
 @group.command("list", epilog=examples("bae lm list", "bae lm list --json"))
 def list_(as_json: AsJSON = False) -> None:
     """List every kind of language model: ready or not, what is missing, how to get it.
+
+    Every model can use tools: with native tool calls where it says so, else by structured output.
 
     One that is `installed` also needs something that bae cannot check, such as a login.
 
@@ -111,9 +113,12 @@ def try_(
     with err().status(f"asking {name} …"):
         run = asyncio.run(_ask(lm, name, prompt, timeout))
     reply, usage, seconds = run.result, run.usage, perf_counter() - began
+    # A script has no model behind it, of which that could be said.
+    calls_tools = lm.calls_tools if isinstance(lm, Backend) else None
     if as_json:
         counted = ("models", "calls", "attempts", "input_tokens", "output_tokens", "cost")
         found = {"lm": name, "answer": reply.answer, "sure": reply.sure, "seconds": seconds}
+        found |= {"calls_tools": calls_tools}
         print_json(found | {each: getattr(usage, each) for each in counted})
         return
     cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
@@ -127,6 +132,8 @@ def try_(
         "tokens": f"{usage.input_tokens:,} in, {usage.output_tokens:,} out",
         "cost": cost,
     }
+    if calls_tools is not None:
+        rows["tools"] = "native calls" if calls_tools else "by structured output"
     for label, value in rows.items():
         said = Text(f"{label:<8}", style="bold")
         print_hanging(out(), said.append(in_lines(value, 8), style="not bold"), 8)
@@ -149,6 +156,7 @@ def _about(kind: LMKind, default: DefaultName) -> Text:
     said = Text()
     said.append(f"{kind.state:<{_STATE}}", style=_STATES[kind.state])
     said.append(f"{kind.name:<{_INDENT - _STATE}}", style="bold").append(kind.about)
+    said.append(", with native tool calls" if kind.calls_tools else "")
     if kind.name == default.name.partition(":")[0]:
         said.append(" (the default)", style="green")
     for each in kind.missing:

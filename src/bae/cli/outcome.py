@@ -18,19 +18,22 @@ from bae.assignable import type_name
 from bae.cli import exits
 from bae.cli.journals import default
 from bae.cli.lm import lm_named
-from bae.cli.printing import err, error_data, iso, note, out, print_hanging, print_json
+from bae.cli.printing import as_data, err, error_data, iso, note, out, print_hanging, print_json
 from bae.cli.questions import describe_deadline
-from bae.cli.values import describe_type, example_of, fields_of, print_node
+from bae.cli.values import answer_field, describe_type, example_of, fields_of, print_node
 from bae.cli.wording import count, in_lines
 from bae.exceptions import BaeError, BudgetError, GateError, LimitError, ProofError
+from bae.place import Place
 from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.history import History
+    from bae.journal.store import ParkedGate
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.result import GraphResult
     from bae.secrets import Copies
+    from bae.tools import ToolCall
 
 
 @dataclass(slots=True)
@@ -101,8 +104,8 @@ class CommandLine:
 
     def answer(self, run_id: str, gate: OpenGate, *, among: int = 1) -> str:
         """The command that answers a gate; `among` is how many of the same name are open."""
-        name = gate.place if among == 1 else gate.address
-        return self.answer_with(run_id, name, example_of(gate.node_type, gate.field_name))
+        name = short_name(gate) if among == 1 else gate.address
+        return self.answer_with(run_id, name, example_of(*answer_field(gate)))
 
     def answer_with(self, run_id: str, gate: str | None, value: str | None) -> str:
         """The command that answers a gate with a value; without one, it asks for it. Without a gate
@@ -124,6 +127,14 @@ class CommandLine:
         for option, value in options.items():
             line += [option, value] if value is not None else []
         return shlex.join([*line, *last])
+
+
+def short_name(gate: OpenGate | ParkedGate) -> str:
+    """What names a gate on the command line where no other has that name: its field, or the id of
+    the call that it is about."""
+    place = Place.parse(gate.place)
+    calls = [] if place is None else place.parameters[1:2]
+    return calls[0] if calls else gate.place
 
 
 def short_id(run_id: str) -> str:
@@ -169,6 +180,7 @@ def _as_data(outcome: RunOutcome) -> dict[str, Any]:
                 "place": gate.place,
                 "question": gate.question,
                 "type": type_name(gate.type),
+                "call": None if gate.call is None else call_data(gate.call),
                 "deadline": None if gate.deadline is None else iso(gate.deadline),
             }
             for gate in outcome.waiting
@@ -177,10 +189,28 @@ def _as_data(outcome: RunOutcome) -> dict[str, Any]:
     }
 
 
+def call_data(call: ToolCall) -> dict[str, Any]:
+    """A call that a person is asked about, as JSON."""
+    return {"id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def parked_data(gates: Sequence[ParkedGate], opened: Sequence[OpenGate]) -> list[dict[str, Any]]:
+    """The questions that a stored run waits for, as JSON, with the keys of `bae run`. `opened` are
+    the same gates as they were read from the lines of the run; without its code, the types of
+    answers are not known."""
+    calls = {gate.address: gate.call for gate in opened}
+    found: list[dict[str, Any]] = []
+    for gate in gates:
+        call = calls.get(gate.address)
+        about = {"gate": gate.address, "call": None if call is None else call_data(call)}
+        found.append(as_data(gate) | about)
+    return found
+
+
 def _print_waiting(outcome: RunOutcome, said: CommandLine) -> None:
     console = err()
     console.print(Text(f"the run {outcome.run_id} waits for an answer", style="yellow"))
-    places = Counter(gate.place for gate in outcome.waiting)
+    names = Counter(map(short_name, outcome.waiting))
     for gate in outcome.waiting:
         line = Text("  ").append(in_lines(gate.question, 6), style="bold")
         line.append(
@@ -188,7 +218,7 @@ def _print_waiting(outcome: RunOutcome, said: CommandLine) -> None:
         )
         console.print(line, soft_wrap=True)
         if said.journal is not None:
-            command = said.answer(outcome.run_id, gate, among=places[gate.place])
+            command = said.answer(outcome.run_id, gate, among=names[short_name(gate)])
             print_hanging(console, Text(f"  answer with: {command}"), 4)
     if said.journal is None:
         note(

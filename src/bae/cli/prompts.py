@@ -12,17 +12,21 @@ from rich.text import Text
 from bae.cli.exits import refused
 from bae.cli.learned import artifacts_in, with_prompts
 from bae.cli.loading import load_proved
-from bae.cli.options import AsJSON, InputOption, Module, Optimized, Sets, argument, examples
+from bae.cli.options import AsJSON, InputOption, Module, Optimized, Sets, argument, examples, flag
 from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.start import start_node
 from bae.cli.wording import in_lines
 from bae.graph import Graph
-from bae.lm import Answer, Backend, Prompt
+from bae.lm import LM, Answer, Backend, Prompt
 from bae.plan import plan_of
 
 
 class PromptOnly(Backend):
     """A backend that prompts are made for, and that is never asked."""
+
+    def __init__(self, *, calls_tools: bool) -> None:
+        super().__init__()
+        self.calls_tools = calls_tools
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Refuse: nothing is to be sent."""
@@ -49,6 +53,14 @@ def prompts(
     given: InputOption = None,
     sets: Sets = None,
     optimized: Optimized = None,
+    structured: Annotated[
+        bool,
+        flag(
+            "--structured",
+            "Show tools as a model without native tool calls gets them: in the question, with one "
+            "schema for a call or the answer.",
+        ),
+    ] = False,
     as_json: AsJSON = False,
 ) -> None:
     """Print every prompt that a graph can send: system text, messages and schema.
@@ -61,7 +73,9 @@ def prompts(
     if given is not None or sets:
         example = shlex.join(["bae", "prompts", *([module] if module else [])])
         nodes.append(start_node(graph.start, given, sets or (), ask=False, said=example))
-    lm = with_prompts(PromptOnly(), artifacts_in(graph, optimized)) if optimized else None
+    lm: LM | None = PromptOnly(calls_tools=not structured) if structured or optimized else None
+    if lm is not None and optimized:
+        lm = with_prompts(lm, artifacts_in(graph, optimized))
     found = _about(graph, graph.prompts(*nodes, lm=lm), node)
     if as_json:
         print_json({"graph": graph.name, "prompts": [_as_json(prompt) for prompt in found]})
@@ -70,7 +84,10 @@ def prompts(
         _print(prompt)
     if not found:
         note(f"{graph.name} asks no language model, or only in the words of its own bodies")
-    elif not nodes:
+        return
+    for unknown in _found_later(found):
+        note(unknown)
+    if not nodes:
         note(f"values are samples; -i gives the fields of {graph.start.__name__}")
 
 
@@ -85,6 +102,20 @@ def _about(graph: Graph[Any, Any], found: Sequence[Prompt], node: str | None) ->
         f"no prompt of the graph {graph.name} asks for {node}, or offers it",
         fix=f"name one of {', '.join(asked)}" if asked else "leave it out",
     )
+
+
+def _found_later(found: Sequence[Prompt]) -> list[str]:
+    """What the prompts do not show: tools that only a run knows."""
+    lines: dict[str, None] = {}
+    for cls in (prompt.question.target for prompt in found):
+        tools = None if cls is None else plan_of(cls).tools
+        if cls is None or tools is None or not tools.finds_tools:
+            continue
+        shown = {spec.name for spec in tools.tool_specs}
+        later = ", ".join(name for name in tools.tool_names if name not in shown)
+        place = f"{cls.__name__}.{tools.name}"
+        lines[f"not shown: tools of {place} that only a run knows, {later}"] = None
+    return [*lines, "`bae mcp list` lists those of MCP servers"] if lines else []
 
 
 def _classes(prompt: Prompt) -> list[type]:
@@ -126,6 +157,10 @@ def _as_json(prompt: Prompt) -> dict[str, Any]:
         "body": _asked_by_body(prompt),
         "system": prompt.system,
         "messages": prompt.messages(),
+        "tools": [
+            {"name": tool.name, "description": tool.description, "schema": tool.schema}
+            for tool in prompt.tools
+        ],
         "schema": prompt.schema,
     }
 

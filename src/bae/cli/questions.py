@@ -12,6 +12,7 @@ from contextlib import suppress
 from time import localtime, strftime, time
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from rich.text import Text
 
@@ -21,6 +22,7 @@ from bae.cli.signals import run_until_signal
 from bae.cli.values import (
     Typed,
     UnfitText,
+    answer_field,
     describe_type,
     is_secret,
     is_yes_or_no,
@@ -28,6 +30,8 @@ from bae.cli.values import (
     spell_value,
 )
 from bae.cli.wording import WITHHELD, cut, in_lines, in_one_line, text_of
+from bae.exceptions import faults
+from bae.plan import plan_of
 from bae.run import Waiting
 
 if TYPE_CHECKING:
@@ -82,7 +86,7 @@ class AtTerminal:
                 forget_typed()
                 err().print(_question(gate), soft_wrap=True)
                 try:
-                    return await _answer(gate.node_type, gate.field_name)
+                    return await _fitting_answer(gate)
                 except EOFError:
                     self._left = True
                     raise Waiting([gate]) from None
@@ -90,6 +94,28 @@ class AtTerminal:
                     signal.raise_signal(signal.SIGINT)
                     await asyncio.Event().wait()  # until the run is cancelled
                     raise
+
+
+async def _fitting_answer(gate: OpenGate) -> Any:
+    """What is typed for a gate. Arguments that a tool does not take are asked for again at once: by
+    then, another call would be asked about."""
+    while True:
+        value = await _answer(*answer_field(gate))
+        field = plan_of(gate.node_type).fields.get(gate.field_name)
+        if not gate.parameter or field is None:
+            return value
+        try:
+            field.check_answer(gate.node_type, gate, value)
+            return value
+        except ValidationError as error:
+            _say_misfit("; ".join(faults(error)))
+
+
+def _say_misfit(why: str, *, forget: bool = True) -> None:
+    if forget:
+        forget_typed()
+    said = Text("  that does not fit: ", style="red").append(in_lines(why, 6))
+    err().print(said, soft_wrap=True)
 
 
 async def _answer(cls: type[Node], name: str) -> Any:
@@ -111,10 +137,7 @@ async def _ask(cls: type[Node], name: str, *, with_default: bool) -> Typed | Non
             else:
                 return read(cls, name, text)
         except UnfitText as misfit:
-            if not with_default:
-                forget_typed()
-            said = Text("  that does not fit: ", style="red").append(in_lines(str(misfit), 6))
-            err().print(said, soft_wrap=True)
+            _say_misfit(str(misfit), forget=not with_default)
 
 
 # --- lines --------------------------------------------------------------------------------------
@@ -159,9 +182,12 @@ def forget_typed() -> None:
 def _question(gate: OpenGate) -> Text:
     """What is asked, what is known at the node, and until when."""
     said = Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold")
-    said.append(f"  {gate.place}", style="dim")
-    for name, value in gate.context.items():
-        shown = WITHHELD if is_secret(gate.node_type, name) else text_of(value)
+    # In a graph inside the run, several gates may have one place: the path tells them apart.
+    said.append(f"  {gate.path}/{gate.place}" if gate.path else f"  {gate.place}", style="dim")
+    is_quoted = gate.call is not None and str(gate.call) in gate.question
+    for name, value in () if is_quoted else gate.context.items():
+        is_hidden = not gate.parameter and is_secret(gate.node_type, name)
+        shown = WITHHELD if is_hidden else text_of(value)
         said.append(f"\n    {name}: ", style="dim").append(shown)
     if gate.problem:
         said.append(f"\n  the answer before did not fit: {in_lines(gate.problem, 6)}", style="red")
@@ -175,6 +201,8 @@ def describe_deadline(gate: OpenGate) -> str:
         return ""
     info = gate.node_type.__pydantic_fields__[gate.field_name]
     then = "the run fails" if info.is_required() else f"it is {_default_of(info)}"
+    if gate.parameter:
+        then = "the LM reads that nobody answered"
     far = gate.deadline - time() >= 86_400
     at = strftime("%Y-%m-%d %H:%M" if far else "%H:%M:%S", localtime(gate.deadline))
     return f"  until {at}, then {then}"

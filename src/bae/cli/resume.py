@@ -36,17 +36,25 @@ from bae.cli.options import (
     option,
 )
 from bae.cli.options import open_gates as gate_names
-from bae.cli.outcome import CommandLine, advise_gate
+from bae.cli.outcome import CommandLine, advise_gate, short_name
 from bae.cli.printing import err, note, out, print_json
 from bae.cli.questions import ask_answer, can_ask
 from bae.cli.replay import read_secrets
 from bae.cli.run import RunCommandOptions, carry_out
 from bae.cli.start import read_sets
-from bae.cli.values import UnfitText, describe_type, example_of, is_secret, read
+from bae.cli.values import (
+    UnfitText,
+    answer_field,
+    describe_type,
+    example_of,
+    is_secret,
+    read,
+)
 from bae.cli.wording import in_lines
 from bae.exceptions import BaeError, GateError, JournalError
 from bae.journal.decoder import decode_run, graph_at
 from bae.journal.gates import all_gates, describe_status, find_gate, open_gates
+from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -144,8 +152,9 @@ def answer(
         str | None,
         argument(
             "GATE",
-            "The gate: its field, as `Refund.approved` or `approved`, or its address if several "
-            "have that name. Optional if one gate is open: `bae runs answer last yes`.",
+            "The gate: its field, as `Refund.approved` or `approved`, the id of a tool call, as "
+            "`c3`, or its address if several have that name. Optional if one gate is open: "
+            "`bae runs answer last yes`.",
             autocompletion=gate_names,
         ),
     ] = None,
@@ -153,8 +162,9 @@ def answer(
         str | None,
         argument(
             "VALUE",
-            "The answer: JSON if that is valid for the field, otherwise text. Default: asked for "
-            "at a terminal.",
+            "The answer: JSON if that is valid for the field, otherwise text. About a tool call: "
+            "yes, no, `no: REASON`, run (yes to all calls of the tool in this run), or "
+            '`{"arguments": {…}}`. Default: asked for at a terminal.',
         ),
     ] = None,
     module: OfModule = None,
@@ -264,12 +274,12 @@ def _find_gate(
     found = [each for each in open_gates(stored) if each.address not in stored.answers]
     if len(found) == 1 and (gate is None or (value is None and not _is_name(gate, stored))):
         gate, value = found[0].address, gate
-    places = Counter(each.place for each in found)
+    names = Counter(map(short_name, found))
     commands: list[str] = []
     for each in found:
-        name = each.place if places[each.place] == 1 else each.address
-        cls = _class_of(graph, each)
-        example = "…" if cls is None else example_of(cls, each.field_name)
+        name = short_name(each) if names[short_name(each)] == 1 else each.address
+        read_with = _answer_field(graph, each)
+        example = "…" if read_with is None else example_of(*read_with)
         commands.append(said.answer_with(run_id, name, example))
     if gate is None:
         waits = f"no answer: {describe_status(stored.info)}"
@@ -292,8 +302,20 @@ def _is_name(word: str, stored: StoredRun) -> bool:
     """Whether a word is nearly the name of a gate of a run: an answer stands, so that nothing that
     was mistyped becomes one."""
     gates = [each for each, _ in all_gates(stored)]
-    names = [name.lower() for g in gates for name in (g.address, g.place, g.field_name)]
-    return bool(get_close_matches(word.lower(), names, n=1, cutoff=0.8))
+    names = [name.lower() for gate in gates for name in gate.names]
+    return word.lower() in names or bool(get_close_matches(word.lower(), names, n=1, cutoff=0.8))
+
+
+def _answer_field(graph: Graph[Any, Any], gate: OpenGate) -> tuple[type[Node], str] | None:
+    """The class and the field that the answer to a gate is read with; None where the graph does not
+    have the gate any more."""
+    cls = _class_of(graph, gate)
+    plan = None if cls is None else plan_of(cls).fields[gate.field_name]
+    if cls is None or plan is None or not plan.takes_answer(gate):
+        return None
+    tool = "" if gate.call is None else gate.call.name
+    wanted = plan.answer_type(tool, gate.parameter.count("("))
+    return answer_field(replace(gate, node_type=cls, type=wanted))
 
 
 def _class_of(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:
@@ -316,9 +338,10 @@ def _read_answer(
     ask: bool,
 ) -> Any:
     """The answer that is given for a gate, as the graph takes it."""
-    cls, name = _class_of(graph, gate), gate.field_name
-    if cls is None:
+    read_with = _answer_field(graph, gate)
+    if read_with is None:
         return value  # the graph says what is wrong with that
+    cls, name = read_with
     if value is not None:
         try:
             return read(cls, name, value).given_to(cls, name)
@@ -334,7 +357,7 @@ def _read_answer(
             ) from None
     if not (ask and can_ask()):
         example = example_of(cls, name)
-        line = said.answer_with(run_id, gate.place, example)
+        line = said.answer_with(run_id, short_name(gate), example)
         raise refused(
             f"no VALUE was given for {gate.place}: {gate.question}",
             fix=line if example else f"{line}  at a terminal, which asks for it",

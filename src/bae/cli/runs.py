@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from time import time
-from typing import Annotated, Final, Literal, cast, get_args
+from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import typer
 from rich.text import Text
 
+from bae.cli.approvals import approvals, tell
 from bae.cli.exits import refused
 from bae.cli.journals import file_to_read, file_to_write, run_meant, stored_run, use
 from bae.cli.loading import is_configured
@@ -30,14 +31,16 @@ from bae.cli.options import (
     option,
     run_ids,
 )
-from bae.cli.outcome import CommandLine
+from bae.cli.outcome import CommandLine, parked_data, short_name
 from bae.cli.printing import as_data, note, out, print_hanging, print_json
 from bae.cli.replay import make_test, refuse_existing, replay
 from bae.cli.resume import answer, fork, resume
 from bae.cli.story import heading_lines, node_lines, outcome_lines, print_runs
 from bae.cli.timeline import bars_of
 from bae.cli.wording import count, in_one_line
+from bae.exceptions import JournalError
 from bae.journal.export import is_sqlite
+from bae.journal.gates import open_gates
 from bae.journal.provenance import Provenance
 from bae.journal.redaction import Redaction
 from bae.journal.report import report_run
@@ -81,18 +84,19 @@ def list_runs(
     interrupted was running when its process went away: `bae runs resume` continues it.
     """
 
-    async def found(runs: Journal) -> list[RunInfo]:
+    async def found(runs: Journal) -> tuple[list[RunInfo], list[list[dict[str, Any]]]]:
         newest: list[RunInfo] = []
         async for info in _runs_that_are(runs, status, graph):
             newest.append(info)
             if len(newest) > limit:
                 break
-        return newest
+        return newest, [await _waiting_data(runs, each) for each in newest] if as_json else []
 
-    infos = use(journal, found)
+    infos, waiting = use(journal, found)
     if as_json:
         facts = [{"status": each.standing(), "seconds": each.lasted()} for each in infos[:limit]]
-        print_json([as_data(info) | more for info, more in zip(infos, facts, strict=False)])
+        listed = zip(infos, facts, waiting, strict=False)
+        print_json([as_data(info) | more | {"waiting": gates} for info, more, gates in listed])
         return
     if not infos:
         note("no runs")
@@ -100,6 +104,19 @@ def list_runs(
     print_runs(infos[:limit])
     if len(infos) > limit:
         note(f"the newest {limit}: --limit shows more")
+
+
+async def _waiting_data(runs: Journal, info: RunInfo) -> list[dict[str, Any]]:
+    """What a run waits for, as JSON. A run is read only for the arguments of tool calls; where its
+    lines are damaged, of which `bae runs show` tells, there are no calls."""
+    if all(short_name(gate) == gate.place for gate in info.waiting):
+        return parked_data(info.waiting, ())
+    try:
+        return parked_data(info.waiting, open_gates(await runs.read(info.run_id)))
+    except JournalError as error:
+        if error.code != "bae-journal-damaged":
+            raise
+        return parked_data(info.waiting, ())
 
 
 async def _runs_that_are(
@@ -125,10 +142,12 @@ def show(
     Its nodes in order, the source of each field, nested graphs, LLM calls and their cost, the
     outcome, and a timeline: bars above one another are work that was done at the same time.
     """
-    told = report_run(stored_run(journal, run))
+    stored = stored_run(journal, run)
+    told = report_run(stored)
     if as_json:
         report = as_data(told)
         info, ran = report.pop("info"), report.pop("timeline")
+        info["waiting"] = parked_data(told.info.waiting, open_gates(stored))
         print_json({**info, **ran, **report, "ended_at": told.ended_at or None})
         return
     console = out()
@@ -187,7 +206,7 @@ def why(
         print_hanging(out(), Text(in_one_line(line)), depth + 4)
 
 
-# --- the commands of resume.py and replay.py ---------------------------------------------------
+# --- the commands of resume.py, approvals.py and replay.py --------------------------------------
 
 group.command(
     epilog=examples("bae runs resume -m app.py", "bae runs resume 3f2a -m app.py --budget calls=40")
@@ -196,9 +215,14 @@ group.command(
     epilog=examples(
         "bae runs answer 3f2a Refund.approved yes -m app.py",
         "bae runs answer last yes -m app.py  # one gate is open",
+        "bae runs answer last c3 'no: too much' -m app.py  # a tool call",
         "bae runs answer -m app.py  # asks you",
     )
 )(answer)
+group.command(epilog=examples("bae runs tell last 'Answer in French.'"))(tell)
+group.command(
+    epilog=examples("bae runs approvals last", "bae runs approvals last --revoke refund")
+)(approvals)
 group.command(
     epilog=examples(
         "bae runs fork 3f2a --at 1 --set mood=eager -m app.py",

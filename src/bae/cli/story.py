@@ -15,7 +15,7 @@ from bae.cli.printing import Column, out, print_table
 from bae.cli.timeline import ITEMS, NODES
 from bae.cli.wording import WITHHELD, count, cut, in_one_line, spent
 from bae.journal.node_codec import is_node
-from bae.journal.provenance import JudgedAnswer, Provenance, long, when
+from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound, long, when
 from bae.journal.report import GraphReport, NodeReport, RunReport
 from bae.journal.store import RunInfo
 from bae.sources import Told, kind_named
@@ -33,6 +33,8 @@ STYLES: Final = {
 """How each status is colored."""
 _CUT: Final = 100
 """Characters after which a value is cut where there is no terminal to tell how wide it is."""
+CALLS: Final = 10
+"""How many tool calls of a node are shown."""
 _LEAST: Final = 20
 """Characters that a value has in any case."""
 _GRAPHS: Final = 8
@@ -181,6 +183,14 @@ def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
     longest = max((len(field.field) for field in shown), default=0)
     for field in shown:
         yield _field(field, f"{indent}       {field.field.ljust(longest)}  ", room)
+        if field.is_calls and room is not None:
+            yield from _calls(field.calls, f"{indent}         ", room)
+    listed = {call.place for field in shown for call in field.calls}
+    for made in node.rounds:
+        if room is None:
+            yield from _round(made, f"{indent}       ")
+        elif not any(call.place in listed for call in made.calls):
+            yield from _calls(made.calls, f"{indent}         ", room)
 
 
 def _describe_making(node: NodeReport) -> str:
@@ -190,6 +200,8 @@ def _describe_making(node: NodeReport) -> str:
         parts.append(f"chosen among {', '.join(n or 'the end' for n in node.chosen_among)}")
     if node.filled_in is not None:
         parts.append(f"filled in {long(node.filled_in)}")
+    if node.rounds:
+        parts.append(count(len(node.rounds), "round"))
     if node.usage != Usage():
         parts.append(describe_usage(node.usage))
     if node.forked_from:
@@ -217,6 +229,60 @@ def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
             yield _dim(f"{indent}  {title}:")
             lines = ("(not kept)" if text is None else text).splitlines()
             yield from (Text(f"{indent}    {in_one_line(line)}") for line in lines)
+
+
+def _calls(calls: Sequence[MadeCall], indent: str, room: int) -> Iterator[Text]:
+    """A line for each tool call, the first and the last where there are many."""
+    half = CALLS // 2
+    shown = calls if len(calls) <= CALLS else (*calls[:half], *calls[-half:])
+    for call in shown:
+        if len(calls) > CALLS and call is shown[half]:
+            yield _dim(f"{indent}… {len(calls) - len(shown)} more calls: --full shows them")
+        yield _call_line(call, indent, room)
+
+
+def _call_line(call: MadeCall, indent: str, room: int) -> Text:
+    took = f"   {long(call.seconds)}" if call.seconds >= 0.001 else ""
+    took += f"   as {call.reused}" if call.reused else ""
+    took += f"   {call.person} by a person" if call.person else ""
+    line, left = Text(indent), (room or _CUT) - len(indent) - len(took) - 4
+    line.append(cut(in_one_line(call.text), max(left // 2, _LEAST)), style="cyan")
+    style = "" if call.state == "done" else "yellow"
+    outcome = cut(in_one_line(_outcome(call)), max(left - line.cell_len, _LEAST))
+    return line.append(" -> ").append(outcome, style=style).append(took, style="dim")
+
+
+def _outcome(call: MadeCall) -> str:
+    """The result of a call, or what happened in place of a result."""
+    match call.state:
+        case "done":
+            return json.dumps(call.result, ensure_ascii=False)
+        case "failed":
+            return f"error: {call.error}"
+        case "waiting":
+            return "waits for a person"
+        case "begun":
+            return "begun, without a result"
+        case "asked":
+            return "not begun"
+
+
+def _round(made: ToolRound, indent: str) -> Iterator[Text]:
+    """All of a round: what the LM wrote, its calls with arguments and results, and the replies."""
+    yield Text(f"{indent}{in_one_line(f'{made.by}, round {made.number}')}")
+    if made.text:
+        yield _dim(f"{indent}  text:")
+        yield from (Text(f"{indent}    {in_one_line(line)}") for line in made.text.splitlines())
+    for call in made.calls:
+        took = f", {long(call.seconds)}" if call.seconds else ""
+        took += f", {call.person} by a person" if call.person else ""
+        yield _dim(f"{indent}  {call.id}: {call.name}{took}")
+        yield Text(f"{indent}    {in_one_line(call.text)}", style="cyan")
+        is_text = call.state == "done" and isinstance(call.result, str)
+        for line in (str(call.result) if is_text else _outcome(call)).splitlines():
+            yield Text(f"{indent}    {in_one_line(line)}")
+    for reply in made.told:
+        yield Text(f"{indent}  told: {in_one_line(reply)}", style="yellow")
 
 
 def _field(field: Provenance, start: str, room: int | None) -> Text:
@@ -250,11 +316,14 @@ def _source(field: Provenance) -> str:
     }
     if field.state in by_state or field.source in by_source:
         return by_state.get(field.state) or by_source[field.source]
-    told = Told(field.by, len(field.items), is_repeated=field.origin is not None, took=took)
+    many = len(field.items) or len(field.calls)
+    told = Told(field.by, many, is_repeated=field.origin is not None, took=took)
     return kind_named(field.source).phrase(told)
 
 
 def _value(field: Provenance) -> str:
+    if field.is_calls and field.calls:
+        return ", ".join(dict.fromkeys(call.name for call in field.calls))
     if field.kept != "value":
         return {"live": "(live)", "withheld": WITHHELD}.get(field.kept, "")
     said = f"{field.value['type']} " if is_node(field.value) else ""

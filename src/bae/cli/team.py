@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bae.cli import exits, team_run, team_steer, team_tasks
+from bae.cli import exits, team_review, team_run, team_steer, team_tasks
 from bae.cli.exits import Misuse, refused
+from bae.cli.later import call_later
 from bae.cli.options import AsJSON, LMName, NoAsk, examples
-from bae.cli.printing import note, out, print_json
-from bae.cli.team_output import (
-    INTERRUPTED,
-    as_data,
-    print_blockers,
-    print_fields,
-    print_next,
-    print_project,
-    print_tasks,
-)
 from bae.cli.team_project import (
     Allow,
     AllowUnsandboxed,
@@ -41,15 +31,31 @@ from bae.cli.team_project import (
     team_command,
     with_settings,
 )
-from bae.cli.wording import count, in_lines
 
 if TYPE_CHECKING:
+    from bae.cli.printing import note, out, print_json
+    from bae.cli.team_output import (
+        as_data,
+        print_blockers,
+        print_fields,
+        print_next,
+        print_project,
+        print_tasks,
+    )
+    from bae.cli.wording import count, in_lines
     from bae.journal import Journal, Record
     from bae.run import GateAnswerer
     from bae.team.git import Repository
     from bae.team.models import Project
     from bae.team.project import Detected
     from bae.team.store import Store
+else:
+    note, out, print_json = call_later("bae.cli.printing", "note out print_json")
+    as_data, print_blockers, print_fields, print_next, print_project, print_tasks = call_later(
+        "bae.cli.team_output",
+        "as_data print_blockers print_fields print_next print_project print_tasks",
+    )
+    count, in_lines = call_later("bae.cli.wording", "count in_lines")
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -163,6 +169,8 @@ async def _init(
     settings: dict[str, Any],
     checks: bool,
 ) -> None:
+    import asyncio
+
     from bae.team.git import Repository, split_paths
     from bae.team.project import detect, find_command_problems, find_setup_problems
     from bae.team.store import Store, store_path
@@ -245,6 +253,8 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
 
 async def _find_project(store: Store, root: Path) -> Project | None:
     """The project of a repository, or the one that is no longer where it was."""
+    import asyncio
+
     known = await store.projects()
     here = [each for each in known if each.root == str(root)]
     gone = [each for each in known if not await asyncio.to_thread(Path(each.root).exists)]
@@ -426,16 +436,19 @@ async def requirements(
 @team_command(group, "bae team status", "bae team status --json")
 async def status(team: Team, as_json: AsJSON = False) -> None:
     """Show the tasks, open questions and what was spent."""
+    import asyncio
     from dataclasses import asdict
 
     from bae.cli.team_board import counts_text, spent_text
+    from bae.cli.team_output import INTERRUPTED
     from bae.team.base_check import list_names, read_check
-    from bae.team.budgets import read_spent
+    from bae.team.budgets import Spent, read_spent, read_spent_by_task
     from bae.team.models import summary
     from bae.team.team_run import read_paused
 
     tasks = await team.tasks()
     spent = await read_spent(team.store, project_id=team.project.id)
+    by_task = await read_spent_by_task(team.store, team.project.id)
     paused = await read_paused(team.store, team.project.id)
     running, interrupted = await team.is_running(), await team.is_interrupted()
     blockers = await team.store.blockers(team.project.id, open_only=True)
@@ -456,6 +469,11 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
                 "not_approved": waiting,
                 "paused": [task.key for task in tasks if {task.id, None} & paused],
                 "spent": asdict(spent),
+                "tasks": [
+                    task.model_dump(mode="json")
+                    | {"branch": task.branch, "spent": asdict(by_task.get(task.id, Spent()))}
+                    for task in tasks
+                ],
                 "blockers": as_data(blockers),
             }
         )
@@ -479,10 +497,12 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
             "questions": str(len(blockers) or ""),
         }
     )
-    print_tasks(tasks, blockers, interrupted=interrupted)
+    costs = {task_id: spent_text(each) for task_id, each in by_task.items()}
+    print_tasks(tasks, blockers, interrupted=interrupted, spent=costs)
     print_blockers(blockers, tasks)
 
 
 group.add_typer(team_run.group)
 group.add_typer(team_steer.group)
+group.add_typer(team_review.group)
 group.add_typer(team_tasks.group, name="tasks")

@@ -81,11 +81,15 @@ _FIXED: Final = {
 
 
 def print_tasks(
-    tasks: Sequence[Task], asked: Sequence[Blocker] = (), *, interrupted: bool = False
+    tasks: Sequence[Task],
+    asked: Sequence[Blocker] = (),
+    *,
+    interrupted: bool = False,
+    spent: Mapping[int, str] | None = None,
 ) -> None:
     """The tasks as a graph: each below the one of its dependencies that is finished last. Reasons
     that are in the questions `asked` are left out. `interrupted`: nobody works on the tasks that
-    are in progress."""
+    are in progress. `spent` is what each has spent, by its number."""
     if not tasks:
         out().print("There are no tasks yet.")
         return
@@ -96,11 +100,15 @@ def print_tasks(
         if task.proof == "none" and not task.approved:
             text = f"to be approved without tests: {task.key}  {in_one_line(task.title)}"
             console.print(Text(text, style="bold yellow"))
-    console.print(draw_tasks(tasks, asked, interrupted=interrupted))
+    console.print(draw_tasks(tasks, asked, interrupted=interrupted, spent=spent))
 
 
 def draw_tasks(
-    tasks: Sequence[Task], asked: Sequence[Blocker] = (), *, interrupted: bool = False
+    tasks: Sequence[Task],
+    asked: Sequence[Blocker] = (),
+    *,
+    interrupted: bool = False,
+    spent: Mapping[int, str] | None = None,
 ) -> Tree:
     """The graph of the tasks as a tree. A task with several dependencies names the others."""
     from rich.tree import Tree
@@ -121,7 +129,8 @@ def draw_tasks(
         others = [key for key in task.depends_on if key != above]
         parent = branches[above] if above is not None else whole
         shows_reason = task.id not in in_questions
-        branches[task.key] = parent.add(_line(task, others, shows_reason, interrupted))
+        used = (spent or {}).get(task.id, "")
+        branches[task.key] = parent.add(_line(task, others, shows_reason, interrupted, used))
 
     for task in tasks:
         place(task)
@@ -135,7 +144,9 @@ _LEVELS: Final = {
 }
 
 
-def _line(task: Task, others: Sequence[str], shows_reason: bool, interrupted: bool) -> Text:
+def _line(
+    task: Task, others: Sequence[str], shows_reason: bool, interrupted: bool, used: str
+) -> Text:
     stopped = interrupted and task.status == "in_progress"
     mark, style = MARKS["ready" if stopped else task.status]
     said = Text(f"{mark} ", style=style).append(task.key, style="bold")
@@ -147,6 +158,7 @@ def _line(task: Task, others: Sequence[str], shows_reason: bool, interrupted: bo
     facts += [_PROOFS[task.proof]] if task.proof in _PROOFS else []
     facts += [_LEVELS[task.may]] if task.may in _LEVELS else []
     facts += [f"also after {', '.join(others)}"] if others else []
+    facts += [used] if used else []
     said.append(f"  {', '.join(facts)}", style="dim")
     if task.reason and shows_reason and task.status in ("blocked", "failed", "cancelled"):
         said.append(f"\n  {in_one_line(headline(task.reason))}", style=style)

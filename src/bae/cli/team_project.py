@@ -3,7 +3,6 @@ questions at the terminal, the tasks and files that a person names."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import shlex
@@ -18,19 +17,23 @@ import typer
 
 from bae import given_files
 from bae.cli.exits import refused
+from bae.cli.later import call_later
 from bae.cli.options import examples
-from bae.cli.printing import err, note
-from bae.cli.wording import in_lines
 from bae.exceptions import BaeError
 from bae.given_files import read_stdin
 
 if TYPE_CHECKING:
+    from bae.cli.printing import err, note
+    from bae.cli.wording import in_lines
     from bae.language_model import LM
     from bae.markers import OpenGate
     from bae.run import GateAnswerer
     from bae.team.git import Repository
     from bae.team.models import Project, Task
     from bae.team.store import Store
+else:
+    err, note = call_later("bae.cli.printing", "err note")
+    (in_lines,) = call_later("bae.cli.wording", "in_lines")
 
 P = ParamSpec("P")
 Workers = Annotated[
@@ -280,6 +283,8 @@ async def ask(question: str, default: str = "") -> str:
 def answer_at_terminal() -> GateAnswerer:
     """An `answer=` that asks the person at the terminal, one question at a time. Ctrl-D leaves the
     rest open."""
+    import asyncio
+
     from bae.run import Waiting
 
     one_at_a_time = asyncio.Lock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,15 +12,8 @@ import typer
 
 from bae.cli import exits
 from bae.cli.exits import refused
+from bae.cli.later import call_later
 from bae.cli.options import AsJSON, LMName, Quiet, budget_of
-from bae.cli.printing import err, note, out, print_json
-from bae.cli.team_output import (
-    as_data,
-    print_blockers,
-    print_fields,
-    print_next,
-    print_tasks,
-)
 from bae.cli.team_project import (
     AllowUnsandboxed,
     Team,
@@ -33,12 +25,20 @@ from bae.cli.team_project import (
     team_command,
     with_settings,
 )
-from bae.cli.wording import count, in_one_line
 
 if TYPE_CHECKING:
+    from bae.cli.printing import err, note, out, print_json
+    from bae.cli.team_output import as_data, print_blockers, print_fields, print_next, print_tasks
+    from bae.cli.wording import count, in_one_line
     from bae.lm.policies.budget import Budget
     from bae.team.lead import TeamSummary
     from bae.team.models import Task
+else:
+    err, note, out, print_json = call_later("bae.cli.printing", "err note out print_json")
+    as_data, print_blockers, print_fields, print_next, print_tasks = call_later(
+        "bae.cli.team_output", "as_data print_blockers print_fields print_next print_tasks"
+    )
+    count, in_one_line = call_later("bae.cli.wording", "count in_one_line")
 
 group = typer.Typer()
 
@@ -178,6 +178,8 @@ async def run(
 
 async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
     """Report what is missing before anything is spent: all tasks, where some may run."""
+    import asyncio
+
     from bae.team import sandbox
     from bae.team.project import find_problems
 
@@ -287,6 +289,8 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
 async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     """Something that goes on until the block ends. What it fails with is reported, and does not end
     the block."""
+    import asyncio
+
     task = asyncio.create_task(work)
     try:
         yield

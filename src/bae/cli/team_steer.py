@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bae.cli.exits import refused
+from bae.cli.later import call_later
 from bae.cli.options import AsJSON
-from bae.cli.printing import note, out, print_json
-from bae.cli.team_output import as_data, print_blockers, print_next
 from bae.cli.team_project import OneTask, Team, ask, can_ask, read_text, team_command
 
 if TYPE_CHECKING:
+    from bae.cli.printing import note, out, print_json
+    from bae.cli.team_output import as_data, print_blockers, print_next
     from bae.team.models import Action, Task
+else:
+    note, out, print_json = call_later("bae.cli.printing", "note out print_json")
+    as_data, print_blockers, print_next = call_later(
+        "bae.cli.team_output", "as_data print_blockers print_next"
+    )
 
 group = typer.Typer()
 OneOrAll = Annotated[
@@ -72,6 +77,8 @@ async def serve(
 
     Its WebSocket sends every event, from any number on: `/events?after=0`.
     """
+    import asyncio
+
     from bae.team.server import serving
 
     here = team.store, team.project.id

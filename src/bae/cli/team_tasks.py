@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from bae.cli.exits import Misuse, refused
+from bae.cli.later import call_later
 from bae.cli.options import AsJSON, examples
-from bae.cli.printing import note, print_json
-from bae.cli.team_output import as_data, print_next, print_task, print_tasks
 from bae.cli.team_project import OneTask, Team, can_ask, read_file, read_text, team_command
-from bae.cli.wording import count, in_one_line
 
 if TYPE_CHECKING:
+    from bae.cli.printing import note, print_json
+    from bae.cli.team_output import as_data, print_next, print_task, print_tasks
+    from bae.cli.wording import count, in_one_line
     from bae.team.models import PlannedTask, Task
+else:
+    note, print_json = call_later("bae.cli.printing", "note print_json")
+    as_data, print_next, print_task, print_tasks = call_later(
+        "bae.cli.team_output", "as_data print_next print_task print_tasks"
+    )
+    count, in_one_line = call_later("bae.cli.wording", "count in_one_line")
 
 group = typer.Typer(
     help="Look at the tasks, approve and change them.\n\nWithout a command, the tasks are listed.",

@@ -43,6 +43,7 @@ _ENTRIES: Final[dict[str, Style]] = {
     "item": "items",
     "choice": "llm",
     "fill": "llm",
+    "tool": "call",
     "body": "code",
 }
 """The styles of entries that are no work of a source."""
@@ -223,5 +224,6 @@ def _label(work: TimelineEntry) -> str:
         "item": work.name,
         "choice": f"LM chooses {work.name}{', fills it' if work.note else ''}",
         "fill": f"LM fills {work.name}",
+        "tool": work.note or work.name,
         "body": f"{work.name}.__call__",
     }[work.kind]

@@ -12,18 +12,21 @@ from enum import Enum
 from types import NoneType
 from typing import Any, Final, Literal, cast, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bae.approvals import Approval, Interruption
 from bae.assignable import type_name, union_members
-from bae.cli.wording import WITHHELD, in_lines, in_one_line
+from bae.cli.wording import WITHHELD, call_text, cut, in_lines, in_one_line, result_text
 from bae.draft import validated
 from bae.exceptions import describe
+from bae.markers import OpenGate
 from bae.node import Node
 from bae.secrets import Copies, hidden_fields, secret_fields, veil_of, without_hidden_parts
+from bae.tools import ToolCall
 
 _TEXT: Final = "…"
 _YES_OR_NO: Final = {"y": True, "yes": True, "n": False, "no": False}
@@ -146,6 +149,10 @@ def describe_type(annotation: Any) -> str:
     """What may be typed, in a few words: `yes or no`, `red | blue`, `1 (LOW) | 2 (HIGH)`, `int`."""
     if is_yes_or_no(annotation):
         return "yes or no"
+    if annotation is Approval:
+        return 'yes | no: why | run | {"arguments": …}'
+    if annotation is Interruption:
+        return "yes to repeat it | no | what happened"
     names = {spell_value(each): each.name for each in _members(annotation)}
     choices = [
         each if names.get(each, each).lower() == each.lower() else f"{each} ({names[each]})"
@@ -163,6 +170,18 @@ def describe_type(annotation: Any) -> str:
     return type_name(annotation)
 
 
+def answer_field(gate: OpenGate) -> tuple[type[Node], str]:
+    """The class and the field that the answer to a gate is read and validated with: of a question
+    about a tool call, a class of its own."""
+    if not gate.parameter:
+        return gate.node_type, gate.field_name
+    return create_model("Answer", __base__=_Answer, answer=(gate.type, ...)), "answer"
+
+
+class _Answer(Node):
+    async def __call__(self) -> None: ...
+
+
 def spell_value(value: Any) -> str:
     """A value of a Literal, or a member of an Enum, as it is typed."""
     if isinstance(value, Enum):
@@ -175,8 +194,11 @@ def example_of(cls: type[Node], name: str) -> str | None:
     secret there is nothing: a command is copied as it is, and the shell keeps it."""
     if is_secret(cls, name):
         return None
-    annotation = cls.__pydantic_fields__[name].annotation
-    candidates = ["yes"] if is_yes_or_no(annotation) else choices_of(annotation)[:1]
+    annotation: Any = cls.__pydantic_fields__[name].annotation
+    is_yes = is_yes_or_no(annotation) or any(
+        annotation is each for each in (Approval, Interruption)
+    )
+    candidates = ["yes"] if is_yes else choices_of(annotation)[:1]
     if str in union_members(annotation):
         candidates.append(_TEXT)
     for each in (*candidates, _sample(cls, name)):
@@ -204,6 +226,8 @@ def _sample(cls: type[Node], name: str) -> str:
 
 
 _LONGEST_EXAMPLE: Final = 400
+_CALL: Final = 100
+"""Characters of a tool call, and of what it has come to."""
 
 
 # --- a node as it is printed ---------------------------------------------------------------------
@@ -212,7 +236,7 @@ _LONGEST_EXAMPLE: Final = 400
 def print_node(node: Node, console: Console, copies: Copies | None = None) -> None:
     """Print a node: its class as a title, the fields below. At a terminal they are set out in
     columns and wrapped; elsewhere a line stays a line. `copies` are those of `Graph.hidden`."""
-    fields = fields_of(node, copies)
+    fields = _with_short_calls(node, fields_of(node, copies))
     if not console.is_terminal:
         lines = [type(node).__name__, *_plain(fields, "  ")]
         console.print(Text("\n".join(lines)), soft_wrap=True)
@@ -239,6 +263,24 @@ def fields_of(node: Node, copies: Copies | None = None) -> dict[str, Any]:
     values = shown | {n: cleaned[n] for n in within} | dict.fromkeys(hidden, WITHHELD)
     order = dict.fromkeys((*cls.__pydantic_fields__, *held, *shown))
     return {name: _jsonable(values[name]) for name in order if name in values}
+
+
+def _with_short_calls(node: BaseModel, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a node, with a line for each tool call, those of nodes inside it included."""
+    for name, value in node.__dict__.items():
+        calls, shown = cast("list[Any]", value), fields.get(name)
+        is_calls = isinstance(value, list) and all(isinstance(each, ToolCall) for each in calls)
+        if is_calls and isinstance(shown, list):
+            fields[name] = [_describe_call(each) for each in cast("list[dict[str, Any]]", shown)]
+        elif isinstance(value, Node) and isinstance(shown, dict):
+            _with_short_calls(value, cast("dict[str, Any]", shown))
+    return fields
+
+
+def _describe_call(call: dict[str, Any]) -> str:
+    error = call["error"]
+    came_to = result_text(call["result"]) if error is None else f"error: {cut(error, _CALL)}"
+    return f"{call_text(call['name'], call['arguments'], _CALL)} -> {came_to}"
 
 
 def _jsonable(value: Any) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, cast
 
@@ -15,6 +15,7 @@ from pydantic_core import ValidationError
 
 from bae.exceptions import BaeError, describe
 from bae.lm.http import remove_passwords
+from bae.tools import ToolCall
 from bae.usage import Usage
 
 WITHHELD: Final = "(withheld)"
@@ -133,6 +134,9 @@ def _write(value: Any, depth: int) -> str:
     if written_as is dict:
         pairs = (f"{_write(key, inside)}: {_write(each, inside)}" for key, each in value.items())
         return f"{{{_join(pairs, ', ') if depth else '…'}}}"
+    if isinstance(value, ToolCall):
+        given = (f"{name}={_write(each, inside)}" for name, each in value.arguments.items())
+        return f"{value.name}({_join(given, ', ') if depth else '…'})"
     if writes is BaseModel.__repr__:
         return f"{kind.__name__}({_join(_write_fields(value, inside), ', ') if depth else '…'})"
     return repr(value)
@@ -198,6 +202,32 @@ def spent(usage: Usage) -> list[str]:
     """Tokens and cost of a few calls, as far as there is something to say."""
     tokens = [count(usage.tokens, "token")] if usage.tokens else []
     return [*tokens, *([cost(usage)] if usage.cost else [])]
+
+
+def size_of(value: Any) -> str:
+    """How large a value of JSON is, as `12 items, 3.4 KB`."""
+    try:
+        size = len(value) if isinstance(value, str) else len(json.dumps(value, default=str))
+    except ValueError:  # it holds itself
+        return ""
+    said = f"{size / 1000:,.1f} KB" if size >= 1000 else f"{size} B"
+    if isinstance(value, list):
+        return f"{count(len(cast('list[Any]', value)), 'item')}, {said}"
+    return said
+
+
+def call_text(name: str, arguments: Mapping[str, Any], longest: int = LONGEST) -> str:
+    """The call of a tool in one line, as `search(query='kettle')`. Of many or long arguments the
+    beginning is shown."""
+    each = max(12, longest // max(1, len(arguments)))
+    given = _join((f"{key}={text_of(value, each)}" for key, value in arguments.items()), ", ")
+    return cut(in_one_line(f"{name}({given})"), longest)
+
+
+def result_text(value: Any, longest: int = 60) -> str:
+    """The result of a tool, or the beginning of it and how large it is."""
+    said = text_of(value, longest + 1)
+    return said if len(said) <= longest else f"{cut(said, longest)} ({size_of(value)})"
 
 
 def summary_of(nodes: int, seconds: float, usage: Usage) -> str:

@@ -97,6 +97,7 @@ class CaseRunner:
                 run_id=job.run_id,
                 seconds=perf_counter() - began,
                 usage=Usage.total(node.usage for node in job.nodes.values()),
+                tool_calls=sum(node.tool_calls for node in job.nodes.values()),
                 error=STOPPED,
             )
         scored, unscored = Scored(), ""

@@ -45,7 +45,7 @@ class CaseTypes:
             f"{name}.{field.name}": (cls, field.name)
             for cls, name in self.names.items()
             for field in plan_of(cls, strict=True).fields.values()
-            if field.asks_person
+            if field.asks_person and field.fills == "source"
         }
         """The gates of the graph and of graphs in it, by their name in cases: `Refund.approved`."""
 

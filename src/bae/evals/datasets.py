@@ -22,7 +22,7 @@ from bae.given_files import read_text
 from bae.lm.extras import need
 from bae.node import Node
 from bae.plan import plan_of
-from bae.prompts.questions import asked_fields
+from bae.prompts.values import asked_fields
 
 if TYPE_CHECKING:
     from bae.evals.case_types import Checked

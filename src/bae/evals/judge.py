@@ -17,8 +17,7 @@ from bae.failures import awaitable, not_an_lm
 from bae.language_model import is_lm
 from bae.lm.registry import cached_lm, name_error
 from bae.node import Node
-from bae.prompts.questions import asked_fields
-from bae.prompts.values import seen_of
+from bae.prompts.values import asked_fields, seen_of
 from bae.secrets import secret_fields
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from bae.assignable import union_members
 from bae.draft import validated
 from bae.exceptions import BaeError
 from bae.node import Node
-from bae.prompts.questions import asked_fields
+from bae.prompts.values import asked_fields
 from bae.secrets import secret_fields
 from bae.threads import in_thread
 

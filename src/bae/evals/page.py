@@ -47,7 +47,11 @@ def to_markdown(found: Evaluation) -> str:
 
 def _rows(by_name: Mapping[str, Row]) -> str:
     rows = [[_text(name), *_cells(row)] for name, row in by_name.items()]
-    return _table(("", *_COLUMNS), ("---", *("---:",) * len(_COLUMNS)), rows)
+    columns = _COLUMNS
+    if any(row.rounds for row in by_name.values()):
+        columns = *columns, "tools"
+        rows = [[*c, format_tools(r)] for c, r in zip(rows, by_name.values(), strict=True)]
+    return _table(("", *columns), ("---", *("---:",) * len(columns)), rows)
 
 
 def _cells(row: Row) -> list[str]:
@@ -197,6 +201,14 @@ def format_cost(cost: float | None) -> str:
     if cost >= 0.99995:
         return f"${cost:,.2f}"
     return f"${cost:.4f}" if cost >= 0.0001 else f"${cost:.1e}"
+
+
+def format_tools(row: Row) -> str:
+    """The tool calls of a row: `12 in 5 rounds, 2 errors`."""
+    if not row.rounds:
+        return "-"
+    errors = f", {_many(row.tool_errors, 'error')}" if row.tool_errors else ""
+    return f"{row.tool_calls} in {_many(row.rounds, 'round')}{errors}"
 
 
 def format_judging(used: Usage) -> str:

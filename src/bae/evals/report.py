@@ -46,6 +46,8 @@ class Row:
       of None is unknown.
     - `seconds_mean`, `seconds_p50`, `seconds_p95`: of the total, how long a case took; of a node
       class, the LM work for one node: its fill, and the choice from it.
+    - `rounds`, `tool_calls`, `tool_errors`: the rounds of conversations with tools, the calls in
+      them, and how many of the calls ended with an error.
     """
 
     node: str
@@ -61,6 +63,9 @@ class Row:
     seconds_p95: float
     judged: int = 0
     cached_tokens: int = 0
+    rounds: int = 0
+    tool_calls: int = 0
+    tool_errors: int = 0
 
     @property
     def tokens(self) -> int:
@@ -74,7 +79,8 @@ class CaseResult:
 
     - `score` is None if there is none, and `error` says why; `why` is the reason of the metric, or
       what was missed of all that the case expects.
-    - `usage` is what the run used, `judging` what its metric did.
+    - `usage` is what the run used, `judging` what its metric did; `tool_calls` is how many tools
+      its LMs called.
     - `nodes` has the scores of nodes by the names of their classes.
     - `asked` is what the case begins with and expects, as JSON, and `end` the node that the run
       ended at, `{"type": …, "fields": {…}}`; None where it did not. Secrets are left out of both.
@@ -96,6 +102,7 @@ class CaseResult:
     end: Mapping[str, Any] | None = None
     metric_error: str = ""
     scoring_error: str = ""
+    tool_calls: int = 0
 
     @property
     def failed(self) -> bool:
@@ -260,6 +267,7 @@ _COLUMNS: Final = (
     *("score", "score_low", "score_high", "scored", "validity", "judged"),
     *("calls", "input_tokens", "output_tokens", "cached_tokens", "cost"),
     *("seconds_mean", "seconds_p50", "seconds_p95"),
+    *("rounds", "tool_calls", "tool_errors"),
 )
 
 
@@ -288,7 +296,7 @@ def _case_data(result: CaseResult) -> dict[str, Any]:
     return {
         "name": result.case.name,
         **result.asked,
-        **{name: getattr(result, name) for name in (*names, "usage", "judging")},
+        **{name: getattr(result, name) for name in (*names, "usage", "judging", "tool_calls")},
         "nodes": {n: {"score": s.value, "why": s.why} for n, s in sorted(result.nodes.items())},
         "metadata": as_json(dict(result.case.metadata)),
     }
@@ -373,6 +381,9 @@ def _row(
         _percentile(taken, 0.95),
         judged,
         used.cached_tokens,
+        sum(each.rounds for each in measured),
+        sum(each.tool_calls for each in measured),
+        sum(each.tool_errors for each in measured),
     )
 
 

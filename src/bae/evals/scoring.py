@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class NodeMeasure:
-    """The LM work for the nodes of one class in one run: their fills, the choices from them, and
-    what their bodies and dependencies asked by themselves."""
+    """The LM work for the nodes of one class in one run: their fills, the choices from them, what
+    their bodies and dependencies asked by themselves, and the tools that were called for it."""
 
     usage: Usage = field(default_factory=Usage)
     judged: int = 0
@@ -38,6 +38,11 @@ class NodeMeasure:
     """The time of the LM work for each node that had some."""
     last: Node | None = None
     """The last complete node of the class; of the items of a map, that of the last one."""
+    rounds: int = 0
+    """The rounds of conversations with tools."""
+    tool_calls: int = 0
+    tool_errors: int = 0
+    """The tool calls that the LM read an error of."""
     chose: list[type[Node] | type[None] | None] = field(
         default_factory=list["type[Node] | type[None] | None"]
     )
@@ -71,6 +76,10 @@ def measure(records: Iterable[Record]) -> Measures:
             node.chose.append(step.choice.chosen)
         for question in questions:
             _count(node, step, question)
+        node.rounds += sum(len(loop.rounds) for loop in step.loops.values())
+        for call in step.tool_calls:
+            node.tool_calls += 1
+            node.tool_errors += call.told is not None or call.state == "failed"
     return measured
 
 
@@ -84,6 +93,9 @@ def _in_order(graph: GraphRun) -> Iterator[Step]:
                 source.graphs, key=lambda each: each.item.index if each.item else -1
             ):
                 yield from _in_order(inner)
+        for call in step.tool_calls:
+            if call.graph is not None:
+                yield from _in_order(call.graph)
 
 
 def _count(node: NodeMeasure, step: Step, question: LMQuestion) -> None:

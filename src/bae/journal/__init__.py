@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from bae.approvals import Grant
 from bae.records import (
     AnswerJudged,
     AnswerRestarted,
@@ -20,6 +21,8 @@ from bae.records import (
     Recalled,
     Record,
     Returned,
+    RoundMade,
+    RoundReplied,
     RunEnded,
     RunForked,
     RunResumed,
@@ -28,6 +31,10 @@ from bae.records import (
     SourceStarted,
     StepStarted,
     TextArrived,
+    ToolEnded,
+    ToolReported,
+    ToolsOffered,
+    ToolStarted,
 )
 from bae.result import Recovered, RunJournal
 from bae.rooms import export_lazily
@@ -35,7 +42,8 @@ from bae.rooms import export_lazily
 if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
     from bae.journal.memory import MemoryJournal
-    from bae.journal.provenance import JudgedAnswer, Provenance
+    from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
+    from bae.journal.questions import AskedQuestion, list_questions
     from bae.journal.redaction import Redaction
     from bae.journal.report import Timeline, timeline
     from bae.journal.sqlite import SQLiteJournal
@@ -55,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnswerJudged",
     "AnswerRestarted",
+    "AskedQuestion",
     "Asker",
     "BrokenRun",
     "CallEnded",
@@ -66,6 +75,7 @@ __all__ = [
     "FillEnded",
     "FillStarted",
     "GateOpened",
+    "Grant",
     "ItemEnded",
     "Journal",
     "JudgedAnswer",
@@ -73,6 +83,7 @@ __all__ = [
     "LMUsed",
     "Line",
     "Listed",
+    "MadeCall",
     "MemoryJournal",
     "Origin",
     "ParkedGate",
@@ -82,6 +93,8 @@ __all__ = [
     "Recovered",
     "Redaction",
     "Returned",
+    "RoundMade",
+    "RoundReplied",
     "RunEnded",
     "RunForked",
     "RunInfo",
@@ -97,7 +110,13 @@ __all__ = [
     "StoredRun",
     "TextArrived",
     "Timeline",
+    "ToolEnded",
+    "ToolReported",
+    "ToolRound",
+    "ToolStarted",
+    "ToolsOffered",
     "check",
+    "list_questions",
     "list_runs",
     "timeline",
 ]
@@ -108,7 +127,8 @@ __getattr__, __dir__ = export_lazily(
     {
         "compatibility": "BrokenRun Change check",
         "memory": "MemoryJournal",
-        "provenance": "JudgedAnswer Provenance",
+        "provenance": "JudgedAnswer MadeCall Provenance ToolRound",
+        "questions": "AskedQuestion list_questions",
         "redaction": "Redaction",
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",

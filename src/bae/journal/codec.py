@@ -59,7 +59,7 @@ class ValueCodec:
         try:
             if type(value) is self.plain:
                 text = to_json(value, inf_nan_mode="constants")
-                if len(text) < _SHORT or self.plain is str:
+                if len(text) < SURELY_READ or self.plain is str:
                     return text.decode()
             text = self._write(value)
             if len(text) > _SURELY_SHALLOW < text.count(b"[") + text.count(b"{"):
@@ -96,7 +96,7 @@ class ValueCodec:
 _SURELY_SHALLOW: Final = 150
 """How many brackets are in JSON that is sure to be read, with the record around it."""
 _AROUND: Final = 8
-_SHORT: Final = 1000
+SURELY_READ: Final = 1000
 """How many digits surely make a number that is read."""
 _PLAIN: Final[dict[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
 

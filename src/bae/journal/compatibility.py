@@ -16,7 +16,7 @@ from bae.calls import call_at
 from bae.draft import empty_draft, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.decoder import LineReader, LineRefused, read_history
-from bae.journal.node_codec import node_codec
+from bae.journal.node_codec import node_codec, read_gate_answer
 from bae.journal.shape import Json, ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, RunStatus
 from bae.plan import plan_of
@@ -198,9 +198,12 @@ class _Checker(LineReader):
                 continue
             gate, self._path = source.gate, source.place.path
             try:
-                node_codec(gate.node_type).load_field(gate.field_name, from_json(answer))
+                if gate.parameter:
+                    read_gate_answer(gate, answer)
+                else:
+                    node_codec(gate.node_type).load_field(gate.field_name, from_json(answer))
             except JournalError as error:
-                self._refuse(f"{gate.node_type.__name__}.{gate.field_name}", error)
+                self._refuse(gate.place, error)
 
     def read(self, line: Line) -> Record | None:
         self._path, self._unknown = line.path, ""

@@ -3,25 +3,30 @@ as a journal would later, and refuses what no run can have written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from bae import records
+from bae.approvals import REVOKED
 from bae.exceptions import JournalError, faults
 from bae.journal.decoder import LineReader, StoredHistory
 from bae.journal.lines import StoredNode, damaged
 from bae.journal.shape import ShapeView
-from bae.journal.store import LATEST, Line, StoredRun
+from bae.journal.store import LATEST, MESSAGE, Line, StoredRun, messages_in
 from bae.place import Place
 from bae.records import Record, Unstored
 from bae.sources import kind_named
 from bae.usage import Usage
+from bae.work import CALL_ID
 
 if TYPE_CHECKING:
     from bae.node import Node
+    from bae.records import Asker
     from bae.work import Step
 
 AHEAD: Final = 2
@@ -46,6 +51,7 @@ class RunCheck:
         """The id that graphs inside were last started with."""
         self._end: records.RunEnded | None = None
         """How the run ended, if no line follows."""
+        self._conversations: dict[tuple[str, int, Asker, str], _Conversation] = {}
         self._is_changed = False
         """Whether other classes than those of the shape have resumed the run."""
 
@@ -61,6 +67,7 @@ class RunCheck:
             raise
         assert record is not None
         fault = self._fault(record, has_node) or self._step_fault(record) or _number_fault(record)
+        fault = fault or self._conversation_fault(record)
         if fault:
             raise damaged(line, fault)
         self._end = None
@@ -87,9 +94,11 @@ class RunCheck:
             return f"its status is {info.status!r}, and it waits for an answer"
         for gate in info.waiting:
             asked = history.gates.get(gate.address)
-            if asked is None or gate.place != f"{asked.place.node}.{asked.place.field}":
+            if asked is None or asked.gate is None or gate.place != asked.gate.place:
                 return f"no line opens the gate {gate.address!r} of {gate.place!r}"
-        unknown = [gate for gate in self._answers if gate not in history.gates]
+        messages = {f"{MESSAGE}{number}" for number, _ in messages_in(self._answers)}
+        answered = {gate.removesuffix(REVOKED) for gate in self._answers.keys() - messages}
+        unknown = sorted(answered - history.gates.keys())
         return f"no line opens the gate {unknown[0]!r}, which has an answer" if unknown else ""
 
     def _fault(self, record: Record, has_node: bool) -> str:
@@ -139,6 +148,7 @@ class RunCheck:
         if self._run_id and record.run_id != self._run_id and not self._history.forks:
             return f"it is of the run {record.run_id!r}, and the lines before are not"
         self._run_id = record.run_id
+        self._forget_conversations(path, 0)
         place = Place.parse(path) if path else None
         if path and (place is None or not place.field or str(place) != path):
             return f"{path!r} is not the place of a field"
@@ -160,8 +170,9 @@ class RunCheck:
             if shape.class_at(path, cls.__name__) is None:
                 return f"its graph has no node {cls.__name__}"
         field: str = getattr(record, "field", "")
-        place = Place(path, node=getattr(record, "node_type", object).__name__, field=field)
-        if field and shape.field_at(place) is None:
+        node: type | None = getattr(record, "node_type", None)  # tools may be of a class outside
+        place = Place(path, node="" if node is None else node.__name__, field=field)
+        if field and node is not None and shape.field_at(place) is None:
             return f"there is no field {place}"
         if isinstance(record, records.SourceEnded | records.ItemEnded):
             return self._value_fault(record, place)
@@ -190,8 +201,8 @@ class RunCheck:
         if not isinstance(node, StoredNode) or is_inner_start:
             return ""
         cls = self._history.shape.class_at(record.path, node.type) or {"fields": {}}
-        for name, field in cls["fields"].items():
-            is_needed = field["required"] and kind_named(field["kind"]).stored == "node"
+        for name, drawn in cls["fields"].items():
+            is_needed = drawn["required"] and kind_named(drawn["kind"]).stored == "node"
             if is_needed and name not in node.fields and name not in node.withheld:
                 return f"the node {node.type} lacks {name}"
         return ""
@@ -210,6 +221,7 @@ class RunCheck:
                     return f"step {step} starts where step {newest + 1} is next"
                 self._newest[path] = step
             case records.RunForked():
+                self._forget_conversations(path, step)
                 if step > newest + 1:
                     return f"it forks at step {step}, and the run has {newest + 1} nodes"
                 self._newest[path] = step
@@ -220,6 +232,27 @@ class RunCheck:
             case _:
                 pass
         return ""
+
+    def _conversation_fault(self, record: Record) -> str:
+        """What contradicts the lines before it of the same conversation with tools."""
+        check = _CHECKS.get(type(record))
+        if check is None:
+            return ""
+        asker: Asker = getattr(record, "asker")  # noqa: B009
+        question: str = getattr(record, "question")  # noqa: B009
+        spot = record.path, record.step
+        step = self._history.step(record.path, record.step - (asker.kind == "body"))
+        if step is None or (asker, question) not in step.loops:
+            return f"nothing asks an LM as {asker}"
+        conversation = self._conversations.setdefault((*spot, asker, question), _Conversation())
+        fault = check(conversation, record)
+        return fault if fault or conversation.is_begun else "no tools were offered before it"
+
+    def _forget_conversations(self, path: str, step: int) -> None:
+        """What follows begins again at a step of a graph."""
+        forgotten = [key for key in self._conversations if key[0] == path and key[1] >= step]
+        for key in forgotten:
+            del self._conversations[key]
 
     def _step_at(self, path: str, number: int) -> Step | None:
         """The step of that number, if its node is known."""
@@ -239,11 +272,86 @@ def _classes(record: Record) -> list[type[Node]]:
             return [target]
         case records.GateOpened(gate=gate):
             return [gate.node_type]
-        case records.AnswerJudged() | records.AnswerRestarted() | records.LMUsed():
-            return [record.asker.node]
         case _:
-            found: type[Node] | None = getattr(record, "node_type", None)
+            asker: Asker | None = getattr(record, "asker", None)
+            found: type[Node] | None = getattr(record, "node_type", asker and asker.node)
             return [] if found is None else [found]
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """A conversation with tools, as far as its lines were read: the names of its calls by id, and
+    which of them have ended."""
+
+    is_begun: bool = False
+    rounds: int = 0
+    calls: dict[str, str] = field(default_factory=dict[str, str])
+    ended: set[str] = field(default_factory=set[str])
+
+
+_Check = Callable[[_Conversation, Any], str]
+_CHECKS: Final[dict[type[Record], _Check]] = {}
+"""By kind of record: what contradicts the lines before it of one conversation."""
+
+
+def _checks(kind: type[Record]) -> Callable[[_Check], _Check]:
+    def register(check: _Check) -> _Check:
+        _CHECKS[kind] = check
+        return check
+
+    return register
+
+
+@_checks(records.ToolsOffered)
+def _offer_fault(of: _Conversation, record: records.ToolsOffered) -> str:
+    of.is_begun = True
+    return ""
+
+
+@_checks(records.RoundMade)
+def _round_fault(of: _Conversation, record: records.RoundMade) -> str:
+    if record.number != of.rounds + 1:
+        return f"it is round {record.number}, and round {of.rounds + 1} is next"
+    unfinished = of.calls.keys() - of.ended
+    if unfinished:
+        return f"the call {min(unfinished)} of the round before has no result"
+    of.rounds += 1
+    for call in (*record.ran, *record.calls):
+        id: str = call["id"]
+        if id in of.calls or not CALL_ID.fullmatch(id):
+            return f"{id!r} is the id of another call, or of none"
+        of.calls[id] = call["name"]
+    of.ended |= {call["id"] for call in record.ran}
+    strings = [call["id"] for call in record.ran if isinstance(call["arguments"], str)]
+    return f"the arguments of the call {strings[0]} are no object" if strings else ""
+
+
+@_checks(records.ToolStarted)
+def _start_fault(of: _Conversation, record: records.ToolStarted | records.ToolEnded) -> str:
+    if record.id in of.ended or of.calls.get(record.id) != record.name:
+        return f"the LM has not called {record.name!r} as {record.id!r}, or the call has ended"
+    return ""
+
+
+@_checks(records.ToolEnded)
+def _end_fault(of: _Conversation, record: records.ToolEnded) -> str:
+    fault = _start_fault(of, record)
+    if record.reused and record.reused not in of.ended:
+        fault = fault or f"the call {record.reused!r} has no result to use again"
+    if record.error is not None and record.result is not None:
+        fault = fault or "a call has a result or an error, and not both"
+    of.ended.add(record.id)
+    return fault
+
+
+@_checks(records.RoundReplied)
+def _reply_fault(of: _Conversation, record: records.RoundReplied) -> str:
+    is_known = record.number == of.rounds
+    if record.kind == "cut":
+        is_known = 0 < record.number <= of.rounds
+    elif record.kind != "told":
+        is_known = is_known and record.number > 0
+    return "" if is_known else f"there is no round {record.number} that this could be about"
 
 
 def _number_fault(record: Record) -> str:
@@ -254,7 +362,9 @@ def _number_fault(record: Record) -> str:
         name: getattr(record, name, None) for name in ("seconds", "wait", "index", "max_iters")
     }
     numbers |= {
-        name: getattr(usage, name) for name in Usage.__dataclass_fields__ if name != "models"
+        f"usage.{name}": getattr(usage, name)
+        for name in Usage.__dataclass_fields__
+        if name != "models"
     }
     numbers["number"] = getattr(record if attempt is None else attempt, "number", None)
     numbers["item"] = getattr(getattr(record, "asker", None), "item", None)

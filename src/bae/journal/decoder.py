@@ -37,6 +37,7 @@ from bae.records import (
 from bae.run import Waiting
 from bae.run_tree import Exit, call_behind
 from bae.threads import in_thread
+from bae.tools import ToolCall
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
@@ -253,6 +254,10 @@ class LineReader:
     @_reads("asker")
     def _read_asker(self, line: Line, data: Json, name: str) -> None:
         data[name] = self._asker(line, data[name])
+
+    @_reads("tools", "calls")
+    def _read_tools(self, line: Line, data: Json, name: str) -> None:
+        data[name] = tuple(each.model_dump(exclude_unset=True) for each in data[name])
 
     @_reads("error")
     def _read_error(self, line: Line, data: Json, name: str) -> None:
@@ -541,6 +546,9 @@ class LineReader:
     def _gate(self, line: Line, data: Json) -> OpenGate:
         """A gate that was reached, with what was known of its node then."""
         cls, field = data["node_type"], data["field"]
+        place = Place.parse(data["gate"])
+        if place is not None and place.parameter:
+            return self._call_gate(line, place, cls, data)
         known: dict[str, Any] = {}
         annotation: Any = Any
         if self._graph is not None:
@@ -555,13 +563,37 @@ class LineReader:
         where = line.path, line.step, data["deadline"]
         return OpenGate(data["question"], cls, field, annotation, known, None, *where)
 
+    def _call_gate(self, line: Line, place: Place, cls: type[Node], data: Json) -> OpenGate:
+        """The gate of a tool call, with the arguments of the call."""
+        found = self.history.asked_call(place)
+        call, wanted = None, Any
+        *parameters, key = place.parameters
+        if found is not None:
+            made = found[2]
+            call = ToolCall(id=made["id"], name=made["name"], arguments=made["arguments"])
+            if self._graph is not None:
+                wanted = plan_of(cls).fields[place.field].answer_type(call.name, len(parameters))
+        return OpenGate(
+            data["question"],
+            cls,
+            place.field,
+            wanted,
+            {} if call is None else call.arguments,
+            path=line.path,
+            step=line.step,
+            deadline=data["deadline"],
+            parameter="".join(f"({each})" for each in parameters),
+            key=key,
+            call=call,
+        )
+
     def _gate_at(self, line: Line, address: str) -> OpenGate | None:
         """The gate of an address; None if there is none today."""
         source = self.history.gates.get(address)
         if source is not None and source.gate is not None:
             return source.gate
         place = Place.parse(address)
-        if place is None or not place.field:
+        if place is None or not place.field or place.parameter:
             raise damaged(line, f"{address!r} is no gate")
         cls = cast("type[Node] | None", self._offered(place.path, place.node))
         if cls is None:
@@ -575,7 +607,7 @@ class LineReader:
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
 
 
-_AS_STORED: Final = ("json", "source", "usage")
+_AS_STORED: Final = ("json", "asked", "said", "called", "source", "usage")
 """The roles that a record has as its line has them."""
 
 

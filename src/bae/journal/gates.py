@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from bae.draft import validated
+from bae.approvals import Approval
 from bae.exceptions import GateError, JournalError, describe, faults
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import graph_at, off_loop, read_history
-from bae.journal.node_codec import node_codec
+from bae.journal.node_codec import dump_gate_answer, node_codec
 from bae.journal.store import Journal, RunInfo, StoredRun
 from bae.node import Node
 from bae.plan import plan_of
@@ -39,11 +40,12 @@ def open_gates(stored: StoredRun) -> list[OpenGate]:
 
 
 def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
-    """The open gate that `wanted` names: by its address, as `Node.field`, or by the field alone."""
+    """The open gate that `wanted` names: by its address, as `Node.field`, by the field alone, or by
+    the id of the tool call."""
     run_id = stored.info.run_id
     gates = all_gates(stored)
     unanswered = [gate for gate, taken in gates if not taken and gate.address not in stored.answers]
-    known = [gate for gate, _ in gates if wanted in (gate.address, gate.place, gate.field_name)]
+    known = [gate for gate, _ in gates if wanted in gate.names]
     fitting = [gate for gate in known if gate in unanswered]
     if len(fitting) > 1:
         listed = ", ".join(gate.address for gate in fitting)
@@ -58,7 +60,8 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
         raise GateError(
             f"the run {run_id} has no open gate {wanted}; it waits for {waits}",
             code="bae-gate-unknown",
-            fix="name an open gate by its address, as Node.field, or by the field alone",
+            fix="name an open gate by its address, as Node.field, or by the field alone; name the "
+            "gate of a tool call by the id of the call, too, as c3",
         )
     if not fitting:
         raise _answered(known[0], run_id)
@@ -68,9 +71,17 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
             f"{gate.place}: the time to answer {gate.question!r} is over",
             field_name=gate.field_name,
             code="bae-gate-timeout",
-            fix="resume the run: it continues with the field's default",
+            fix="resume the run: it continues "
+            + ("without the answer" if gate.parameter else "with the field's default"),
         )
     return gate
+
+
+def _takes(gate: OpenGate) -> str:
+    """What the answer to a gate may be."""
+    if gate.type is not Approval:
+        return "what the field declares"
+    return "True, False or an Approval, whose `arguments` are all that the tool is called with"
 
 
 async def answer_gate(
@@ -92,7 +103,7 @@ async def answer_gate(
     plans = graph_at(graph, gate.path).plans
     node_type = next((cls for cls in plans if cls.__name__ == name), None)
     plan = None if node_type is None else plan_of(node_type).fields.get(field)
-    if node_type is None or plan is None or not plan.asks_person:
+    if node_type is None or plan is None or not plan.takes_answer(gate):
         await off_loop(len(stored.lines), refuse_changes, stored, graph)
         raise JournalError(
             f"{graph.name} has no gate {name}.{field}, where the run waits at {gate.address}",
@@ -100,8 +111,11 @@ async def answer_gate(
             code="bae-run-changed",
             fix="answer it with the graph that the run was started with",
         )
+    tool = "" if gate.call is None else gate.call.name
+    wanted = plan.answer_type(tool, gate.parameter.count("("))
+    gate = replace(gate, node_type=node_type, type=wanted)
     try:
-        validated(node_type, {field: value})
+        value = plan.check_answer(node_type, gate, value)
     except Exception as error:  # a validator may raise anything
         why = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
         raise GateError(
@@ -110,10 +124,10 @@ async def answer_gate(
             field_name=field,
             code="bae-gate-invalid",
             cause=error,
-            fix="answer with what the field declares; the run still waits",
+            fix=f"answer with {_takes(gate)}; the run still waits",
         ) from error
-    codec = node_codec(node_type)
-    if field in codec.secret and not journal.secrets:
+    is_secret = not gate.parameter and field in node_codec(node_type).secret
+    if is_secret and not journal.secrets:
         raise JournalError(
             f"{gate.place} is a secret, and an answer that is given before the run is resumed "
             "would have to be stored",
@@ -122,7 +136,7 @@ async def answer_gate(
             fix="answer it while the run is in progress: graph.resume(run_id, …, answer=…); or use "
             "a journal with secrets=True",
         )
-    if not await journal.answer(run_id, gate.address, codec.dump_answer(field, value)):
+    if not await journal.answer(run_id, gate.address, dump_gate_answer(gate, value)):
         raise _answered(gate, run_id)
     if go_on:
         try:

@@ -71,6 +71,26 @@ class ErrorData(BaseModel, defer_build=True):
     message: str
 
 
+class ToolData(BaseModel, defer_build=True, extra="allow"):
+    """A tool that an LM was offered, with its schema. After a redaction, only the name is left."""
+
+    name: str
+    description: str = ""
+
+
+class CallData(BaseModel, defer_build=True):
+    """A call of a tool in a round: with its result or error where the provider has run the tool.
+    `withheld` says that the arguments are not what the LM wrote: secrets in them are masked, or a
+    redaction has removed them."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | str
+    withheld: bool = False
+    result: Any = None
+    error: str | None = None
+
+
 _CLASS: Final[Any] = Annotated[dict[Literal["class"], str | None], Field(min_length=1)]
 _VALUE: Final[Json] = {
     "value": (Any, NOTHING),
@@ -102,7 +122,7 @@ _ATTEMPT: Final[Json] = {
 
 _Write = Callable[[Any, Any, str, Json], str | None]
 _ROLES: Final[dict[str, tuple[_Write | None, Json]]] = dict.fromkeys(
-    ("json", "context", "last node", "recalled"), (None, {})
+    ("json", "called", "context", "last node", "recalled"), (None, {})
 )
 """By role: the function that writes it, and the fields of a line that it has, where an empty name
 is that of the attribute. What has no function follows from other fields, except JSON."""
@@ -358,6 +378,24 @@ class Encoder:
             if attempt.filled is not None:
                 data["filled"] = attempt.filled
 
+    @_writes({}, "asked")
+    def _write_asked(self, record: Any, name: str, data: Json) -> None:
+        """The text of a question."""
+        if self._prompts:
+            self._write_said(record, name, data)
+
+    @_writes({}, "said")
+    def _write_said(self, record: Any, name: str, data: Json) -> None:
+        """A text of a conversation with tools, unless it may contain a secret."""
+        value = getattr(record, name)
+        if value and self._hides_messages and self._secrets.asks(record.asker):
+            if isinstance(value, str):
+                data[name] = WITHHELD_MESSAGE
+            if "withheld" in record.stored:
+                data["withheld"] = True
+        elif value:
+            data[name] = value
+
     def _error(self, error: BaseException) -> Json:
         name, code, place = type(error).__name__, None, ""
         if isinstance(error, BaeError):
@@ -437,9 +475,10 @@ def _writers(kind: type[Record]) -> list[tuple[str, _Write]]:
     found: list[tuple[str, _Write]] = []
     for name, role in sorted(kind.stored.items(), key=lambda each: each[1].name in _LAST):
         write = _ROLES[role.name][0]
-        if role.name == "json":
-            is_left_out = role.default is not NOTHING and role.is_omitted
-            write = _write_if_any if is_left_out else _write_json
+        if role.name in ("json", "called"):
+            write = _write_json
+            if role.default is not NOTHING and role.is_omitted:
+                write = _write_if_any if role.default is not None else _write_if_not_none
         if write is not None:
             found.append((name, write))
     return found
@@ -454,11 +493,20 @@ def _write_if_any(encoder: Encoder, record: Record, name: str, data: Json) -> No
         data[name] = value
 
 
+def _write_if_not_none(encoder: Encoder, record: Record, name: str, data: Json) -> None:
+    if (value := getattr(record, name)) is not None:
+        data[name] = value
+
+
+_ROLES["tools"] = _write_json, {"": tuple[ToolData, ...]}
+_ROLES["calls"] = _write_if_any, {"": tuple[CallData, ...]}
+
+
 def _columns(kind: type[Record]) -> Json:
     """The fields of the lines of a kind: types, with a default where a field may be absent."""
     columns: Json = {}
     for name, role in kind.stored.items():
-        own = {"": role.type} if role.name == "json" else _ROLES[role.name][1]
+        own = _ROLES[role.name][1] if role.type is None else {"": role.type}
         is_optional = role.default is not NOTHING
         columns |= {key or name: (t, role.default) if is_optional else t for key, t in own.items()}
     return columns

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from bae.approvals import dump_answer, load_answer
 from bae.calls import MISSING, CallPlan, asked_at, name_of
-from bae.core_schemas import field_schema, model_config_of, returned_schema
+from bae.core_schemas import field_schema, field_schemas, model_config_of, returned_schema
 from bae.draft import complete, from_answer, hold, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.codec import (
     ANYTHING,
+    SURELY_READ,
     Keeping,
     Unkeepable,
     ValueCodec,
@@ -33,6 +35,7 @@ from bae.secrets import secret_fields
 if TYPE_CHECKING:
     from bae.calls import Input
     from bae.graph import Graph
+    from bae.markers import OpenGate
     from bae.plan import FieldPlan
 
 _CODEC: Final = "__bae_codec__"
@@ -55,13 +58,19 @@ class NodeCodec:
         self.cls = cls
         self.plan = plan_of(cls, strict=True)
         self._config = model_config_of(cls)
+        schemas = field_schemas(cls, alone=True)
         self.fields = {
-            name: ValueCodec(field_schema(cls, name, alone=True), self._config, _of_app(field))
+            name: ValueCodec(schemas[name], self._config, _of_app(field) if field.is_of_app else "")
             for name, field in self.plan.fields.items()
         }
         self.live = frozenset(n for n, codec in self.fields.items() if codec.verdict == "live")
+        self._names = tuple(self.fields)
+        types = [codec.plain for codec in self.fields.values() if codec.verdict == "keep"]
+        is_scalar = len(self.plan.plain) == len(self.fields) == len(types) and None not in types
         self.secret = frozenset(secret_fields(cls))
         self._head = f'{{"type":{quoted(cls.__name__)},"fields":{{'
+        self._scalars = tuple(types) if is_scalar and not self.secret else None
+        """The types of the fields, where all are filled or given, and are texts and numbers."""
         self._calls: dict[tuple[str, str], ValueCodec | EndCodec] = {}
         self._asked: dict[tuple[str, str], FieldPlan | Input] = {}
         self._bare: dict[str, ValueCodec] = {}
@@ -97,6 +106,10 @@ class NodeCodec:
         `copies` of secrets, are left out unless they are asked for. Raises `JournalError` where a
         plain field has a value that no journal can hold."""
         held, given = node.__dict__, node.__pydantic_fields_set__
+        if self._scalars is not None and not copies and given.issuperset(self._names):
+            text = self._dump_scalars(node)
+            if text:
+                return text
         withheld: list[str] = []
         unset: list[str] = []
         bare: list[str] = []
@@ -132,6 +145,23 @@ class NodeCodec:
             if names:
                 text += f',"{key}":{quoted(names)}'
         return f"{text}}}"
+
+    def _dump_scalars(self, node: Node) -> str:
+        """A node of texts and numbers as JSON, in one step; empty where a value is something else,
+        or may not read back as it is."""
+        held = cast(Json, node.__dict__)
+        is_typed = self._scalars == tuple(map(type, held.values()))
+        if not is_typed or tuple(held) != self._names or node.__pydantic_extra__:
+            return ""
+        try:
+            fields = to_json(held, inf_nan_mode="constants")
+        except ValueError:  # half of a character pair
+            return ""
+        if len(fields) > SURELY_READ and any(
+            type(v) is int and abs(v) > _LARGE for v in held.values()
+        ):
+            return ""
+        return f"{self._head}{fields[1:].decode()}}}"
 
     def _undeclared(self, name: str, value: Any) -> str:
         try:
@@ -413,3 +443,20 @@ def is_node(value: Any) -> TypeGuard[Json]:
     """Whether a stored value is a node."""
     held = cast(Json, value) if isinstance(value, dict) else {}
     return isinstance(held.get("type"), str) and isinstance(held.get("fields"), dict)
+
+
+def dump_gate_answer(gate: OpenGate, value: Any) -> str:
+    """The answer to a gate as JSON."""
+    if gate.parameter:
+        return dump_answer(gate, value)
+    return node_codec(gate.node_type).dump_answer(gate.field_name, value)
+
+
+def read_gate_answer(gate: OpenGate, text: str) -> Any:
+    """A stored answer to a gate; a `JournalError` where it cannot be read any more."""
+    if not gate.parameter:
+        return node_codec(gate.node_type).read_answer(gate.field_name, text)
+    try:
+        return load_answer(gate, text)
+    except ValidationError as error:
+        raise unreadable(gate.place, error) from error

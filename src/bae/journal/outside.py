@@ -70,7 +70,7 @@ class OutsideWriter(Writer):
     def write(self, record: Record) -> None:
         """Record something; the journal has what it used."""
         self.log.append(record)
-        usage = getattr(record, "usage", None)
+        usage = getattr(record, "usage", None) if record.partial_usage is None else None
         if isinstance(usage, Usage) and usage != Usage():
             used = LMUsed(time(), self._path, self._step, self._asker, usage)
             self._owner.note_unlogged(used)
@@ -167,7 +167,7 @@ def _places(graph: Graph[Any, Any]) -> dict[Hashable, tuple[str, str]]:
     found: dict[Hashable, tuple[str, str]] = {}
     for each in graph.graphs:
         for plan in each.plans.values():
-            for field in plan.sourced:
+            for field in plan.called:
                 for route in routes(field.call):
                     call = call_at(field, route)
                     if call is not None:

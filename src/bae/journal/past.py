@@ -13,7 +13,7 @@ from bae.arguments import Arguments
 from bae.calls import asked_at, is_by_value, recalled_behind, siblings_of
 from bae.draft import validated
 from bae.history import History
-from bae.journal.node_codec import call_codec, node_codec, unreadable
+from bae.journal.node_codec import call_codec, node_codec, read_gate_answer, unreadable
 from bae.journal.outside import call_name
 from bae.past import FindNext, Past
 from bae.place import Place
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan
+    from bae.records import Asker
     from bae.run import Run
     from bae.sharing import Dataflow
-    from bae.work import Item, Source, Step
+    from bae.work import Item, Source, Step, ToolLoop
     from bae.writer import StartStep
 
 
@@ -118,6 +119,18 @@ class RecordedPast(Past):
             if _is_answer_to(answer, question) and not isinstance(answer.value, Unstored):
                 return _read_answer(answers.pop(index).value, asked.types)
         return NOTHING
+
+    def tool_loop(self, path: str, step: int, asker: Asker, question: str) -> ToolLoop | None:
+        """The conversation with tools that the asker has begun."""
+        found = self._history.step(path, step - (asker.kind == "body"))
+        return None if found is None else found.loops.get((asker, question))
+
+    def asks_person(self, path: str, step: int, asker: Asker) -> bool:
+        """Whether a person is asked about a call in a conversation that the asker has begun."""
+        found = self._history.step(path, step - (asker.kind == "body"))
+        loops = {} if found is None else found.loops
+        begun = [loop for (by, _), loop in loops.items() if by == asker]
+        return any(loop.gates.keys() - loop.ended.keys() for loop in begun)
 
     def outside(self) -> Past:
         """The past of classes outside the graph."""
@@ -333,7 +346,7 @@ class ResumedPast(RecordedPast):
         answer = self._answers.get(gate.address)
         if answer is None:
             return NOTHING
-        return node_codec(gate.node_type).read_answer(gate.field_name, answer)
+        return read_gate_answer(gate, answer)
 
     def fields_left_out(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]

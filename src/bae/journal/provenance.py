@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -39,6 +39,72 @@ class JudgedAnswer:
     by: str = ""
 
 
+CallState = Literal["done", "failed", "waiting", "begun", "asked"]
+"""What became of a tool call: see `MadeCall`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCall:
+    """One call of a tool.
+
+    - `state`: "done" with a result, "failed" if the model read an error or the run failed with the
+      call, "waiting" if a person is asked about it, "begun" without a result, or "asked" if the
+      tool was not called.
+    - `reused`: the id of the equal call whose result this is.
+    - `place`: where the call belongs, as `1:Reply.calls(search)[2]`. A graph that ran for the call
+      is at this path.
+    - `is_native`: whether the provider ran the tool.
+    - `person`: "approved" if a person approved the call, "answered" if a person gave the result.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    state: CallState
+    result: Any = None
+    error: str | None = None
+    seconds: float = 0.0
+    reused: str = ""
+    place: str = ""
+    is_native: bool = False
+    person: Literal["", "approved", "answered"] = ""
+
+    @property
+    def text(self) -> str:
+        """The tool with its arguments, as `search(query="kettle")`."""
+        return call_text(self.name, self.arguments)
+
+    def __str__(self) -> str:
+        said = f"{self.id} {self.text}"
+        match self.state:
+            case "done":
+                how = f"the result of {self.reused}" if self.reused else _json(self.result)
+                return f"{said} = {how}"
+            case "failed":
+                return f"{said} failed: {self.error}"
+            case "waiting":
+                return f"{said} waits for a person"
+            case "begun":
+                return f"{said} had begun"
+            case "asked":
+                return f"{said} had not begun"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRound:
+    """One answer of a model in a conversation with tools: its calls, or a text. `told` has the
+    messages that the model read after it besides the results. `by` is the part of the graph that
+    asked."""
+
+    number: int
+    at: float = 0.0
+    text: str = ""
+    calls: tuple[MadeCall, ...] = ()
+    told: tuple[str, ...] = ()
+    usage: Usage = NOTHING_USED
+    by: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where the value of a field came from; print it, or read:
@@ -53,6 +119,8 @@ class Provenance:
       "waiting" for a person, or "absent" if nothing is recorded of it.
     - `at`: when it was there; `seconds`: how long it took; `usage`, `cost` and `models`: what the
       LM calls behind it used and who answered, those of a graph inside included.
+    - `rounds`: the conversation with tools, if the LM could call tools before it filled the node;
+      `is_calls`: whether the value is the list of its calls.
     - `attempts`: the LM's answers with their verdicts; `prompts`: hashes of what it was asked.
     - `inputs`: the same for the parameters of a function, and for what a map goes over.
     - `items`: the same for each item of a map; None where one is not done.
@@ -87,6 +155,13 @@ class Provenance:
     inside: str = ""
     error: str = ""
     note: str = ""
+    rounds: tuple[ToolRound, ...] = ()
+    is_calls: bool = False
+
+    @property
+    def calls(self) -> list[MadeCall]:
+        """The calls of tools in all rounds."""
+        return [call for made in self.rounds for call in made.calls]
 
     @property
     def cost(self) -> float | None:
@@ -95,6 +170,12 @@ class Provenance:
 
     def __str__(self) -> str:
         return "\n".join([_titled(self.place, self), *_lines(self, "  ", _DEEPEST)])
+
+
+def call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """A tool with its arguments, as `search(query="kettle")`."""
+    given = ", ".join(f"{key}={_json(value)}" for key, value in arguments.items())
+    return f"{name}({given})"
 
 
 def when(at: float) -> str:
@@ -131,6 +212,12 @@ def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
         for each in of.attempts:
             errors = f": {_cut('; '.join(each.errors))}" if each.errors else ""
             yield f"{indent}  answer {each.number} was {each.verdict}{errors}"
+    for each in of.rounds if of.is_calls else ():
+        for call in each.calls:
+            by = f", {call.person} by a person" if call.person else ""
+            yield f"{indent}  round {each.number}{by}: {_cut(str(call))}"
+        for text in each.told:
+            yield f"{indent}  round {each.number} was answered: {_cut(text)}"
     if of.inside:
         yield f"{indent}  look inside with {of.inside}/…"
     if deeper == 0:
@@ -161,11 +248,13 @@ def _made(of: Provenance) -> str:
         case "fork":
             return f"changed when the run was forked from {of.by}"
         case _:
-            told = Told(of.by, len(of.items), is_inside=bool(of.inside))
+            told = Told(of.by, len(of.items) or len(of.calls), is_inside=bool(of.inside))
             return kind_named(of.source).sentence(told)
 
 
 def _facts(of: Provenance) -> Iterator[str]:
+    if of.calls and not of.is_calls:
+        yield "after 1 tool call" if len(of.calls) == 1 else f"after {len(of.calls)} tool calls"
     if of.seconds:
         yield f"in {long(of.seconds)}" if of.seconds >= 0.0005 else "in less than 1 ms"
     if of.attempts:
@@ -184,13 +273,17 @@ def _titled(name: str, of: Provenance) -> str:
     """A name with the value, if there is one."""
     match of.kept:
         case "value":
-            return f"{name} = {_cut(json.dumps(of.value, ensure_ascii=False))}"
+            return f"{name} = {_cut(_json(of.value))}"
         case "live":
             return f"{name} = (a live value, which no journal holds)"
         case "withheld":
             return f"{name} = (withheld)"
         case "missing":
             return name
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _cut(text: str) -> str:

@@ -18,9 +18,9 @@ from bae.journal.decoder import off_loop, read_history
 from bae.journal.node_codec import is_node
 from bae.journal.resume import give_up_claim
 from bae.journal.shape import Json
-from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_replaces
+from bae.journal.store import MESSAGE, Claim, Journal, Line, RunInfo, StoredRun, check_replaces
 from bae.place import Place
-from bae.records import WITHHELD_MESSAGE, kinds_with
+from bae.records import KINDS, WITHHELD_MESSAGE, kinds_with
 from bae.sources import kind_named
 
 _WITHHELD: Final = WITHHELD_MESSAGE
@@ -36,6 +36,14 @@ _OUTSIDE: Final = _kinds("called value")
 _WITH_TEXTS: Final = _kinds("attempt")
 _ANSWERS: Final = _kinds("answer")
 _RECALLED: Final = _kinds("recalled")
+_GATES: Final = _kinds("gate")
+_SPOKEN: Final = ("asked", "said", "called", "tools", "calls")
+_CONVERSATIONS: Final = {
+    kind.__name__: [n for n, role in kind.stored.items() if role.name in _SPOKEN]
+    for kind in kinds_with(*_SPOKEN)
+}
+"""What lines about tools have of texts, arguments and results."""
+_ROUNDS: Final = {name for name in _CONVERSATIONS if WITHHELD_MESSAGE in KINDS[name].stored}
 
 _Field = tuple[str, str]
 """A class and a field of it, which may have a parameter after it, as `weather(place)`."""
@@ -110,7 +118,11 @@ async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
 
 def _redacted_info(info: RunInfo) -> RunInfo:
     error = re.sub(r"^(\[[\w-]+\] )?.+", rf"\1{_WITHHELD}", info.error, flags=re.DOTALL)
-    return with_other(info, error=error, owner=None, lease_until=None)
+    waiting = tuple(
+        with_other(gate, question=_WITHHELD) if _is_of_call(gate.address) else gate
+        for gate in info.waiting
+    )
+    return with_other(info, error=error, waiting=waiting, owner=None, lease_until=None)
 
 
 def _redacted(
@@ -126,7 +138,9 @@ def _redacted(
         for line, data in run.lines:
             new, counts[line] = run.redacted(line, data, wanted, shared, held)
             lines.append(new)
-        answers = {g: value for g, value in run.answers.items() if not _is_inside(g, wanted)}
+        # What people told the LM may repeat any value.
+        kept = {g: text for g, text in run.answers.items() if not _is_said(g, text)}
+        answers = {g: text for g, text in kept.items() if not _is_inside(g, wanted)}
         changed.append(with_other(stored, lines=tuple(lines), answers=answers))
     names = tuple(sorted(f"{cls}.{field}" for cls, field in wanted))
     values, texts = (sum(each) for each in zip((0, 0), *counts.values(), strict=True))
@@ -251,7 +265,7 @@ class _OpenRun:
                 data.pop("items", None)
                 data["unstored"] = _WITHHELD
         texts = 0
-        error: Json = data.get("error") or {}
+        error: Json = {} if line.kind in _CONVERSATIONS else data.get("error") or {}
         if error.get("message", _WITHHELD) != _WITHHELD:  # it may quote any value of the run
             error["message"] = _WITHHELD
             texts += 1
@@ -259,13 +273,22 @@ class _OpenRun:
         if line.kind in _WITH_TEXTS:
             texts += sum(data.pop(key, None) is not None for key in ("asked", "answer"))
             data["errors"] = [self._place_of(error) for error in data["errors"]]
+        elif line.kind in _CONVERSATIONS:
+            texts += _withhold_texts(data, _CONVERSATIONS[line.kind])
+            if line.kind in _ROUNDS:
+                data[_WITHHELD] = True
+        elif line.kind in _GATES and _is_of_call(data["gate"]):
+            texts += data["question"] != _WITHHELD
+            data["question"] = _WITHHELD
         elif line.kind in _ANSWERS:
             texts += sum(_withhold(node, None) > 0 for node in _nodes(line, data))
         if inside:
             # The graph that made the value will run again: only what it used is still true.
             start = (self._shape.graph_at(line.path) or {}).get("start", "")
             asker = data.get("asker", {"kind": "body", "node": start})
-            usage: Json = data["usage"] if line.kind in _WITH_USAGE else {}
+            # What a round used is in the line of the whole fill, too.
+            is_counted = line.kind in _WITH_USAGE and line.kind not in _ROUNDS
+            usage: Json = data["usage"] if is_counted else {}
             line = line._replace(kind="LMUsed")
             data = {"asker": asker, "usage": usage}
         after = to_json(data, inf_nan_mode="constants")
@@ -324,6 +347,28 @@ def _withhold(node: Json, wanted: set[_Field] | None) -> int:
     return len(names)
 
 
+def _withhold_texts(data: Json, names: Sequence[str]) -> int:
+    """Remove what was said in a conversation with tools, or what tools were called with and
+    returned, and count the texts."""
+    before = {name: data[name] for name in names if data.get(name) not in (None, "", [], {})}
+    for name, value in before.items():
+        data[name] = _WITHHELD
+        if isinstance(value, dict):
+            data[name] = {}
+        elif name in _LISTED:
+            data[name] = [_without_values(each) for each in cast("list[Json]", value)]
+    return sum(data[name] != value for name, value in before.items())
+
+
+_LISTED: Final = ("tools", "calls", "ran")
+
+
+def _without_values(listed: Json) -> Json:
+    """A tool or a call, of which the name is left."""
+    kept = {key: listed[key] for key in ("id", "name") if key in listed}
+    return {**kept, "arguments": {}, _WITHHELD: True} if "id" in kept else kept
+
+
 def _is_wanted(at: Place, wanted: set[_Field]) -> bool:
     """Whether a field, or a parameter behind it, is wanted."""
     return not wanted.isdisjoint({(at.node, at.field), (at.node, f"{at.field}{at.parameter}")})
@@ -337,6 +382,25 @@ def _is_inside(place: str, wanted: set[_Field]) -> bool:
             return True
         at = at.outer
     return False
+
+
+def _is_of_call(gate: str) -> bool:
+    """Whether a gate asks about a tool call: its question shows the arguments."""
+    place = Place.parse(gate)
+    return place is not None and bool(place.parameter)
+
+
+def _is_said(gate: str, answer: str) -> bool:
+    """Whether an answer may repeat any value: a message to the LM, or an answer about a tool call
+    that is more than a yes or no."""
+    if gate.startswith(MESSAGE):
+        return True
+    if not _is_of_call(gate):
+        return False
+    value = from_json(answer)
+    told = cast(Json, value) if isinstance(value, dict) else Json()
+    is_decision = "approve" in told or "repeat" in told
+    return not is_decision or any(told.get(key) for key in ("arguments", "reason", "outcome"))
 
 
 def _unknown(place: str, fields: dict[str, set[str]]) -> JournalError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import unified_diff
 from itertools import chain, combinations
 from types import NoneType
@@ -29,7 +29,7 @@ from bae.prompts.questions import choice_question, fill_question, names_of
 from bae.records import NOTHING, Asker, RecordedError, RunEnded, Unstored
 from bae.resolver import find_ahead
 from bae.result import GraphResult
-from bae.run import Run, RunOptions
+from bae.run import Run, RunOptions, Waiting
 from bae.run_tree import call_behind
 from bae.runner import run_graph
 from bae.unicode import readable
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from bae.plan import FieldPlan, NodePlan
     from bae.records import LMAnswered
     from bae.usage import Attempt
+    from bae.work import ToolLoop
     from bae.writer import StartStep
 
 T = TypeVar("T", bound=Node)
@@ -220,7 +221,27 @@ class ReplayedPast(RecordedPast):
             about = about.recalling(None)  # older prompts show a recalled value twice
         question = fill_question(plan.node, resolved, plan.instruction, previous, about)
         self._compare_prompt(run, asker, question.text)
+        if step.fill is not None and step.fill.loop is not None:
+            self._compare_tools(plan, step.fill.loop)
         return node
+
+    def _compare_tools(self, plan: NodePlan, loop: ToolLoop) -> None:
+        """Raise where a tool is not what the LM was told of it. Tools that are only known in a run
+        are not looked for: nothing is called."""
+        if plan.tools is None:
+            raise _differs(f"{plan.name} has no tools any more", loop.field_name, "(no field)")
+        field = plan.tools
+        now = {each.name: each.as_json for each in field.tool_specs}
+        for was in (each for each in loop.tools if "schema" in each):  # it may be redacted
+            name: str = was["name"]
+            if now.get(name) != was and (name in now or not field.finds_tools):
+                said = f"{plan.name}.{field.name}: the tool {name} is not what the LM was told"
+                raise _differs(said, _indented(was), _indented(now.get(name)))
+        known = {each["name"] for each in loop.tools}
+        new = ", ".join(name for name in now if name not in known)
+        if new:
+            said = f"{plan.name}.{field.name} has tools that the LM was not told of: {new}"
+            raise _differs(said, "", new)
 
     def value(
         self,
@@ -295,7 +316,15 @@ class ReplayedPast(RecordedPast):
     def lm_answer(self, asked: AskedLM) -> Any:
         """What an LM has answered in a body or a dependency."""
         known = super().lm_answer(asked)
-        return self._refuse_question(asked.record(), asked.text) if known is NOTHING else known
+        if known is NOTHING:
+            return self._refuse_question(asked.record(), asked.text)
+        if isinstance(known, Node) and plan_of(type(known)).tools is not None:
+            question = asked.record()
+            key = question.conversation(type(known).__name__)
+            loop = self.tool_loop(question.path, question.step, question.asker, key)
+            if loop is not None:
+                self._compare_tools(plan_of(type(known)), loop)
+        return known
 
     def _refuse_question(self, asked: LMAnswered, text: str) -> NoReturn:
         """Raise that an LM is asked something that is not recorded."""
@@ -359,16 +388,18 @@ class ReplayedPast(RecordedPast):
             return f"{node.__name__}(…)"
         return json.dumps(json.loads(self._encoder.node(node)), indent=2, ensure_ascii=False)
 
-    def _failure_at(self, path: str, step: int) -> BaeError | None:
-        """What the run, or a graph inside it, failed with where it is now; None where that was
-        nothing of bae's own."""
+    def _failure_at(self, path: str, step: int) -> BaeError | Waiting | None:
+        """What the run, or a graph inside it, failed with where it is now, or waits for in a
+        conversation with tools; None where that was nothing of bae's own."""
         graph = self._history.graphs.get(path)
+        if graph is not None and graph.outcome == "waiting" and graph.end_step == step:
+            return Waiting(graph.gates)
         if graph is None or graph.end_error is None or graph.end_step != step:
             return None
         error = _raised_again(graph.end_error)
         return error if isinstance(error, BaeError) else None
 
-    def _nothing_more(self, run: Run, what: str) -> BaeError:
+    def _nothing_more(self, run: Run, what: str) -> BaeError | Waiting:
         return self._failure_at(run.path, run.step) or self._end_before(what)
 
     def _end_before(self, what: str) -> ReplayError:
@@ -448,9 +479,11 @@ def _prompts(past: History) -> dict[tuple[str, int, Asker], Attempt]:
     for step in past.steps():
         for question in step.questions:
             for judged in question.answers:
-                if judged.attempt.asked:
-                    spot = judged.path, judged.step, judged.asker
-                    found.setdefault(spot, judged.attempt)
+                spot, attempt = (judged.path, judged.step, judged.asker), judged.attempt
+                if question.loop is not None:
+                    attempt = replace(attempt, asked=question.loop.asked)
+                if attempt.asked:
+                    found.setdefault(spot, attempt)
     return found
 
 
@@ -511,6 +544,10 @@ def _differs(said: str, was: str, now: str) -> ReplayError:
         diff="\n".join(unified_diff(*texts, "recorded", "replayed", lineterm="", n=2)),
         fix="fix the code; or, where the change is meant, record the run again",
     )
+
+
+def _indented(value: Any) -> str:
+    return "(none)" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _at(run: Run) -> str:

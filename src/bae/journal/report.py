@@ -8,16 +8,29 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from time import time
 from types import NoneType
-from typing import Any
+from typing import Any, Final
 
 from bae.history import History
 from bae.journal.decoder import read_history
-from bae.journal.provenance import JudgedAnswer, Provenance
+from bae.journal.provenance import JudgedAnswer, Provenance, ToolRound, call_text
 from bae.journal.store import Listed, RunInfo, StoredRun
-from bae.journal.why import Search, judged_answers
+from bae.journal.why import Search, judged_answers, tool_rounds
 from bae.records import RunResumed, error_text
 from bae.usage import Usage
-from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Span, State, Step, Work
+from bae.work import (
+    NOTHING_USED,
+    GraphRun,
+    LMQuestion,
+    Source,
+    Span,
+    State,
+    Step,
+    ToolRun,
+    Work,
+)
+
+_LONGEST_CALL: Final = 200
+"""Characters of a tool call in a timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +38,8 @@ class TimelineEntry:
     """One piece of work of a run.
 
     - `kind`: "node", from the first work for a node until it has led on; the kind of a field's
-      source, as "dep", "map" or "gate"; "item", one item of a map; "choice" or "fill" by the LM; or
-      "body", the call of a written body.
+      source, as "dep", "map" or "gate"; "item", one item of a map; "choice" or "fill" by the LM;
+      "tool", a tool call of the LM; or "body", the call of a written body.
     - `place` and `name`: where it is, as `1:Day.weather`, and who does it: the class of a node, a
       function or graph, a question, or the node that the LM chose.
     - `spans`: when it was worked on; several if it was interrupted and resumed.
@@ -118,7 +131,7 @@ class NodeReport:
     put it there.
 
     `calls` are the answers of LMs. The verdict "restarted" is a request that was sent again, "used"
-    what a body or a dependency used by itself.
+    what a body or a dependency used by itself. `rounds` are those of conversations with tools.
     """
 
     step: int
@@ -131,6 +144,7 @@ class NodeReport:
     changed: tuple[str, ...]
     calls: tuple[JudgedAnswer, ...]
     fields: tuple[Provenance, ...]
+    rounds: tuple[ToolRound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +208,8 @@ def _report_node(step: Step, search: Search, took: dict[tuple[str, str], float])
     for name in search.field_names(step):
         field = search.at(step.place._replace(field=name))
         if field.state == "there" and field.seconds is not None:
-            field = replace(field, seconds=took.get((field.source, field.place), field.seconds))
+            key = ("fill", str(step.place)) if field.is_calls else (field.source, field.place)
+            field = replace(field, seconds=took.get(key, field.seconds))
         fields.append(field)
     return NodeReport(
         step.number,
@@ -202,21 +217,46 @@ def _report_node(step: Step, search: Search, took: dict[tuple[str, str], float])
         step.whole,
         tuple("" if each is NoneType else each.__name__ for each in offered),
         filled if filled is None else took.get(("fill", str(step.place)), filled),
-        Usage.total(question.usage for question in (choice, step.fill) if question is not None),
+        _usage_of(step, choice),
         "" if step.forked is None else step.forked.parent,
         () if step.forked is None else step.forked.changed,
         tuple(_report_calls(step)),
         tuple(fields),
+        tuple(_report_rounds(step)),
     )
+
+
+def _usage_of(step: Step, choice: LMQuestion | None) -> Usage:
+    """What the choice and the fill of a node used, rounds before the run was resumed included."""
+    asked = [question for question in (choice, step.fill) if question is not None]
+    loop, fill = step.fill_loop, step.fill
+    before = [] if loop is None or fill is None else loop.rounds_before(fill.started)
+    return Usage.total(each.usage for each in (*before, *asked))
+
+
+def _report_rounds(step: Step) -> Iterator[ToolRound]:
+    """The rounds behind a node: what the body before it asked, its sources, its fill. The rounds of
+    a body that led to no node belong to its own."""
+    is_last = step.number + 1 not in step.graph.steps
+    own = [
+        (asker, loop) for (asker, _), loop in step.loops.items() if is_last or asker.kind != "body"
+    ]
+    before = {} if step.before is None else step.before.loops
+    by_body = [(asker, loop) for (asker, _), loop in before.items() if asker.kind == "body"]
+    for asker, loop in (*by_body, *own):
+        yield from tool_rounds(loop, asker)
 
 
 def _report_calls(step: Step) -> Iterator[JudgedAnswer]:
     """The LM calls behind a node: its choice, what the body before it asked, its sources, its
-    fill."""
+    fill. What was asked after the last node belongs to the node."""
     before = step.before
     asked: list[LMQuestion | None] = [] if before is None else [before.choice, *before.asked]
     asked += [question for source in step.sources.values() for question in source.asked]
-    for question in (*asked, step.fill):
+    asked.append(step.fill)
+    if step.number + 1 not in step.graph.steps:
+        asked += [step.choice, *step.asked]
+    for question in asked:
         if question is None:
             continue
         by = str(question.asker)
@@ -257,10 +297,13 @@ class _Builder:
             inside += self._choice(place, before.choice)
         fill = step.fill
         if fill is not None and step.filled_by is fill and _was_asked(fill):
-            inside += self._entry("fill", place, step.name, fill)
+            loop = step.fill_loop
+            calls = [] if loop is None else self._calls(loop.calls.values())
+            inside += self._entry("fill", place, step.name, fill, calls)
         if step.called is not None:
             usage = Usage.total(question.usage for question in step.asked)
-            inside += self._entry("body", place, step.name, step.called, usage=usage)
+            calls = self._calls(call for question in step.asked for call in question.calls)
+            inside += self._entry("body", place, step.name, step.called, calls, usage=usage)
         if not _leads_to(step.choice) or step.number + 1 not in step.graph.steps:
             inside += self._choice(place, step.choice)
         entries = self._entry("node", place, step.name, step, inside)
@@ -268,10 +311,23 @@ class _Builder:
             return [replace(entry, outcome="done", error="") for entry in entries]
         return entries
 
+    def _calls(self, calls: Iterable[ToolRun]) -> list[TimelineEntry]:
+        entries: list[TimelineEntry] = []
+        for call in calls:
+            inside = [] if call.graph is None else self.steps(call.graph)
+            usage = Usage.total(question.usage for question in call.asked)
+            note = call_text(call.name, call.arguments)[:_LONGEST_CALL]
+            place = str(call.place)
+            for gate in call.gates:
+                entries += [replace(each, place=place) for each in self._source(gate)]
+            entries += self._entry("tool", place, call.name, call, inside, note=note, usage=usage)
+        return entries
+
     def _source(self, source: Source) -> list[TimelineEntry]:
         if source.origin is not None:
             return []
         inside = [] if source.graph is None else self.steps(source.graph)
+        inside += self._calls(call for question in source.asked for call in question.calls)
         marks: list[float] = []
         for index in sorted(source.items):
             item = source.items[index]

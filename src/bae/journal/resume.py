@@ -93,6 +93,7 @@ async def resume(
         new = frozenset(change.place for change in changes if change.kind == "new")
         writer = JournalWriter(journal, [*records])
         writer.continue_run(graph, claim, len(stored.lines))
+        writer.told = past.told
         if options.max_iters is None:
             options = options._replace(max_iters=past.run.max_iters)
         run = Run(options, writer=writer, run_id=run_id)

@@ -3,7 +3,8 @@ store."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from threading import Lock
@@ -14,7 +15,12 @@ from weakref import WeakKeyDictionary
 from bae.exceptions import JournalError
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder, line_of
-from bae.journal.node_codec import node_codec, unstorable_fields
+from bae.journal.node_codec import (
+    dump_gate_answer,
+    node_codec,
+    read_gate_answer,
+    unstorable_fields,
+)
 from bae.journal.outside import OutsideWriter
 from bae.journal.shape import Shape, shape_of
 from bae.journal.store import (
@@ -26,6 +32,7 @@ from bae.journal.store import (
     RunSummary,
     StoredRun,
     check_names,
+    messages_in,
 )
 from bae.records import (
     ClassMet,
@@ -47,7 +54,7 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
-    from bae.records import Asker, SourceEnded
+    from bae.records import Asker, RoundReplied, SourceEnded
     from bae.run import Run
     from bae.writer import StartStep
 
@@ -67,6 +74,9 @@ class JournalWriter(Writer):
         self._journal = journal
         self._claim: Claim | None = None
         self._n = 0
+        self.told = 0
+        """How many messages of people are in the records."""
+        self._telling = asyncio.Lock()
         self._broken: JournalError | None = None
         # An LM may report an answer from a thread of its own.
         self._order = Lock()
@@ -102,9 +112,10 @@ class JournalWriter(Writer):
             prove_storable(graph)
         self._graph, (self._encoder, shape) = graph, _form_of(graph, self._journal)
         self.log.append(started)
-        line = line_of(0, started, self._encoder.encode(started))
+        data, now = self._encoder.encode(started), started.at
+        line = Line(0, RunStarted.__name__, now, run.path, 0, data)
         self._n = 1
-        info = RunInfo(run.run_id, graph.name, "running", line.at, line.at, shape.hash)
+        info = RunInfo(run.run_id, graph.name, "running", now, now, shape.hash)
         create = self._journal.create(StoredRun(info, shape.json, (line,), {}))
         await finish_despite_cancel(create, self._take_claim)
         await self.confirm()
@@ -218,16 +229,31 @@ class JournalWriter(Writer):
 
     async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
         """Store the answer to a gate; returns the one that was stored first."""
-        codec, field = node_codec(gate.node_type), gate.field_name
-        if not self._journal.secrets and field in codec.secret:
+        is_field = not gate.parameter
+        secret = node_codec(gate.node_type).secret if is_field else ()
+        if not self._journal.secrets and gate.field_name in secret:
             return value  # no other answer can be there: it would have to be stored
         # After the deadline it is the default, which is no answer.
         is_late = gate.deadline is not None and gate.deadline <= time()
-        text = codec.dump_answer(field, value)
+        text = dump_gate_answer(gate, value)
         if not is_late and await self._journal.answer(run.run_id, gate.address, text):
             return value
         first = (await self._journal.read(run.run_id)).answers.get(gate.address)
-        return value if first is None else codec.read_answer(field, first)
+        return value if first is None else read_gate_answer(gate, first)
+
+    async def answers(self, run: Run) -> Mapping[str, str]:
+        """What people have answered until now, in other processes too."""
+        return await self._journal.answers(run.run_id)
+
+    async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
+        """What people have told the LMs of the run since it was last asked for."""
+        async with self._telling:  # in order, since the records alone count what was taken
+            messages = messages_in(await self._journal.answers(run.run_id))
+            new = [text for number, text in messages if number > self.told]
+            if new:
+                await self.store(*map(record, new))
+                self.told += len(new)
+            return new
 
     async def finish(self, run: Run, ended: RunEnded) -> None:
         """Store how the run ended and release the claim, even if this is cancelled meanwhile."""

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from bae.assignable import type_name
 from bae.calls import MISSING, CallPlan, Input, recalls_of, siblings_of
-from bae.core_schemas import field_schema, parts, returned_schema
+from bae.core_schemas import field_schemas, parts, returned_schema
 from bae.exceptions import JournalError
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan
@@ -284,8 +284,9 @@ class _Drawing:
         return number
 
     def _class(self, plan: NodePlan) -> Json:
+        schemas = field_schemas(plan.node)
         drawn: Json = {
-            "fields": {each.name: self._field(plan, each) for each in plan.fields.values()},
+            "fields": {n: self._field(each, schemas[n]) for n, each in plan.fields.items()},
             "next": [cls.__name__ for cls in plan.successors],
             "ends": plan.may_end,
             "written": plan.written,
@@ -301,7 +302,7 @@ class _Drawing:
             rules.append("extra='forbid'")
         return {**drawn, "rules": rules} if rules else drawn
 
-    def _field(self, plan: NodePlan, each: FieldPlan) -> Json:
+    def _field(self, each: FieldPlan, schema: Any) -> Json:
         drawn: Json = {"kind": each.kind, "type": type_name(each.annotation)}
         drawn["required"] = each.required
         drawn |= each.draw()
@@ -309,7 +310,7 @@ class _Drawing:
             drawn["call"] = self._call(each.call)
         if each.bound:
             drawn["bound"] = _bound(each)
-        return drawn | self._schema(lambda: field_schema(plan.node, each.name))
+        return drawn | self._schema(lambda: schema)
 
     def _call(self, call: CallPlan) -> int:
         if call.key in self.call_numbers:
@@ -330,8 +331,8 @@ class _Drawing:
             drawn["by_value"] = True
         if call.graph is not None:
             drawn["graph"] = self.graph(call.graph)
-        elif call.returns is not MISSING:
-            drawn["type"] = type_name(call.returns)
+        elif call.declared is not MISSING:
+            drawn["type"] = type_name(call.declared)
             drawn |= self._schema(lambda: returned_schema(call))
         return number
 

@@ -3,9 +3,10 @@ to one owner at a time, and takes one answer for a gate."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import iscoroutine
 from itertools import islice
@@ -28,6 +29,7 @@ from bae.exceptions import JournalError
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from bae.approvals import Grant
     from bae.journal.export import Existing, PathOrFile, Unfinished
     from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
@@ -38,7 +40,7 @@ interrupted."""
 Listed = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 """What runs can be listed by: their status, or that they were interrupted."""
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """The version of the stored format, in SQLite files and exports: the one that is written, and the
 newest that is read. All versions from 1 on are read.
 
@@ -51,6 +53,10 @@ READS: Final = f"this bae reads versions up to {FORMAT}"
 LATEST: Final = 253_402_214_400.0
 """A time, in seconds since 1970, that is later than all that a calendar has."""
 Time = Annotated[float, Field(ge=0, lt=LATEST)]
+
+MESSAGE: Final = "tell:"
+"""Begins the address of a message that a person tells a run; its number follows. It is stored with
+the answers to gates: another process may own the run."""
 
 _PAGE: Final = 200
 """How many runs `every_run` lists at a time."""
@@ -310,6 +316,11 @@ class Journal(ABC):
         else:
             await self.create(run, claim=False)
 
+    async def answers(self, run_id: str) -> dict[str, str]:
+        """What people have answered at the gates of a run, and told it, as JSON by address: read
+        often while a run is in progress."""
+        return (await self.read(run_id)).answers
+
     async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         """The ids of the runs that were last written before the time `than`, by status, the oldest
         run first."""
@@ -362,6 +373,32 @@ class Journal(ABC):
 
         run = await self.read(run_id)
         return await off_loop(len(run.lines), why, run, place, step)
+
+    async def approvals(self, run_id: str) -> list[Grant]:
+        """The yeses that hold for all calls of a tool in a run, including revoked yeses."""
+        from bae.approvals import grants_in
+
+        return grants_in(await self.answers(run_id))
+
+    async def revoke(self, run_id: str, tool: str) -> list[Grant]:
+        """Take back the yeses for a tool, and return them: a person is asked before its next call,
+        in a run that is in progress too. `tool` is its name, or its place, `Reply.calls(refund)`.
+        """
+        from bae.approvals import REVOKED
+
+        given = await self.approvals(run_id)
+        taken = [each for each in given if tool in (each.tool, each.place) and not each.revoked]
+        if not taken:
+            holding = sorted({each.place for each in given if not each.revoked})
+            raise JournalError(
+                f"the run {run_id} has no yes for {tool} that could be revoked",
+                run_id=run_id,
+                code="bae-approval-unknown",
+                fix=f"name one of {', '.join(holding)}" if holding else "there is none",
+            )
+        for each in taken:
+            await self.answer(run_id, f"{each.address}{REVOKED}", "true")
+        return [each._replace(revoked=True) for each in taken]
 
     async def prune(
         self,
@@ -430,6 +467,16 @@ class Journal(ABC):
         from bae.journal.redaction import redact
 
         return await redact(self, run_id, places)
+
+
+def messages_in(answers: Mapping[str, str]) -> list[tuple[int, str]]:
+    """What people have told a run, with the numbers of the messages, in order."""
+    found: list[tuple[int, str]] = []
+    for address, text in answers.items():
+        number = address.removeprefix(MESSAGE)
+        if number != address and number.isdecimal():
+            found.append((int(number), str(json.loads(text))))
+    return sorted(found)
 
 
 def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:

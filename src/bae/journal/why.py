@@ -13,12 +13,20 @@ from bae.calls import DEEPEST
 from bae.exceptions import JournalError
 from bae.journal.decoder import StoredHistory, read_history
 from bae.journal.lines import StoredNode
-from bae.journal.provenance import JudgedAnswer, Provenance, ValueSource
+from bae.journal.provenance import (
+    CallState,
+    JudgedAnswer,
+    MadeCall,
+    Provenance,
+    ToolRound,
+    ValueSource,
+)
 from bae.journal.store import StoredRun
 from bae.place import ANY_STEP, Place
 from bae.records import (
     LIVE,
     WITHHELD,
+    Asker,
     CallEnded,
     FillEnded,
     Returned,
@@ -29,7 +37,7 @@ from bae.records import (
 )
 from bae.sources import kind_named
 from bae.usage import Usage
-from bae.work import GraphRun, LMQuestion, Source, Step
+from bae.work import GraphRun, LMQuestion, Source, Step, ToolLoop, ToolRun
 
 _DEEPEST: Final = DEEPEST + 50
 """How far inputs are followed: through functions, and graphs inside."""
@@ -124,14 +132,41 @@ class Search:
         if place.field in _node(record).unset:
             return self._made(place, "default", at, **value)
         if isinstance(record, FillEnded):
-            used = _used([step.filled_by])
+            loop = step.fill_loop
+            calls = () if loop is None else loop.calls.values()
+            used = _used([step.filled_by], [call.graph for call in calls if call.graph is not None])
             by = ", ".join(used["models"])
-            return self._made(place, "lm", at, by=by, seconds=record.seconds, **used, **value)
+            made = self._made(place, "lm", at, by=by, seconds=record.seconds, **used, **value)
+            return self._called(replace(made, source=self._kind(place)), place, loop)
         if place.step == 0:
             return self._made(place, "caller", at, by=place.path, **value)
         by = f"{before.name}.__call__" if before is not None and before.name else "a body"
         used = _used([] if before is None else before.asked)
-        return self._made(place, "body", at, by=by, **used, **value)
+        made = self._made(place, "body", at, by=by, **used, **value)
+        return self._called(made, place, None if before is None else _loop_of_body(before, record))
+
+    def _called(self, made: Provenance, place: Place, loop: ToolLoop | None) -> Provenance:
+        """The same, with the conversation in which the LM called tools."""
+        if loop is None:
+            return made
+        is_calls = place.field == loop.field_name
+        made = replace(made, rounds=(*tool_rounds(loop),), is_calls=is_calls)
+        if not is_calls:
+            return made
+        behind = self._shape.arguments(place)
+        inputs = {
+            f"{tool}({name})": self.at(each)
+            for tool, at in behind.items()
+            for name, each in self._shape.arguments(at).items()
+        }
+        known = {name: each for name, each in inputs.items() if _is_known(each)}
+        return replace(made, inputs=known)
+
+    def _kind(self, place: Place) -> str:
+        """The source of a field that an LM fills: the tools, where the value is their calls."""
+        field = self._shape.field_at(place)
+        is_calls = field is not None and kind_named(field["kind"]).fills == "calls"
+        return field["kind"] if field is not None and is_calls else "lm"
 
     def _recalled(self, place: Place, source: Source) -> Provenance:
         """The lines about what was found may be gone; that it was recalled still holds."""
@@ -258,7 +293,12 @@ class Search:
         return self._made(place, kind, step.whole_at, by=self._by(place), **value)
 
     def _unfinished(self, place: Place, source: Source | None) -> Provenance:
-        made = self._absent(place)
+        made, step = self._absent(place), self._history.step(place.path, place.step)
+        loop = None if step is None or step.whole else step.fill_loop
+        if loop is not None and place.field == loop.field_name and not place.parameter:
+            made = replace(made, rounds=(*tool_rounds(loop),), is_calls=True)
+            by = "a conversation with tools"
+            return replace(made, source=self._kind(place), by=by, state="begun")
         if source is None or not (source.gate or source.spans or source.is_open):
             return made
         state = "begun" if source.gate is None else "waiting"
@@ -327,13 +367,22 @@ class Search:
         """The error of a value that is not there, or not there any more."""
         source = self._history.source(place._replace(item=None))
         step = self._history.step(place.path, place.step)
-        answers = [] if step is None or step.fill is None else step.fill.answers
+        fill = None if step is None else step.fill
+        answers, loop = ([], None) if fill is None else (fill.answers, fill.loop)
+        if place.parameter and source is None and step is not None and step.whole:
+            field = place._replace(parameter="", item=None)
+            fix = f"look at the field: {field}"
+            return self._unknown(f"nothing is recorded at {str(place)!r}", fix)
         if source is not None and source.items:
             how = f"{source.items_done} of its items are done"
         elif source is not None and source.gate is not None:
             how = f"it waits for a person, who is asked {source.by!r}"
         elif source is not None and (source.is_open or source.spans):
             how = f"{source.by} had begun and has not ended as far as the lines go"
+        elif loop is not None and loop.rounds:
+            last = (*tool_rounds(loop),)[-1]
+            state = "; ".join([*map(str, last.calls), *last.told])
+            how = f"the LM was filling {place.node}, in round {last.number}: {state or last.text}"
         elif answers:
             attempt = answers[-1].attempt
             verdict = f"its answer {attempt.number} was {attempt.verdict}"
@@ -346,17 +395,68 @@ class Search:
             f"{place} has no value in the run {self._run_id}: {how}",
             run_id=self._run_id,
             code="bae-why-pending",
-            fix="look again when the run has continued: graph.resume(…), or graph.answer(…)",
+            fix="look again when the run has continued: graph.resume(…), graph.answer(…), or "
+            f"`bae runs resume {self._run_id}`",
         )
 
 
 def judged_answers(question: LMQuestion) -> Iterator[JudgedAnswer]:
-    """The answers to a question, with their verdicts."""
+    """The answers to a question, with their verdicts. `Tools(accept=…)` gives "refused"."""
     by = str(question.asker)
+    replies = () if question.loop is None else question.loop.replies
+    refused = {reply.number: reply.text for reply in replies if reply.kind == "refused"}
     for judged in question.answers:
         each = judged.attempt
-        about = each.number, each.verdict, each.errors, each.prompt, judged.at, each.usage
+        verdict, errors = each.verdict, each.errors
+        if verdict == "valid" and each.number in refused:
+            verdict, errors = "refused", (refused[each.number],)
+        about = each.number, verdict, errors, each.prompt, judged.at, each.usage
         yield JudgedAnswer(*about, each.asked or None, each.answer or None, by)
+
+
+def tool_rounds(loop: ToolLoop, asker: Asker | None = None) -> Iterator[ToolRound]:
+    """The rounds of a conversation with tools, with what became of each call."""
+    by = "" if asker is None else str(asker)
+    for each in loop.rounds:
+        told = [
+            reply.text
+            for reply in loop.replies
+            if max(reply.number, 1) == each.number and reply.text
+        ]
+        calls = [_made_call(loop.calls[call["id"]]) for call in (*each.ran, *each.calls)]
+        about = each.number, each.at, each.text, tuple(calls), tuple(told), each.usage
+        yield ToolRound(*about, by)
+
+
+def _loop_of_body(before: Step, record: NodeRecord) -> ToolLoop | None:
+    """The conversation in which an LM filled the node that a body returned."""
+    node = _node(record)
+    for (asker, _), loop in before.loops.items():
+        calls = [(call.id, call.result) for call in loop.calls.values() if call.state == "done"]
+        held: list[Any] = node.fields.get(loop.field_name) or []
+        is_same = (asker.kind, loop.target) == ("body", node.type)
+        if calls and is_same and [(each["id"], each["result"]) for each in held] == calls:
+            return loop
+    return None
+
+
+def _made_call(call: ToolRun) -> MadeCall:
+    error = call.told if call.error is None else error_text(call.error)
+    state: CallState = "begun" if call.was_called else "asked"
+    if any(each.state == "waiting" for each in (call, *call.gates)):
+        state = "waiting"
+    elif error is not None:
+        state = "failed"
+    elif call.ended is not None and call.state == "done":
+        state = "done"
+    took = call.took or sum(span.seconds for span in call.spans)
+    # The gate of an interrupted call has another name before its key.
+    is_approved = any(len(gate.place.parameters) == 3 for gate in call.gates)
+    person = "approved" if is_approved and call.was_called else ""
+    if call.gates and state == "done" and not call.was_called:
+        person = "answered"
+    about = call.result, error, took, call.reused, str(call.place), call.is_native, person
+    return MadeCall(call.id, call.name, call.arguments, state, *about)
 
 
 def _used(

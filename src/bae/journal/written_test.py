@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, cast
 
 from bae.journal.export import RecordedRuns, write_run
+from bae.tools import ToolCall
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -54,8 +55,8 @@ def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo) -> str:
     lines = [
         f'"""A run of {name} ({run_id}) that must still go the same way.',
         "",
-        "It is replayed: no LM, no dependency and no person is asked, the bodies of nodes",
-        "are called. Written by `bae runs test`; edit it as you like.",
+        "It is replayed: no LM, no dependency, no tool and no person is asked, the bodies of",
+        "nodes are called. Written by `bae runs test`; edit it as you like.",
         '"""',
         "",
         *_imports(graph),
@@ -107,11 +108,14 @@ def _asserts(end: Node) -> list[str]:
     """What is to hold for the node that the run ended at, as far as code can say it as plain data;
     the replay compares every field."""
     values = {name: end.__dict__.get(name) for name in type(end).__pydantic_fields__}
-    return [
-        _assert(f"end.{name}", value)
-        for name, value in values.items()
-        if name in end.__dict__ and _is_plain(value)
-    ]
+    lines: list[str] = []
+    for name, value in values.items():
+        if _is_calls(value):
+            called = [call.name for call in value]
+            lines.append(_assert(f"[call.name for call in end.{name}]", called))
+        elif name in end.__dict__ and _is_plain(value):
+            lines.append(_assert(f"end.{name}", value))
+    return lines
 
 
 def _assert(what: str, value: Any) -> str:
@@ -124,6 +128,11 @@ def literal(value: Any) -> str:
     """Plain data as code, with the quotes that formatters choose where that is simple."""
     code = repr(value)
     return code if '"' in code else code.replace("'", '"')
+
+
+def _is_calls(value: Any) -> TypeGuard[list[ToolCall]]:
+    listed = cast("list[object]", value) if isinstance(value, list) else []
+    return bool(listed) and all(isinstance(each, ToolCall) for each in listed)
 
 
 def _is_plain(value: Any) -> bool:

@@ -33,7 +33,17 @@ if TYPE_CHECKING:
     )
     from bae.lm.requests import Answer
     from bae.lm.signatures import node_to_signature
-    from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
+    from bae.prompts.messages import (
+        CallPart,
+        Correction,
+        FewShot,
+        Message,
+        Prompt,
+        Question,
+        ResultPart,
+        TextPart,
+        ToolSpec,
+    )
 
 __all__ = [
     "LM",
@@ -45,6 +55,7 @@ __all__ = [
     "Budgeted",
     "CacheStore",
     "Cached",
+    "CallPart",
     "ClaudeCLIBackend",
     "Concurrency",
     "Correction",
@@ -66,10 +77,12 @@ __all__ = [
     "Question",
     "RateLimit",
     "Restart",
+    "ResultPart",
     "Retry",
     "SQLiteCache",
     "TextPart",
     "Timeout",
+    "ToolSpec",
     "Usage",
     "WithPrompts",
     "check_lm_name",
@@ -90,7 +103,10 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "anthropic_backend": "AnthropicBackend",
-        "backend": "Backend Correction FewShot Message Prompt Question TextPart",
+        "backend": (
+            "Backend CallPart Correction FewShot Message Prompt Question ResultPart TextPart "
+            "ToolSpec"
+        ),
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
         "http": "PerLoop is_secret_name remove_passwords",

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic_core import from_json
 
-from bae.failures import filled_other, not_an_lm, undeclared
-from bae.language_model import ask_lm, is_lm, scene_around
+from bae.failures import filled_other, no_tools, not_an_lm, undeclared
+from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around
 from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice, read_fill
 from bae.lm.backend import Backend, ask_to_fill, asks_again
 from bae.lm.requests import Answer, ask, send
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Prompt, Question
-from bae.prompts.questions import asked_fields, choice_of, fill_question, names_of
+from bae.prompts.questions import choice_of, fill_question, names_of
+from bae.prompts.values import asked_fields
 from bae.secrets import shown_values
 from bae.usage import Usage, tell
 
@@ -35,11 +36,14 @@ class LMAdapter(Backend):
     """An LM that is no backend, or one that overrides the methods of backends. It asks again by
     itself, so nothing asks it again; and it chooses first, then fills."""
 
+    runs_tools = False
+
     def __init__(self, lm: LM) -> None:
         if isinstance(lm, type) or not is_lm(lm):
             raise not_an_lm(lm)
         super().__init__(attempts=0, retries=0, one_call=False)
         self.lm = lm
+        self.native_tools = lm.native_tools if isinstance(lm, RoutingLM) else frozenset()
         named = getattr(lm, "model", None)
         self.model = named if isinstance(named, str) and named else _class_of(lm)
         self._instance = urandom(8).hex()
@@ -115,6 +119,8 @@ class LMAdapter(Backend):
 
     async def _build(self, question: Question, target: type[Node]) -> Node:
         previous, scene = question.previous, question.scene
+        if scene.toolbox is not None and not isinstance(self.lm, RoutingLM):
+            raise no_tools(self.lm, target)
         if question.method == "make":
             node = await ask_lm(self.lm, "make", scene, previous, target)
             is_right = isinstance(cast(object, node), target)

@@ -24,8 +24,8 @@ from bae.lm.requests import UNPARSED
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Correction
-from bae.prompts.questions import asked_fields, names_of
-from bae.prompts.values import once
+from bae.prompts.questions import names_of
+from bae.prompts.values import asked_fields, once
 from bae.unicode import readable, whole, whole_json
 from bae.usage import Attempt
 
@@ -58,7 +58,7 @@ def read(answer: Answer) -> dict[str, Any] | Wrong:
     """The JSON object in an answer. Nothing is guessed: with text around it, it is not JSON."""
     value: Any = answer.value
     if answer.stop == "refused" or (value is UNPARSED and not answer.text.strip()):
-        return _no_text(answer)
+        return no_text(answer)
     try:
         if value is UNPARSED:
             text = answer.text
@@ -67,7 +67,7 @@ def read(answer: Answer) -> dict[str, Any] | Wrong:
             value = whole_json(value)
     except ValueError as error:
         if answer.stop == "cut-off":
-            return _no_text(answer)
+            return no_text(answer)
         return Wrong("unparsable", (f"not JSON: {error}",))
     if isinstance(value, dict):
         return cast(dict[str, Any], value)
@@ -76,7 +76,7 @@ def read(answer: Answer) -> dict[str, Any] | Wrong:
     return Wrong("unparsable", (f"not an object but {type(value).__name__}",))
 
 
-def _no_text(answer: Answer) -> Wrong:
+def no_text(answer: Answer) -> Wrong:
     """Why there is nothing to read: it was refused, cut off, or is empty."""
     text = answer.text.strip()
     if answer.stop == "refused":
@@ -91,7 +91,7 @@ def read_fill(prompt: Prompt, answer: Answer) -> dict[str, Any] | Wrong:
     if prompt.schema is not None:
         return read(answer)
     if answer.stop != "end" or not answer.text.strip():
-        return _no_text(answer)
+        return no_text(answer)
     fields = prompt.question.fields
     try:
         return from_text(cast("type[Node]", prompt.question.target), whole(answer.text))

@@ -6,11 +6,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from bae.exceptions import BaeLMError
+from bae.lm.anthropic_answers import ClaudeMessage
+from bae.lm.anthropic_messages import (
+    CACHED,
+    NATIVE_TOOLS,
+    container_in,
+    message_params,
+    tool_params,
+)
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import need
 from bae.lm.http import (
@@ -18,17 +25,16 @@ from bae.lm.http import (
     error_for,
     is_secret_name,
     malformed_error,
-    mask,
     mask_error,
     remove_passwords,
     secrets_in,
     timeout_error,
     without_secrets,
 )
-from bae.lm.prices import cost_of
-from bae.lm.provider_schemas import Schema, for_claude, unfit
+from bae.lm.prices import cost_of, window_of
+from bae.lm.provider_schemas import Schema, answer_tool_name, for_claude, unfit
 from bae.lm.responses import MAX_BYTES, bound_responses
-from bae.usage import Usage, read_count, read_name, tell
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream
@@ -46,7 +52,8 @@ class AnthropicBackend(Backend):
     - `temperature`: leave it out for models that take none, as the newer ones do.
     - `stream`: whether to read the answer as it is written. Observers of the run see the pieces,
       and a long answer is not taken for a stalled one.
-    - `cache`: whether to have the constant part of the prompt cached by the provider.
+    - `cache`: whether to have the constant part of the prompt cached by the provider, and all of a
+      conversation with tools.
     - `timeout`: seconds for a whole call; `idle_timeout` for the time between two pieces of a
       streamed answer, and `connect_timeout` for the connection.
     - `channel`: how the schema is sent. "schema" is the channel for structured output, "tool" the
@@ -57,7 +64,13 @@ class AnthropicBackend(Backend):
     - `max_bytes`: the largest response that is read, after decompression.
     - `http_client`: an `httpx2.AsyncClient` of yours. It stays open, and serves one event loop.
       What it reads is not bounded, and whether it follows redirects is up to you.
+
+    Tools are native, and the schema goes beside them. `Native("web_search")`, `"web_fetch"` and
+    `"code_execution"` are Anthropic's own; their options are those of the API.
     """
+
+    calls_tools = True
+    native_tools = frozenset(NATIVE_TOOLS)
 
     def __init__(
         self,
@@ -90,6 +103,8 @@ class AnthropicBackend(Backend):
         cost_of(model, Usage(), "anthropic")
         self.model = model
         self.max_tokens = max_tokens
+        window = window_of(model, "anthropic")
+        self.context_window = window and max(window - max_tokens, window // 2)
         self.temperature = temperature
         self.stream = stream
         self.cache = cache
@@ -135,28 +150,20 @@ class AnthropicBackend(Backend):
         await self._clients.aclose()
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Send one request to Claude."""
+        """Send one request to Claude, and more where Claude pauses in the middle of its message, as
+        it may while it runs tools of its own."""
         client = await self._clients.get()
-        request = self._request(prompt)
-        reply = _Reply(self.model, self.secrets)
+        request, answer_tool = self._request(prompt)
+        reply = ClaudeMessage(self.model, self.model, self.secrets, answer_tool)
         bound = asyncio.timeout(self.timeout)
         try:
             async with bound:
-                if self.stream:
-                    stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(
-                        **request, stream=True
-                    )
-                    reply.began = True
-                    async with stream:
-                        async for event in stream:
-                            reply.take(event)
-                else:
-                    message = cast(Any, await client.messages.create(**request))
-                    reply.began = True
-                    reply.take_whole(message)
-            if not reply.ended:
-                raise EOFError("the stream ended before the answer did")
-            return reply.answer()
+                await self._exchange(client, request, reply)
+                while reply.is_paused:
+                    if reply.pauses >= _MOST_PAUSES:
+                        raise self._paused()
+                    await self._exchange(client, reply.resume(request), reply)
+            return reply.answer(echoes=bool(prompt.tools))
         except Exception as error:
             mask_error(error, self.secrets)
             failure = self._failure(error, bound, reply)
@@ -166,11 +173,37 @@ class AnthropicBackend(Backend):
                 raise
             raise failure from error
 
+    async def _exchange(
+        self, client: AsyncAnthropic, request: Mapping[str, Any], reply: ClaudeMessage
+    ) -> None:
+        """Send a request, and read the message that comes back."""
+        if self.stream:
+            stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(
+                **request, stream=True
+            )
+            reply.began = True
+            async with stream:
+                async for event in stream:
+                    reply.take(event)
+        else:
+            message = cast(Any, await client.messages.create(**request))
+            reply.began = True
+            reply.take_whole(message)
+        if not reply.ended:
+            raise EOFError("the stream ended before the answer did")
+
     @property
     def _who(self) -> str:
         return f"AnthropicBackend({self.model!r})"
 
-    def _failure(self, error: Exception, bound: asyncio.Timeout, reply: _Reply) -> Exception:
+    def _paused(self) -> BaeLMError:
+        return BaeLMError(
+            f"{self._who} paused {_MOST_PAUSES} times in one answer, and was not continued",
+            code="bae-lm-output-too-long",
+            fix='bound its own tools, as Native("web_search", max_uses=5) does',
+        )
+
+    def _failure(self, error: Exception, bound: asyncio.Timeout, reply: ClaudeMessage) -> Exception:
         from anthropic import CredentialsError
 
         if bound.expired() and isinstance(error, TimeoutError):
@@ -235,7 +268,9 @@ class AnthropicBackend(Backend):
         if self._http_client is None:
             await client.close()
 
-    def _request(self, prompt: Prompt) -> dict[str, Any]:
+    def _request(self, prompt: Prompt) -> tuple[dict[str, Any], str | None]:
+        """The request, and the name of the tool that takes the answer where the channel for
+        structured output does not take its schema."""
         body = dict(self.extra)
         if self.temperature is not None:
             body["temperature"] = self.temperature  # not among the SDK's own arguments any more
@@ -243,40 +278,44 @@ class AnthropicBackend(Backend):
         request: dict[str, Any] = {
             "model": self.model,
             "max_tokens": self.max_tokens,
-            "messages": self._messages(prompt),
+            "messages": message_params(prompt, self.model, cache=self.cache),
         }
-        cached: dict[str, Any] = {"cache_control": {"type": "ephemeral"}} if self.cache else {}
+        cached: dict[str, Any] = {"cache_control": CACHED} if self.cache else {}
         if prompt.system:
             request["system"] = [{"type": "text", "text": prompt.system, **cached}]
+        tools = tool_params(prompt.tools)
+        if prompt.tools:
+            request |= cached  # the API marks the end of the conversation, which grows
+            if not prompt.may_call:
+                request["tool_choice"] = {"type": "none"}
+            container = container_in(prompt)
+            if container is not None:
+                request["container"] = container
+        answer_tool = None
         schema = None if prompt.schema is None else self._fitting(prompt.schema)
         if schema is not None:
             configured = {**configured, "format": {"type": "json_schema", "schema": schema}}
         elif prompt.schema is not None:
-            request["tools"] = [
+            answer_tool = answer_tool_name(prompt)
+            marked = {} if prompt.tools else cached
+            tools.append(
                 {
-                    "name": prompt.name,
+                    "name": answer_tool,
                     "description": "Give your answer, the whole of it, to this tool.",
                     "input_schema": dict(prompt.schema),
-                    **cached,
+                    **marked,
                 }
-            ]
-            forced = {"type": "tool", "name": prompt.name} if self._takes_force() else _FREE
-            request["tool_choice"] = {**forced, "disable_parallel_tool_use": True}
+            )
+            if not prompt.tools or not prompt.may_call:
+                forced = {"type": "tool", "name": answer_tool} if self._takes_force() else _FREE
+                request["tool_choice"] = {**forced, "disable_parallel_tool_use": True}
+        if tools:
+            request["tools"] = tools
         if configured:
             request["output_config"] = configured
         if body:
             request["extra_body"] = body
-        return request
-
-    def _messages(self, prompt: Prompt) -> list[dict[str, Any]]:
-        messages: list[dict[str, Any]] = [*prompt.messages()]
-        shown = sum(message.kind == "example" for message in prompt.conversation)
-        if self.cache and shown:
-            # Up to here, all prompts of this kind are the same.
-            last = messages[shown - 1]
-            text = {"type": "text", "text": last["content"]}
-            last["content"] = [{**text, "cache_control": {"type": "ephemeral"}}]
-        return messages
+        return request, answer_tool
 
     def _fitting(self, schema: Mapping[str, Any]) -> Schema | None:
         """The schema for the channel for structured output, or None where a tool takes it."""
@@ -323,113 +362,7 @@ def _shown_headers(given: Mapping[str, str]) -> dict[str, str | None]:
     return {n: None if is_secret_name(n, sent[n]) else sent[n] for n in sorted(sent)}
 
 
-# --- what comes back --------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Reply:
-    """A message of Claude as it comes in: its text, the input of its tool, and why it ended."""
-
-    model: str
-    secrets: tuple[str, ...] = ()
-    text: list[str] = field(default_factory=list[str])
-    tool_input: list[str] | None = None
-    reason: str | None = None
-    explained: str = ""
-    counts: dict[str, int] = field(default_factory=dict[str, int])
-    began: bool = False
-    ended: bool = False
-
-    def take(self, event: RawMessageStreamEvent) -> None:
-        """Take a piece of a stream. Thinking is left out."""
-        match event.type:
-            case "message_start":
-                self.model = read_name(event.message.model) or self.model
-                self._count(event.message.usage)
-            case "content_block_start":
-                self._begin(event.content_block)
-            case "content_block_delta" if event.delta.type == "text_delta":
-                self._add(self.text, event.delta.text)
-            case "content_block_delta" if event.delta.type == "input_json_delta":
-                if self.tool_input is not None:
-                    self._add(self.tool_input, event.delta.partial_json)
-            case "message_delta":
-                self._stop(event.delta)
-                self._count(event.usage)
-            case "message_stop":
-                self.ended = True
-            case _:
-                pass
-
-    def take_whole(self, message: Any) -> None:
-        """Take a message that was not streamed."""
-        if message.content is None:
-            raise ValueError("a message without content")
-        self.model = read_name(message.model) or self.model
-        self._count(message.usage)
-        for block in message.content:
-            self._begin(block)
-        self._stop(message)
-        self.ended = True
-
-    def used(self) -> Usage | None:
-        """What a message that broke off has used, as far as is known; None where nothing is."""
-        return replace(self._usage(), cost=None) if self.counts else None
-
-    def answer(self) -> Answer:
-        """The answer of a message that has ended."""
-        usage = self._usage()
-        # A tool that is given nothing at all is streamed as no text.
-        given = None if self.tool_input is None else "".join(self.tool_input) or "{}"
-        text = "".join(self.text) if given is None else given
-        if self.reason in ("max_tokens", "model_context_window_exceeded"):
-            return Answer(text, usage, "cut-off")
-        if self.reason == "refusal":
-            return Answer("".join(self.text) or self.explained, usage, "refused")
-        return Answer(text, usage)
-
-    def _begin(self, block: Any) -> None:
-        if block.type == "text":
-            self._add(self.text, block.text)
-        elif block.type == "tool_use" and self.tool_input is None:
-            self.tool_input = []
-            self._add(self.tool_input, json.dumps(block.input) if block.input else "")
-
-    def _add(self, to: list[str], piece: str) -> None:
-        if piece:
-            to.append(piece)
-            tell(mask(piece, self.secrets))
-
-    def _stop(self, said: Any) -> None:
-        self.reason = said.stop_reason
-        details = getattr(said, "stop_details", None)
-        self.explained = (details.explanation if details is not None else None) or ""
-
-    def _count(self, usage: Any) -> None:
-        """Take the token counts so far; those at the end of a stream are of the whole."""
-        for name in _COUNTED:
-            found = getattr(usage, name, None)
-            if found is not None:
-                self.counts[name] = read_count(found)
-
-    def _usage(self) -> Usage:
-        fresh, output, read, written = (self.counts.get(name, 0) for name in _COUNTED)
-        usage = Usage(
-            calls=1,
-            input_tokens=fresh + read + written,
-            output_tokens=output,
-            cached_tokens=read,
-            models=(self.model,),
-        )
-        cost = cost_of(self.model, usage, "anthropic", cache_write_tokens=written)
-        return replace(usage, cost=cost)
-
-
 _FREE: dict[str, str] = {"type": "auto"}
 _UNFORCED = ("claude-fable-5-", "claude-mythos-5-", "claude-opus-5-5", "claude-sonnet-5-5")
-_COUNTED = (
-    "input_tokens",
-    "output_tokens",
-    "cache_read_input_tokens",
-    "cache_creation_input_tokens",
-)
+_MOST_PAUSES = 20
+"""How often a message is continued that the provider has paused."""

@@ -24,8 +24,19 @@ from bae.lm.answers import (
 )
 from bae.lm.requests import UNPARSED, Answer, ask, send
 from bae.plan import plan_of
-from bae.prompts.messages import Correction, FewShot, Message, Prompt, Question, TextPart
-from bae.prompts.questions import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
+from bae.prompts.messages import (
+    CallPart,
+    Correction,
+    FewShot,
+    Message,
+    Prompt,
+    Question,
+    ResultPart,
+    TextPart,
+    ToolSpec,
+)
+from bae.prompts.questions import Choice, Resolved, choice_of, fill_prompt, text_form
+from bae.prompts.values import asked_fields, offers_tools
 from bae.secrets import shown_values
 from bae.usage import tell
 
@@ -40,12 +51,15 @@ __all__ = [
     "UNPARSED",
     "Answer",
     "Backend",
+    "CallPart",
     "Correction",
     "FewShot",
     "Message",
     "Prompt",
     "Question",
+    "ResultPart",
     "TextPart",
+    "ToolSpec",
 ]
 
 N = TypeVar("N", bound="Node")
@@ -74,6 +88,20 @@ class Backend(RoutingLM):
 
     first_wait: float = 0.5
     """Seconds until a failed request is first sent again; later waits are longer."""
+
+    calls_tools: bool = False
+    """Whether `answer` sends `prompt.tools` and returns the model's calls in `Answer.calls`. A
+    backend without it gets the same tools by structured output."""
+
+    runs_tools: bool = True
+    """Whether bae has the conversation with tools. An adapted LM has it by itself."""
+
+    context_window: int | None = None
+    """How many tokens a request may have, where that is known. A conversation with tools that would
+    be longer is cut."""
+
+    native_tools: frozenset[str] | None = frozenset()
+    """The names of the tools that the provider itself runs, as `bae.Native` names them."""
 
     one_call: bool = True
     """Whether a choice and the filling of what is chosen may be one request."""
@@ -255,8 +283,18 @@ async def ask_to_fill(
     `first` is an answer that is there already, from a choice that came filled, with the values in
     it, and `before` are the attempts at that choice: they count.
     """
+    if first is None and offers_tools(target):
+        from bae.toolbox import toolbox_of
+
+        box = toolbox_of(target, resolved, scene)
+        if box is not None and backend.runs_tools:
+            from bae.lm.tool_loop import fill_with_tools
+
+            return await fill_with_tools(
+                backend, target, resolved, instruction, previous, scene, box
+            )
     asked = wanted = asked_fields(target)
-    if not asked:
+    if not asked and scene.toolbox is None:
         return from_resolved(target, resolved)
     kept: dict[str, Any] = {}
     tried = list(before)

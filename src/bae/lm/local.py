@@ -19,7 +19,7 @@ from bae.exceptions import BaeLMError
 from bae.given_files import open_file
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import is_there
-from bae.lm.local_engine import ENGINE, INSTALL, Call, Loading, cores
+from bae.lm.local_engine import ENGINE, INSTALL, Loading, LocalCall, cores
 from bae.lm.local_model import LocalModel, hold, release
 from bae.lm.local_schema import DEEPEST, LONGEST_LIST, LONGEST_TEXT, bounded
 from bae.prompts.schemas import outline
@@ -121,6 +121,8 @@ class LocalBackend(Backend):
         self.deepest = deepest
         # Small models gain nothing from more than 8 threads.
         self.loading = Loading(found, context, slots, threads or max(1, min(8, cores() - 1)))
+        # Of a conversation with tools: a quarter is left for the answer.
+        self.context_window = context - context // 4
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -172,7 +174,7 @@ class LocalBackend(Backend):
         if self.seed is not None:
             request["seed"] = self.seed
         loop, here = asyncio.get_running_loop(), contextvars.copy_context()
-        call = Call(
+        call = LocalCall(
             who=f"LocalBackend({self.model!r})",
             request=request,
             schema=schema,

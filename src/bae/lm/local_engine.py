@@ -134,7 +134,7 @@ def grammar_of(schema: Mapping[str, Any]) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class LocalCall:
     """A request, and the schema to hold the answer to; without one the answer is free text. Set
     `stopped` from any thread to end it at the next token. `hear` is called with each piece."""
 
@@ -213,7 +213,7 @@ class Heard:
     """A model's answer as it comes in: the engine calls it with each piece, and stops where it
     returns True."""
 
-    call: Call
+    call: LocalCall
     until: float
     hear: Callable[[str], object] | None
     text: str = ""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from bae.lm.local_engine import ENGINE, Call, Heard, Loading, load
+from bae.lm.local_engine import ENGINE, Heard, Loading, LocalCall, load
 from bae.lm.policies.limits import Slots
 from bae.threads import in_thread
 
@@ -40,12 +40,12 @@ class LocalModel:
         self._slots = Slots(loading.slots)
         self._loading = threading.Lock()
         self._lock = threading.Lock()
-        self._running: dict[Call, threading.Thread] = {}
+        self._running: dict[LocalCall, threading.Thread] = {}
         self._known_grammars: set[str] = set()
         self._server: Any = None
         self._ended = False
 
-    async def answer(self, call: Call) -> Heard:
+    async def answer(self, call: LocalCall) -> Heard:
         """Wait for a slot, and in it for the answer.
 
         A call that is cancelled in the queue leaves it; in a slot, generation is stopped first,
@@ -99,7 +99,7 @@ class LocalModel:
         if self._server is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
-    def _serve(self, call: Call, answer: Future[Heard]) -> None:
+    def _serve(self, call: LocalCall, answer: Future[Heard]) -> None:
         with self._lock:
             if self._ended:
                 return

@@ -26,6 +26,7 @@ from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.questions import choice_instruction
 from bae.prompts.schemas import fill_schema
+from bae.prompts.tools import is_round
 
 
 class OptimizedLM(DSPyBackend):
@@ -90,7 +91,7 @@ class OptimizedLM(DSPyBackend):
         else:
             lm = found.lm if self._lm is None and found.lm is not None else self.lm
             answer = await self._ask(found.applied_to(prompt), lm, found.config)
-        if not prompt.corrections:
+        if prompt.is_first:
             if found is not None:
                 self._asked["optimized"] += 1
             elif prompt.question.target is not None:
@@ -164,7 +165,7 @@ class _Predictor:
         """The prompt with the instruction and the examples; and for outputs that are no fields of
         the node too, such as a reasoning."""
         applied, question = with_prompt(prompt, self.learned), prompt.question
-        if question.target is None or prompt.schema is None:
+        if question.target is None or prompt.schema is None or is_round(prompt):
             return applied
         own = question.target.__pydantic_fields__
         outputs = [model_name(name, f) for name, f in self.signature.output_fields.items()]

@@ -1,5 +1,5 @@
-"""What tokens cost in US dollars, by the price list in the wheel of the package `genai-prices`.
-Nothing is fetched."""
+"""What tokens cost in US dollars, and how many a model takes, by the list in the wheel of the
+package `genai-prices`. Nothing is fetched."""
 
 from __future__ import annotations
 
@@ -35,6 +35,18 @@ def cost_of(
         return listed.calculate(size, cached, written, output)
     tokens = (size - cached - written, cached, written, output)
     return rates[0] + sum(map(float.__mul__, rates[1:], map(float, tokens)))
+
+
+@lru_cache(maxsize=1000)
+def window_of(model: str, provider: str | None = None) -> int | None:
+    """How many tokens a request to `model` and its answer may have together, or None where that is
+    not known."""
+    try:
+        package: Any = import_module("genai_prices")
+        found = package.calc_price(package.Usage(), model, provider_id=provider)
+    except (ImportError, LookupError):
+        return None
+    return found.model.context_window
 
 
 class _Listed(NamedTuple):

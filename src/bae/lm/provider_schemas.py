@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from math import inf
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from bae.prompts.schemas import Schema, changed, inner, is_recursive, parts
+
+if TYPE_CHECKING:
+    from bae.prompts.messages import Prompt
 
 MOST_OPTIONAL = 24
 """Optional properties in one schema that Claude's structured output takes."""
@@ -72,6 +75,14 @@ def with_descriptions(schema: Mapping[str, Any]) -> Schema:
         return made
 
     return dict(schema) if is_recursive(schema) else change(schema)
+
+
+def answer_tool_name(prompt: Prompt) -> str:
+    """A name for the tool that takes the answer: the schema's name, unless another tool has it."""
+    name = prompt.name
+    while any(name == tool.name for tool in prompt.tools):
+        name = f"final_{name}"
+    return name
 
 
 def is_untyped(schema: Mapping[str, Any]) -> bool:

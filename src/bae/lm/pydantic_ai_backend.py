@@ -4,11 +4,10 @@ for structured output. PydanticAI's own retries are off: bae judges the answers 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -29,13 +28,13 @@ from bae.lm.http import (
     without_secrets,
 )
 from bae.lm.prices import cost_of
-from bae.lm.provider_schemas import is_untyped, unfit, with_descriptions
+from bae.lm.provider_schemas import answer_tool_name, is_untyped, unfit, with_descriptions
+from bae.lm.pydantic_ai_messages import answer_in, conversation, tool_definitions, usage_of
 from bae.lm.registry import OPENAI_MODEL
 from bae.lm.responses import MAX_BYTES, bound_responses, responses_arrived
-from bae.usage import Usage, read_amount, read_count, read_name
+from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model
 
 Output = Literal["auto", "native", "tool", "prompted"]
@@ -57,6 +56,10 @@ class PydanticAIBackend(Backend):
     - `output`: how the schema is sent: "native" is the provider's channel for structured output,
       "tool" the arguments of a tool, "prompted" the prompt. "auto" is the first of them that the
       model has; Claude gets as a tool what its channel does not take.
+
+    Tools are native where the model's profile says that it calls tools, and the schema goes beside
+    them where the model takes both. `Native("web_search")`, `"web_fetch"` and `"code_execution"`
+    are those of PydanticAI, with its options, where the model's profile has them.
     """
 
     def __init__(
@@ -108,6 +111,21 @@ class PydanticAIBackend(Backend):
         """The keys of the model, and of the settings."""
         return self._about.secrets
 
+    @property
+    def calls_tools(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
+        """Whether the model has tool calls, by its profile."""
+        return self._about.calls_tools
+
+    @property
+    def native_tools(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
+        """The tools that the model's provider runs, by its profile."""
+        return self._about.native_tools
+
+    @property
+    def context_window(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
+        """How many tokens a request may have, by the model's profile."""
+        return self._about.window
+
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs, by the prices of the model's provider."""
         return cost_of(self._about.name, usage, self._about.provider)
@@ -122,15 +140,31 @@ class PydanticAIBackend(Backend):
         from pydantic_ai.direct import model_request
 
         model = await (await self._models.get()).enter()
+        answer_tool = answer_tool_name(prompt)
+        # Which of several models answers next is not known: none gets the message of another.
+        echoed = None if self._about.is_several else f"{self._about.provider}:{self._about.name}"
+        messages = conversation(prompt, echoed or "", answer_tool)
         token = responses_arrived.set([])
         try:
-            response = await model_request(
+            parameters = self._parameters(model, prompt, answer_tool)
+            if prompt.tools:
+                messages = model.prepare_messages(messages, parameters)
+            asked = partial(
+                model_request,
                 model,
-                _conversation(prompt),
-                model_settings=self._settings_for(model),
-                model_request_parameters=self._parameters(model, prompt),
+                model_settings=self._settings_for(model, prompt),
+                model_request_parameters=parameters,
             )
-            return _answer_in(response, self._who)
+            response, before = await asked(messages), Usage()
+            for _ in range(_MOST_PAUSES):  # as long as it runs tools of its own
+                if response.state != "suspended":
+                    break
+                before += usage_of(response)
+                more = await asked([*messages, response])
+                response = replace(more, parts=[*response.parts, *more.parts])
+            options = {"has_tools": bool(prompt.tools)}
+            answer = answer_in(response, self._who, answer_tool, echoed, **options)
+            return replace(answer, usage=before + answer.usage) if before.calls else answer
         except Exception as error:
             mask_error(error, self.secrets)
             failure = _error_for(self._who, error, self.timeout)
@@ -149,7 +183,18 @@ class PydanticAIBackend(Backend):
         self._unused.append(made)
         secrets = (*_keys_in(made), *secrets_in(self.model_settings))
         base_url = remove_passwords(_address(made) or "") or None
-        return _About(made.model_name, made.system, base_url, secrets)
+        profiles = list(_profiles(made))
+        kinds = [{each.kind for each in p.get("supported_native_tools", ())} for p in profiles]
+        return _About(
+            made.model_name,
+            made.system,
+            base_url,
+            secrets,
+            len(profiles) > 1,
+            all(each.get("supports_tools", True) for each in profiles),
+            frozenset(_NATIVES.intersection(*kinds)),
+            made.context_window,
+        )
 
     @property
     def _who(self) -> str:
@@ -182,21 +227,25 @@ class PydanticAIBackend(Backend):
                 self._bounded.add(client)
                 bound_responses(client, self._who, self.max_bytes)
 
-    def _settings_for(self, model: Model) -> Any:
+    def _settings_for(self, model: Model, prompt: Prompt) -> Any:
         settings: dict[str, Any] = {"request_timeout": self.timeout}
         client: Any = getattr(model, "client", None)
         if getattr(client, "max_retries", None) != 0 and _takes_max_retries(model):
             settings["max_retries"] = 0  # asking again is for the layer above, which counts it
-        return {**settings, **self.model_settings}
+        settings |= self.model_settings
+        if prompt.tools and not prompt.may_call:
+            settings["tool_choice"] = "none"  # the tools stay declared
+        return settings
 
-    def _parameters(self, model: Model, prompt: Prompt) -> Any:
+    def _parameters(self, model: Model, prompt: Prompt, answer_tool: str) -> Any:
         """The schema, for each way to send it: PydanticAI drops those that it does not take."""
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
 
+        tools: Any = {"function_tools": tool_definitions(prompt), "native_tools": _natives(prompt)}
         if prompt.schema is None:
-            return ModelRequestParameters(output_mode="text")
+            return ModelRequestParameters(output_mode="text", **tools)
         try:
             profile = cast(Mapping[str, Any], model.profile)
         except NotImplementedError:  # several models behind one have no profile in common
@@ -208,6 +257,8 @@ class PydanticAIBackend(Backend):
         if output == "auto" and profile is not None:
             output = "tool" if profile.get("supports_tools", True) else "prompted"
             native = profile.get("supports_json_schema_output", False)
+            if prompt.tools and profile.get("google_supports_tool_combination") is False:
+                native = False
             if native and not (claude and unfit(schema)):
                 output = "native"
         if claude and output == "native":
@@ -215,7 +266,7 @@ class PydanticAIBackend(Backend):
         # Whether a provider can be strict about the schema is found out from it, but for one thing.
         strict = False if is_untyped(schema) else None
         tool = ToolDefinition(
-            name=prompt.name,
+            name=answer_tool,
             parameters_json_schema=schema,
             description="Give your answer, the whole of it, to this tool.",
             strict=strict,
@@ -226,6 +277,7 @@ class PydanticAIBackend(Backend):
             output_object=OutputObjectDefinition(schema, prompt.name, strict=strict),
             output_tools=[tool],
             allow_text_output=output != "tool",
+            **tools,
         )
 
 
@@ -234,17 +286,42 @@ class _About(NamedTuple):
     provider: str
     base_url: str | None
     secrets: tuple[str, ...]
+    is_several: bool
+    """Whether there are several models behind it."""
+    calls_tools: bool
+    native_tools: frozenset[str]
+    window: int | None
 
 
-def _conversation(prompt: Prompt) -> list[ModelMessage]:
-    from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
+def _profiles(model: Model) -> Iterator[Mapping[str, Any]]:
+    """What is known of the models that may answer. Several models behind one have none in
+    common."""
+    inner = cast("Sequence[Model]", getattr(model, "models", ()))
+    if inner:
+        for each in inner:
+            yield from _profiles(each)
+    else:
+        yield cast("Mapping[str, Any]", model.profile)
 
-    return [
-        ModelRequest([UserPromptPart(message.text)], instructions=prompt.system or None)
-        if message.role == "user"
-        else ModelResponse([TextPart(message.text)])
-        for message in prompt.conversation
-    ]
+
+def _natives(prompt: Prompt) -> list[Any]:
+    """The tools that the provider runs."""
+    from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
+
+    made: list[Any] = []
+    for tool in prompt.tools:
+        if tool.native is not None:
+            try:
+                made.append(NATIVE_TOOL_TYPES[tool.name](**tool.native))
+            except TypeError as error:
+                raise BaeLMError(
+                    f"Native({tool.name!r}) has options that PydanticAI does not take: {error}",
+                    code="bae-lm-request-refused",
+                    sent=False,
+                    cause=error,
+                    fix=f"give those of pydantic_ai.native_tools for {tool.name}",
+                ) from error
+    return made
 
 
 def _takes_max_retries(model: Model) -> bool:
@@ -333,56 +410,6 @@ def _no_such_model(name: str, error: ImportError | RuntimeError) -> BaeLMError:
             )
 
 
-# --- what comes back --------------------------------------------------------------------------
-
-
-def _answer_in(response: ModelResponse, who: str) -> Answer:
-    from pydantic_ai.messages import TextPart, ToolCallPart
-
-    text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    for call in response.parts:
-        if isinstance(call, ToolCallPart):
-            # As the model wrote it, where that is known.
-            given: Any = call.args
-            text = given if isinstance(given, str) and given else json.dumps(given or {})
-            break
-    usage = _usage(response)
-    match response.finish_reason:
-        case "length":
-            return Answer(text, usage, "cut-off")
-        case "content_filter":
-            details = response.provider_details or {}
-            return Answer(text or str(details.get("refusal") or ""), usage, "refused")
-        case "error":
-            raise BaeLMError(
-                f"{who} ended its answer with an error",
-                code="bae-lm-unavailable",
-                retryable=True,
-                usage=usage,
-                fix="ask again later; bae.lm.Retry(…) does so by itself",
-            )
-        case _:
-            return Answer(text, usage)
-
-
-def _usage(response: ModelResponse) -> Usage:
-    used = response.usage
-    model = read_name(response.model_name)
-    usage = Usage(
-        calls=1,
-        input_tokens=read_count(used.input_tokens),
-        output_tokens=read_count(used.output_tokens),
-        cached_tokens=read_count(used.cache_read_tokens),
-        cost=read_amount(used.cost),
-        models=(model,) if model else (),
-    )
-    if usage.cost is not None or used.unmeasured_requests:
-        return usage
-    written = read_count(used.cache_write_tokens)
-    cost = cost_of(model, usage, response.provider_name, cache_write_tokens=written)
-    return replace(usage, cost=cost)
-
-
 def _error_for(who: str, error: Exception, timeout: float) -> Exception:
     """The error to raise in place of one PydanticAI raised; what is no failure of the call stays
     as it is."""
@@ -407,5 +434,9 @@ def _error_for(who: str, error: Exception, timeout: float) -> Exception:
             return found
 
 
+_MOST_PAUSES = 20
+"""How often a message is continued that the provider has paused."""
+_NATIVES = frozenset({"web_search", "web_fetch", "code_execution"})
+"""The tools of providers that need no more than options."""
 _NO_MATTER = frozenset({"timeout", "request_timeout", "max_retries"})
 """Model settings that change nothing about an answer."""

@@ -141,6 +141,8 @@ class LMKind:
     missing: tuple[Missing, ...] = ()
     objects: Mapping[str, str] = field(default_factory=dict[str, str])
     """By package: what to pass in place of its own objects, which are no LMs."""
+    calls_tools: bool = False
+    """Whether its models call tools natively. All others call them by structured output."""
 
     @property
     def needs_rest(self) -> bool:
@@ -200,6 +202,7 @@ KINDS: Final[Mapping[str, LMKind]] = {
                 "anthropic": "pass bae.lm.AnthropicBackend(model=…, api_key=…, base_url=…): it "
                 "makes a client of its own"
             },
+            calls_tools=True,
         ),
         LMKind(
             "openai",
@@ -214,6 +217,7 @@ KINDS: Final[Mapping[str, LMKind]] = {
                 "openai": 'pass lm="openai:MODEL", or bae.lm.PydanticAIBackend(OpenAIChatModel('
                 "MODEL, provider=OpenAIProvider(openai_client=client))) for this client"
             },
+            calls_tools=True,
         ),
         LMKind(
             "pydantic-ai",
@@ -228,6 +232,7 @@ KINDS: Final[Mapping[str, LMKind]] = {
                 "pydantic_ai": "pass bae.lm.PydanticAIBackend(model): it takes a model or its "
                 "name, and makes agents by itself"
             },
+            calls_tools=True,
         ),
         LMKind(
             "dspy",

@@ -5,6 +5,7 @@ reported."""
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from operator import itemgetter
 from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+
+from pydantic_core import from_json
 
 from bae.exceptions import BaeLMError, BudgetError, describe
 from bae.failures import awaitable
@@ -21,7 +24,7 @@ from bae.usage import Restart, Usage, metered, read_name, report, sound, tell
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend
-    from bae.prompts.messages import Prompt
+    from bae.prompts.messages import CallPart, Prompt, ResultPart
 
 T = TypeVar("T")
 
@@ -33,6 +36,8 @@ class _Unparsed:
 
 UNPARSED: Final = _Unparsed()
 _ONE_CALL: Final = Usage(calls=1)
+_RECORD_DEPTH: Final = 16
+"""How deep in a record, or in a node, a value is at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,13 @@ class Answer:
     `stop` is why it ended: by itself, cut off by a limit on its length, or refused (then `text` is
     the reason the model gave). `sent` is False where no request was sent for it, as when the
     backend has a cache of its own: otherwise at least one call is charged.
+
+    `calls` are the tool calls that the model asks for, complete ones alone; then `text` is what the
+    model wrote before them. `ran` are the calls that the provider has run itself, each with its
+    result. `echo` is JSON that this backend wants back with the results, verbatim: it is stored
+    with the round, and is in the `echo` of the message that the next prompts have for it. Put the
+    name of the model into it, and ignore the echo of another model. The text and the calls of such
+    a message are enough to send it without an echo.
     """
 
     text: str = ""
@@ -49,10 +61,15 @@ class Answer:
     stop: Literal["end", "cut-off", "refused"] = "end"
     value: Any = UNPARSED
     sent: bool = True
+    calls: tuple[CallPart, ...] = ()
+    ran: tuple[tuple[CallPart, ResultPart], ...] = ()
+    echo: Any = None
 
     def using(self, usage: Usage) -> Answer:
         """The answer with another usage, as one that was sent. Faster than `replace`."""
-        return Answer(self.text, usage, self.stop, self.value)
+        return Answer(
+            self.text, usage, self.stop, self.value, True, self.calls, self.ran, self.echo
+        )
 
     def __post_init__(self) -> None:
         if not isinstance(cast(object, self.text), str):
@@ -64,6 +81,23 @@ class Answer:
             raise TypeError(f"Answer(usage={repr(self.usage)[:200]}): give a Usage(calls=1, …)")
         if self.stop not in ("end", "cut-off", "refused"):
             raise ValueError(f'Answer(stop={self.stop!r}): give "end", "cut-off" or "refused"')
+
+
+def as_echo(message: dict[str, Any]) -> dict[str, Any] | None:
+    """A message as `Answer.echo`; None where it cannot be stored, as with half a character in it:
+    then it is sent from its text and its calls."""
+    return message if can_be_stored(message) else None
+
+
+def can_be_stored(value: Any) -> bool:
+    """Whether JSON of a model can be written into a record and read back: no half character, no
+    number that JSON does not have, and not nested too deeply."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        from_json(f"{'[' * _RECORD_DEPTH}{text}{']' * _RECORD_DEPTH}")
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 async def ask(backend: Backend, prompt: Prompt) -> Answer:
@@ -174,12 +208,27 @@ def masked(answer: Answer, secrets: Iterable[str]) -> Answer:
     if value is not UNPARSED:
         value = mask_parts(value, lambda text: mask(text, secrets))
     shown = f"{answer.text}{used.models}"
+    calls, ran, echo = answer.calls, answer.ran, answer.echo
+    if calls or ran or echo is not None:
+        shown += f"{calls}{ran}{json.dumps(echo, ensure_ascii=False, default=str)}"
     if value is answer.value and not any(secret in shown for secret in secrets):
         return answer
     models = tuple(mask(read_name(model), secrets) for model in used.models)
     if models != used.models:
         used = replace(used, models=models)
-    return replace(answer, text=mask(answer.text, secrets), usage=used, value=value)
+    if calls or ran:
+        calls = tuple(_masked_call(each, secrets) for each in calls)
+        ran = tuple(
+            (_masked_call(call, secrets), replace(result, result=mask(result.result, secrets)))
+            for call, result in ran
+        )
+    text = mask(answer.text, secrets)
+    # A provider refuses an echo that was changed, so all of it goes.
+    return replace(answer, text=text, usage=used, value=value, calls=calls, ran=ran, echo=None)
+
+
+def _masked_call(call: CallPart, secrets: Iterable[str]) -> CallPart:
+    return replace(call, arguments=mask_parts(call.arguments, lambda text: mask(text, secrets)))
 
 
 async def in_time(ask: Callable[[], Awaitable[T]]) -> T:

@@ -18,8 +18,7 @@ from bae.lm.extras import load_dspy
 from bae.markers import Marker
 from bae.node import Node
 from bae.plan import plan_of
-from bae.prompts.questions import asked_fields
-from bae.prompts.values import in_order
+from bae.prompts.values import asked_fields, in_order
 from bae.secrets import MASK
 
 SOURCE = "source"
@@ -30,15 +29,18 @@ def node_to_signature(node_cls: type[Node], is_start: bool = False) -> Any:
     """The `dspy.Signature` of a node class.
 
     Fields with a source (`Dep`, `Recall`, `Map`, `Gate`) are inputs. Plain fields are outputs, or
-    inputs on the start node, where the caller gives them. Types, constraints, defaults and
-    `Field(description=…)` are kept. The instruction is that of the `NodeConfig`, or the class name:
-    docstrings are for people. A field with a name that dspy needs for itself (`instructions`,
-    `config`, `lm`, …) has an underscore after it in the signature; the model sees its own name.
+    inputs on the start node, where the caller gives them. Tool calls are neither. Types,
+    constraints, defaults and `Field(description=…)` are kept. The instruction comes from the
+    `NodeConfig`, or is the class name: docstrings are for people. A field with a name that dspy
+    needs for itself (`instructions`, `config`, `lm`, …) has an underscore after it in the
+    signature; the model sees its own name.
     """
     plan = plan_of(node_cls, strict=True)
     fields = plan.fields
     made: dict[str, tuple[Any, FieldInfo]] = {}
     for name, each in fields.items():
+        if each.fills == "calls":  # made in the conversation, and no part of the answer
+            continue
         field = _kept(each.info, is_start or each.fills == "source")
         if not each.info.repr and name not in plan.revealed:
             _extra(field)[_HIDDEN] = True

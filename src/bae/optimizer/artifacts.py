@@ -35,7 +35,8 @@ from bae.optimizer.node_schemas import (
 )
 from bae.plan import plan_of
 from bae.private_files import put_in_place
-from bae.prompts.questions import asked_fields, names_of
+from bae.prompts.questions import names_of
+from bae.prompts.values import asked_fields
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -382,8 +383,9 @@ def misfit(
         if name not in answer and plan.fields[name].required:
             return f"answer.{name}: it is missing"
     try:
-        if plan.sourced:
-            # Values that the model was not shown are not in the example, so there is no whole node.
+        if plan.sourced or plan.tools is not None:
+            # Values that the model was not shown are not in the example, so there is no whole node;
+            # nor is there without tool calls.
             validated(cls, answer, frozenset(answer))
         elif isinstance(built := build(cls, asked, answer, {}), Wrong):
             return f"answer.{'; '.join(built.errors)}"

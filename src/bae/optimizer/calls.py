@@ -23,7 +23,13 @@ from bae.lm.adapter import LMAdapter
 from bae.lm.backend import Answer, Prompt
 from bae.lm.extras import load_dspy
 from bae.lm.policies.budget import budgets_in_force
-from bae.lm.policies.cache import SharedRequests, cache_key, text_to_store
+from bae.lm.policies.cache import (
+    SharedRequests,
+    cache_key,
+    calls_to_store,
+    text_to_store,
+    with_stored_calls,
+)
 from bae.lm.policies.cache_stores import SQLiteCache
 from bae.lm.policies.policy import Policy, innermost
 from bae.plan import plan_of
@@ -151,12 +157,14 @@ class CallLog:
         found = await self._found(key)
         if found is not None:
             self._from_log += 1
-            return Answer(found.text, Usage(models=found.usage.models), found.stop)
+            answer = Answer(found.text, Usage(models=found.usage.models), found.stop)
+            return with_stored_calls(answer, found.tools)
         answer = await asks.ask(prompt)
         self._calls += 1
         text = text_to_store(prompt, answer)
         if text is not None:
-            self._known[key] = call = _Call(text, answer.stop, answer.usage)
+            tools = calls_to_store(answer)
+            self._known[key] = call = _Call(text, answer.stop, answer.usage, tools)
             self._charge(key, Usage())
             if self._store is not None and asks.is_stored:
                 line = json.dumps({"format": FORMAT, **asdict(call)})
@@ -293,6 +301,8 @@ class _Call:
     text: str
     stop: Literal["end", "cut-off", "refused"]
     usage: Usage
+    tools: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the answer has of tool calls."""
 
 
 @cache

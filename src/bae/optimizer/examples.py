@@ -19,7 +19,7 @@ from bae.journal.node_codec import node_codec
 from bae.lm.extras import load_dspy
 from bae.lm.signatures import node_to_signature, with_source
 from bae.node import Node
-from bae.optimizer.node_schemas import NodePart, chooses, is_filled
+from bae.optimizer.node_schemas import NodePart, chooses, is_trained
 from bae.optimizer.predictors import demo_of
 from bae.optimizer.transitions import (
     Transition,
@@ -28,8 +28,8 @@ from bae.optimizer.transitions import (
     transitions_of,
 )
 from bae.plan import plan_of
-from bae.prompts.questions import asked_fields, names_of
-from bae.prompts.values import context_of, in_order, once, seen_of, text_of_json
+from bae.prompts.questions import names_of
+from bae.prompts.values import asked_fields, context_of, in_order, once, seen_of, text_of_json
 from bae.result import GraphResult
 from bae.secrets import Secrets
 from bae.threads import in_thread
@@ -165,8 +165,9 @@ def part_examples(cls: type[Node], part: NodePart, examples: Iterable[Any]) -> l
 def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     """The examples to train the fill of a node class with: those that led to such a node and were
     filled by the LM, with the inputs and outputs of
-    `dspy.Predict(with_source(node_to_signature(cls)))` by their names there."""
-    if not is_filled(cls):
+    `dspy.Predict(with_source(node_to_signature(cls)))` by their names there. None for a class with
+    `Tools`: the answer depends on results that the example does not show."""
+    if not is_trained(cls):
         return []
     signature = with_source(node_to_signature(cls))
     required = {field.name for field in plan_of(cls).plain if field.required}

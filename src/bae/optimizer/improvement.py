@@ -30,7 +30,7 @@ from bae.lm.policies.budget import Budget
 from bae.optimizer.artifacts import load_artifacts, save_artifacts
 from bae.optimizer.calls import CallLog, CallStatistics
 from bae.optimizer.comparison import Comparison, compare
-from bae.optimizer.node_schemas import PARTS, NodePart
+from bae.optimizer.node_schemas import PARTS, NodePart, why_untrained
 from bae.optimizer.optimization import MINIMUM, Progress, aoptimize_node
 
 if TYPE_CHECKING:
@@ -230,11 +230,15 @@ class Improvement:
         self.repeated = len(repeated)
         classes = self.nodes or every_node(graph)
         found = {cls: [*self._counted(cls)] for cls in classes}
+        for cls in classes:
+            if not found[cls] and (why := why_untrained(cls)):  # else optimize_node reports it
+                self._report(Progress(cls.__name__, "fill", "skipped", note=why))
         self.parts = [part for parts in found.values() for part in parts]
         if not self.parts:
             names = ", ".join(cls.__name__ for cls in classes)
             raise BaeError(
-                f"the runs of {graph.name} have no step to {names} that a language model took",
+                f"the runs of {graph.name} have no step to {names} that a language model took and "
+                "that can be learned from",
                 code="bae-optimize-nothing",
                 fix="name another node, or run the graph with this journal until it gets there",
             )

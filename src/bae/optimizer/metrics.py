@@ -17,7 +17,8 @@ from bae.lm.extras import load_dspy
 from bae.node import Node
 from bae.optimizer.node_schemas import NodePart, is_node_class
 from bae.plan import plan_of
-from bae.prompts.questions import asked_fields, names_of
+from bae.prompts.questions import names_of
+from bae.prompts.values import asked_fields
 
 Metric = Callable[..., Any] | Mapping[type[Node], Callable[..., Any]] | None
 """What scores answers: a function `(example, prediction, trace=None)` in DSPy's manner, a mapping

@@ -18,8 +18,8 @@ from bae.evals.case_types import every_node
 from bae.lm.policies.learned import NodePart
 from bae.node import Node
 from bae.plan import NodePlan, plan_of
-from bae.prompts.questions import asked_fields, names_of
-from bae.prompts.values import once, shown_fields
+from bae.prompts.questions import names_of
+from bae.prompts.values import asked_fields, once, shown_fields
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -95,12 +95,31 @@ def seen_fields(cls: type[Node]) -> dict[str, str]:
 def is_filled(cls: type[Node]) -> bool:
     """Whether a model is asked for fields of the class, and nodes have its answer: of a text that
     was parsed they have the value alone."""
-    return bool(asked_fields(cls)) and not is_parsed(cls)
+    return bool(asked_fields(cls)) and not any(
+        field.is_parsed for field in plan_of(cls, strict=True).plain
+    )
 
 
-def is_parsed(cls: type[Node]) -> bool:
-    """Whether a model answers the class with a text for `Text(parse)`."""
-    return any(field.is_parsed for field in plan_of(cls, strict=True).plain)
+def is_trained(cls: type[Node]) -> bool:
+    """Whether fills of the class are learned from. A fill after tool calls is not: its answer
+    depends on results that no example shows, and training would have to call the tools again."""
+    return is_filled(cls) and plan_of(cls).tools is None
+
+
+def why_untrained(cls: type[Node]) -> str:
+    """Why fills of a class that a model fills are not learned from; empty where they are."""
+    plan = plan_of(cls, strict=True)
+    if any(field.is_parsed for field in plan.plain):
+        return (
+            "Text(parse) makes its value from the text of the LM, and nodes do not have that text "
+            "to learn from: it stays as it is"
+        )
+    if plan.tools is not None and asked_fields(cls):
+        return (
+            "its fill follows tool calls, which training does not repeat: it stays as it is, and "
+            "a prompt that is written by hand works"
+        )
+    return ""
 
 
 def chooses(cls: type[Node]) -> bool:

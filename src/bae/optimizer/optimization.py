@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -17,7 +17,7 @@ from bae.graph import run_sync
 from bae.lm.signatures import says
 from bae.node import Node
 from bae.optimizer.calls import CallLog, backend_of, log_of, student_for, with_log
-from bae.optimizer.node_schemas import PARTS, NodePart, is_node_class, is_parsed
+from bae.optimizer.node_schemas import PARTS, NodePart, is_node_class, why_untrained
 from bae.optimizer.optimizers import checked_options
 from bae.plan import plan_of
 from bae.threads import in_thread
@@ -164,7 +164,12 @@ async def aoptimize_node(
     found = {part: part_examples(node_cls, part, examples) for part in PARTS}
     different = {part: distinct(each) for part, each in found.items()}
     predictor = fresh_predictor(node_cls)
-    parts: list[NodePart] = [part for part in PARTS if getattr(predictor, part) is not None]
+    untrained = why_untrained(node_cls)
+    parts: list[NodePart] = [
+        part
+        for part in PARTS
+        if getattr(predictor, part) is not None and not (part == "fill" and untrained)
+    ]
     about: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
     backends: dict[str, Backend] = {}
     # Where nothing can be learned there may be no LM either, as where all nodes have one pinned.
@@ -180,9 +185,9 @@ async def aoptimize_node(
     best: dict[str, float] = {}
     questions: dict[str, int] = {}
     async with log_of(calls, budget) as log:
-        if is_parsed(node_cls):
+        if untrained:
             reporter = ProgressReporter(node_cls.__name__, "fill", log, progress, phase="skipped")
-            reporter.note(_PARSED)
+            reporter.note(untrained)
         for part in parts:
             chosen, asking = found[part], different[part]
             reporter = ProgressReporter(node_cls.__name__, part, log, progress)
@@ -247,12 +252,6 @@ def _replaces_written(cls: type[Node], predictor: NodePredictor) -> bool:
     plan = plan_of(cls)
     is_written = plan.instruction != plan.name
     return is_written and not says(predictor.fill.signature, plan.instruction)
-
-
-_PARSED: Final = (
-    "Text(parse) makes its value from the text of the LM, and nodes do not have that text to learn "
-    "from: it stays as it is"
-)
 
 
 def _too_few(count: int, questions: int, minimum: int) -> str:

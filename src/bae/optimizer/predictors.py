@@ -33,7 +33,8 @@ from bae.optimizer.artifacts import (
 )
 from bae.optimizer.node_schemas import NodePart, chooses, is_filled, nodes_among, schema_of
 from bae.plan import plan_of
-from bae.prompts.questions import asked_fields, choice_instruction, names_of
+from bae.prompts.questions import choice_instruction, names_of
+from bae.prompts.values import asked_fields
 
 if TYPE_CHECKING:
     from bae.graph import Graph

@@ -24,8 +24,7 @@ from bae.journal.codec import same
 from bae.journal.decoder import decode
 from bae.optimizer.node_schemas import chooses
 from bae.plan import plan_of
-from bae.prompts.questions import asked_fields
-from bae.prompts.values import shown_fields
+from bae.prompts.values import asked_fields, shown_fields
 from bae.records import RunStarted
 from bae.result import GraphResult
 from bae.secrets import Secrets, hidden_fields, secret_fields

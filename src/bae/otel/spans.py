@@ -3,13 +3,11 @@ is in them only where `content` is wanted, and never with secrets."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from traceback import format_exception
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as contexts
 from opentelemetry.trace import (
@@ -24,22 +22,49 @@ from opentelemetry.trace import (
 
 from bae.exceptions import BaeError, describe, text_of
 from bae.history import History
+from bae.otel.attributes import (
+    FINISHED,
+    LONGEST,
+    NOT_CALLED,
+    Attributes,
+    about_attempt,
+    about_chat,
+    about_error,
+    about_recall,
+    about_usage,
+    about_verdict,
+    code_of,
+    describe_work,
+    error_type,
+    known,
+    name_of,
+    round_message,
+    text_of_json,
+)
 from bae.plan import plan_of
 from bae.records import Record, RecordedError
 from bae.run_tree import WorkChange
 from bae.secrets import is_near_secret, may_show, secret_behind
-from bae.sources import kind_named
+from bae.tools import ToolError
 from bae.unicode import readable
-from bae.work import NOTHING_USED, BodyCall, GraphRun, Item, LMQuestion, Source, Step, Work
+from bae.work import (
+    NOTHING_USED,
+    BodyCall,
+    GraphRun,
+    Item,
+    LMQuestion,
+    Source,
+    Step,
+    ToolRun,
+    Work,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Tracer
 
-    from bae.place import Place
-    from bae.usage import Attempt, Usage
-
-Attributes = dict[str, Any]
+    from bae.records import AnswerJudged
+    from bae.usage import Usage
 
 STEPS_KEPT: Final = 200
 _HAVE_SPANS: Final = ("fill", "choice")
@@ -70,6 +95,8 @@ class RunSpans:
         self._around = around
         self._current = around is None
         self._open: dict[Work, _OpenSpan] = {}
+        self._rounds: dict[LMQuestion, tuple[Span, float]] = {}
+        """The answer of the last round of a conversation with tools, and when it was there."""
         self._before: SpanContext | None = None
         # Sync dependencies that ask an LM write records in their thread.
         self._lock = RLock()
@@ -95,14 +122,18 @@ class RunSpans:
                 # attach the context here. What was current before is attached again at the end.
                 around = self._nearest(work)
                 self._attach(None if around is None else around.context)
-            case "started", GraphRun() | Step() | Source() | LMQuestion():
+            case "started", GraphRun() | Step() | Source() | LMQuestion() | ToolRun():
                 if not isinstance(work, LMQuestion) or work.asker.kind in _HAVE_SPANS:
                     self._start(work, work.since or 0.0)
+            case "answered", LMQuestion() if work.is_last_of_round:
+                self._end_round(work, work.answers[-1])
             case "answered", LMQuestion():
                 self._add_chat(work)
+            case "round", LMQuestion():
+                self._start_round(work)
             case "restarted", LMQuestion():
                 restart = work.restarts[-1]
-                about = {**_about_error(restart.error), "bae.wait": restart.wait}
+                about = {**about_error(restart.error), "bae.wait": restart.wait}
                 self._add_event(work, "bae.restarted", restart.at, about)
             case "waiting", Source():
                 gate = {"bae.gate": str(work.place)}
@@ -114,16 +145,20 @@ class RunSpans:
 
     # Spans that start.
 
-    def _start(self, work: GraphRun | Step | Source | LMQuestion, at: float) -> None:
+    def _start(self, work: GraphRun | Step | Source | LMQuestion | ToolRun, at: float) -> None:
+        if isinstance(work, ToolRun):
+            self._end_round(work.question)
         nearest, links = self._nearest(work.inside), list[Link]()
         around = self._around if nearest is None else nearest.context
         around = contexts.get_current() if around is None else around
-        name, about = _describe(work)
+        name, about = describe_work(work)
         if isinstance(work, GraphRun):
             about["bae.run.id"] = self._run_id or self._history.run_id
             if not work.path:
                 about |= self._about_run(work)
                 links = [] if self._before is None else [Link(self._before)]
+        if isinstance(work, ToolRun) and self._may_show(work.question):
+            about["gen_ai.tool.call.arguments"] = text_of_json(work.arguments)
         span = self._span(name, around, at, about, links)
         context = set_span_in_context(span, around)
         self._open[work] = _OpenSpan(span, around, context, at)
@@ -151,13 +186,53 @@ class RunSpans:
             sent = max([question.started, *(each.at for each in others)])
             began = max(sent, began) if seconds else sent
         began = max(around.since, began)
-        about = _about_attempt(attempt, str(question.asker), content=self._may_show(question))
+        about = about_attempt(attempt, str(question.asker), content=self._may_show(question))
         if question.text_since:
             waited = max(0.0, question.text_since - began)
             about["gen_ai.response.time_to_first_chunk"] = waited
         name = " ".join(["chat", *attempt.usage.models[-1:]])
         span = self._span(name, around.context, began, about, kind=SpanKind.CLIENT)
         span.end(_ns(max(began, judged.at)))
+
+    def _start_round(self, question: LMQuestion) -> None:
+        """A model has answered in a conversation with tools. The span of its answer ends at once,
+        but is open until it is known whether the answer is valid."""
+        self._end_round(question)
+        loop, around = question.loop, self._nearest(question)
+        if loop is None or around is None:
+            return
+        made, content = loop.rounds[-1], self._may_show(question)
+        others = [*loop.rounds[-2:-1], *question.restarts[-1:]]
+        ends = [call.ended for call in loop.calls.values() if call.ended is not None]
+        sent = max([question.started, *(each.at for each in others), *ends, around.since])
+        began = max(sent, made.at - made.usage.seconds) if made.usage.seconds else sent
+        about = about_chat(made.usage, str(question.asker))
+        reason = "tool_calls" if made.calls else "stop"
+        about |= {"gen_ai.response.finish_reasons": [reason], "bae.round": made.number}
+        if question.text_since:
+            waited = max(0.0, question.text_since - began)
+            about["gen_ai.response.time_to_first_chunk"] = waited
+        if content:
+            about["gen_ai.output.messages"] = round_message(made.text, made.calls, reason)
+            if made.number == 1:
+                about["gen_ai.tool.definitions"] = text_of_json(
+                    [{"type": "function", **tool} for tool in loop.tools]
+                )
+        name = " ".join(["chat", *made.usage.models[-1:]])
+        span = self._span(name, around.context, min(began, made.at), about, kind=SpanKind.CLIENT)
+        self._rounds[question] = span, made.at
+
+    def _end_round(self, question: LMQuestion, judged: AnswerJudged | None = None) -> None:
+        span, at = self._rounds.pop(question, (None, 0.0))
+        if span is None:
+            return
+        if judged is not None:
+            attempt, content = judged.attempt, self._may_show(question)
+            about = about_verdict(attempt, content=content)
+            if attempt.verdict in FINISHED:
+                about["gen_ai.response.finish_reasons"] = [FINISHED[attempt.verdict]]
+            span.set_attributes(known(about))
+        span.end(_ns(at))
 
     def _span(
         self,
@@ -168,7 +243,7 @@ class RunSpans:
         links: Sequence[Link] = (),
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> Span:
-        return self._tracer.start_span(name, around, kind, _known(about), links, _ns(at))
+        return self._tracer.start_span(name, around, kind, known(about), links, _ns(at))
 
     def _add_event(self, work: Work, name: str, at: float, about: Attributes) -> None:
         around = self._nearest(work)
@@ -184,12 +259,15 @@ class RunSpans:
             case Item():
                 self._end_item(work)
             case Source() if work.origin is not None:
-                self._add_event(work.step, "bae.recalled", work.started, _about_recall(work))
+                self._add_event(work.step, "bae.recalled", work.started, about_recall(work))
             case Source() if work not in self._open and work.state in ("done", "failed"):
                 # Nothing recorded that it started, or it was cancelled and another node waited.
                 self._start(work, (work.ended or 0.0) - work.took)
                 self._end(work)
+            case ToolRun():
+                self._end_call(work)
             case LMQuestion():
+                self._end_round(work)
                 self._count(work)
                 self._end(work)
                 if work.asker.kind in _HAVE_SPANS:
@@ -198,6 +276,24 @@ class RunSpans:
                 self._end_graph(work)
             case _:
                 self._end(work)
+
+    def _end_call(self, call: ToolRun) -> None:
+        opened = self._open.get(call)
+        if opened is None:  # the tool was not called
+            about = {**describe_work(call)[1], "bae.reused": call.reused}
+            about |= {} if call.told is None else {"error.type": NOT_CALLED}
+            self._add_event(call.question, "bae.tool_not_called", call.ended or 0.0, known(about))
+            return
+        if call.state == "done":
+            content = self._may_show(call.question)
+            if call.told is not None:
+                opened.span.set_attribute("error.type", ToolError.__name__)
+                text = readable(call.told) if content else ToolError.__name__
+                opened.span.set_status(Status(StatusCode.ERROR, text))
+            elif content:
+                opened.span.set_attribute("gen_ai.tool.call.result", text_of_json(call.result))
+        self._end(call)
+        self._attach(opened.around)
 
     def _end_graph(self, graph: GraphRun) -> None:
         opened = self._open.get(graph)
@@ -233,8 +329,8 @@ class RunSpans:
         ended = _ns(max(work.ended or 0.0, opened.since))  # clocks are set back now and then
         outcome = outcome or ("" if work.state == "done" else work.state)
         chosen = work.chosen if isinstance(work, LMQuestion) else None
-        about = {"bae.outcome": outcome, "bae.chosen": None if chosen is None else _name_of(chosen)}
-        opened.span.set_attributes(_known({**about, **_about_usage(opened.usage)}))
+        about = {"bae.outcome": outcome, "bae.chosen": None if chosen is None else name_of(chosen)}
+        opened.span.set_attributes(known({**about, **about_usage(opened.usage)}))
         if work.error is not None:
             _fail(opened.span, ended, work.error, self._may_quote_error(work))
         opened.span.end(ended)
@@ -287,8 +383,11 @@ class RunSpans:
         return self._may_quote(work) and not any(map(is_near_secret, self._history.met))
 
     def _may_show(self, question: LMQuestion) -> bool:
-        """Whether what was asked and answered may be shown."""
-        by, asker = question.asked_by, question.asker
+        """Whether what was asked and answered may be shown, with the results of tools: a tool that
+        takes a secret may quote it."""
+        by, asker, loop = question.asked_by, question.asker, question.loop
+        if loop is not None and asker.kind == "fill" and secret_behind(asker.node, loop.field_name):
+            return False
         before = by.before if isinstance(by, Step) else None
         if asker.kind == "choice":
             return self._content and may_show((asker.node, *question.offered))
@@ -317,169 +416,19 @@ def _around(work: Work | None) -> Iterator[Work]:
         work = work.inside
 
 
-# What spans are called and have as attributes: by the names of the conventions where there is one.
-
-
-def _known(about: Mapping[str, Any]) -> Attributes:
-    """Attributes without those that there is nothing to say of."""
-    return {name: value for name, value in about.items() if value not in (None, "", [])}
-
-
-def _describe(work: GraphRun | Step | Source | LMQuestion) -> tuple[str, Attributes]:
-    match work:
-        case GraphRun():
-            name = work.name or ("" if work.source is None else work.source.by)
-            about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name}
-            return f"invoke_agent {name}".strip(), {**about, "bae.path": work.path}
-        case Step():
-            return f"step {work.name}", _about_place(work.place)
-        case Source():
-            place, by = work.place, work.by
-            about = {"bae.field": place.field, "bae.source": work.kind, "bae.by": by}
-            about |= {**_about_place(place), "bae.parameter": place.parameter}
-            if kind_named(work.kind).asks_person:
-                return f"{work.kind} {place.node}.{place.field}", about
-            return f"{work.kind} {by}", about
-        case LMQuestion():
-            about, name = _about_place(work.asked_by.place), work.asker.node.__name__
-            if work.asker.kind == "fill":
-                return f"fill {name}", about
-            offered = [_name_of(each) for each in work.offered]
-            return f"choose after {name}", {**about, "bae.offered": offered}
-
-
-def _about_place(place: Place) -> Attributes:
-    return {"bae.node": place.node, "bae.step": place.step, "bae.path": place.path}
-
-
-def _about_recall(source: Source) -> Attributes:
-    path, step, name = source.origin or ("", 0, "")
-    at = f"{path}/{step}" if path else f"{step}"
-    field = source.place.field + source.place.parameter
-    return {"bae.field": field, "bae.origin": f"{at}.{name}" if name else at}
-
-
-def _about_usage(usage: Usage) -> Attributes:
-    """What several calls used together. Not by the names of the conventions: calls have those, and
-    adding them up would count them twice."""
-    if usage == NOTHING_USED:
-        return {}
-    return {
-        "bae.usage.calls": usage.calls,
-        "bae.usage.attempts": usage.attempts,
-        "bae.usage.input_tokens": usage.input_tokens if usage.tokens else None,
-        "bae.usage.output_tokens": usage.output_tokens if usage.tokens else None,
-        "bae.usage.cached_tokens": usage.cached_tokens or None,
-        "bae.usage.cost": usage.cost,
-        "bae.usage.models": list(usage.models),
-    }
-
-
-def _about_attempt(attempt: Attempt, by: str, *, content: bool) -> Attributes:
-    """One answer of a model, and what was wrong with it."""
-    usage, reason = attempt.usage, _FINISHED.get(attempt.verdict, "stop")
-    model = usage.models[-1] if usage.models else ""
-    about: Attributes = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": provider_of(model),
-        "gen_ai.output.type": "json",
-        "gen_ai.response.finish_reasons": [reason],
-        "gen_ai.response.model": model,
-        "gen_ai.usage.input_tokens": usage.input_tokens if usage.tokens else None,
-        "gen_ai.usage.output_tokens": usage.output_tokens if usage.tokens else None,
-        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
-        "bae.usage.cost": usage.cost,
-        "bae.by": by,
-        "bae.attempt": attempt.number,
-        "bae.verdict": attempt.verdict,
-    }
-    if content:
-        about["gen_ai.input.messages"] = _messages("user", attempt.asked)
-        about["gen_ai.output.messages"] = _messages("assistant", attempt.answer, reason)
-        about["bae.errors"] = list(attempt.errors)
-    return about
-
-
-def _about_error(error: BaseException) -> Attributes:
-    return _known({"error.type": _error_type(error), "bae.error.code": _code_of(error)})
-
-
-def _code_of(error: BaseException) -> str:
-    return error.code or "" if isinstance(error, BaeError | RecordedError) else ""
-
-
 def _fail(span: Span, at: int, error: BaseException, content: bool) -> None:
-    span.set_attributes(_about_error(error))
-    about: Attributes = {"exception.type": _error_type(error)}
+    span.set_attributes(about_error(error))
+    about: Attributes = {"exception.type": error_type(error)}
     if content:
         about["exception.message"] = text_of(error)
         if not isinstance(error, RecordedError):
-            about["exception.stacktrace"] = readable("".join(format_exception(error)), _LONGEST)
-    span.add_event("exception", _known(about), at)
-    text = _code_of(error) or _error_type(error)
+            about["exception.stacktrace"] = readable("".join(format_exception(error)), LONGEST)
+    span.add_event("exception", known(about), at)
+    text = code_of(error) or error_type(error)
     if content:
         text = readable(error.message) if isinstance(error, BaeError) else describe(error)
     span.set_status(Status(StatusCode.ERROR, text))
 
 
-def _error_type(error: BaseException) -> str:
-    """The name of an error's class, that of the original one where it was read from a journal."""
-    if isinstance(error, RecordedError):
-        return error.type_name
-    cls = type(error)
-    name = cls.__qualname__.replace("<locals>.", "")
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{name}"
-
-
-def provider_of(model: str) -> str:
-    """Who offers a model, in the words of the conventions, as far as its name tells."""
-    before, slash, rest = model.lower().partition("/")
-    name = rest if slash else before
-    if slash and before in _PROVIDERS.values():
-        return before
-    for start, provider in _PROVIDERS.items():
-        if name.startswith(start) or f"{before}{slash}".startswith(start):
-            return provider
-    return "unknown"
-
-
-def _messages(role: str, text: str, reason: str = "") -> str:
-    """A text as the conventions have messages; empty if there is none."""
-    message: Attributes = {"role": role, "parts": [{"type": "text", "content": text}]}
-    if reason:
-        message["finish_reason"] = reason
-    return json.dumps([message], ensure_ascii=False) if text else ""
-
-
-def _name_of(cls: type) -> str:
-    return "None" if cls is NoneType else cls.__name__
-
-
 def _ns(at: float) -> int:
     return int(at * 1_000_000_000)
-
-
-_LONGEST: Final = 40_000
-"""Characters of a traceback."""
-_FINISHED: Final = {"cut-off": "length", "refused": "content_filter"}
-_PROVIDERS: Final = {
-    "azure/": "azure.ai.openai",
-    "bedrock/": "aws.bedrock",
-    "groq/": "groq",
-    "vertex_ai/": "gcp.vertex_ai",
-    "xai/": "x_ai",
-    "claude": "anthropic",
-    "gpt-": "openai",
-    "chatgpt": "openai",
-    "o1": "openai",
-    "o3": "openai",
-    "o4": "openai",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "codestral": "mistral_ai",
-    "deepseek": "deepseek",
-    "command": "cohere",
-    "grok": "x_ai",
-    "sonar": "perplexity",
-}
-"""Who offers models whose names begin so, or come after such a prefix."""

@@ -184,7 +184,7 @@ class _Reader:
         found = [graph]
         for each in found:  # which grows by the graphs inside
             for cls, plan in each.plans.items():
-                for field in plan.sourced:
+                for field in plan.called:
                     for inner in _graphs(field.call):
                         key = _key(inner)
                         self.users.setdefault(key, {})[f"{cls.__name__}.{field.name}"] = None
@@ -285,6 +285,8 @@ def _source(
         return "code", ""
     others = ["the LM"] if start and filled else []
     others += writers if len(writers) < 3 else ["your code"]
+    if field.fills == "calls" and not start:
+        return field.kind, field.origin(cls, trace)
     text = ["in plain text"] if field.fills == "text" and not start else []
     text += [f"or set by {' or '.join(others)}"] if others else []
     return "given" if start else "lm", " ".join(text)

@@ -54,19 +54,75 @@ class TextPart:
     text: str
 
 
-Part = TextPart
-"""What a message can hold, told apart by `kind`. Texts are all there is today."""
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A tool call that the model asks for. `arguments` is the JSON object that the model wrote, or
+    its text where the model wrote something else. `id` is bae's own, unique in a conversation."""
+
+    kind: ClassVar[Literal["call"]] = "call"
+    id: str
+    name: str
+    arguments: Mapping[str, Any] | str
+
+    @property
+    def text(self) -> str:
+        """The call as JSON, for models that take no calls."""
+        given = self.arguments
+        return f"{self.name} {given if isinstance(given, str) else _compact(given)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPart:
+    """What the model reads about a tool call: the result as text, or an error."""
+
+    kind: ClassVar[Literal["result"]] = "result"
+    id: str
+    name: str
+    result: str
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The result, with the name of the tool, for models that take no results."""
+        return f"{'Error of' if self.is_error else 'Result of'} {self.name}:\n{self.result}"
+
+
+Part = TextPart | CallPart | ResultPart
+"""What a message can hold, told apart by `kind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool that the model may call: its name, its description, and the JSON schema of its
+    arguments, an object. `native` has the options of a tool that the provider itself runs,
+    such as a web search, and is None for every other tool."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    native: Mapping[str, Any] | None = None
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON."""
+        told = {"name": self.name, "description": self.description, "schema": dict(self.schema)}
+        return told if self.native is None else {**told, "native": dict(self.native)}
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation. `kind` is what it is for: an "example" is a question or its
     answer, shown before the "question"; a "correction" is a wrong answer of the model, or what the
-    model is told about it."""
+    model is told about it; a "round" has tool calls of the model, or their results and what else
+    the model is told then.
+
+    `echo` is JSON that the backend which made the message wants back verbatim, such as signed
+    thinking. Another backend, or another model, ignores it: see `Answer.echo`."""
 
     role: Literal["user", "assistant"]
     parts: tuple[Part, ...]
-    kind: Literal["example", "question", "correction"] = "question"
+    kind: Literal["example", "question", "correction", "round"] = "question"
+    echo: Any = field(default=None, compare=False, repr=False)
 
     @property
     def text(self) -> str:
@@ -111,6 +167,10 @@ class Prompt:
     the provider's channel for structured output. It is None where the answer is plain text: send
     the messages alone, and return an `Answer` with the text. `name` is a name for the schema that
     every provider accepts.
+
+    `tools` are what the model may call, for a backend with `calls_tools`: return the calls in
+    `Answer.calls`, and the whole message in `Answer.echo` where the provider wants it back. Without
+    `may_call`, declare the tools all the same, and have the model answer without calling any.
     """
 
     system: str
@@ -118,6 +178,8 @@ class Prompt:
     schema: Mapping[str, Any] | None
     name: str
     question: Question = field(compare=False)
+    tools: tuple[ToolSpec, ...] = ()
+    may_call: bool = True
 
     @property
     def text(self) -> str:
@@ -136,6 +198,11 @@ class Prompt:
         texts = [each.text for each in self.conversation if each.kind == "correction"]
         return tuple(map(Correction, texts[::2], texts[1::2]))
 
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was answered yet: neither wrong, nor with tool calls."""
+        return not any(each.kind in ("correction", "round") for each in self.conversation)
+
     def messages(self) -> list[dict[str, str]]:
         """The conversation in the form of chat completions, which many servers take."""
         return [{"role": each.role, "content": each.text} for each in self.conversation]
@@ -153,6 +220,7 @@ class Prompt:
         """All that is sent, to be read: the system text, the messages by their role, and the
         schema, where there is one."""
         texts = [("system", self.system), *((each.role, each.text) for each in self.conversation)]
+        texts += [("tool", text_of_tool(each)) for each in self.tools]
         return texts if self.schema is None else [*texts, ("schema", in_rows(self.schema))]
 
     def __str__(self) -> str:
@@ -170,6 +238,16 @@ class Prompt:
             f"{introductions.get((each.kind, each.role), '')}{each.text}"
             for each in self.conversation
         )
+
+
+def text_of_tool(tool: ToolSpec) -> str:
+    """A tool as a person reads it: its name, its description, and the schema of its arguments."""
+    about = f"\n{tool.description}" if tool.description else ""
+    return f"{tool.name}{about}\n{in_rows(tool.schema if tool.native is None else tool.native)}"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def ask_in_text(text: str, corrections: Iterable[Correction] = ()) -> tuple[Message, ...]:

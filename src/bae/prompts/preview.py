@@ -19,9 +19,11 @@ from bae.language_model import RoutingLM, is_lm
 from bae.node import Node
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
-from bae.prompts.questions import asked_fields, choice_of, fill_prompt
+from bae.prompts.questions import choice_of, fill_prompt
 from bae.prompts.samples import sample
 from bae.prompts.schemas import fill_schema, has_schema
+from bae.prompts.tools import ToolPrompts
+from bae.prompts.values import asked_fields
 from bae.run import Run, RunOptions
 from bae.runner import options_ahead
 
@@ -151,7 +153,7 @@ class _Walk:
                 runs[target] = run_with([*run.trace, node])
                 ahead.append(target)
         for plan, run in inside:
-            for field in plan.sourced:
+            for field in plan.called:
                 for call in every_call(field.call):
                     if call.graph is not None:
                         self.follow(call.graph, run)
@@ -189,7 +191,7 @@ class _Walk:
         """What is asked to fill nodes; `lm` is the LM of a body that has them filled."""
         for target in targets:
             own, asked = plan_of(target), asked_fields(target)
-            if not asked:
+            if not asked and own.tools is None:
                 continue
             filling = _routing(cast("LM", run.lm_for(own)) if lm is None else lm)
             fields = own.context if lm is None else looked_up(own, {})
@@ -197,6 +199,9 @@ class _Walk:
             resolved = self._resolved(own, fields, run, records)
             scene = run.scene_for(own, previous).recalling({target: run.origins(records)})
             prompt = fill_prompt(target, asked, resolved, own.instruction, previous, scene)
+            if own.tools is not None:
+                specs, is_native = own.tools.tool_specs, filling.calls_tools
+                prompt = ToolPrompts(prompt, specs, is_native=is_native).first
             yield filling.with_learned(prompt)
 
     def _resolved(

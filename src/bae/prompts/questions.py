@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.core_schemas import field_schema
-from bae.exceptions import NodeError
 from bae.language_model import PLAIN_SCENE
 from bae.plan import plan_of
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
-from bae.prompts.schemas import choice_schema, fill_schema, has_schema, notes_on
+from bae.prompts.schemas import choice_schema, fill_schema, notes_on
 from bae.prompts.values import (
     as_json,
+    asked_fields,
     context_of,
     known_nodes,
     not_shown,
@@ -32,15 +31,14 @@ if TYPE_CHECKING:
 Resolved = Mapping["type[Node]", Mapping[str, Any]]
 """Values of the fields of several classes that have a source."""
 
-_STEP = (
+STEP = (
     "You carry out one step of a program. The first line says what to make. The JSON after it is "
     'what is known; values under "context" were looked up for this step.'
 )
 SYSTEM = (
-    f"{_STEP} Answer with one JSON object that fits the schema you are given, and with nothing "
-    "else."
+    f"{STEP} Answer with one JSON object that fits the schema you are given, and with nothing else."
 )
-TEXT_SYSTEM = f"{_STEP} Answer with the text that is to be made, and with nothing else."
+TEXT_SYSTEM = f"{STEP} Answer with the text that is to be made, and with nothing else."
 IN_TEXT = "Answer in plain text, not in JSON"
 CHOOSE = "Choose what comes next."
 CHOOSE_AND_MAKE = "Choose what comes next, and make it."
@@ -56,27 +54,6 @@ def _system_text(scene: Scene, default: str = SYSTEM) -> str:
     if scene.system is not None:
         return scene.system
     return f"{default} {EARLIER}" if scene.shown or scene.omitted else default
-
-
-def asked_fields(cls: type[Node]) -> tuple[str, ...]:
-    """The fields a model is asked for: the plain ones, without those that have a default and a
-    type that JSON cannot express. A field that is answered in plain text is the only one."""
-
-    def find() -> tuple[str, ...]:
-        plan = plan_of(cls, strict=True)
-        for problem in plan.problems:
-            if problem.code == "bae-text-not-alone":
-                said = f"{problem.place}: {problem.message}"
-                raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
-        return tuple(
-            f.name
-            for f in plan.plain
-            if f.required
-            or f.fills == "text"
-            or has_schema(field_schema(cls, f.name), "validation")
-        )
-
-    return once(cls, "asked", find)
 
 
 def fill_prompt(
@@ -236,7 +213,8 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
 
 def _has_json(cls: type[Node]) -> bool:
     """Whether there are fields to ask for, in JSON."""
-    return bool(asked_fields(cls)) and not text_form(cls)
+    has_fields = bool(asked_fields(cls)) and not text_form(cls)
+    return has_fields and plan_of(cls).tools is None  # which are called in a conversation
 
 
 def choice_of(

@@ -51,6 +51,41 @@ def choice_schema(options: Mapping[str, tuple[type[Node], tuple[str, ...]] | Non
     return generator.undocumented({**schema, "$defs": shared} if shared else schema)
 
 
+def argument_schema(schema: Any) -> Schema:
+    """The JSON schema of the arguments of a tool, from a core schema: without titles, and with
+    definitions in the places that use them."""
+    return write_out(_Asked().generate(schema))
+
+
+def write_out(schema: Schema, most: int = 1_000_000) -> Schema:
+    """A schema without titles, and with definitions in the places that use them, except recursive
+    ones: not every provider follows references. Raises `ValueError` where more than `most` schemas
+    would be written."""
+    definitions = definitions_of(schema)
+    below = reachable(definitions)
+    recursive = {name for name in definitions if name in below[name]}
+    written = 0
+
+    def write(part: Any) -> Any:
+        nonlocal written
+        written += 1
+        if written > most:
+            raise ValueError(f"it has more than {most:,} schemas when it is written out")
+        if not isinstance(part, dict):
+            return part
+        made = changed(cast(Schema, part), write)
+        made.pop("title", None)
+        name = name_in(str(made["$ref"])) if "$ref" in made else ""
+        if not name or name in recursive or name not in definitions:
+            return made
+        own = {key: each for key, each in made.items() if key != "$ref"}
+        return {**write(definitions[name]), **own}
+
+    whole = write(definitions[""])
+    left = {name: write(definitions[name]) for name in recursive if name}
+    return {**whole, "$defs": left} if left else whole
+
+
 def has_schema(schema: Any, mode: JsonSchemaMode) -> bool:
     """Whether JSON can express what a core schema is for."""
     try:

@@ -23,16 +23,17 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from bae.core_schemas import computed_schemas, field_schema
+from bae.core_schemas import computed_schemas, field_schema, field_schemas
 from bae.draft import hold
-from bae.exceptions import BaeLMError, text_of
+from bae.exceptions import BaeLMError, NodeError, text_of
+from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.schemas import has_schema
 from bae.secrets import MASK, veil_of
+from bae.tools import ToolCall
 
 if TYPE_CHECKING:
     from bae.language_model import Scene
-    from bae.node import Node
     from bae.secrets import Copies
 
 T = TypeVar("T")
@@ -60,11 +61,37 @@ def shown_fields(cls: type[Node]) -> frozenset[str]:
 
     def find() -> frozenset[str]:
         plan_of(cls, strict=True)
-        schemas = {name: field_schema(cls, name) for name in cls.__pydantic_fields__}
-        schemas |= computed_schemas(cls)
+        schemas = field_schemas(cls) | computed_schemas(cls)
         return frozenset(n for n, schema in schemas.items() if has_schema(schema, "serialization"))
 
     return once(cls, "shown", find)
+
+
+def asked_fields(cls: type[Node]) -> tuple[str, ...]:
+    """The fields a model is asked for: the plain ones, without those that have a default and a
+    type that JSON cannot express. A field that is answered in plain text is the only one."""
+
+    def find() -> tuple[str, ...]:
+        plan = plan_of(cls, strict=True)
+        for problem in plan.problems:
+            if problem.code == "bae-text-not-alone":
+                said = f"{problem.place}: {problem.message}"
+                raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
+        return tuple(
+            f.name
+            for f in plan.plain
+            if f.fills != "calls"
+            if f.required
+            or f.fills == "text"
+            or has_schema(field_schema(cls, f.name), "validation")
+        )
+
+    return once(cls, "asked", find)
+
+
+def offers_tools(cls: type[Node]) -> bool:
+    """Whether a model may call tools before it fills a node."""
+    return once(cls, "tools", lambda: plan_of(cls).tools is not None)
 
 
 def text_of_answer(value: Any) -> str:
@@ -209,10 +236,16 @@ def not_shown(
     scene: Scene,
 ) -> dict[str, Any]:
     """The context of a class without the values that were recalled from a node which the same
-    question shows, unless that hides something of the value."""
+    question shows, unless that hides something of the value. Recalled tool calls are shown as their
+    node shows them."""
     origins = scene.origins.get(cls) if scene.origins else None
     if not origins:
         return context
+    context = context | {
+        name: [_with_outcome(call.model_dump(mode="json")) for call in getattr(node, field)]
+        for name, (node, field) in origins.items()
+        if name in context and _shows_results(type(node), field)
+    }
     shown: dict[int, Any] = {}
     if scene.shown:
         entries = known["before"][-len(scene.shown) :]
@@ -292,6 +325,8 @@ def in_order(
     items = cast(dict[str, Any], dumped)
     if isinstance(value, BaseModel):
         cls = type(value)
+        if cls is ToolCall and not clear:
+            return {name: in_order(items[name], None) for name in ("name", "arguments")}
         declared = [*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__]
         return _fields_in_order(items, declared, value, sorts, clear, copies)
     if is_dataclass(value):
@@ -341,12 +376,26 @@ def _fields_in_order(
         # Only what holds something is looked up: a computed field is computed again by that.
         looks = isinstance(value, list | dict) or reveals or (veil is not None and veil.looks)
         held = getattr(holder, name, None) if looks else None
+        if isinstance(value, list) and _shows_results(cls, name):
+            value, held = [*map(_with_outcome, cast("list[Any]", value))], None
         # A serializer of its own chooses the order, and what of a value is shown on purpose.
         is_own = looks and _is_serialized(cls, name)
         found[name] = in_order(
             value, None if reveals and is_own else held, sorts and not is_own, reveals, copies
         )
     return found
+
+
+def _shows_results(cls: type, name: str) -> bool:
+    """Whether the results of the tool calls in a field of a node are shown."""
+    field = plan_of(cast(Any, cls)).fields.get(name) if issubclass(cls, Node) else None
+    return field is not None and field.shows_results
+
+
+def _with_outcome(call: Any) -> Any:
+    """A tool call with its result or error, and without what differs from run to run."""
+    outcome = "result" if call["error"] is None else "error"
+    return {name: call[name] for name in ("name", "arguments", outcome)}
 
 
 def _is_serialized(cls: Any, name: str) -> bool:

@@ -19,14 +19,16 @@ from bae.calls import (
     recalled_behind,
     siblings_of,
 )
+from bae.draft import validated
 from bae.exceptions import BaeError, FieldError, HintError, JournalError, Problem, an_error
 
 if TYPE_CHECKING:
     from bae.hints import Names
-    from bae.markers import Marker
+    from bae.markers import Marker, OpenGate
     from bae.node import Node
     from bae.place import Place
     from bae.plan import NodePlan
+    from bae.prompts.messages import ToolSpec
     from bae.records import Recalled
     from bae.resolver import Resolution
     from bae.run import Run
@@ -65,9 +67,9 @@ class FieldPlan:
 
     kind: ClassVar[str]
     """The name of the kind in records, journals and shapes of graphs."""
-    fills: ClassVar[Literal["json", "text", "source"]] = "source"
-    """What gives the value: the LM's answer, in JSON or as text, unless the caller or a body gives
-    it; or a source."""
+    fills: ClassVar[Literal["json", "text", "calls", "source"]] = "source"
+    """What gives the value: the LM's answer, in JSON or as text, or the tool calls that the LM
+    makes before it, unless the caller or a body gives it; or a source."""
     stored: ClassVar[Literal["node", "answer", "call", "items", "origin"]] = "call"
     """How a journal stores the value: with the node, or in a line as a person's answer, as what a
     call returned, by items, or as the place where it was found."""
@@ -102,6 +104,18 @@ class FieldPlan:
     """Whether one call serves all that ask for the same value in a run."""
     is_of_app: bool = False
     """Whether one value serves all runs of an app."""
+    provider_tools: tuple[str, ...] = ()
+    """The names of the tools that the provider of the LM must have."""
+    tool_specs: tuple[ToolSpec, ...] = ()
+    """What a model is told of the tools that are known before a run."""
+    tool_names: tuple[str, ...] = ()
+    """The names of the tools, as far as they are known before a run."""
+    shows_results: bool = False
+    """Whether later questions show the results of tool calls in the value too."""
+    has_secret_arguments: bool = False
+    """Whether an LM gives a tool a secret."""
+    finds_tools: bool = False
+    """Whether a run may find more tools for the LM than are known before."""
     is_parsed: bool = False
     """Whether the value is made from the LM's answer, and is not the answer itself."""
 
@@ -183,6 +197,21 @@ class FieldPlan:
         lead to each class of the graph; None where another graph is around it."""
         return call_chain(self)
 
+    def takes_answer(self, gate: OpenGate) -> bool:
+        """Whether a person's answer to a gate is for this field."""
+        return self.asks_person and not gate.parameter
+
+    def answer_type(self, tool: str, names: int) -> Any:
+        """The type of a person's answer. For a question about a call of a `tool`, `names` is how
+        many names its place has after the field."""
+        return self.annotation
+
+    def check_answer(self, cls: type[Node], gate: OpenGate, value: Any) -> Any:
+        """A person's answer as it is to be stored. Raises what the field of `cls`, or pydantic,
+        refuses it with."""
+        validated(cls, {self.name: value})
+        return value
+
     @property
     def is_provisional(self) -> bool:
         """Whether a name is missing in what is called for the value: it may be defined later."""
@@ -224,6 +253,10 @@ class FieldPlan:
 
     def fill_problems(self, plan: NodePlan) -> Iterable[Problem]:
         """What the proof reports of the field of a node that an LM fills."""
+        return ()
+
+    def given_problems(self) -> Iterable[Problem]:
+        """What the proof reports of the field of a start node that no LM fills."""
         return ()
 
     def read_text(self, text: str) -> Any:
@@ -275,9 +308,14 @@ def lacks_name(call: CallPlan | None) -> bool:
     return any(problem.code == HintError.code for problem in every)
 
 
+def lack_names(fields: Iterable[FieldPlan]) -> bool:
+    """Whether a name is missing in what fields call."""
+    return any(field.is_provisional for field in fields)
+
+
 STARTED: Final = ("dep", "map", "gate")
 """The names of the kinds whose work is recorded when it starts and when it ends."""
-KINDS: Final = ("plain", "recall", *STARTED)
+KINDS: Final = ("plain", "recall", "tools", *STARTED)
 """The names of all kinds, as records, journals and shapes have them."""
 _loaded: dict[str, type[FieldPlan]] = {}
 

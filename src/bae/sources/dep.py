@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydantic.fields import FieldInfo
 
 from bae.assignable import union_members
-from bae.calls import CallPlan, CallPlanning, Input, plan_below, plan_bound, plan_call, siblings_of
+from bae.calls import (
+    MISSING,
+    CallPlan,
+    CallPlanning,
+    Input,
+    plan_below,
+    plan_bound,
+    plan_call,
+    siblings_of,
+)
 from bae.core_schemas import converts
 from bae.exceptions import DepError, Problem
 from bae.hints import Names
@@ -91,8 +100,9 @@ class DepField(FieldPlan):
         yield from check_scope(call, self.marker)
         yield from unreturned(call, self.annotation)
         yield from self.argument_problems(plan)
-        if not converts(plan.node, self.name):
-            yield from check_type(call, call.returns, self.annotation)
+        returned = call.returns
+        if returned is not MISSING and not converts(plan.node, self.name):
+            yield from check_type(call, returned, self.annotation)
 
     def argument_problems(self, plan: NodePlan) -> Iterator[Problem]:
         """Parameters that nothing fills, and what is wrong with those that are bound."""

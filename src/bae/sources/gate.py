@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from inspect import isawaitable
 from time import time
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from bae.assignable import type_name, union_members
+from bae.assignable import union_members
 from bae.draft import validated
-from bae.exceptions import BaeError, GateError, Problem, a_warning, faults
+from bae.exceptions import GateError, Problem, a_warning
+from bae.gates import LATE, answer_in_time, gate_error
 from bae.markers import Gate, OpenGate
 from bae.records import NOTHING, GateOpened
-from bae.run import GateAnswerer, Waiting
 from bae.scheduling import PendingValue
 from bae.sources import FieldPlan, Told
 
@@ -29,9 +26,6 @@ if TYPE_CHECKING:
     from bae.plan import NodePlan
     from bae.resolver import Resolution
     from bae.sources import Before
-
-ATTEMPTS = 3
-"""How often a gate is asked when the answers do not fit."""
 
 
 class GateField(FieldPlan):
@@ -112,81 +106,24 @@ class GateField(FieldPlan):
             opened = replace(opened, deadline=(since or now) + gate.timeout)
         if since is None:
             run.writer.write(GateOpened(now, path, step, opened))
-        value = await _answer(run.options.answer, opened, self)
-        return await run.writer.settle_answer(run, opened, value)
 
-
-async def _answer(answer_with: GateAnswerer | None, opened: OpenGate, field: GateField) -> Any:
-    """The answer that is given in time, or the default of the field."""
-    if opened.deadline is not None and opened.deadline <= time():
-        return _default(opened, field)
-    if answer_with is None:
-        raise Waiting([opened])
-    bound = asyncio.timeout(None if opened.deadline is None else opened.deadline - time())
-    try:
-        async with bound:
-            return await _ask(answer_with, opened)
-    except TimeoutError:
-        if not bound.expired():
-            raise
-    return _default(opened, field)
-
-
-async def _ask(answer_with: GateAnswerer, opened: OpenGate) -> Any:
-    last: ValidationError | None = None
-    for _ in range(ATTEMPTS):
-        try:
-            answering = answer_with(opened)
-            if not isawaitable(answering):
-                raise _error(
-                    opened,
-                    "the callable given as answer= is not async, so it would block the run",
-                    "write `async def answer(gate): …`; ask a terminal in it with "
-                    "`await asyncio.to_thread(input, gate.question)`",
-                )
-            answer = await answering
-        except (BaeError, Waiting):  # an answerer that raises Waiting leaves the gate open
-            raise
-        except Exception as error:
-            said = f"answering {opened.question!r} raised {type(error).__name__}"
-            fix = "fix the callable given as answer=…"
-            raise _error(opened, said, fix, cause=error) from error
-        try:
+        def check(answer: Any) -> None:
+            # The node validates it once more, as it does every value.
             validated(opened.node_type, {opened.field_name: answer})
-            return answer  # the node validates it once more, as it does every value
-        except ValidationError as error:
-            opened = replace(opened, problem="; ".join(faults(error)))
-            last = error
-    wanted = type_name(opened.type)
-    said = f"{ATTEMPTS} answers to {opened.question!r} were not {wanted}: {opened.problem}"
-    raise _error(opened, said, f"answer with a {wanted}", "bae-gate-invalid", last)
+
+        value = await answer_in_time(run.options.answer, opened, check)
+        if value is LATE:
+            value = _default(opened, self)
+        return await run.writer.settle_answer(run, opened, value)
 
 
 def _default(opened: OpenGate, field: GateField) -> Any:
     """The default of the field, when there is no answer in time."""
     if not field.required:
         return field.info.get_default(call_default_factory=True, validated_data={})
-    raise _error(
+    raise gate_error(
         opened,
         f"no answer to {opened.question!r} within {field.marker.timeout:g} s",
         "give the field a default, which is used then, or the gate more time",
         "bae-gate-timeout",
-    )
-
-
-def _error(
-    opened: OpenGate,
-    said: str,
-    fix: str,
-    code: str = GateError.code,
-    cause: Exception | None = None,
-) -> GateError:
-    return GateError(
-        f"{opened.place}: {said}",
-        gates=[opened],
-        node_type=opened.node_type,
-        field_name=opened.field_name,
-        code=code,
-        cause=cause,
-        fix=fix,
     )

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
 from bae.assignable import assignable, type_name, union_members
-from bae.calls import CallPlan, plan_bound, plan_call, siblings_of
+from bae.calls import MISSING, CallPlan, plan_bound, plan_call, siblings_of
 from bae.core_schemas import converts
 from bae.exceptions import DepError, Problem, an_error
 from bae.hints import Names
@@ -99,7 +99,7 @@ class MapField(FieldPlan):
                 f"is {declared}, but Map makes a list of what {call.name} returns",
                 f"declare the field list[{declared}]",
             )
-        elif not converts(plan.node, self.name):
+        elif call.returns is not MISSING and not converts(plan.node, self.name):
             yield from check_type(call, list[call.returns], self.annotation)
         over = plan.fields.get(self.items_of)
         if over is None:

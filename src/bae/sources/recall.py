@@ -73,6 +73,15 @@ class RecallField(FieldPlan):
         """The field itself."""
         yield "", None, self
 
+    @property
+    def shows_results(self) -> bool:  # type: ignore[override]
+        """Whether the field of the class that it names shows the results of tool calls."""
+        only = self.marker.node_type
+        if only is None:
+            return False
+        name = self.comes_from(only)
+        return bool(name) and plan_of(only).fields[name].shows_results
+
     @classmethod
     def sentence(cls, told: Told) -> str:
         """The place where the value was found."""

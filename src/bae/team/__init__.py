@@ -7,6 +7,16 @@ from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.cli.team_board import watch
+    from bae.team.budgets import Spent, read_spent, read_spent_by_task
+    from bae.team.delivery import (
+        Delivery,
+        ProvedTask,
+        clean_branches,
+        diff_task,
+        find_delivery,
+        format_patch,
+        merge_work,
+    )
     from bae.team.edit_format import EditError
     from bae.team.event_log import SlowSubscriber, Subscription, subscribe
     from bae.team.events import (
@@ -66,6 +76,7 @@ if TYPE_CHECKING:
     from bae.team.schedule import DryRun, plan_dry_run
     from bae.team.server import Address, serving, team_app
     from bae.team.store import Store, store_path
+    from bae.team.task_log import LogEntry, TaskLog, read_task_log
     from bae.team.team_run import add_request
     from bae.team.workbench import Workbench
     from bae.team.worker import (
@@ -95,6 +106,7 @@ __all__ = [
     "Broadcaster",
     "CommitCreated",
     "CorrectionAttempt",
+    "Delivery",
     "DocsWorkerAgent",
     "DryRun",
     "EditError",
@@ -103,14 +115,17 @@ __all__ = [
     "GitError",
     "LeadAgent",
     "Limits",
+    "LogEntry",
     "PlannedTask",
     "ProgressUpdate",
     "Project",
     "Protection",
+    "ProvedTask",
     "Repository",
     "Request",
     "SandboxError",
     "SlowSubscriber",
+    "Spent",
     "Store",
     "StoredEvent",
     "Subscription",
@@ -118,6 +133,7 @@ __all__ = [
     "TaskAssigned",
     "TaskAttempt",
     "TaskBlocked",
+    "TaskLog",
     "TaskResult",
     "TaskStatus",
     "TaskStatusChanged",
@@ -147,10 +163,18 @@ __all__ = [
     "broadcast_task_status",
     "broadcast_task_unblocked",
     "broadcast_test_result",
+    "clean_branches",
     "detect",
+    "diff_task",
+    "find_delivery",
+    "format_patch",
+    "merge_work",
     "plan_dry_run",
     "plan_tasks",
     "protection",
+    "read_spent",
+    "read_spent_by_task",
+    "read_task_log",
     "register_worker",
     "serving",
     "store_path",
@@ -166,6 +190,10 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "cli.team_board": "watch",
+        "team.budgets": "Spent read_spent read_spent_by_task",
+        "team.delivery": (
+            "Delivery ProvedTask clean_branches diff_task find_delivery format_patch merge_work"
+        ),
         "team.edit_format": "EditError",
         "team.event_log": "SlowSubscriber Subscription subscribe",
         "team.events": (
@@ -191,6 +219,7 @@ __getattr__, __dir__ = export_lazily(
         "team.schedule": "DryRun plan_dry_run",
         "team.server": "Address serving team_app",
         "team.store": "Store store_path",
+        "team.task_log": "LogEntry TaskLog read_task_log",
         "team.team_run": "add_request",
         "team.workbench": "Workbench",
         "team.worker": (

@@ -69,6 +69,16 @@ async def read_spent(
     return await store.read(lambda db: _sum_spent(db, **which))
 
 
+async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
+    """What each task of a project has spent or reserved, by the numbers of tasks; those that have
+    spent nothing are left out."""
+    table = tables.spending.c
+    sums = sa.func.count(), sa.func.sum(table.tokens), sa.func.sum(table.cost)
+    found = sa.select(table.task_id, *sums).filter_by(project_id=project_id).group_by(table.task_id)
+    rows = await store.read(lambda db: db.execute(found).all())
+    return {task: Spent(calls, tokens or 0, cost or 0.0) for task, calls, tokens, cost in rows}
+
+
 class Budgets:
     """The budgets of a run: `per_run` for all its calls, `per_task` for all calls of one task, in
     earlier runs too. `calls`, `tokens` and `cost` of a `Budget` are its limits."""

@@ -77,7 +77,7 @@ class Repository:
         self.root = checkout.path
         self.common = common
         self.timeout = timeout
-        self.author = ("bae team", "team@bae.invalid")
+        self.author: tuple[str, str] = ("bae team", "team@bae.invalid")
         self.alive = FileLock(common / "bae-team.lock")
         """Held, shared, by every process at work, the git commands that it started included."""
         self._programs: tuple[tuple[str, str], ...] = ()

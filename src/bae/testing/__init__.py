@@ -1,7 +1,7 @@
 """For tests, shipped: `ScriptedLM` answers a graph's questions without a model; `assert_prompt`
 looks into what a model would be sent; `replaying` runs what was recorded once more; `check_journal`
-checks a store of runs; `Provider` is a model provider on loopback for tests of real clients, with
-the faults that real providers have."""
+checks a store of runs; `Provider` is a model provider on loopback for tests of real clients, and
+`MCPLoopback` an MCP server, with the faults that real ones have."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bae.rooms import export_lazily
 from bae.testing.scripted import (
     Answerer,
     Asked,
+    Call,
     Scripted,
     ScriptedLM,
     ScriptError,
@@ -20,8 +21,10 @@ from bae.testing.scripted import (
 if TYPE_CHECKING:
     from bae.testing.cassette import Recorded, replaying
     from bae.testing.journal_promises import check_journal
+    from bae.testing.mcp_loopback import MCPLoopback
     from bae.testing.provider import Provider, ThreadedProvider, sample
     from bae.testing.wire import (
+        Calls,
         Cut,
         Empty,
         Fault,
@@ -38,9 +41,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Answerer",
     "Asked",
+    "Call",
+    "Calls",
     "Cut",
     "Empty",
     "Fault",
+    "MCPLoopback",
     "Malformed",
     "Overlong",
     "Provider",
@@ -67,8 +73,9 @@ __getattr__, __dir__ = export_lazily(
     {
         "cassette": "Recorded replaying",
         "journal_promises": "check_journal",
+        "mcp_loopback": "MCPLoopback",
         "provider": "Provider ThreadedProvider sample",
-        "wire": "Cut Empty Fault Malformed Overlong Received Refusal Stall Status WrongSchema "
-        "tokens_in",
+        "wire": "Calls Cut Empty Fault Malformed Overlong Received Refusal Stall Status "
+        "WrongSchema tokens_in",
     },
 )

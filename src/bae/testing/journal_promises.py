@@ -235,6 +235,7 @@ async def _answers_once(journal: Journal) -> None:
     _same("what `answer` returned", sorted(results), [False, False, False, False, True])
     stored = await journal.read("run")
     _same("its answers", stored.answers, {_GATE.address: str(results.index(True))})
+    _same("its answers alone", await journal.answers("run"), stored.answers)
     waiting = (replace(_GATE, answered=True), other)
     _same("its gates", stored.info.waiting, waiting)
     _same("its gates in the list", (await journal.runs())[0].waiting, waiting)

@@ -18,8 +18,11 @@ from pydantic import BaseModel
 from bae.exceptions import describe
 from bae.lm.extras import need
 from bae.prompts.samples import misfit, sample
-from bae.testing.scripted import ScriptError
+from bae.testing.scripted import Call, ScriptError
 from bae.testing.wire import (
+    Block,
+    CallBlock,
+    Calls,
     Cut,
     Empty,
     Fault,
@@ -27,10 +30,13 @@ from bae.testing.wire import (
     ModelReply,
     Overlong,
     PromptCache,
+    RanBlock,
     Received,
     Refusal,
     Stall,
     Status,
+    TextBlock,
+    ThinkingBlock,
     Wire,
     WrongSchema,
     read,
@@ -41,11 +47,13 @@ from bae.testing.wire_openai import ChatCompletions, Responses
 if TYPE_CHECKING:
     from bae.testing.server import Connection, HTTPRequest, Server
 
-ProviderAnswer = Mapping[str, Any] | Sequence[Any] | str | int | float | BaseModel | Fault
-"""JSON that the model answers with, text that it answers with as it is, or a fault."""
+ProviderAnswer = (
+    Mapping[str, Any] | Sequence[Any] | str | int | float | BaseModel | Fault | Calls | Call
+)
+"""JSON that the model answers with, text that it answers with as it is, tool calls, or a fault."""
 Answering = Callable[[Received], ProviderAnswer | Awaitable[ProviderAnswer]]
 """A function that answers by what was asked."""
-_Checked = str | Fault | Answering
+_Checked = str | Fault | Calls | Answering
 P = ParamSpec("P")
 
 
@@ -73,7 +81,8 @@ class _Provider:
         """Answer the next requests with these, one each, in the order in which they arrive.
 
         A dict or a list is sent as JSON, a text as it is, by whichever channel the client asked
-        for. A fault is done. A function is called with the `Received`, and returns one of these.
+        for. A `Call`, a list of these, or `Calls(…)` is a message that calls tools. A fault is
+        done. A function is called with the `Received`, and returns one of these.
         """
         checked = [_check_answer(answer) for answer in answers]
         with self._lock:
@@ -244,49 +253,65 @@ class _Provider:
         elif reply is not None:
             await self._send(client, wire, reply, answer, stream=received.stream)
 
-    async def _answer(self, wire: Wire, received: Received) -> str | Fault | None:
+    async def _answer(self, wire: Wire, received: Received) -> str | Fault | Calls | None:
         if wire.concludes(received.body):
             return "Done."
         with self._lock:
             answer = self._script.popleft() if self._script else self._fallback
-        if answer is None or isinstance(answer, str | Fault):
+        if answer is None or isinstance(answer, str | Fault | Calls):
             return answer
         returned: Any = answer(received)
         made = _check_answer(await returned if isawaitable(returned) else returned)
-        if not isinstance(made, str | Fault):
+        if not isinstance(made, str | Fault | Calls):
             raise TypeError(f"{answer!r} returned {made!r}, which cannot be an answer")
         return made
 
     def _make_reply(
-        self, wire: Wire, received: Received, answer: str | Fault | None, number: int
+        self, wire: Wire, received: Received, answer: str | Fault | Calls | None, number: int
     ) -> ModelReply:
         """What the model says; made from the schema where no answer is given, or where the fault is
         not in the reply but in how it is sent."""
-        tool = None if wire.concludes(received.body) else received.tool
-        stop: Literal["end", "cut-off", "refused"] = "end"
+        _, tool, forced = wire.channel(received.body)
+        if wire.concludes(received.body):
+            tool = None
+        stop: Literal["end", "cut-off", "refused", "paused"] = "end"
+        size = 16
         match answer:
-            case str():
-                text = answer
+            case Calls():
+                blocks = _blocks_of(answer, wire.call_id, number)
+                stop = "cut-off" if answer.cut else "paused" if answer.paused else "end"
+                size = answer.size
             case Refusal(text=text):
-                tool, stop = None, "refused"
+                blocks, stop = [TextBlock(text)], "refused"
             case Empty():
-                text, tool = "", None
-            case WrongSchema():
-                text = json.dumps(misfit(received.schema))
+                blocks = []
             case _:
-                text = "This is an answer."
-                if received.schema is not None:
-                    text = json.dumps(sample(received.schema), ensure_ascii=False)
-                if isinstance(answer, Overlong):
-                    text, stop = text[: max(1, len(text) // 2)], "cut-off"
+                match answer:
+                    case str():
+                        text = answer
+                    case WrongSchema():
+                        text = json.dumps(misfit(received.schema))
+                    case _:
+                        text = "This is an answer."
+                        if received.schema is not None:
+                            text = json.dumps(sample(received.schema), ensure_ascii=False)
+                        if isinstance(answer, Overlong):
+                            text, stop = text[: max(1, len(text) // 2)], "cut-off"
+                if not forced and stop == "end" and not _is_object(text):
+                    tool = None  # a model that need not call a tool says it
+                blocks = [TextBlock(text)]
+                if tool is not None:
+                    blocks = [CallBlock(f"{wire.call_id}{number}", tool, text)]
+        said = [each for each in blocks if each.text or not isinstance(each, TextBlock)]
+        text = "".join(each.text for each in said)
         return ModelReply(
             number=number,
             model=received.model,
-            text=text,
-            tool=tool,
+            blocks=tuple(said),
             stop=stop,
             counted=self._cache.count(wire, received, text),
             with_usage=wire.with_usage(received.body),
+            size=size,
         )
 
     async def _send(
@@ -294,7 +319,7 @@ class _Provider:
         client: Connection,
         wire: Wire,
         reply: ModelReply,
-        fault: str | Fault | None,
+        fault: str | Fault | Calls | None,
         *,
         stream: bool,
     ) -> None:
@@ -415,6 +440,34 @@ WIRES: dict[str, Wire] = {
 }
 
 
+def _blocks_of(said: Calls, prefix: str, number: int) -> list[Block]:
+    """A message that calls tools, in the order in which a model writes it."""
+    blocks: list[Block] = [ThinkingBlock(said.thinking)] if said.thinking else []
+    for at, (call, result) in enumerate(said.ran, 1):
+        blocks.append(RanBlock(f"srv{prefix}{number}_{at}", call.name, call.arguments, result))
+    blocks.append(TextBlock(said.text))
+    last = len(said.calls) - 1
+    for at, call in enumerate(said.calls):
+        made_up = f"{prefix}{number}_{at}" if at else f"{prefix}{number}"
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        is_raw = at == last and said.raw is not None
+        if is_raw:
+            arguments = said.raw or ""
+        if said.cut and at == last:
+            arguments = arguments[: len(arguments) // 2]
+        blocks.append(
+            CallBlock(said.ids[at] if said.ids else made_up, call.name, arguments, is_raw)
+        )
+    return blocks
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
 async def _refuse(
     client: Connection,
     wire: Wire,
@@ -428,12 +481,18 @@ async def _refuse(
 
 def _check_answer(answer: Any) -> _Checked:
     """Check an answer when it is given, so that the test fails where it is wrong."""
-    if isinstance(answer, str | Fault):
+    if isinstance(answer, str | Fault | Calls):
         return answer
+    if isinstance(answer, Call):
+        return Calls(answer)
     if isinstance(answer, BaseModel):
         return answer.model_dump_json()
     if callable(answer) and not isinstance(answer, type):
         return cast(Answering, answer)
+    if isinstance(answer, list | tuple) and answer:
+        listed = cast(Sequence[Any], answer)
+        if all(isinstance(each, Call) for each in listed):
+            return Calls(*listed)
     try:
         if answer is None or isinstance(answer, type):
             raise TypeError("it is not a value")
@@ -443,6 +502,6 @@ def _check_answer(answer: Any) -> _Checked:
             f"{answer!r:.200} cannot be sent as the answer of a model: {error}",
             code="bae-script-invalid",
             cause=error,
-            fix="give a dict, a list or a text, a Pydantic model, a fault such as Status(429), "
-            "or a function that returns one of these",
+            fix="give a dict, a list or a text, a Pydantic model, a Call of a tool, a fault such "
+            "as Status(429), or a function that returns one of these",
         ) from error

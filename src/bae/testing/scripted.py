@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from warnings import warn
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from bae.draft import from_text
 from bae.exceptions import FillError, ScriptError, faults
@@ -21,19 +21,39 @@ from bae.given_files import read_file
 from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.node import Node
 from bae.plan import plan_of
+from bae.prompts.messages import CallPart
 from bae.secrets import shown_values
+from bae.toolbox import toolbox_of
 from bae.usage import Attempt, Usage, report, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
     from bae.prompts.messages import Prompt
+    from bae.toolbox import Round, Toolbox
+    from bae.tools import ToolCall
 
 N = TypeVar("N", bound=Node)
 T = TypeVar("T")
 
-Scripted = type[Node] | Node | Mapping[str, Any] | str | BaseException | None
+
+@dataclass(frozen=True, slots=True, init=False)
+class Call:
+    """A tool call in a script: `Call("search", query="kettle")`. A list of these is one round."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    def __init__(self, name: str, /, **arguments: Any) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "arguments", arguments)
+
+
+Scripted = (
+    type[Node] | Node | Mapping[str, Any] | str | BaseException | Call | Sequence[Call] | None
+)
 """One answer: a class or its name to choose it, a node or its values to fill it, a text to fill it
-where its field has `Text()`, None to end the run, an exception to raise it."""
+where its field has `Text()`, calls of tools before it, None to end the run, an exception to raise
+it."""
 
 Answerer = Callable[["Asked"], Scripted]
 """A function that answers by what is asked, as often as it is asked."""
@@ -54,6 +74,8 @@ class Asked:
     """The previous node."""
     errors: tuple[str, ...] = ()
     """What was wrong with the answer before, when it is asked again."""
+    calls: tuple[ToolCall, ...] = ()
+    """The tool calls of the conversation so far, with their results."""
     make_prompt: Callable[[], Prompt] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -117,20 +139,23 @@ class ScriptedLM(RoutingLM):
     def from_file(cls, path: str | Path) -> ScriptedLM:
         """Read a script from JSON: a list for answers in order (a name chooses, an object fills,
         or a text where the field has `Text()`, null ends the run), or an object
-        `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`."""
+        `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`. A tool call is
+        `{"call": "search", "arguments": {"query": "kettle"}}`, and a list of these is a round."""
         try:
             script = _FILE.validate_json(read_file(path))
+            if isinstance(script, list):
+                return cls(_with_rounds(script))
+            fills = {name: _with_rounds(answers) for name, answers in script.fills.items()}
+            return cls(fills, choices=script.choices)
         except (OSError, ValidationError) as error:
             raise ScriptError(
                 f"the script {path} cannot be read",
                 code="bae-script-invalid",
                 cause=error,
                 fix="name a file of JSON by its path, from the directory that the program runs in, "
-                'with ["Outfit", {"top": "shirt"}] or {"fills": {"Outfit": [{…}]}}',
+                'with ["Outfit", {"top": "shirt"}] or {"fills": {"Outfit": [{…}]}}; a tool '
+                'call is {"call": "search", "arguments": {…}}, and a list of these is a round',
             ) from error
-        if isinstance(script, list):
-            return cls(script)
-        return cls(script.fills, choices=script.choices)
 
     async def choose_type(
         self,
@@ -216,11 +241,16 @@ class ScriptedLM(RoutingLM):
             previous=source,
             make_prompt=partial(_fill_question, target, dict(resolved), instruction, source, here),
         )
+        if plan_of(target).tools is not None:
+            box = toolbox_of(target, resolved, here)
+            if box is not None:
+                return await self._fill_with_tools(target, resolved, asked, box)
         for number in range(1, self._attempts + 1):
             self.asked.append(replace(asked, errors=tried[-1].errors if tried else ()))
             if not plan_of(target).plain:
                 return target(**resolved)
             values = _report_call(lambda: self._next_fill(target, tried))
+            assert not isinstance(values, tuple)  # it has no tools
             try:
                 given = from_text(target, values) if isinstance(values, str) else values
                 node = target(**{**given, **resolved})
@@ -242,6 +272,50 @@ class ScriptedLM(RoutingLM):
             fix=f"script values that {target.__name__} takes",
         )
 
+    async def _fill_with_tools(
+        self, target: type[N], resolved: Mapping[str, Any], asked: Asked, box: Toolbox
+    ) -> N:
+        """A `target`, after the calls that are scripted before its values."""
+        await box.open()
+        while True:
+            made = box.open_round
+            must_answer = box.must_answer(is_native=True, before=made)
+            if made is None:
+                box.check_limit()
+                await box.take_told()
+                prompt = partial(_tool_question, asked, box, must_answer, box.cut, len(box.rounds))
+                so_far = replace(asked, errors=_errors_of(box), calls=(*box.calls,))
+                self.asked.append(replace(so_far, make_prompt=prompt))
+                answer = _report_call(lambda: self._next_fill(target, []))
+                if isinstance(answer, tuple):
+                    calls = [CallPart("", call.name, call.arguments) for call in answer]
+                    made = box.take("", calls, None, _JUDGED)
+                else:
+                    made = box.take(_text(answer), (), None, _JUDGED)
+            if made.calls:
+                await box.run_calls(made, not must_answer)
+            elif (node := await self._judge(target, resolved, made, box)) is not None:
+                return node
+            if box.wrong_rounds >= self._attempts:
+                raise box.wrong_too_often(self._attempts - 1)
+
+    async def _judge(
+        self, target: type[N], resolved: Mapping[str, Any], made: Round, box: Toolbox
+    ) -> N | None:
+        """The node of an answer; None where it is wrong, or is not accepted."""
+        known = {**resolved, box.field.name: box.calls}
+        try:
+            takes_text = any(field.fills == "text" for field in plan_of(target).plain)
+            given = from_text(target, made.text) if takes_text else from_json(made.text or "{}")
+            node = target(**{**given, **known})
+        except ValidationError as error:
+            errors = tuple(faults(error))
+            tell(Attempt(made.number, made.text, "invalid", errors))
+            box.reply(made, "; ".join(errors))
+            return None
+        tell(Attempt(made.number, made.text, "valid"))
+        return node if await box.accept(made, node) else None
+
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
         """A `target` filled from the script, with `node` as the previous node."""
         here, instruction = scene or scene_around.get(), plan_of(target).instruction
@@ -258,7 +332,7 @@ class ScriptedLM(RoutingLM):
         """The prompts of the questions so far, without those that need no call: a single type to
         choose, or a node with nothing to fill."""
         prompts = [asked.prompt for asked in self.asked if not asked.errors]
-        return [p for p in prompts if len(p.question.types) > 1 or p.question.fields]
+        return [p for p in prompts if len(p.question.types) > 1 or p.question.fields or p.tools]
 
     def assert_complete(self) -> None:
         """Raise AssertionError when part of the script was never asked for."""
@@ -297,7 +371,9 @@ class ScriptedLM(RoutingLM):
             warn(message, FutureWarning, stacklevel=2)
         return former
 
-    def _next_fill(self, target: type[Node], tried: Sequence[Attempt]) -> Mapping[str, Any] | str:
+    def _next_fill(
+        self, target: type[Node], tried: Sequence[Attempt]
+    ) -> Mapping[str, Any] | str | tuple[Call, ...]:
         """The next answer, as the values or the text of a `target`."""
         answers = self._choices if self._in_order else self._by_name.get(self._key_of(target))
         refused = "".join(f"; answer {t.number} was refused: {', '.join(t.errors)}" for t in tried)
@@ -308,8 +384,15 @@ class ScriptedLM(RoutingLM):
         if isinstance(answer, BaseException):
             raise answer
         plan = plan_of(target)
+        if plan.tools is not None:
+            listed: Any = [answer] if isinstance(answer, Call) else answer
+            if isinstance(listed, list | tuple) and all(
+                isinstance(each, Call) for each in cast("Sequence[Any]", listed)
+            ):
+                return tuple(cast("Sequence[Call]", listed))
         if isinstance(answer, target):
-            return {field.name: getattr(answer, field.name) for field in plan.plain}
+            asked = (field.name for field in plan.plain if field.fills != "calls")
+            return {name: getattr(answer, name) for name in asked}
         takes_text = any(field.fills == "text" for field in plan.plain)
         if isinstance(answer, Mapping) or (isinstance(answer, str) and takes_text):
             return answer
@@ -350,14 +433,36 @@ def assert_prompt(prompts: Iterable[Prompt], node: type[Node], *texts: str) -> N
                 raise AssertionError(f"{text!r} is not in this prompt:\n\n{sent}")
 
 
+class _CallInFile(BaseModel, extra="forbid"):
+    call: str
+    arguments: dict[str, Any] = {}
+
+
 class _ScriptFile(BaseModel, extra="forbid"):
     fills: dict[str, Any] = {}
     choices: list[str | None] = []
 
 
 _FILE: Final = TypeAdapter[list[Any] | _ScriptFile](list[Any] | _ScriptFile)
+_CALL: Final = {"call", "arguments"}
+_ROUND: Final = TypeAdapter(list[_CallInFile])
 _JUDGED: Final = Usage(calls=1, attempts=1)
 _FIX: Final = "fix the answer; or put the next one after it, where it is meant to be wrong"
+
+
+def _with_rounds(answers: Any) -> Any:
+    """The answers of a file, with calls in the place of each list, or object, that has them."""
+    if not isinstance(answers, list):
+        return answers
+    found: list[Any] = []
+    for each in cast("list[Any]", answers):
+        is_call = isinstance(each, dict) and {*cast("dict[str, Any]", each)} == _CALL
+        if is_call or isinstance(each, list):
+            calls = _ROUND.validate_python([each] if is_call else each)
+            found.append([Call(call.call, **call.arguments) for call in calls])
+        else:
+            found.append(each)
+    return found
 
 
 def _text(values: Mapping[str, Any] | str) -> str:
@@ -365,6 +470,12 @@ def _text(values: Mapping[str, Any] | str) -> str:
         return values if isinstance(values, str) else to_json(values, fallback=repr).decode()
     except ValueError:  # half a character, which a node may hold all the same
         return "(it cannot be written as JSON)"
+
+
+def _errors_of(box: Toolbox) -> tuple[str, ...]:
+    """What was wrong with the round before."""
+    last = box.rounds[-1] if box.rounds else None
+    return tuple(last.replies) if last is not None and last.is_wrong else ()
 
 
 def _report_call(ask: Callable[[], T]) -> T:
@@ -384,6 +495,13 @@ def _fill_question(*asked: Any) -> Prompt:
     from bae.prompts.questions import fill_question  # a run needs no prompts, a test may
 
     return fill_question(*asked)
+
+
+def _tool_question(asked: Asked, box: Toolbox, must_answer: bool, cut: int, rounds: int) -> Prompt:
+    from bae.prompts.tools import ToolPrompts
+
+    prompts = ToolPrompts(asked.prompt, box.specs, is_native=True)
+    return prompts.next(box, must_answer, cut, box.rounds[:rounds])
 
 
 def _choice_question(*asked: Any) -> Prompt:

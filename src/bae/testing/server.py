@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
     async def _write(self, event: h11.Event) -> None:
         assert self._transport is not None
         data = self._h11.send(event)
-        if data:
+        if data and not self._transport.is_closing():  # asyncio warns of writes to a lost client
             self._transport.write(data)
         await self._writable.wait()
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 from bae.exceptions import describe
 
+if TYPE_CHECKING:
+    from bae.testing.scripted import Call
+
 Body = Mapping[str, Any]
-WireChannel = tuple[Mapping[str, Any] | None, str | None]
-"""The schema of the answer, and the tool that it is given by."""
+WireChannel = tuple[Mapping[str, Any] | None, str | None, bool]
+"""The schema of the answer, the tool that it is given by, and whether that tool must be called."""
 
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
 """The tool by which the Claude CLI has a model answer to a schema, though it need not call it."""
@@ -36,6 +40,10 @@ class Received:
     """The JSON schema of the answer, wherever the API has the client put it; None without one."""
     tool: str | None
     """The tool by which the answer is given, where it is."""
+    tools: tuple[str, ...]
+    """The names of all tools that are declared, in their order."""
+    results: tuple[str, ...]
+    """The results of tool calls in the last message, as text, in their order."""
     text: str
     """All the text of the prompt, the system part first."""
     tokens: int
@@ -117,6 +125,107 @@ class Empty(Fault):
     """A whole answer with nothing in it."""
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class Calls:
+    """A message in which the model calls tools, for a `Provider` to send:
+    `Calls(Call("search", query="kettle"), Call("read", page=2), text="I will look.")`.
+
+    - `text`: what the model writes before the calls.
+    - `thinking`: what it thinks before that. It is sent with a signature, and a later request that
+      has it changed is refused. Chat completions have no thinking: there it is left out.
+    - `ran`: calls of tools that the provider runs itself, with their results, as
+      `[(Call("web_search", query="kettle"), [{"title": "…"}])]`. In Anthropic's messages alone.
+    - `ids`: the ids of the calls; made up unless given.
+    - `raw`: the arguments of the last call as this text, in place of its own: no JSON, for example.
+    - `cut`: whether the message ends in the middle of its last call, at the limit on its length.
+    - `paused`: whether the provider has stopped for a while and wants its own message back, as
+      Anthropic does in a long search. In Anthropic's messages alone.
+    - `size`: how many characters each piece of a streamed text, or of arguments, has.
+    """
+
+    calls: tuple[Call, ...]
+    text: str
+    thinking: str
+    ran: tuple[tuple[Call, Any], ...]
+    ids: tuple[str, ...]
+    raw: str | None
+    cut: bool
+    paused: bool
+    size: int
+
+    def __init__(
+        self,
+        *calls: Call,
+        text: str = "",
+        thinking: str = "",
+        ran: Iterable[tuple[Call, Any]] = (),
+        ids: Iterable[str] = (),
+        raw: str | None = None,
+        cut: bool = False,
+        paused: bool = False,
+        size: int = 16,
+    ) -> None:
+        given = {"calls": calls, "ran": tuple(ran), "ids": tuple(ids), "text": text, "raw": raw}
+        given |= {"thinking": thinking, "cut": cut, "paused": paused, "size": size}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+        if size < 1:
+            raise ValueError(f"Calls(size={size!r}): give 1 or more")
+        if self.ids and len(self.ids) != len(calls):
+            raise ValueError(f"Calls(ids={self.ids!r}): give one for each of {len(calls)} calls")
+
+
+def signature_of(thinking: str) -> str:
+    """What a provider signs thinking with: it knows by this whether the thinking was changed."""
+    return blake2b(thinking.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """A text in a message of the model."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingBlock:
+    """What the model thought."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBlock:
+    """A call of a tool. `arguments` are the text that the model wrote; with `is_raw`, a text that
+    may be no JSON."""
+
+    id: str
+    name: str
+    arguments: str
+    is_raw: bool = False
+
+    @property
+    def text(self) -> str:
+        """What the model wrote."""
+        return self.arguments
+
+
+@dataclass(frozen=True, slots=True)
+class RanBlock:
+    """A call that the provider has run itself, with its result as JSON."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    result: Any
+
+    text: ClassVar[str] = ""
+
+
+Block = TextBlock | ThinkingBlock | CallBlock | RanBlock
+"""A part of a message of the model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of the prompt. `cached` ends a prefix that the client asks to be cached; `spoken` is
@@ -139,19 +248,29 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What the model says: `text`, as the arguments of `tool` where there is one."""
+    """What the model says, in parts, and why it ended. A refusal is one text."""
 
     number: int
     model: str
-    text: str
-    tool: str | None
-    stop: Literal["end", "cut-off", "refused"]
+    blocks: tuple[Block, ...]
+    stop: Literal["end", "cut-off", "refused", "paused"]
     counted: TokenCount
     with_usage: bool = True
+    size: int = 16
 
-    def chunks(self) -> list[str]:
-        """The text as it streams."""
-        return [self.text[start : start + 16] for start in range(0, len(self.text), 16)]
+    @property
+    def text(self) -> str:
+        """The text of the message, without its calls."""
+        return "".join(each.text for each in self.blocks if isinstance(each, TextBlock))
+
+    @property
+    def calls(self) -> list[CallBlock]:
+        """The calls of the message."""
+        return [each for each in self.blocks if isinstance(each, CallBlock)]
+
+    def chunks(self, text: str) -> list[str]:
+        """A text as it streams."""
+        return [text[start : start + self.size] for start in range(0, len(text), self.size)]
 
 
 def channel_of(
@@ -179,14 +298,16 @@ def channel_of(
             named = names[0]
     wanted = not forbidden and (forced or not formatted)
     if wanted and named is not None and named in tools:
-        return mapping(tools[named]), named
-    return schema, None
+        return mapping(tools[named]), named, forced or named == STRUCTURED_OUTPUT
+    return schema, None, False
 
 
 class Wire(ABC):
     """One API."""
 
     api: ClassVar[Literal["openai", "anthropic"]]
+    call_id: ClassVar[str]
+    """What the ids of calls begin with."""
     needed: ClassVar[tuple[str, ...]]
     """The parameters that a request cannot do without."""
 
@@ -197,6 +318,19 @@ class Wire(ABC):
     @abstractmethod
     def channel(self, body: Body) -> WireChannel:
         """How to answer."""
+
+    @abstractmethod
+    def results(self, body: Body) -> Iterable[Any]:
+        """What the tools replied, in the last message: contents of parts."""
+
+    @abstractmethod
+    def tools(self, body: Body) -> Iterable[str]:
+        """The names of the tools."""
+
+    @abstractmethod
+    def check(self, body: Body) -> None:
+        """Raise ValueError, with the words of the API, for a conversation that it refuses: a call
+        without its result, a result without its call, thinking that was changed."""
 
     @abstractmethod
     def whole(self, reply: ModelReply) -> Body:
@@ -225,8 +359,11 @@ def read(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Recei
         if not body.get(name):
             raise ValueError(f"{name}: this parameter is required")
     try:
-        schema, tool = wire.channel(body)
+        schema, tool, _ = wire.channel(body)
         pieces = list(wire.pieces(body))
+        tools = tuple(wire.tools(body))
+        results = tuple("\n".join(texts_in(content)) for content in wire.results(body))
+        wire.check(body)
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"the request has not the shape it must: {describe(error)}") from error
     return Received(
@@ -237,9 +374,15 @@ def read(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Recei
         stream=bool(body.get("stream")),
         schema=schema,
         tool=tool,
+        tools=tools,
+        results=results,
         text="\n".join(piece.text for piece in pieces if piece.spoken),
         tokens=tokens_in("".join(piece.text for piece in pieces)),
     )
+
+
+LOOKED_BACK: Final = 20
+"""How many blocks before a mark Anthropic looks at for what is cached."""
 
 
 class PromptCache:
@@ -249,10 +392,13 @@ class PromptCache:
         self._seen: set[bytes] = set()
 
     def count(self, wire: Wire, received: Received, answer: str) -> TokenCount:
-        """Count an exchange. Anthropic caches a prompt up to where the client marks it, OpenAI
-        every one of 1024 tokens and more, by 128 at a time."""
+        """Count an exchange. Anthropic caches a prompt up to where the client marks it, and looks
+        for what is cached there and in the 20 blocks before; OpenAI caches every one of 1024 tokens
+        and more, by 128 at a time."""
         so_far = blake2b(received.model.encode(), digest_size=16)
         text, total, read, written = "", 0, 0, 0
+        before: deque[tuple[bytes, int]] = deque(maxlen=LOOKED_BACK + 1)
+        marked: list[bytes] = []
         for piece in wire.pieces(received.body):
             so_far.update(b"\0" + piece.text.encode("utf-8", "surrogatepass"))
             text += piece.text
@@ -260,9 +406,14 @@ class PromptCache:
             if wire.api == "openai":
                 if total >= 1024 and self._has(so_far.digest()):
                     read = total // 128 * 128
-            elif piece.cached:
-                known = self._has(so_far.digest())
-                read, written = (total, 0) if known else (read, total - read)
+                continue
+            before.append((so_far.digest(), total))
+            if piece.cached:
+                known = (size for digest, size in reversed(before) if digest in self._seen)
+                read = max(read, next(known, 0))
+                written = total - read
+                marked.append(so_far.digest())
+        self._seen.update(marked)
         return TokenCount(total, tokens_in(answer), read, written)
 
     def _has(self, digest: bytes) -> bool:

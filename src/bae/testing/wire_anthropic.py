@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from bae.testing.wire import (
     STRUCTURED_OUTPUT,
     Body,
+    CallBlock,
     ModelReply,
     Piece,
+    RanBlock,
+    ThinkingBlock,
     TokenCount,
     Wire,
     WireChannel,
@@ -19,6 +22,7 @@ from bae.testing.wire import (
     error_type,
     event,
     mapping,
+    signature_of,
     text_in,
 )
 
@@ -27,6 +31,7 @@ class Messages(Wire):
     """POST /v1/messages."""
 
     api = "anthropic"
+    call_id = "toolu_"
 
     needed = ("model", "messages", "max_tokens")
 
@@ -64,26 +69,61 @@ class Messages(Wire):
             named=choice.get("name") if kind == "tool" else None,
             forced=kind in ("any", "tool"),
             forbidden=kind == "none",
-            replied=any(part.get("type") == "tool_result" for part in _last(body)),
+            replied=any(_is(part, "tool_result") for part in _last(body)),
         )
 
     def concludes(self, body: Body) -> bool:
         """Whether the request only reports that the structured answer before was taken."""
-        results = [part for part in _last(body) if part.get("type") == "tool_result"]
+        results = [part for part in _last(body) if _is(part, "tool_result")]
         calls = {
             part.get("id"): part.get("name")
             for message in body["messages"]
             for part in _parts(message)
-            if part.get("type") == "tool_use"
+            if _is(part, "tool_use")
         }
         return any(
             calls.get(part.get("tool_use_id")) == STRUCTURED_OUTPUT and not part.get("is_error")
             for part in results
         )
 
+    def tools(self, body: Body) -> list[str]:
+        """The names of the tools."""
+        return [str(tool["name"]) for tool in body.get("tools") or ()]
+
+    def results(self, body: Body) -> list[Any]:
+        """What the tools replied, in the last message."""
+        return [part.get("content") for part in _last(body) if _is(part, "tool_result")]
+
+    def check(self, body: Body) -> None:
+        """Raise for a conversation that the API refuses."""
+        offered, choice = body.get("tools"), mapping(body.get("tool_choice")).get("type")
+        if choice is not None and not offered:
+            raise ValueError("tool_choice: may only be specified while providing tools")
+        thinks = mapping(body.get("thinking")).get("type") == "enabled"
+        open_calls: list[str] = []
+        for at, (role, parts) in enumerate(_turns(body)):
+            _check_blocks(at, parts)
+            used = [str(part.get("id")) for part in parts if _is(part, "tool_use")]
+            if (used or any(_is(part, "tool_result") for part in parts)) and not offered:
+                raise ValueError("tools: requests with `tool_use` or `tool_result` must define it")
+            if role == "user":
+                _check_results(at, parts, open_calls)
+                open_calls = []
+                continue
+            if len({*used}) < len(used):
+                raise ValueError(f"messages.{at}.content: `tool_use` ids must be unique")
+            if used and thinks and not _is(parts[0], "thinking", "redacted_thinking"):
+                raise ValueError(
+                    f"messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, "
+                    f"but found `{parts[0].get('type')}`"
+                )
+            open_calls = used
+        if open_calls:
+            _refuse_open(len(body["messages"]) - 1, open_calls)
+
     def whole(self, reply: ModelReply) -> Body:
         """The answer as one body."""
-        content = [_block(reply)] if reply.text else []
+        content = [block for _, block, _ in _blocks(reply)]
         return {**_message(reply, content), **_stop(reply), "usage": _usage(reply.counted)}
 
     def events(self, reply: ModelReply) -> list[bytes]:
@@ -94,17 +134,10 @@ class Messages(Wire):
             {"type": "message_start", "message": {**start, "usage": {**usage, "output_tokens": 1}}},
             {"type": "ping"},
         ]
-        if reply.text:
-            block = _block(reply, empty=True)
-            kind, key = "text_delta", "text"
-            if block["type"] == "tool_use":
-                kind, key = "input_json_delta", "partial_json"
-            bodies.append({"type": "content_block_start", "index": 0, "content_block": block})
-            bodies += [
-                {"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: chunk}}
-                for chunk in reply.chunks()
-            ]
-            bodies.append({"type": "content_block_stop", "index": 0})
+        for at, (begun, _, deltas) in enumerate(_blocks(reply)):
+            bodies.append({"type": "content_block_start", "index": at, "content_block": begun})
+            bodies += [{"type": "content_block_delta", "index": at, "delta": d} for d in deltas]
+            bodies.append({"type": "content_block_stop", "index": at})
         bodies.append({"type": "message_delta", "delta": _stop(reply), "usage": usage})
         bodies.append({"type": "message_stop"})
         return [event(body, body["type"]) for body in bodies]
@@ -130,20 +163,105 @@ def _last(body: Body) -> list[Body]:
     return _parts(body["messages"][-1])
 
 
-def _block(reply: ModelReply, *, empty: bool = False) -> dict[str, Any]:
-    """The block of content that holds the answer, or will.
+def _is(part: Body, *kinds: str) -> bool:
+    return part.get("type") in kinds
+
+
+def _turns(body: Body) -> list[tuple[str, list[Body]]]:
+    """The messages, with neighbors of one role as one, as the API takes them."""
+    found: list[tuple[str, list[Body]]] = []
+    for message in body["messages"]:
+        if found and found[-1][0] == message["role"]:
+            found[-1][1].extend(_parts(message))
+        else:
+            found.append((str(message["role"]), _parts(message)))
+    return found
+
+
+def _check_blocks(at: int, parts: list[Body]) -> None:
+    """Raise for a block that is refused by itself."""
+    served = {str(part.get("id")) for part in parts if _is(part, "server_tool_use")}
+    for number, part in enumerate(parts):
+        where = f"messages.{at}.content.{number}"
+        if _is(part, "text") and not str(part.get("text", "")).strip():
+            raise ValueError(f"{where}: text content blocks must contain non-whitespace text")
+        if _is(part, "thinking") and part.get("signature") != signature_of(part["thinking"]):
+            raise ValueError(f"{where}: Invalid `signature` in `thinking` block")
+        if str(part.get("type")).endswith("_tool_result"):
+            served.discard(str(part.get("tool_use_id")))
+    if served and not _is(parts[-1], "server_tool_use"):
+        raise ValueError(f"messages.{at}: `server_tool_use` without a result: {sorted(served)}")
+
+
+def _check_results(at: int, parts: list[Body], open_calls: list[str]) -> None:
+    """Raise where the results are not those of the calls before, or come after other content."""
+    results = [n for n, part in enumerate(parts) if _is(part, "tool_result")]
+    given = [str(parts[n].get("tool_use_id")) for n in results]
+    unknown = [id for id in given if id not in open_calls]
+    if unknown:
+        raise ValueError(
+            f"messages.{at}.content: unexpected `tool_use_id` found in `tool_result` blocks: "
+            f"{', '.join(unknown)}. Each `tool_result` block must have a corresponding `tool_use` "
+            "block in the previous message."
+        )
+    if len({*given}) < len(given):
+        raise ValueError(f"messages.{at}.content: each tool_use must have a single result")
+    missing = [id for id in open_calls if id not in given]
+    if missing or results != list(range(len(results))):
+        _refuse_open(at - 1, missing or open_calls)
+
+
+def _refuse_open(at: int, open_calls: list[str]) -> None:
+    raise ValueError(
+        f"messages.{at}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+        f"{', '.join(open_calls)}. Each `tool_use` block must have a corresponding `tool_result` "
+        "block in the next message."
+    )
+
+
+def _blocks(reply: ModelReply) -> Iterator[tuple[Body, Body, list[Body]]]:
+    """The blocks of content: each as it begins, as it is in the end, and what is streamed between.
 
     What is not JSON cannot be the input of a tool: a model that says that says it as text. Of an
     input that was cut off, nothing is there.
     """
+    for each in reply.blocks:
+        match each:
+            case CallBlock() if (given := _input(reply, each)) is not None:
+                call = {"type": "tool_use", "id": each.id, "name": each.name}
+                pieces = reply.chunks(each.arguments) if each.arguments not in ("", "{}") else []
+                deltas = _deltas("input_json", "partial_json", ["", *pieces] if pieces else [])
+                yield {**call, "input": {}}, {**call, "input": given}, deltas
+            case ThinkingBlock():
+                whole = {"type": "thinking", "thinking": each.text}
+                whole["signature"] = signature_of(each.text)
+                deltas = _deltas("thinking", "thinking", reply.chunks(each.text))
+                deltas += _deltas("signature", "signature", [whole["signature"]])
+                yield {"type": "thinking", "thinking": "", "signature": ""}, whole, deltas
+            case RanBlock():
+                call = {"type": "server_tool_use", "id": each.id, "name": each.name}
+                deltas = _deltas("input_json", "partial_json", [json.dumps(each.arguments)])
+                yield {**call, "input": {}}, {**call, "input": dict(each.arguments)}, deltas
+                if each.result is not None:
+                    kind = f"{each.name}_tool_result"
+                    result = {"type": kind, "tool_use_id": each.id, "content": each.result}
+                    yield result, result, []
+            case _:
+                text = {"type": "text", "text": each.text}
+                yield {**text, "text": ""}, text, _deltas("text", "text", reply.chunks(each.text))
+
+
+def _deltas(kind: str, key: str, pieces: Iterable[str]) -> list[Body]:
+    return [{"type": f"{kind}_delta", key: piece} for piece in pieces]
+
+
+def _input(reply: ModelReply, call: CallBlock) -> Any:
+    """The input of a call; None where it is no JSON, and the model did not end before it was."""
     try:
-        arguments = json.loads(reply.text)
-    except ValueError:
-        arguments = None
-    if reply.tool is None or (reply.stop != "cut-off" and arguments is None):
-        return {"type": "text", "text": "" if empty else reply.text}
-    given: Any = {} if empty else arguments or {}
-    return {"type": "tool_use", "id": f"toolu_{reply.number}", "name": reply.tool, "input": given}
+        return json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        is_last = call is reply.calls[-1]
+        return {} if call.is_raw or (reply.stop == "cut-off" and is_last) else None
 
 
 def _message(reply: ModelReply, content: list[Any]) -> dict[str, Any]:
@@ -163,7 +281,9 @@ def _stop(reply: ModelReply) -> dict[str, Any]:
     elif reply.stop == "refused":
         reason = "refusal"
         details = {"type": "refusal", "category": None, "explanation": reply.text}
-    elif reply.text and _block(reply)["type"] == "tool_use":
+    elif reply.stop == "paused":
+        reason = "pause_turn"
+    elif any(_input(reply, call) is not None for call in reply.calls):
         reason = "tool_use"
     else:
         reason = "end_turn"

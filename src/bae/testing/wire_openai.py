@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
 
 from bae.testing.wire import (
+    Block,
     Body,
+    CallBlock,
     ModelReply,
     Piece,
+    RanBlock,
+    TextBlock,
+    ThinkingBlock,
     TokenCount,
     Wire,
     WireChannel,
@@ -17,6 +24,7 @@ from bae.testing.wire import (
     error_type,
     event,
     mapping,
+    signature_of,
     text_in,
     texts_in,
 )
@@ -29,6 +37,7 @@ class OpenAIWire(Wire):
     """What both of OpenAI's APIs share."""
 
     api = "openai"
+    call_id = "call_"
 
     def error(self, status: int, message: str) -> Body:
         """The body of an error."""
@@ -90,15 +99,47 @@ class ChatCompletions(OpenAIWire):
         """Whether a stream is to end with the usage."""
         return bool(mapping(body.get("stream_options")).get("include_usage"))
 
+    def tools(self, body: Body) -> list[str]:
+        """The names of the tools."""
+        return [str(mapping(tool.get("function")).get("name")) for tool in body.get("tools") or ()]
+
+    def results(self, body: Body) -> list[Any]:
+        """What the tools replied, in the last messages."""
+        found: list[Any] = []
+        for message in reversed(body["messages"]):
+            if message.get("role") == "assistant":
+                break
+            if message.get("role") == "tool":
+                found.insert(0, message.get("content"))
+        return found
+
+    def check(self, body: Body) -> None:
+        """Raise for a conversation that the API refuses."""
+        _check_choice(body)
+        open_calls: list[str] = []
+        for at, message in enumerate(body["messages"]):
+            if message.get("role") == "tool":
+                id = str(message.get("tool_call_id"))
+                if id not in open_calls:
+                    raise ValueError(
+                        f"messages.[{at}].role: messages with role 'tool' must be a response to a "
+                        "preceding message with 'tool_calls'"
+                    )
+                open_calls.remove(id)
+            else:
+                _refuse_open(open_calls)
+                open_calls = [str(call.get("id")) for call in message.get("tool_calls") or ()]
+        _refuse_open(open_calls)
+
     def whole(self, reply: ModelReply) -> Body:
         """The answer as one body."""
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
         if reply.stop == "refused":
             message["refusal"] = reply.text
-        elif reply.tool is None:
+        elif reply.text or not reply.calls:
             message["content"] = reply.text
-        else:
-            message["tool_calls"] = [_call(reply, reply.text)]
+        if reply.calls:
+            message["tool_calls"] = [_call(call, call.arguments) for call in reply.calls]
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
         return {
             **_frame(reply, "chat.completion"),
@@ -114,21 +155,35 @@ class ChatCompletions(OpenAIWire):
             choice = {"index": 0, "delta": delta, "finish_reason": finish}
             return {**frame, "choices": [choice]}
 
-        def said(text: str) -> dict[str, Any]:
-            if reply.tool is not None:
-                return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
-            return {"refusal" if reply.stop == "refused" else "content": text}
-
+        key = "refusal" if reply.stop == "refused" else "content"
         first: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
-        if reply.tool is not None:
-            calls = [{"index": 0, **_call(reply, "")}]
-            first = {"role": "assistant", "content": None, "tool_calls": calls}
-        bodies = [chunk(first), *(chunk(said(text)) for text in reply.chunks())]
+        if reply.calls and not reply.text:
+            first = {"role": "assistant", "content": None}
+        bodies = [chunk(first), *(chunk({key: text}) for text in reply.chunks(reply.text))]
+        for at, call in enumerate(reply.calls):
+            bodies.append(chunk({"tool_calls": [{"index": at, **_call(call, "")}]}))
+            for text in reply.chunks(call.arguments):
+                piece = {"index": at, "function": {"arguments": text}}
+                bodies.append(chunk({"tool_calls": [piece]}))
         bodies.append(chunk({}, _finish(reply)))
         if reply.with_usage:
             bodies = [{**body, "usage": None} for body in bodies]
             bodies.append({**frame, "choices": [], "usage": _usage(reply.counted)})
         return [*map(event, bodies), b"data: [DONE]\n\n"]
+
+
+def _check_choice(body: Body) -> None:
+    if body.get("tool_choice") and not body.get("tools"):
+        raise ValueError("tool_choice: is only allowed when 'tools' are specified")
+
+
+def _refuse_open(open_calls: list[str]) -> None:
+    if open_calls:
+        raise ValueError(
+            "An assistant message with 'tool_calls' must be followed by tool messages responding to"
+            " each 'tool_call_id'. The following tool_call_ids did not have response messages: "
+            f"{', '.join(open_calls)}"
+        )
 
 
 def _frame(reply: ModelReply, kind: str) -> dict[str, Any]:
@@ -141,18 +196,18 @@ def _frame(reply: ModelReply, kind: str) -> dict[str, Any]:
     }
 
 
-def _call(reply: ModelReply, arguments: str) -> dict[str, Any]:
+def _call(call: CallBlock, arguments: str) -> dict[str, Any]:
     return {
-        "id": f"call_{reply.number}",
+        "id": call.id,
         "type": "function",
-        "function": {"name": reply.tool, "arguments": arguments},
+        "function": {"name": call.name, "arguments": arguments},
     }
 
 
 def _finish(reply: ModelReply) -> str:
     if reply.stop == "cut-off":
         return "length"
-    return "stop" if reply.tool is None or reply.stop == "refused" else "tool_calls"
+    return "tool_calls" if reply.calls and reply.stop != "refused" else "stop"
 
 
 def _usage(counted: TokenCount) -> dict[str, Any]:
@@ -197,9 +252,51 @@ class Responses(OpenAIWire):
         replied = mapping(body["input"][-1]).get("type") == "function_call_output"
         return _channel(body, tools, asked, asked.get("schema"), named=named, replied=replied)
 
+    def tools(self, body: Body) -> list[str]:
+        """The names of the tools."""
+        return [str(tool.get("name") or tool.get("type")) for tool in body.get("tools") or ()]
+
+    def results(self, body: Body) -> list[Any]:
+        """What the tools replied, in the last items."""
+        found: list[Any] = []
+        for item in reversed(_items(body)):
+            if item.get("type") in ("function_call", "reasoning") or _is_assistant(item):
+                break
+            if item.get("type") == "function_call_output":
+                found.insert(0, item.get("output"))
+        return found
+
+    def check(self, body: Body) -> None:
+        """Raise for a conversation that the API refuses."""
+        _check_choice(body)
+        items = _items(body)
+        calls = [str(each.get("call_id")) for each in items if each.get("type") == "function_call"]
+        outputs = [
+            str(each.get("call_id")) for each in items if each.get("type") == "function_call_output"
+        ]
+        for id in calls:
+            if id not in outputs:
+                raise ValueError(f"No tool output found for function call {id}.")
+        for id in outputs:
+            if id not in calls:
+                raise ValueError(f"No tool call found for function call output with call_id {id}.")
+        for item, after in pairwise([*items, {}]):
+            if item.get("type") != "reasoning":
+                continue
+            said = "\n".join(texts_in(item.get("summary")))
+            if item.get("encrypted_content") not in (None, signature_of(said)):
+                raise ValueError(
+                    f"The encrypted content for item {item.get('id')} could not be verified."
+                )
+            if after.get("type") != "function_call" and not _is_assistant(after):
+                raise ValueError(
+                    f"Item '{item.get('id')}' of type 'reasoning' was provided without its required"
+                    " following item."
+                )
+
     def whole(self, reply: ModelReply) -> Body:
         """The answer as one body."""
-        return _response(reply, [_item(reply, reply.text)] if reply.text else [], done=True)
+        return _response(reply, [_item(reply, *each) for each in _said(reply)], done=True)
 
     def events(self, reply: ModelReply) -> list[bytes]:
         """The answer as the events of a stream."""
@@ -208,8 +305,8 @@ class Responses(OpenAIWire):
             {"type": "response.created", "response": started},
             {"type": "response.in_progress", "response": started},
         ]
-        if reply.text:
-            bodies += _item_events(reply)
+        for at, block in _said(reply):
+            bodies += _item_events(reply, at, block)
         end = "response.incomplete" if reply.stop == "cut-off" else "response.completed"
         bodies.append({"type": end, "response": self.whole(reply)})
         return [
@@ -218,56 +315,95 @@ class Responses(OpenAIWire):
         ]
 
 
-def _item_events(reply: ModelReply) -> list[dict[str, Any]]:
-    added = {**_item(reply, ""), "status": "in_progress"}
-    done = _item(reply, reply.text)
-    place: dict[str, Any] = {"item_id": _id(reply), "output_index": 0}
+def _items(body: Body) -> list[Body]:
+    given = body["input"]
+    return [] if isinstance(given, str) else [mapping(each) for each in given]
+
+
+def _is_assistant(item: Body) -> bool:
+    return item.get("role") == "assistant"
+
+
+def _said(reply: ModelReply) -> list[tuple[int, Block]]:
+    """The parts of a message that the API has, with their places."""
+    return list(enumerate(each for each in reply.blocks if not isinstance(each, RanBlock)))
+
+
+def _item_events(reply: ModelReply, at: int, block: Block) -> list[dict[str, Any]]:
+    done = _item(reply, at, block)
+    added = {**_item(reply, at, replace(block, **{_TEXT_OF[type(block)]: ""}))}
+    added["status"] = "in_progress"
+    place: dict[str, Any] = {"item_id": done["id"], "output_index": at}
     before: list[dict[str, Any]] = []
     after: list[dict[str, Any]] = []
     extra: dict[str, Any] = {}
-    if reply.tool is not None:
-        name, key = "response.function_call_arguments", "arguments"
-    else:
-        added["content"], place["content_index"] = [], 0
-        refused = reply.stop == "refused"
-        name = "response.refusal" if refused else "response.output_text"
-        key = "refusal" if refused else "text"
-        extra = {} if refused else {"logprobs": []}
-        part = "response.content_part"
-        before = [{"type": f"{part}.added", **place, "part": _part(reply, "")}]
-        after = [{"type": f"{part}.done", **place, "part": _part(reply, reply.text)}]
+    match block:
+        case CallBlock():
+            name, key = "response.function_call_arguments", "arguments"
+        case ThinkingBlock():
+            name, key = "response.reasoning_summary_text", "text"
+            added["summary"], place["summary_index"] = [], 0
+            part = "response.reasoning_summary_part"
+            before = [
+                {"type": f"{part}.added", **place, "part": {**done["summary"][0], "text": ""}}
+            ]
+            after = [{"type": f"{part}.done", **place, "part": done["summary"][0]}]
+        case _:
+            added["content"], place["content_index"] = [], 0
+            refused = reply.stop == "refused"
+            name = "response.refusal" if refused else "response.output_text"
+            key = "refusal" if refused else "text"
+            extra = {} if refused else {"logprobs": []}
+            part = "response.content_part"
+            before = [{"type": f"{part}.added", **place, "part": _part(reply, "")}]
+            after = [{"type": f"{part}.done", **place, "part": _part(reply, block.text)}]
+    pieces = reply.chunks(block.text)
     return [
-        {"type": "response.output_item.added", "output_index": 0, "item": added},
+        {"type": "response.output_item.added", "output_index": at, "item": added},
         *before,
-        *({"type": f"{name}.delta", **place, "delta": chunk, **extra} for chunk in reply.chunks()),
-        {"type": f"{name}.done", **place, key: reply.text, **extra},
+        *({"type": f"{name}.delta", **place, "delta": chunk, **extra} for chunk in pieces),
+        {"type": f"{name}.done", **place, key: block.text, **extra},
         *after,
-        {"type": "response.output_item.done", "output_index": 0, "item": done},
+        {"type": "response.output_item.done", "output_index": at, "item": done},
     ]
 
 
-def _id(reply: ModelReply) -> str:
-    return f"msg_{reply.number}" if reply.tool is None else f"fc_{reply.number}"
+def _item(reply: ModelReply, at: int, block: Block) -> dict[str, Any]:
+    last = len(_said(reply)) - 1
+    status = "incomplete" if reply.stop == "cut-off" and at == last else "completed"
+    number = f"{reply.number}_{at}" if at else f"{reply.number}"
+    match block:
+        case CallBlock():
+            return {
+                "type": "function_call",
+                "id": f"fc_{number}",
+                "call_id": block.id,
+                "name": block.name,
+                "arguments": block.arguments,
+                "status": status,
+            }
+        case ThinkingBlock():
+            return {
+                "type": "reasoning",
+                "id": f"rs_{number}",
+                "summary": [{"type": "summary_text", "text": block.text}],
+                "encrypted_content": signature_of(block.text),
+            }
+        case _:
+            return {
+                "type": "message",
+                "id": f"msg_{number}",
+                "role": "assistant",
+                "status": status,
+                "content": [_part(reply, block.text)],
+            }
 
 
-def _item(reply: ModelReply, text: str) -> dict[str, Any]:
-    status = "incomplete" if reply.stop == "cut-off" else "completed"
-    if reply.tool is not None:
-        return {
-            "type": "function_call",
-            "id": _id(reply),
-            "call_id": f"call_{reply.number}",
-            "name": reply.tool,
-            "arguments": text,
-            "status": status,
-        }
-    return {
-        "type": "message",
-        "id": _id(reply),
-        "role": "assistant",
-        "status": status,
-        "content": [_part(reply, text)],
-    }
+_TEXT_OF: Final[Mapping[type, str]] = {
+    CallBlock: "arguments",
+    ThinkingBlock: "text",
+    TextBlock: "text",
+}
 
 
 def _part(reply: ModelReply, text: str) -> dict[str, Any]:

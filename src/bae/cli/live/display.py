@@ -13,23 +13,45 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from rich.text import Text
 
 from bae.cli.live.drawing import ViewState, signs_for
-from bae.cli.wording import WITHHELD, in_lines, inline_text_of, line_of, summary_of, text_of
+from bae.cli.wording import (
+    WITHHELD,
+    call_text,
+    count,
+    in_lines,
+    in_one_line,
+    inline_text_of,
+    line_of,
+    result_text,
+    summary_of,
+    text_of,
+)
 from bae.history import History
 from bae.plan import plan_of
 from bae.secrets import may_show
 from bae.usage import Usage
-from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step, Work
+from bae.work import (
+    NOTHING_USED,
+    GraphRun,
+    LMQuestion,
+    Source,
+    Step,
+    ToolLoop,
+    ToolRun,
+    Work,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bae.observers import ObservedRun
-    from bae.records import Record
+    from bae.records import Record, RoundReplied
     from bae.run_tree import WorkChange
 
 MOST_STEPS: Final = 600
 """Steps of one graph that are kept; those between the first and the last of them are dropped."""
 _MOST_TEXTS: Final = 5000
+_CALL: Final = 72
+"""Characters of a tool call with its arguments."""
 _RUNS: Final = 4
 """Runs that are kept when they are over: the first one, and the newest that its bodies start."""
 
@@ -200,11 +222,43 @@ class RunView:
             hidden = hidden or step is None or _is_hidden(step, field)
         return self._text(source, "", source.value, hidden=hidden)
 
+    def call(self, call: ToolRun) -> str:
+        """A call with its arguments, as `search(query='kettle')`."""
+        if not self.may_quote:
+            return in_one_line(f"{call.name}({'…' if call.arguments else ''})")
+        return call_text(call.name, call.arguments, _CALL)
+
+    def call_result(self, call: ToolRun) -> str:
+        """What a call has come to: a result, the error that the LM reads, or how far it is."""
+        if call.is_open:
+            report = call.report
+            return "" if report is None else in_one_line(report.text)
+        if call.state == "running":
+            return ""  # it has not begun
+        if call.state != "done":
+            cause = None if call.error is None else call.error.__cause__
+            return (error_of(call) if cause is None else line_of(cause)) or call.state
+        if not self.may_quote:
+            return WITHHELD if call.told is None else f"an error {WITHHELD}"
+        if call.told is not None:
+            return in_one_line(call.told[:1000])
+        key = call, "", False
+        if key not in self._texts:
+            self._texts[key] = result_text(call.result)
+        return self._texts[key]
+
+    def refusal(self, reply: RoundReplied) -> str:
+        """Why an answer was refused."""
+        reason = in_one_line(reply.text[:1000]) if self.may_quote else ""
+        return f"refused: {reason}" if reason else "refused"
+
     def own_values(self, step: Step) -> str:
         """The values of a node that nothing else has a row for, in one line."""
         if step.node is None or step.node_type is None:
             return ""
-        names = [plan.name for plan in plan_of(step.node_type).plain]
+        plans = plan_of(step.node_type).plain
+        has_rows = step.fill_loop is not None
+        names = [plan.name for plan in plans if not (has_rows and plan.fills == "calls")]
         held = [name for name in names if name in step.node.__dict__]
         return " ".join(f"{name}={self.value(step, name, inline=True)}" for name in held)
 
@@ -246,11 +300,25 @@ def names_of(offered: Iterable[type]) -> str:
     return " | ".join("the end" if cls is NoneType else cls.__name__ for cls in offered)
 
 
+def calls_text(loop: ToolLoop) -> str:
+    """The calls of a conversation in a few words: `3 calls in 2 rounds: search, read_page`."""
+    calls = [*loop.calls.values()]
+    if not calls:
+        return "no calls"
+    names = ", ".join(dict.fromkeys(call.name for call in calls))
+    rounds = count(len({call.round for call in calls}), "round")
+    return in_one_line(f"{count(len(calls), 'call')} in {rounds}: {names}")
+
+
 def task_of(asking: LMQuestion) -> str:
     """What the LM is doing; nothing where it fills a node without fields of its own."""
     if asking.asker.kind == "choice":
         return f"choosing from {names_of(asking.offered)}"
+    rounds = f", round {len(asking.loop.rounds) + 1}" if asking.loop and asking.loop.rounds else ""
     if asking.asker.kind == "fill":
-        names = [plan.name for plan in plan_of(asking.asker.node).plain]
-        return f"filling {', '.join(names)}" if names else ""
-    return "answering"
+        plans = plan_of(asking.asker.node).plain
+        names = [plan.name for plan in plans if plan.fills != "calls"]
+        if len(names) < len(plans) and not rounds:
+            return f"calling tools, or filling {', '.join(names)}" if names else "calling tools"
+        return f"filling {', '.join(names)}{rounds}" if names else rounds.removeprefix(", ")
+    return f"answering{rounds}"

@@ -29,12 +29,16 @@ class ViewRow:
     """A row: its place in the tree, what it is of, and up to three things to say."""
 
     guides: Guides
-    kind: Literal["node", "field", "lm", "choice", "item", "text", "error", "more"]
+    kind: Literal["node", "field", "lm", "call", "choice", "item", "text", "error", "more"]
     state: ViewState = "done"
     name: str = ""
     value: str = ""
     note: str = ""
     dim: bool = False
+    is_told: bool = False
+    """Whether the LM reads the error, and the run continues."""
+    field: str = ""
+    """The field of the node that it is about."""
     block: int = 0
     """Rows of one block have their columns under each other."""
 
@@ -74,7 +78,7 @@ _MARKS: Final = {
     "coming": ("·", "dim"),
 }
 """The signs of how far something is, with their styles."""
-_NAMES: Final = {"node": "bold", "field": "cyan", "lm": "magenta", "more": "dim"}
+_NAMES: Final = {"node": "bold", "field": "cyan", "lm": "magenta", "call": "blue", "more": "dim"}
 """The styles of names."""
 
 
@@ -124,6 +128,8 @@ def _column_widths(rows: Sequence[ViewRow], width: int) -> tuple[int, int, int]:
     )
     if rows[0].kind == "field":
         names = min(names, max(8, room // 3))
+    if rows[0].kind == "call":
+        names = min(names, max(8, room // 2))
     left = max(2, room - names - 4)
     notes = min(notes, max(left * 2 // 5, min(28, left // 2), left - values))
     return names, min(values, left - notes, _WIDEST if notes else left), notes
@@ -138,10 +144,12 @@ def _draw(
     for goes_on in row.guides:
         line.append(signs.said("│ " if goes_on else "  "), "dim")
     if row.kind != "more":
-        done = "✓" if row.kind in ("node", "item") else " "
+        done = "✓" if row.kind in ("node", "item", "call") else " "
         mark, style = _MARKS.get(row.state, (done, "dim" if row.dim else "green"))
         if row.state == "going":
             mark, style = signs.spin(now), "yellow"
+        elif row.is_told:
+            mark, style = "!", "yellow"
         line.append(f"{signs.said(mark)} ", style)
     style = "dim" if row.dim else _NAMES.get(row.kind, "")
     if failed and row.kind != "field":
@@ -154,7 +162,7 @@ def _draw(
     if row.note:
         value = set_cell_size(value, max(columns[1], cell_len(value)))
     if value:
-        style = "red" if failed else "dim" if row.dim else ""
+        style = "red" if failed else "dim" if row.dim else "yellow" if row.is_told else ""
         style = "dim italic" if row.kind == "text" else style
         line.append("  " if row.name else "").append(value, style)
     if row.note:

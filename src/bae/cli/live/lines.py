@@ -18,7 +18,7 @@ from bae.plan import plan_of
 from bae.records import Record
 from bae.run_tree import WorkChange
 from bae.sources import kind_named
-from bae.work import GraphRun, Item, LMQuestion, Source, Step, Work
+from bae.work import GraphRun, Item, LMQuestion, Source, Step, ToolRun, Work
 
 _NAMES: Final = 16
 """How wide the column of names is."""
@@ -28,6 +28,10 @@ _PROGRESS: Final = 1.0
 """Seconds between two lines about the items of a map."""
 _ITEMS: Final = 10
 """Items of a map whose graphs are written of: the first ones."""
+_ITEM: Final = re.compile(r"(?<!\))\[(\d+)\]")
+"""The item of a map in the path of a graph."""
+_TOOL: Final = re.compile(r"[^/]*\(([^()]*)\)\[\d+\]")
+"""The call of a tool in the path of a graph."""
 LineParts = tuple[str, ...]
 """What a line is about, what there is to say, and then facts that are never cut off."""
 
@@ -44,7 +48,7 @@ class PlainLines(Display):
         """Take in a record, and write of it."""
         with self.lock:
             view = self.add(run, record)
-            if any(int(item) >= _ITEMS for item in re.findall(r"\[(\d+)\]", record.path)):
+            if any(int(item) >= _ITEMS for item in _ITEM.findall(record.path)):
                 return
             for change, work in view.changes:
                 line = self._line(view, change, work)
@@ -54,6 +58,7 @@ class PlainLines(Display):
     def _write(self, line: LineParts, seconds: float, path: str) -> None:
         name, said, *after = line
         where = re.sub(r"[^/.]*\.", "", path) + "  " if path else ""  # as `summaries[3]`
+        where = _TOOL.sub(r"\1", where)
         said = f"{max(0.0, seconds):6.2f} s  {where}{name:<{_NAMES}}  {said}"
         said = self.signs.said(in_one_line(said.rstrip()))
         # What is cut is the value, and never how long it took.
@@ -70,6 +75,8 @@ class PlainLines(Display):
                 return _question_line(view, change, work)
             case Source():
                 return self._source_line(view, change, work)
+            case ToolRun():
+                return self._call_line(view, change, work)
             case Step() if change == "whole":
                 after = (
                     () if work.fill is None else (took(work.fill.took), *spent(view.usage(work)))
@@ -102,9 +109,35 @@ class PlainLines(Display):
             case "ended" if source.state == "failed":
                 self._failed = source.error
                 return f"  {source.by}", f"failed: {error_of(source)}"
+            case "ended" if source.gate is not None and source.gate.parameter:
+                return None  # the line of the call follows
             case "ended" if source.state == "done":
                 by = source.by if source.gate is None else "answered"
                 return f"  {by}", view.source_value(source), took(source.took)
+            case _:
+                return None
+
+    def _call_line(self, view: RunView, change: WorkChange, call: ToolRun) -> LineParts | None:
+        match change:
+            case "started":
+                return "  LM calls", view.call(call)
+            case "reported" if call.report is not None:
+                done, at = call.report.done, call.report.at
+                if at - max(self._progressed, call.started) < _PROGRESS:
+                    return None
+                self._progressed = at
+                total = "" if call.report.total is None else f" of {call.report.total:,g}"
+                how_far = "" if done is None else f"{done:,g}{total} "
+                return f"  {call.name}", f"{how_far}{view.call_result(call)}"
+            case "ended" if call.state == "failed":
+                self._failed = call.error
+                return f"  {call.name}", f"failed: {error_of(call)}"
+            case "ended" if call.state == "done" and call.told is not None:
+                made = "" if call.was_called else f"{view.call(call)}: "
+                return f"  {call.name}", f"{made}error: {view.call_result(call)}", took(call.took)
+            case "ended" if call.state == "done":
+                same = f"as {call.reused}" if call.reused else ""
+                return f"  {call.name}", view.call_result(call), took(call.took), same
             case _:
                 return None
 
@@ -136,6 +169,9 @@ def _question_line(view: RunView, change: WorkChange, question: LMQuestion) -> L
             errors = "; ".join(attempt.errors) if view.may_quote else ""
             after = f": {errors}" if errors else ""
             return "  LM", f"answer {attempt.number} was {attempt.verdict}{after}"
+        case "refused" if question.loop is not None:
+            reply = question.loop.refusals[-1]
+            return "  LM", f"answer {reply.number} was {view.refusal(reply)}"
         case "restarted":
             restart = question.restarts[-1]
             wait = took(restart.wait)

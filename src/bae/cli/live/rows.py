@@ -6,15 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from bae.cli.live.display import RunView, error_of, names_of, task_of
-from bae.cli.live.drawing import Guides, ViewRow
+from bae.cli.live.display import RunView, calls_text, error_of, names_of, task_of
+from bae.cli.live.drawing import Guides, ViewRow, ViewState
 from bae.cli.wording import count, in_one_line, line_of, spent, took
 from bae.plan import FieldPlan, plan_of
+from bae.records import RoundReplied
 from bae.run_tree import ITEMS_KEPT
-from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step
+from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step, ToolLoop, ToolRun
 
 _ITEMS: Final = 5
 """Items of a map that are shown at once, where there are many."""
+_CALLS: Final = 8
+"""Calls of tools that are shown at once: the newest."""
 _BAR: Final = 12
 """How long the bar of a map is."""
 _TEXT_LINES: Final = 2
@@ -42,21 +45,31 @@ def step_rows(
     state = view.state(step)
     if state == "coming":  # what is done for it already
         states = {view.state(source) for source in view.sources(step).values()}
-        going = asking is not None or "going" in states
-        state = "going" if going else "waiting" if "waiting" in states else "coming"
+        waits = asking is not None and asking.waits and not asking.open_calls
+        going = (asking is not None and not waits) or "going" in states
+        state = "going" if going else "waiting" if waits or "waiting" in states else "coming"
     yield ViewRow(guides, "node", state, step.name, "", _about(view, step, now), dim)
-    for source, row in fields:
+    loop, below = step.fill_loop, (*inside, False)
+    for index, (source, row) in enumerate(fields):
         yield row
         if source is not None:
             yield from _source_rows(view, source, inside, now)
-    if asking is not None:
+        is_last = index + 1 == len(fields) or fields[index + 1][1].field != row.field
+        if loop is not None and row.field == loop.field_name and is_last:
+            calls = [*loop.calls.values()]
+            yield from _round_rows(view, calls, loop.refusals, below, now)
+    for question in step.asked:
+        yield from _round_rows(view, question.calls, _refusals_of(question), below, now)
+    if asking is not None and not asking.awaits_calls:
         yield from _asking_rows(view, asking, inside, now, always=True)
     if choice is not None and choice.chosen is not None:
         said = [f"LM chose from {names_of(plan_of(choice.asker.node).offered)}"]
         said += [] if choice.with_fields else [took(choice.took)]
         name = f"→ {names_of([choice.chosen])}"
         yield ViewRow(inside, "choice", name=name, note=" · ".join(filter(None, said)), dim=dim)
-    if step.error is not None and not any(row.state == "failed" for _, row in fields):
+    failed = [row for _, row in fields if row.state == "failed"]
+    failed_calls = [call for call in step.tool_calls if call.state == "failed"]
+    if step.error is not None and not failed and not failed_calls:
         yield ViewRow(inside, "error", value=error_of(step))
 
 
@@ -65,7 +78,9 @@ def _about(view: RunView, step: Step, now: float) -> str:
         return "from before"
     said = [took(view.lasted(step, now)), *spent(view.usage(step))]
     filled = step.filled_by
-    if filled is not None and filled.usage.attempts > 1:
+    if step.fill_loop is not None:
+        said.append(count(len(step.fill_loop.rounds), "round"))
+    elif filled is not None and filled.usage.attempts > 1:
         said.append(count(filled.usage.attempts, "answer"))
     if view.state(step) == "cancelled":
         said.append("cancelled")
@@ -82,6 +97,8 @@ def _asking_rows(
     is known from that field's own row, unless something went wrong."""
     last = asking.answers[-1].attempt if asking.answers else None
     retry, said = asking.retry, task_of(asking)
+    if last is not None and asking.loop is not None and _is_refused(asking.loop, last.number):
+        last = None  # a round follows, which is counted
     if last is not None and last.verdict == "valid":
         if retry is None and not asking.text:
             return  # it has been answered, and nothing is known to wait for more
@@ -100,10 +117,73 @@ def _asking_rows(
             yield ViewRow(guides, "text", value=in_one_line(line))
 
 
+def _is_refused(loop: ToolLoop, number: int) -> bool:
+    """Whether a round follows the answer of a round: its calls have run, or it was wrong."""
+    return number < len(loop.rounds) or any(
+        reply.number == number and reply.kind in ("correction", "refused") for reply in loop.replies
+    )
+
+
+def _refusals_of(question: LMQuestion) -> list[RoundReplied]:
+    """The answers that were refused since a question was asked, or asked again."""
+    refusals = [] if question.loop is None else question.loop.refusals
+    return [reply for reply in refusals if reply.at >= question.started]
+
+
+def _round_rows(
+    view: RunView,
+    calls: Sequence[ToolRun],
+    refusals: Sequence[RoundReplied],
+    guides: Guides,
+    now: float,
+) -> Iterator[ViewRow]:
+    """A row for each call of a tool, the newest ones where there are many, with the graph that runs
+    for it, and a row for each answer that was refused."""
+    left = list(refusals[-_CALLS:])
+    matters = [call for call in calls if call.is_open or call.state == "waiting"]
+    shown = [call for call in calls if call in matters or call in calls[-_CALLS:]]
+    if left_out := len(calls) - len(shown):
+        yield ViewRow(guides, "more", name=f"… {count(left_out, 'earlier call')}")
+    for call in shown:
+        while left and left[0].number < call.round:
+            yield _refusal_row(view, left.pop(0), guides)
+        row = ViewRow(guides, "call", name=view.call(call), value=view.call_result(call))
+        row.block, row.dim = id(calls[0]), call.resumed
+        going = call.since is not None
+        said = [took(now - call.started if going else call.took)]
+        if going:
+            row.state, report = "going", call.report
+            if report is not None and report.done is not None:
+                bar = _progress(report.done, report.total)
+                row.value = f"{bar} {row.value}".strip()
+        elif call.state == "done":
+            row.is_told = call.told is not None
+            said += [f"as {call.reused}"] if call.reused else []
+            said += ["from before"] if call.resumed else []
+        elif call.state == "waiting":
+            row.state, row.value, said = "waiting", "", ["waits for a person"]
+        else:
+            states: dict[str, ViewState] = {"failed": "failed", "running": "coming"}
+            row.state = states.get(call.state, "cancelled")
+        row.note = " · ".join(filter(None, said))
+        yield row
+        if going and call.graph is not None:
+            yield from graph_rows(view, call.graph, (*guides, False), now)
+    yield from (_refusal_row(view, reply, guides) for reply in left)
+
+
+def _refusal_row(view: RunView, reply: RoundReplied, guides: Guides) -> ViewRow:
+    before = reply.at < view.since
+    return ViewRow(guides, "call", value=view.refusal(reply), dim=before, is_told=True)
+
+
 def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> Iterator[ViewRow]:
     """What is below the row of a field: what an LM does for it, and the graphs that run for
     it."""
     asking = view.asking(source)
+    for question in source.asked:
+        refusals = _refusals_of(question)
+        yield from _round_rows(view, question.calls, refusals, (*guides, False), now)
     if asking is not None and view.items(source) is None:  # answers to items are all mixed up
         yield from _asking_rows(view, asking, guides, now, always=False)
     guides = (*guides, False)
@@ -135,7 +215,9 @@ def _item_row(view: RunView, index: int, graph: GraphRun, guides: Guides, now: f
         if graph.outcome == "ended":
             row.value = view.own_values(newest)
         elif asking := view.asking(newest):
-            row.value = f"the LM is {task_of(asking)}"
+            names = ", ".join(call.name for call in asking.open_calls)
+            task = names or ("waiting for a person" if asking.waits else "")
+            row.value = in_one_line(task) if task else f"the LM is {task_of(asking)}"
         elif not graph.outcome:
             row.value = ", ".join(each.by for each in newest.sources.values() if each.is_open)
     return row
@@ -153,7 +235,7 @@ def _field_rows(
     for name in plans or dict.fromkeys(name for name, _ in sources):
         source = sources.get((name, ""))
         behind = [each for (field, route), each in sources.items() if field == name and route]
-        row = ViewRow(guides, "field", name=name, dim=step.resumed, block=id(step))
+        row = ViewRow(guides, "field", name=name, dim=step.resumed, block=id(step), field=name)
         if source is not None:
             _describe_source(view, row, source, now)
             if source.state == "failed" and step.whole:
@@ -163,9 +245,8 @@ def _field_rows(
         yield source, row
         for each in sorted(behind, key=lambda each: len(each.place.parameters)):
             *outer, parameter = each.place.parameters
-            below = ViewRow(
-                guides, "field", name=f"{'  ' * len(outer)}<- {parameter}", block=id(step)
-            )
+            below = ViewRow(guides, "field", name=f"{'  ' * len(outer)}<- {parameter}")
+            below.block, below.field = id(step), name
             _describe_source(view, below, each, now)
             yield each, below
 
@@ -205,6 +286,11 @@ def _describe_field(
     """Put what is known into the row of a field that no record tells of by itself."""
     node, before = step.node, step.before and step.before.node_type
     called = "" if plan.call is None else plan.call.name
+    loop = step.fill_loop
+    if loop is not None and loop.field_name == plan.name:
+        row.state = "coming" if node is None or not step.whole else "done"
+        row.value, row.note = calls_text(loop), "LM"
+        return
     if node is None or plan.name not in node.__dict__:
         row.state = "coming"
         if waits := [each.by for each in behind if each.is_open]:
@@ -225,8 +311,8 @@ def _describe_field(
         row.note = f"from {step.before.name}" if step.before is not None else "given"
 
 
-def _progress(done: int, total: int | None) -> str:
+def _progress(done: float, total: float | None) -> str:
     if not total:
-        return f"{done:,} done" if done else ""
-    full = min(_BAR, _BAR * done // total)
-    return f"{'━' * full}{'─' * (_BAR - full)} {done:,}/{total:,}"
+        return f"{done:,g} done" if done else ""
+    full = max(0, min(_BAR, int(_BAR * done / total)))
+    return f"{'━' * full}{'─' * (_BAR - full)} {done:,g}/{total:,g}"

@@ -111,6 +111,15 @@ class RunTables(Journal):
 
         return await self._ask(WriteJob(run_id, add))
 
+    async def answers(self, run_id: str) -> dict[str, str]:
+        """What people have answered at the gates of a run, without its lines."""
+
+        def ask(db: sqlite3.Connection) -> dict[str, str]:
+            run = self._find(db, run_id)
+            return dict(db.execute("select gate, value from answers where run = ?", (run,)))
+
+        return await self._read(ask)
+
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
         """A new run that shares the lines of another: nothing is copied."""
         given = tuple(lines)

@@ -353,6 +353,8 @@ def estimate_tokens(prompt: Prompt | str) -> int:
     else:
         texts = [prompt.system, *(message.text for message in prompt.conversation)]
         texts.append(json.dumps(prompt.schema, default=str))
+        for tool in prompt.tools:
+            texts += tool.name, tool.description, json.dumps(tool.schema, default=str)
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return max(1, size // BYTES_PER_TOKEN)
 

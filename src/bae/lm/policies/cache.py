@@ -8,9 +8,9 @@ import json
 import logging
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
 from math import inf
 from pathlib import Path
@@ -24,6 +24,7 @@ from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.policy import Policy, innermost
+from bae.prompts.messages import CallPart, ResultPart
 from bae.tasks import cancellations, gone
 from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
 
@@ -194,6 +195,13 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
             parts["examples"] = [[each.asked, each.answer] for each in examples]
         if prompt.question.method:
             parts["method"] = prompt.question.method
+        # What a provider wants back verbatim is no part of it: see `Message.echo`.
+        rounds = [each for each in prompt.conversation if each.kind == "round"]
+        if rounds:
+            parts["rounds"] = [[e.role, [[p.kind, *astuple(p)] for p in e.parts]] for e in rounds]
+        if prompt.tools:
+            tools = [[t.name, t.description, t.schema, t.native] for t in prompt.tools]
+            parts |= {"tools": tools, "may_call": prompt.may_call}
         text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise BaeLMError(
@@ -255,7 +263,28 @@ def _written(prompt: Prompt, answer: Answer) -> str | None:
     text = text_to_store(prompt, answer)
     if text is None:
         return None
-    return json.dumps({"version": VERSION, "text": text, "models": answer.usage.models})
+    stored = {"version": VERSION, "text": text, "models": answer.usage.models}
+    return json.dumps({**stored, **calls_to_store(answer)})
+
+
+def calls_to_store(answer: Answer) -> dict[str, Any]:
+    """What an answer has of tool calls, as JSON."""
+    found: dict[str, Any] = {}
+    if answer.calls:
+        found["calls"] = [astuple(call) for call in answer.calls]
+    if answer.ran:
+        found["ran"] = [[astuple(call), astuple(result)] for call, result in answer.ran]
+    if answer.echo is not None:
+        found["echo"] = answer.echo
+    return found
+
+
+def with_stored_calls(answer: Answer, stored: Mapping[str, Any]) -> Answer:
+    """An answer with the tool calls that are stored of it. Raises TypeError or ValueError where
+    they cannot be read."""
+    ran = ((CallPart(*call), ResultPart(*result)) for call, result in stored.get("ran", ()))
+    calls = (CallPart(*call) for call in stored.get("calls", ()))
+    return replace(answer, calls=tuple(calls), ran=tuple(ran), echo=stored.get("echo"))
 
 
 def _read(stored: str | None) -> Answer | None:
@@ -266,7 +295,7 @@ def _read(stored: str | None) -> Answer | None:
         found = json.loads(stored)
         texts = [found["text"], *found["models"]]
         if found["version"] == VERSION and all(isinstance(each, str) for each in texts):
-            return Answer(texts[0], Usage(models=tuple(texts[1:])))
+            return with_stored_calls(Answer(texts[0], Usage(models=tuple(texts[1:]))), found)
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     return None

@@ -20,6 +20,7 @@ from bae.lm.policies.policy import Policy, as_backend, innermost
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.questions import choice_instruction, names_of, text_form
+from bae.prompts.tools import example_answer
 from bae.prompts.values import text_of_answer, text_of_question
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class WithPrompts(Policy):
         """Ask the LM inside, with the learned prompt for the question where there is one."""
         learned = self._with_learned(prompt)
         answer = await self.ask(learned)
-        if not prompt.corrections:
+        if prompt.is_first:
             self._asked["naive" if learned is prompt else "optimized"] += 1
         return answer
 
@@ -186,7 +187,9 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
     examples = (
         FewShot(
             text_of_question(instruction, shown_once(question, each.known), form),
-            str(each.answer[question.fields[0]]) if form else text_of_answer(each.answer),
+            str(each.answer[question.fields[0]])
+            if form
+            else text_of_answer(example_answer(prompt, each.answer)),
         )
         for each in learned.examples
         if not names or each.answer.get("choice") in names

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isfinite
 from threading import Lock
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 SHORTEST_WAIT = 0.001
 """Seconds. Clocks are not exact: a shorter wait could be none, again and again."""
+
+
+_held_here: ContextVar[tuple[Concurrency, ...]] = ContextVar("bae_slots_held", default=())
+"""The limits that the question in progress here has a slot of. An LM that is no backend calls tools
+while it is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,17 @@ class Concurrency(Policy):
     async def answer(self, prompt: Prompt) -> Answer:
         """Wait for a slot, then ask the LM inside."""
         self._asked += 1
+        held = _held_here.get()
+        if self in held:
+            # Asked by a tool of a question that has a slot: waiting for another could take forever.
+            return await self.ask(prompt)
         async with self._slots:
             self._most = max(self._most, self._slots.taken)
-            return await self.ask(prompt)
+            token = _held_here.set((*held, self))
+            try:
+                return await self.ask(prompt)
+            finally:
+                _held_here.reset(token)
 
     def statistics(self) -> ConcurrencyStatistics:
         """How many requests run and wait."""

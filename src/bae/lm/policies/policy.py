@@ -43,6 +43,10 @@ class Policy(Backend):
     first_wait: float = _of_inner("first_wait")
     free: bool = _of_inner("free")
     one_call: bool = _of_inner("one_call")
+    calls_tools: bool = _of_inner("calls_tools")
+    runs_tools: bool = _of_inner("runs_tools")
+    context_window: int | None = _of_inner("context_window")
+    native_tools: frozenset[str] | None = _of_inner("native_tools")
 
     inner: Backend
 

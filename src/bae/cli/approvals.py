@@ -1,0 +1,77 @@
+"""`bae runs tell` and `bae runs approvals`: what people say to a run with tools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from rich.text import Text
+
+from bae.cli.journals import run_meant, use
+from bae.cli.options import AsJSON, JournalFile, OneRun, Quiet, argument, option
+from bae.cli.printing import note, out, print_hanging, print_json
+from bae.cli.wording import in_one_line
+from bae.journal.inbox import tell_run
+
+if TYPE_CHECKING:
+    from bae.journal import Grant, Journal
+
+
+def tell(
+    run: OneRun,
+    text: Annotated[str, argument("TEXT", "What the LLM reads before its next round.")],
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tell the LLM of a run something.
+
+    It reads the text as a message before the next round of its conversation with tools. The run may
+    be in progress, or waiting, failed or interrupted: then it reads the message once it is resumed.
+    A run that has ended, or has no such conversation ahead, refuses it.
+    """
+
+    async def told(runs: Journal) -> tuple[str, int]:
+        run_id = await run_meant(runs, run)
+        return run_id, await tell_run(run_id, text, runs)
+
+    run_id, number = use(journal, told, write=True)
+    if as_json:
+        print_json({"run_id": run_id, "message": number})
+    elif not quiet:
+        note(f"the run {run_id} reads it before its next round")
+
+
+def approvals(
+    run: OneRun,
+    revoke: Annotated[
+        str | None,
+        option("--revoke TOOL", "Take back the yes for a tool, so that its next call asks again."),
+    ] = None,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """List the yeses that hold for all calls of a tool in a run, or revoke one.
+
+    Such a yes is the answer `run` to the question whether a tool may be called.
+    """
+
+    async def found(runs: Journal) -> tuple[str, list[Grant]]:
+        run_id = await run_meant(runs, run)
+        if revoke is not None:
+            await runs.revoke(run_id, revoke)
+        return run_id, await runs.approvals(run_id)
+
+    run_id, grants = use(journal, found, write=revoke is not None)
+    if as_json:
+        print_json({"run_id": run_id, "approvals": [each._asdict() for each in grants]})
+        return
+    for each in grants:
+        line = Text(in_one_line(each.place)).append(f"  {in_one_line(each.address)}", style="dim")
+        if each.revoked:
+            line.append("  revoked", style="yellow")
+        print_hanging(out(), line, 2)
+    if not grants:
+        note(f"no tool has a yes for the whole run {run_id}")
+    elif revoke is not None:
+        left = sum(not each.revoked for each in grants)
+        note(f"{in_one_line(revoke)} is revoked; {left} of {len(grants)} still hold")

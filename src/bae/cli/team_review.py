@@ -1,0 +1,277 @@
+"""Look at what a team has done, and take it: the change and the log of a task, the merge into a
+branch of the user's, the same as a patch, and branches that are not needed any more."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bae.cli.exits import refused
+from bae.cli.later import call_later
+from bae.cli.options import AsJSON
+from bae.cli.team_project import OneTask, Team, team_command
+
+if TYPE_CHECKING:
+    from bae.cli.printing import note, out, print_hanging, print_json
+    from bae.cli.team_output import print_next
+    from bae.team.delivery import Delivery
+    from bae.team.task_log import LogEntry, TaskLog
+else:
+    note, out, print_hanging, print_json = call_later(
+        "bae.cli.printing", "note out print_hanging print_json"
+    )
+    (print_next,) = call_later("bae.cli.team_output", "print_next")
+
+group = typer.Typer()
+Into = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BRANCH",
+        help="The branch, which is made at your commit if there is none. Left out: the one that "
+        "you are on.",
+    ),
+]
+
+
+@team_command(
+    group,
+    "bae team diff report",
+    "bae team diff report --stat",
+    "bae team diff report > report.diff",
+)
+async def diff(
+    team: Team,
+    task: OneTask,
+    stat: Annotated[
+        bool, typer.Option("--stat", help="Only the files, with how many lines changed.")
+    ] = False,
+) -> None:
+    """Show the change of a task, merged or not.
+
+    It is the commit that was merged, or else the task's branch against where it started. Colored at
+    a terminal, and as git writes it elsewhere.
+    """
+    from bae.team import diff_task
+
+    found = await team.task(task)
+    text = await diff_task(team.project, team.repository, found, stat=stat)
+    if out().is_terminal:
+        _print_diff(text)
+    else:
+        _write(text)
+
+
+def _print_diff(text: str) -> None:
+    from rich.text import Text
+
+    from bae.cli.wording import in_lines
+
+    console = out()
+    is_head = False  # of a file, where --- and +++ name it
+    for line in text.removesuffix("\n").split("\n"):
+        is_head = line.partition(" ")[0] == "diff" or (is_head and not line.startswith("@@"))
+        style = "bold" if is_head else _STYLES.get(line[:1], "")
+        console.print(Text(in_lines(line), style=style), soft_wrap=True)
+
+
+_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def _write(text: str) -> None:
+    """Write what git has written, byte for byte: it may be applied."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    sys.stdout.buffer.flush()
+
+
+@team_command(
+    group, "bae team log report", "bae team log report --full", "bae team log report --json"
+)
+async def log(
+    team: Team,
+    task: OneTask,
+    full: Annotated[
+        bool, typer.Option("--full", help="With prompts, answers, results and outputs.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Show what the worker of a task asked, did and saw.
+
+    LLM calls with what they used, tool calls, edits, test runs, questions to you, merges; oldest
+    first.
+    """
+    from bae.journal import SQLiteJournal
+    from bae.team import read_task_log
+    from bae.team.workbench import RUNS
+
+    found = await team.task(task)
+    async with SQLiteJournal(team.store.path.with_name(RUNS)) as journal:
+        told = await read_task_log(team.store, journal, found)
+    if as_json:
+        print_json(told.model_dump(mode="json"))
+    else:
+        _print_log(told, full=full)
+
+
+def _print_log(told: TaskLog, *, full: bool) -> None:
+    from rich.text import Text
+
+    from bae.cli.team_board import spent_text
+    from bae.cli.wording import count, in_one_line
+
+    task = told.task
+    facts = [task.status.label]
+    facts += [count(len(told.attempts), "attempt")] if told.attempts else []
+    facts += filter(None, [spent_text(told.spent)])
+    head = Text(task.key, style="bold").append(f"  {in_one_line(task.title)}", style="not bold")
+    print_hanging(out(), head.append(f"  {', '.join(facts)}", style="dim not bold"), 4)
+    shown = [entry for entry in told.entries if full or entry.kind not in _MINOR]
+    if not shown:
+        note("nothing has happened yet: bae team run")
+    for entry in shown:
+        _print_entry(entry, full=full)
+    if shown and not full:
+        print_next(f"bae team log {task.key} --full")
+
+
+def _print_entry(entry: LogEntry, *, full: bool) -> None:
+    from time import localtime, strftime
+
+    from rich.text import Text
+
+    from bae.cli.wording import cut, in_lines, in_one_line, spent, took
+
+    label, style = _LABELS[entry.kind]
+    said = Text(strftime("%H:%M:%S  ", localtime(entry.at)), style="dim")
+    said.append(f"{label:<12}", style=style if entry.ok else "yellow")
+    facts = [entry.text if full else cut(in_one_line(entry.text), _LONGEST)]
+    if entry.usage is not None:
+        facts = [*entry.usage.models, *spent(entry.usage), *facts]
+    facts += [took(entry.seconds)]
+    said.append(in_one_line(", ".join(filter(None, facts))), style="not dim")
+    print_hanging(out(), said, _INDENT)
+    if full and entry.detail.strip() not in ("", entry.text):
+        below = Text(" " * _INDENT + in_lines(entry.detail.rstrip(), _INDENT), style="dim")
+        out().print(below, soft_wrap=True)
+
+
+_LABELS: Final = {
+    "status": ("task", "bold"),
+    "correction": ("correction", "bold"),
+    "lm": ("asked", "cyan"),
+    "tool": ("called", "cyan"),
+    "edits": ("edited", "green"),
+    "tests": ("tested", "green"),
+    "question": ("asks you", "yellow"),
+    "answer": ("answered", "green"),
+    "merge": ("merged", "green"),
+    "activity": ("", "dim"),
+}
+_MINOR: Final = ("activity",)
+"""What only --full shows."""
+_LONGEST: Final = 160
+_INDENT: Final = 10
+
+
+@team_command(group, "bae team merge", "bae team merge --into review")
+async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
+    """Merge the team's work into a branch of yours.
+
+    It is one merge commit, with you as its author: its message lists the tasks and the tests that
+    prove each. With conflicts, or changes of yours that are not committed, nothing is changed, and
+    the exit code is 1.
+    """
+    from bae.team import merge_work
+
+    done = await merge_work(team.project, team.repository, team.store, into)
+    if as_json:
+        print_json(_as_data(done))
+    elif done.commit is None:
+        _note_nothing(done)
+    else:
+        from bae.cli.wording import in_lines
+
+        out().print(in_lines(done.message.rstrip()), markup=False, soft_wrap=True)
+        note(f"{done.into} is at {done.commit[:12]}")
+        print_next(f"git show --first-parent {done.into}", "bae team clean")
+
+
+@team_command(
+    group,
+    "bae team patch work.patch",
+    "bae team patch | git -C ../other am",
+    "The patch is for `git am`, which commits it with its message, and for `git apply`.",
+)
+async def patch(
+    team: Team,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="Where it is written. Left out: stdout.")
+    ] = None,
+    into: Into = None,
+) -> None:
+    """Write the team's work as one patch, and merge nothing.
+
+    Its header lists the tasks and the tests that prove each. It applies to your branch, or to
+    --into BRANCH.
+    """
+    from bae.cli.wording import count
+    from bae.team import format_patch
+
+    found, text = await format_patch(team.project, team.repository, team.store, into)
+    if not text:
+        _note_nothing(found)
+    elif file is None or file == "-":
+        _write(text)
+    else:
+        _write_file(file, text)
+        note(f"{file} has {count(len(found.tasks), 'task')} for {found.into}")
+        print_next(f"git am {file}")
+
+
+def _write_file(path: str, text: str) -> None:
+    try:
+        Path(path).write_bytes(text.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise refused(f"{path} cannot be written", "name another file", error) from error
+
+
+@team_command(group, "bae team clean --dry-run", "bae team clean")
+async def clean(
+    team: Team,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would be deleted.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Delete the branches of tasks that are merged.
+
+    Only those whose newest commit is in the team's branch, and that no worktree has. `bae team
+    diff` still shows the work.
+    """
+    from bae.cli.wording import count
+    from bae.team import clean_branches
+
+    names = await clean_branches(team.project, team.repository, team.store, dry_run=dry_run)
+    if as_json:
+        print_json({"branches": names, "deleted": not dry_run})
+        return
+    for name in names:
+        out().print(name, markup=False, soft_wrap=True)
+    many = count(len(names), "branch").replace("branchs", "branches")
+    note(f"{many} would be deleted" if dry_run else f"{many} deleted")
+
+
+def _note_nothing(found: Delivery) -> None:
+    note(f"there is nothing to merge: {found.into} has all merged tasks of {found.branch}")
+
+
+def _as_data(done: Delivery) -> dict[str, object]:
+    return {
+        "into": done.into,
+        "commit": done.commit,
+        "message": done.message if done.tasks else "",
+        "tasks": [{"key": each.task.key, "tests": each.tests} for each in done.tasks],
+    }

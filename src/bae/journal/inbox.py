@@ -1,0 +1,78 @@
+"""Messages of people to a run: stored with its answers, and read before the next round of a
+conversation with tools."""
+
+from __future__ import annotations
+
+import json
+
+from bae.exceptions import JournalError
+from bae.journal.decoder import StoredHistory, off_loop, read_history
+from bae.journal.shape import Json, ShapeView
+from bae.journal.store import MESSAGE, Journal, StoredRun
+from bae.sources import kind_named
+
+
+async def tell_run(run_id: str, text: str, journal: Journal) -> int:
+    """Store a message for the LM of a run, and return the number of the message."""
+    if not isinstance(text, str) or not text.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"tell(…, {text!r}): give a text")
+    stored = await journal.read(run_id)
+    if stored.info.status == "ended":
+        raise JournalError(
+            f"the run {run_id} has ended: no LM reads another message",
+            run_id=run_id,
+            code="bae-tell-over",
+            fix="start another run, or fork this one at an earlier step",
+        )
+    number = await off_loop(len(stored.lines), _next_number, stored)
+    while not await journal.answer(run_id, f"{MESSAGE}{number}", json.dumps(text)):
+        number += 1
+    return number
+
+
+def _next_number(stored: StoredRun) -> int:
+    history = read_history(stored)
+    if not _has_conversation_ahead(history):
+        raise JournalError(
+            f"the run {stored.info.run_id} has no conversation with tools ahead, so no LM would "
+            "read the message",
+            run_id=stored.info.run_id,
+            code="bae-tell-nobody",
+            fix="answer its gates, or fork it at an earlier step with other values",
+        )
+    return history.told + 1
+
+
+def _has_conversation_ahead(history: StoredHistory) -> bool:
+    """Whether a conversation with tools is in progress, or a node ahead may have one."""
+    shape, newest = history.shape, history.run.newest
+    asked = (question for step in history.steps() for question in step.questions)
+    if any(each.loop is not None and each.state != "done" for each in asked):
+        return True
+    if not shape.graphs or newest is None:
+        return True  # its classes are of an older format, or it has not begun
+    classes: Json = shape.graphs[0]["classes"]
+    ahead = [*classes.get(newest.name, {}).get("next", ())] if newest.whole else [newest.name]
+    for name in ahead:
+        cls: Json = classes.get(name, {"fields": {}, "next": ()})
+        if any(_has_tools(shape, field, set()) for field in cls["fields"].values()):
+            return True
+        ahead += [each for each in cls["next"] if each not in ahead]
+    return False
+
+
+def _has_tools(shape: ShapeView, use: Json, seen: set[int]) -> bool:
+    """Whether a field has tools, or a graph behind it has a field with tools."""
+    if "kind" in use and kind_named(use["kind"]).fills == "calls":
+        return True
+    number: int | None = use.get("call")
+    if number is None or number in seen:
+        return False
+    seen.add(number)
+    call = shape.calls[number]
+    inside = [*call["inputs"].values()]
+    if "graph" in call:
+        graph: int = call["graph"]
+        classes: Json = shape.graphs[graph]["classes"]
+        inside += [field for cls in classes.values() for field in cls["fields"].values()]
+    return any(_has_tools(shape, each, seen) for each in inside)

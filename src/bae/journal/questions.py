@@ -1,0 +1,77 @@
+"""What LMs were asked in a stored run, read without its code: each question with what it used, the
+answers and their verdicts, and the rounds in which tools were called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bae.journal.decoder import read_history
+from bae.journal.provenance import JudgedAnswer, ToolRound
+from bae.journal.store import StoredRun
+from bae.journal.why import judged_answers, tool_rounds
+from bae.records import error_text
+from bae.usage import Usage
+from bae.work import LMQuestion, State, Step, ToolLoop
+
+
+@dataclass(frozen=True, slots=True)
+class AskedQuestion:
+    """What an LM was asked, until it had answered.
+
+    - `by` and `place`: who asked, and for which node.
+    - `at` and `seconds`: when it began, and how long it took.
+    - `outcome` and `error`: how it came out. What was open when the process ended is "interrupted".
+    - `usage`: what it used, also where it was cut off.
+    - `answers`: what the LM answered. `rounds`: where it could call tools, what it called.
+    """
+
+    by: str
+    place: str
+    at: float
+    seconds: float
+    outcome: State
+    error: str
+    usage: Usage
+    answers: tuple[JudgedAnswer, ...] = ()
+    rounds: tuple[ToolRound, ...] = ()
+
+
+def list_questions(stored: StoredRun) -> list[AskedQuestion]:
+    """What LMs were asked in a run, in order, in the graphs inside it too. A damaged line is raised
+    as `bae-journal-damaged`."""
+    history = read_history(stored)
+    if "" not in history.graphs:
+        return []
+    steps = (step for graph in history.run.tree() for step in graph.trace)
+    found = [each for step in steps for each in _read_step(step)]
+    return sorted(found, key=lambda each: each.at)
+
+
+def _read_step(step: Step) -> list[AskedQuestion]:
+    told: list[ToolLoop] = []
+    found: list[AskedQuestion] = []
+    for question in reversed([*step.questions]):
+        loop = question.loop
+        # A conversation that was resumed is a question again: it is told once, with the last.
+        is_told = loop is not None and any(loop is each for each in told)
+        if loop is not None and not is_told:
+            told.append(loop)
+        found.append(_read_question(question, step, None if is_told else loop, is_told))
+    return found
+
+
+def _read_question(
+    question: LMQuestion, step: Step, loop: ToolLoop | None, is_told: bool
+) -> AskedQuestion:
+    used = question.usage if is_told else question.paid
+    return AskedQuestion(
+        str(question.asker),
+        str(step.place),
+        question.started,
+        question.took or sum(span.seconds for span in question.spans),
+        "interrupted" if question.is_open else question.state,
+        "" if question.error is None else error_text(question.error),
+        used,
+        tuple(judged_answers(question)),
+        () if loop is None else tuple(tool_rounds(loop, question.asker)),
+    )

@@ -1,0 +1,145 @@
+"""A conversation as the API of Claude takes it, with tools, tool calls and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bae.prompts.messages import CallPart, Message, Prompt, ResultPart, TextPart
+
+if TYPE_CHECKING:
+    from bae.prompts.messages import ToolSpec
+
+ContentBlock = dict[str, Any]
+
+NATIVE_TOOLS: Final[Mapping[str, str]] = {
+    "web_search": "web_search_20250305",
+    "web_fetch": "web_fetch_20250910",
+    "code_execution": "code_execution_20250825",
+}
+"""The tools that Anthropic runs, each in the version that all models with such tools take. A newer
+one is an option: `Native("web_search", type="web_search_20260318")`."""
+
+CACHED: Final[ContentBlock] = {"type": "ephemeral"}
+LOOKED_BACK: Final = 18
+"""Blocks that the API looks back for a cached prefix, with some to spare: it says 20."""
+_NOT_TAKEN: Final = "This answer was not taken. Read what follows."
+
+
+def tool_params(specs: Sequence[ToolSpec]) -> list[ContentBlock]:
+    """The tools as the API takes them. They are not strict: the limits on strict schemas are for
+    all tools of a request together, and the arguments are validated anyway."""
+    params: list[ContentBlock] = []
+    for spec in specs:
+        if spec.native is not None:
+            kind = NATIVE_TOOLS.get(spec.name, spec.name)
+            params.append({"type": kind, "name": spec.name, **spec.native})
+            continue
+        about = {"description": spec.description} if spec.description else {}
+        params.append({"name": spec.name, **about, "input_schema": dict(spec.schema)})
+    return params
+
+
+def message_params(prompt: Prompt, model: str, *, cache: bool) -> list[ContentBlock]:
+    """The conversation as the API takes it. Messages of this model go back as they came."""
+    messages: list[ContentBlock] = []
+    ids: dict[str, str] = {}
+    untaken: list[str] = []
+    for message in prompt.conversation:
+        if message.role == "assistant":
+            content, untaken = _said(message, model, ids)
+        else:
+            content, untaken = _told(message, ids, untaken), []
+        messages.append({"role": message.role, "content": content})
+    if cache:
+        _mark_cached(prompt, messages)
+    return messages
+
+
+def container_in(prompt: Prompt) -> str | None:
+    """Where the provider has run code in this conversation, so that it finds its files again."""
+    for message in reversed(prompt.conversation):
+        echo: Any = message.echo
+        used: Any = cast("ContentBlock", echo).get("container") if isinstance(echo, dict) else None
+        if used:
+            is_open = datetime.fromisoformat(used["expires_at"]) > datetime.now(UTC)
+            return str(used["id"]) if is_open else None
+    return None
+
+
+def _said(
+    message: Message, model: str, ids: dict[str, str]
+) -> tuple[str | list[ContentBlock], list[str]]:
+    """A message of the model, and its calls of the answer tool. `ids` gets the ids of its other
+    calls as the provider knows them."""
+    calls = [part for part in message.parts if isinstance(part, CallPart)]
+    echo = message.echo
+    if isinstance(echo, dict):
+        kept = cast("dict[str, Any]", echo)
+        content: list[ContentBlock] = kept.get("content", [])
+        answers: list[str] = kept.get("answers", [])
+        used = [str(each["id"]) for each in content if each["type"] == "tool_use"]
+        used = [id for id in used if id not in answers]
+        if kept.get("model") == model and len(used) == len(calls):
+            ids.update(zip((call.id for call in calls), used, strict=True))
+            return content, answers
+    if not calls:
+        return message.text, []
+    blocks: list[ContentBlock] = []
+    for part in message.parts:
+        if isinstance(part, CallPart):
+            given = as_input(part.arguments)
+            blocks.append({"type": "tool_use", "id": part.id, "name": part.name, "input": given})
+        elif part.text.strip():
+            blocks.append({"type": "text", "text": part.text})
+    return blocks, []
+
+
+def _told(
+    message: Message, ids: Mapping[str, str], untaken: Sequence[str]
+) -> str | list[ContentBlock]:
+    """A message to the model: results come before any text."""
+    results: list[ContentBlock] = [
+        {"type": "tool_result", "tool_use_id": id, "content": _NOT_TAKEN, "is_error": True}
+        for id in untaken
+    ]
+    texts: list[ContentBlock] = []
+    for part in message.parts:
+        if isinstance(part, ResultPart):
+            result = {
+                "type": "tool_result",
+                "tool_use_id": ids.get(part.id, part.id),
+                "content": part.result,
+            }
+            results.append({**result, "is_error": True} if part.is_error else result)
+        elif isinstance(part, TextPart) and part.text.strip():
+            texts.append({"type": "text", "text": part.text})
+    return [*results, *texts] if results else message.text
+
+
+def as_input(arguments: Mapping[str, Any] | str) -> dict[str, Any]:
+    """The input of a call, which has to be an object."""
+    return {"invalid_json": arguments} if isinstance(arguments, str) else dict(arguments)
+
+
+def _mark_cached(prompt: Prompt, messages: list[ContentBlock]) -> None:
+    """Mark where the prompt is cached up to, besides its system text. With tools, the API marks the
+    end by itself; what it marked there before is out of its sight after a round of many calls."""
+    shown = sum(message.kind == "example" for message in prompt.conversation)
+    if shown:
+        _mark(messages[shown - 1])  # up to here, all prompts of this kind are the same
+    added = 0
+    for at in range(len(messages) - 1, -1, -1):
+        if prompt.tools and messages[at]["role"] == "user" and added:
+            if added > LOOKED_BACK:
+                _mark(messages[at])
+            return
+        content: str | list[ContentBlock] = messages[at]["content"]
+        added += 1 if isinstance(content, str) else len(content)
+
+
+def _mark(message: ContentBlock) -> None:
+    content: str | list[ContentBlock] = message["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    message["content"] = [*blocks[:-1], {**blocks[-1], "cache_control": CACHED}]

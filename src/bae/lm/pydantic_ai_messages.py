@@ -1,0 +1,249 @@
+"""Messages of PydanticAI's models: a conversation as PydanticAI takes it, with tool calls and their
+results, and the answer in a message that came back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import ValidationError
+
+from bae.exceptions import BaeLMError
+from bae.lm.prices import cost_of
+from bae.lm.requests import Answer, as_echo, can_be_stored
+from bae.prompts.messages import CallPart, Message, Prompt, ResultPart, TextPart
+from bae.usage import Usage, read_amount, read_count, read_name
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, ModelResponse
+    from pydantic_ai.tools import ToolDefinition
+
+_NOT_TAKEN = "This answer was not taken. Read what follows."
+
+
+def conversation(prompt: Prompt, echoed: str, answer_tool: str) -> list[ModelMessage]:
+    """The conversation as PydanticAI takes it. Messages with the echo `echoed` go back as they
+    came."""
+    messages: list[ModelMessage] = []
+    ids: dict[str, str] = {}
+    untaken: list[str] = []
+    for message in prompt.conversation:
+        if message.role == "assistant":
+            said, untaken = _said(message, echoed, ids)
+            messages.append(said)
+        else:
+            messages.append(_told(message, prompt.system, ids, untaken, answer_tool))
+            untaken = []
+    return messages
+
+
+def tool_definitions(prompt: Prompt) -> list[ToolDefinition]:
+    """The tools that bae runs. They are not strict: the arguments are validated anyway, and
+    providers bound how many strict schemas a request has."""
+    from pydantic_ai.tools import ToolDefinition
+
+    return [
+        ToolDefinition(
+            name=tool.name,
+            parameters_json_schema=dict(tool.schema),
+            description=tool.description or None,
+            strict=False,
+        )
+        for tool in prompt.tools
+        if tool.native is None
+    ]
+
+
+def _said(message: Message, echoed: str, ids: dict[str, str]) -> tuple[ModelResponse, list[str]]:
+    """A message of the model, and its calls of the answer tool. `ids` gets the ids of its other
+    calls as the provider knows them."""
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.messages import TextPart as SaidText
+
+    calls = [part for part in message.parts if isinstance(part, CallPart)]
+    given: Any = message.echo
+    echo = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    response = _echoed(echo) if echo.get("model") == echoed else None
+    if response is not None:
+        answers: list[str] = echo.get("answers", [])
+        used = [p.tool_call_id for p in response.parts if isinstance(p, ToolCallPart)]
+        used = [id for id in used if id not in answers]
+        if len(used) == len(calls):
+            ids.update(zip((call.id for call in calls), used, strict=True))
+            return response, answers
+    if not calls:
+        return ModelResponse([SaidText(message.text)]), []
+    parts: list[Any] = []
+    for part in message.parts:
+        if isinstance(part, CallPart):
+            given = part.arguments
+            args = {"invalid_json": given} if isinstance(given, str) else dict(given)
+            parts.append(ToolCallPart(part.name, args, part.id))
+        elif part.text.strip():
+            parts.append(SaidText(part.text))
+    return ModelResponse(parts), []
+
+
+def _echoed(echo: dict[str, Any]) -> ModelResponse | None:
+    """The message of an echo; None where it is of a version of PydanticAI that has other messages:
+    then it is sent from its text and its calls."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse
+
+    try:
+        (found,) = ModelMessagesTypeAdapter.validate_python([echo.get("message")])
+    except ValidationError:
+        return None
+    return found if isinstance(found, ModelResponse) else None
+
+
+def _told(
+    message: Message, system: str, ids: Mapping[str, str], untaken: Sequence[str], answer_tool: str
+) -> ModelRequest:
+    """A message to the model: results come before any text."""
+    from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
+
+    parts: list[Any] = [
+        ToolReturnPart(answer_tool, _NOT_TAKEN, id, outcome="failed") for id in untaken
+    ]
+    for part in message.parts:
+        if isinstance(part, ResultPart):
+            outcome = "failed" if part.is_error else "success"
+            id = ids.get(part.id, part.id)
+            parts.append(ToolReturnPart(part.name, part.result, id, outcome=outcome))
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+    if not parts:
+        parts = [UserPromptPart(message.text)]
+    elif any(text.strip() for text in texts):
+        parts.append(UserPromptPart("\n\n".join(texts)))
+    return ModelRequest(parts, instructions=system or None)
+
+
+# --- what comes back --------------------------------------------------------------------------
+
+
+def answer_in(
+    response: ModelResponse, who: str, answer_tool: str, echoed: str | None, *, has_tools: bool
+) -> Answer:
+    """The answer in a message: with the calls of tools that bae runs, where the request `has_tools`
+    of that kind, and with the message itself where its echo is to be `echoed`."""
+    from pydantic_ai.messages import TextPart as SaidText
+    from pydantic_ai.messages import ToolCallPart
+
+    text = "".join(part.content for part in response.parts if isinstance(part, SaidText))
+    called = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    answers = [part for part in called if part.tool_name == answer_tool or not has_tools]
+    given = _as_text(answers[0].args) if answers else text
+    usage = usage_of(response)
+    match response.finish_reason:
+        case "length":
+            return Answer(given, usage, "cut-off")
+        case "content_filter":
+            details = response.provider_details or {}
+            return Answer(given or str(details.get("refusal") or ""), usage, "refused")
+        case "error":
+            raise BaeLMError(
+                f"{who} ended its answer with an error",
+                code="bae-lm-unavailable",
+                retryable=True,
+                usage=usage,
+                fix="ask again later; bae.lm.Retry(…) does so by itself",
+            )
+        case _:
+            pass
+    if not has_tools:
+        return Answer(given, usage)
+    calls = tuple(
+        CallPart(part.tool_call_id, part.tool_name, _arguments(part))
+        for part in called
+        if part not in answers
+    )
+    ran = _ran(response)
+    if calls:
+        given = text
+    elif ran and not answers:
+        given = _last_text(response)
+    echo = None
+    is_whole = not any(isinstance(call.arguments, str) for call in calls)
+    if echoed is not None and is_whole and (called or text.strip()):
+        echo = _echo(response, echoed, [part.tool_call_id for part in answers])
+    return Answer(given, usage, calls=calls, ran=ran, echo=echo)
+
+
+def _as_text(given: Any) -> str:
+    """The arguments as the model wrote them, where that is known."""
+    return given if isinstance(given, str) and given else json.dumps(given or {})
+
+
+def _arguments(part: BaseToolCallPart[Any]) -> dict[str, Any] | str:
+    """The arguments of a call; their text where it is no JSON object."""
+    given: Any = part.args or {}
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            return str(part.args)
+    is_sent_back = isinstance(given, dict) and can_be_stored(given)
+    return cast("dict[str, Any]", given) if is_sent_back else str(part.args)
+
+
+def _last_text(response: ModelResponse) -> str:
+    """The text after the tools that the provider has run itself."""
+    from pydantic_ai.messages import NativeToolReturnPart
+    from pydantic_ai.messages import TextPart as SaidText
+
+    texts: list[str] = []
+    for part in response.parts:
+        if isinstance(part, SaidText):
+            texts.append(part.content)
+        elif isinstance(part, NativeToolReturnPart):
+            texts.clear()
+    return "".join(texts)
+
+
+def _ran(response: ModelResponse) -> tuple[tuple[CallPart, ResultPart], ...]:
+    """The calls that the provider has run, with their results."""
+    from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart
+
+    results = {
+        part.tool_call_id: part for part in response.parts if isinstance(part, NativeToolReturnPart)
+    }
+    made: list[tuple[CallPart, ResultPart]] = []
+    for part in response.parts:
+        if isinstance(part, NativeToolCallPart) and part.tool_call_id in results:
+            id, name, found = part.tool_call_id, part.tool_name, results[part.tool_call_id]
+            result = ResultPart(id, name, found.model_response_str(), found.outcome != "success")
+            made.append((CallPart(id, name, _arguments(part)), result))
+    return tuple(made)
+
+
+def _echo(response: ModelResponse, echoed: str, answers: list[str]) -> Any:
+    """The message as JSON, without files: they come back as other objects than they were."""
+    from pydantic_ai.messages import FilePart, ModelMessagesTypeAdapter
+    from pydantic_ai.usage import RequestUsage
+
+    parts = [part for part in response.parts if not isinstance(part, FilePart)]
+    plain = replace(response, parts=parts, usage=RequestUsage())
+    (message,) = ModelMessagesTypeAdapter.dump_python([plain], mode="json")
+    echo = {"model": echoed, "message": message}
+    return as_echo({**echo, "answers": answers} if answers else echo)
+
+
+def usage_of(response: ModelResponse) -> Usage:
+    """What a request used, with its cost where that is known."""
+    used = response.usage
+    model = read_name(response.model_name)
+    usage = Usage(
+        calls=1,
+        input_tokens=read_count(used.input_tokens),
+        output_tokens=read_count(used.output_tokens),
+        cached_tokens=read_count(used.cache_read_tokens),
+        cost=read_amount(used.cost),
+        models=(model,) if model else (),
+    )
+    if usage.cost is not None or used.unmeasured_requests:
+        return usage
+    written = read_count(used.cache_write_tokens)
+    cost = cost_of(model, usage, response.provider_name, cache_write_tokens=written)
+    return replace(usage, cost=cost)

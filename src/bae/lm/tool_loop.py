@@ -1,0 +1,216 @@
+"""Filling a node with tools: one conversation, in which the model calls tools until it answers. The
+same for models with native tool calls and for models that are held to a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from bae.failures import tools_refused
+from bae.lm.answers import (
+    Wrong,
+    attempt,
+    build,
+    correction,
+    fill_failed,
+    no_text,
+    read,
+    read_fill,
+)
+from bae.lm.policies.budget import estimate_tokens
+from bae.lm.requests import UNPARSED, Answer, ask, can_be_stored
+from bae.prompts.messages import CallPart, Prompt, Question, ResultPart
+from bae.prompts.questions import fill_prompt, text_form
+from bae.prompts.tools import WRAPPER, ToolPrompts, action_text, read_action
+from bae.prompts.values import asked_fields
+from bae.unicode import readable
+from bae.usage import Usage, tell
+
+if TYPE_CHECKING:
+    from bae.language_model import Scene
+    from bae.lm.backend import Backend
+    from bae.node import Node
+    from bae.toolbox import Round, Toolbox
+    from bae.usage import Attempt
+
+N = TypeVar("N", bound="Node")
+
+
+async def fill_with_tools(
+    backend: Backend,
+    target: type[N],
+    resolved: Mapping[str, Any],
+    instruction: str,
+    previous: Node | None,
+    scene: Scene,
+    box: Toolbox,
+) -> N:
+    """A `target` that the model has filled after it has called the tools that it needs."""
+    if (refused := tools_refused(backend, box.plan)) is not None:
+        raise refused
+    asked, is_native = asked_fields(target), backend.calls_tools
+    question = fill_prompt(target, asked, resolved, instruction, previous, scene.offering(None))
+    await box.open(lambda: question.text)
+    prompts = ToolPrompts(question, box.specs, is_native=is_native)
+    tried: list[Attempt] = []
+    while True:
+        made = box.open_round
+        if made is None:
+            must_answer = box.must_answer(is_native)
+            box.check_limit()
+            if must_answer and not asked:
+                node = await _finish(target, resolved, scene, box)
+                if node is not None:
+                    return node
+                continue
+            await box.take_told()
+            prompt = _fitting(backend, box, prompts, must_answer)
+            answer = await ask(backend, prompt)
+            text = answer.text
+            if not text and answer.value is not UNPARSED:
+                text = attempt(1, prompt, answer).answer
+            made = _take(box, replace(answer, text=text), is_native, must_answer)
+        else:  # of a run that is resumed
+            must_answer = box.must_answer(is_native, before=made)
+            prompt = prompts.next(box, must_answer, rounds=box.rounds[: made.number - 1])
+            text = made.text
+        if made.calls:
+            await box.run_calls(made, not must_answer)
+            if box.wrong_rounds > backend.attempts:
+                raise box.wrong_too_often(backend.attempts)
+            continue
+        said = Answer(text, Usage(), made.stop)
+        # A field may have the name of the form itself; alone, it is asked for without that form.
+        is_plain = is_native or (must_answer and asked == (WRAPPER,))
+        found = _read(said, target, asked, is_plain, box)
+        node: Any = found
+        if not isinstance(found, Wrong):
+            values = {**resolved, box.field.name: box.calls}
+            filled = {name: found[name] for name in asked if name in found}
+            node = build(target, asked, filled, values, scene)
+        judged = _last_exchange(prompt)
+        if not isinstance(node, Wrong):
+            tell(attempt(made.number, judged, said))
+            if await box.accept(made, node):
+                return node
+            continue
+        tried.append(attempt(made.number, judged, said, node))
+        tell(tried[-1])
+        await backend.reject(prompt)
+        form = text_form(target)
+        told = correction(tried[-1], (), form) if form else correction(tried[-1], ())
+        box.reply(made, told.correction)
+        if node.verdict == "refused" or box.wrong_rounds > backend.attempts:
+            raise fill_failed(target, tried, node.cause)
+
+
+def _fitting(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answer: bool) -> Prompt:
+    """The next request. Where it would be longer than the model, or the marker, allows, the results
+    of the oldest rounds are cut."""
+    prompt, cut = prompts.next(box, must_answer), box.cut
+    bounds = [each for each in (box.marker.context, backend.context_window) if each is not None]
+    if not bounds:
+        return prompt
+    most = min(bounds)
+    left = [each.number for each in box.rounds[:-1] if each.calls and each.number > cut]
+    while (size := estimate_tokens(prompt)) > most:
+        if not left:
+            raise box.error(
+                f"the conversation has about {size:,} tokens, and the limit is {most:,}; the "
+                "results of earlier rounds are cut already",
+                "bound results with Tool(…, result_limit=…), raise Tools(…, context=…), or use a "
+                "model with a larger window",
+                code="bae-tools-context",
+            )
+        cut = left.pop(0)
+        prompt = prompts.next(box, must_answer, cut)
+    if cut > box.cut:
+        box.cut_results(cut)
+    return prompt
+
+
+def _take(box: Toolbox, answer: Answer, is_native: bool, must_answer: bool) -> Round:
+    """Record what the model has answered."""
+    text = readable(answer.text, 0)  # half a character can be neither stored nor sent back
+    if is_native:
+        ran = tuple((_storable(call), _readable(result)) for call, result in answer.ran)
+        if answer.stop != "end":  # it may have half a call, and no provider takes that back
+            return box.take(text, (), None, answer.usage, ran, answer.stop)
+        calls = tuple(map(_storable, answer.calls))
+        return box.take(text, calls, answer.echo, answer.usage, ran)
+    action = None if must_answer or answer.stop != "end" else _action(answer.text, box)
+    if isinstance(action, CallPart):
+        action = _storable(action)
+        said = action_text(action, box.specs, asked_fields(box.plan.node))
+        return box.take(said, (action,), None, answer.usage)
+    return box.take(text, (), None, answer.usage, (), answer.stop)
+
+
+def _storable(call: CallPart) -> CallPart:
+    """A call as it can be stored and sent back. Where its arguments cannot be, they are a text, and
+    the model reads that they are no JSON object."""
+    given = call.arguments
+    if isinstance(given, str):
+        given = readable(given, 0)
+    else:
+        is_sound = isinstance(cast(object, given), Mapping) and can_be_stored(given)
+        given = dict(given) if is_sound else "(they cannot be stored)"
+    return CallPart(call.id, readable(call.name), given)
+
+
+def _readable(result: ResultPart) -> ResultPart:
+    return replace(result, result=readable(result.result, 0))
+
+
+def _action(text: str, box: Toolbox) -> CallPart | dict[str, Any] | str | None:
+    """What a structured round does; None where it is no such round."""
+    value = read(Answer(text))
+    if isinstance(value, Wrong) or value.keys() != {WRAPPER}:
+        return None
+    return read_action(value, box.specs, asked_fields(box.plan.node))
+
+
+def _read(
+    said: Answer, target: type[Node], asked: tuple[str, ...], is_plain: bool, box: Toolbox
+) -> dict[str, Any] | Wrong:
+    """The values in an answer, which `is_plain` where it cannot be a structured round."""
+    if not asked:
+        return {} if said.stop == "end" else no_text(said)
+    form = text_form(target)
+    action = None if is_plain else _action(said.text, box)
+    if isinstance(action, str):
+        return Wrong("invalid", (action,), asked)
+    if isinstance(action, CallPart):
+        return Wrong("invalid", ("no tool can be called any more",), asked)
+    if action is not None:
+        if not form:
+            return action
+        said = replace(said, text=str(action.get("text", "")))
+    question = Question(target=target, fields=asked)
+    return read_fill(Prompt("", (), None if form else {}, "", question), said)
+
+
+async def _finish(
+    target: type[N], resolved: Mapping[str, Any], scene: Scene, box: Toolbox
+) -> N | None:
+    """The node of a conversation that may call no more, where there is nothing else to answer; None
+    where it is not accepted."""
+    node = build(target, (), {}, {**resolved, box.field.name: box.calls}, scene)
+    if isinstance(node, Wrong):
+        raise box.error("; ".join(node.errors), f"fix the validators of {target.__name__}")
+    if await box.accept(box.rounds[-1], node):
+        return node
+    if box.is_over:
+        raise box.over_limit()
+    return None
+
+
+def _last_exchange(prompt: Prompt) -> Prompt:
+    """The prompt with what the model was told last: the rounds before are recorded already, and so
+    is the answer, where the run was resumed after it."""
+    conversation = prompt.conversation
+    while conversation[-1].role == "assistant":
+        conversation = conversation[:-1]
+    last = max((n for n, each in enumerate(conversation) if each.role == "assistant"), default=-1)
+    return replace(prompt, conversation=conversation[last + 1 :] or conversation)

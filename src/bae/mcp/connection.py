@@ -1,0 +1,370 @@
+"""An MCP server while it is open: one task owns its connection, any task may call its tools, and
+the next call after the server died opens it again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from mcp import Client, MCPError
+from mcp.client.session import ClientSession
+from mcp_types import (
+    CONNECTION_CLOSED,
+    PARSE_ERROR,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    InputRequiredResult,
+)
+from pydantic import TypeAdapter, ValidationError
+
+from bae import __version__
+from bae.exceptions import ToolServerError, describe, faults, text_of
+from bae.mcp.listing import OfferedTool, list_tools, read_result
+from bae.mcp.server_process import open_stdio
+from bae.mcp.servers import Http, ServerOptions, Stdio
+from bae.mcp.transports import FAILURE, Watcher, open_http
+from bae.tasks import gone
+from bae.tools import Tool, ToolError, ToolInterrupted, reporter
+from bae.unicode import readable
+
+_CLOSE: Final = 10.0
+"""Seconds for a connection to close before it is cancelled."""
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that a terminal would obey where a traceback prints them."""
+_RESULT: Final[TypeAdapter[CallToolResult | InputRequiredResult]] = TypeAdapter(
+    CallToolResult | InputRequiredResult
+)
+
+
+# The SDK logs faults of servers with tracebacks. Without a handler, Python prints those to stderr.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+
+
+class _NeverSent(Exception):
+    """A call did not reach the server."""
+
+
+class ServerConnection:
+    """A server while it is open. `tools` stay the same until it is closed."""
+
+    def __init__(self, endpoint: Stdio | Http, options: ServerOptions) -> None:
+        self._endpoint, self._options = endpoint, options
+        self._link: _Link | None = None
+        self._lock = asyncio.Lock()
+        self.tools: Sequence[Tool] = ()
+        self._offered: dict[str, OfferedTool] = {}
+
+    async def open(self) -> None:
+        """Connect, and list the tools."""
+        self._link = await _Link.open(self._endpoint, self._options)
+        self._offered = self._link.tools
+        options = self._options
+        self.tools = [
+            Tool(
+                _ServerCall(self, each.own),
+                name=each.name,
+                description=each.description or f"a tool of {self._endpoint.name}",
+                approve=options.approve,
+                timeout=options.timeout,
+                result_limit=options.result_limit,
+                unfinished=options.unfinished,
+                schema=each.schema,
+            )
+            for each in self._offered.values()
+        ]
+
+    @property
+    def own_names(self) -> Sequence[str]:
+        """What the server calls the tools that it offers."""
+        return [each.own for each in self._offered.values()]
+
+    async def close(self) -> None:
+        """Close the connection, and end the server where it is a program."""
+        if self._link is not None:
+            await self._link.close()
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a tool. It is called again only where the call cannot have reached the server."""
+        link, is_new = await self._live()
+        try:
+            return await link.call(tool, arguments)
+        except _NeverSent as unsent:
+            link.watcher.end(text_of(unsent))
+            if is_new:
+                raise self._lost(link) from unsent
+        link, _ = await self._live()
+        try:
+            return await link.call(tool, arguments)
+        except _NeverSent as unsent:
+            link.watcher.end(text_of(unsent))
+            raise self._lost(link) from unsent
+
+    async def _live(self) -> tuple[_Link, bool]:
+        """The connection, and whether it was made now because the one before has ended."""
+        async with self._lock:
+            link = self._link
+            assert link is not None, "a server is open before it is called"
+            if not link.watcher.is_over:
+                return link, False
+            await link.close()
+            try:
+                self._link = opened = await _Link.open(self._endpoint, self._options)
+            except ToolServerError as error:
+                raise self._lost(link, error) from error
+            changed = sorted(
+                name
+                for name in {*self._offered, *opened.tools}
+                if self._offered.get(name) != opened.tools.get(name)
+            )
+            if changed:
+                opened.watcher.end("its tools have changed")
+                raise ToolServerError(
+                    f"the MCP server {self._endpoint.name} was opened again, and its tools are not "
+                    f"what they were: {', '.join(changed)[:500]}",
+                    code="bae-mcp-changed",
+                    server=self._endpoint.name,
+                    fix="look at what the server offers now with `bae mcp list`, then resume the "
+                    "run",
+                )
+            return opened, True
+
+    def _lost(self, link: _Link, cause: BaseException | None = None) -> ToolServerError:
+        again = "does not stay" if cause is None else "cannot be opened again"
+        return ToolServerError(
+            f"the MCP server {self._endpoint.name} is gone, and {again}: {link.ending()}",
+            code="bae-mcp-lost",
+            server=self._endpoint.name,
+            cause=cause,
+            fix="fix the server, then resume the run; `bae mcp list` shows whether it can be "
+            "opened",
+        )
+
+
+class _ServerCall:
+    """A tool of a server as a function. The server names its parameters."""
+
+    def __init__(self, connection: ServerConnection, tool: str) -> None:
+        self._connection, self._tool = connection, tool
+        self.__name__ = tool
+
+    async def __call__(self, /, **arguments: Any) -> Any:
+        return await self._connection.call(self._tool, arguments)
+
+
+class _Link:
+    """One connection. A task of its own enters it and leaves it: the SDK wants both in one."""
+
+    def __init__(self, endpoint: Stdio | Http, options: ServerOptions) -> None:
+        self._endpoint, self._options = endpoint, options
+        self.watcher = Watcher()
+        self.watcher.on_end = self._end
+        self.tools: dict[str, OfferedTool] = {}
+        self._session: ClientSession | None = None
+        self._over = asyncio.Event()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = asyncio.create_task(self._hold(), name=f"MCP server {endpoint.name}")
+
+    @classmethod
+    async def open(cls, endpoint: Stdio | Http, options: ServerOptions) -> _Link:
+        """Connect, and list the tools, within the time for that."""
+        link = cls(endpoint, options)
+        try:
+            await asyncio.wait(
+                [link._ready, link._owner],
+                timeout=options.open_timeout,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        except BaseException:  # a cancelled caller gets no link that it could close
+            await link._cancel()
+            raise
+        if not link._ready.done():
+            await link._cancel()
+            raise link._not_opened(
+                f"it did not list its tools within {options.open_timeout:g} s",
+                "raise the bound with MCP(…, open_timeout=…), or start the server by hand to see "
+                "what it waits for",
+            )
+        try:
+            link._ready.result()
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    async def close(self) -> None:
+        """Leave the connection, and wait for that."""
+        self._end()
+        try:
+            await asyncio.wait([self._owner], timeout=_CLOSE)
+        finally:
+            await self._cancel()
+
+    async def _cancel(self) -> None:
+        self._owner.cancel()
+        await gone([self._owner])
+
+    def ending(self) -> str:
+        """How the connection ended, with the last words of the server."""
+        return self._with_stderr(self.watcher.fault or "the connection was closed")
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a tool of the server."""
+        session, name = self._session, self._endpoint.name
+        assert session is not None, "a connection is open before it is called"
+        asked_before, cut_before = self.watcher.asks, self.watcher.cut_off
+        request = CallToolRequest(
+            params=CallToolRequestParams(name=tool, arguments=dict(arguments))
+        )
+        report = reporter.get()
+
+        async def pass_on(progress: float, total: float | None, message: str | None) -> None:
+            if report is not None:
+                report(readable(message or "", 500), progress, total)
+
+        try:
+            # Not `session.call_tool`: it checks results by patterns that the server chooses.
+            result = await session.send_request(request, _RESULT, progress_callback=pass_on)
+        except MCPError as error:
+            if self.watcher.cut_off > cut_before:  # the SDK makes that an error of the server
+                raise ToolInterrupted(f"the answer of the server {name} broke off") from error
+            raise self._failed(error, self.watcher.asks > asked_before) from error
+        except ValidationError as error:
+            raise ToolError(
+                f"the call ran, but the server {name} sent a result that is no valid MCP"
+            ) from error
+        if isinstance(result, InputRequiredResult):
+            asked = ", ".join(each.method for each in (result.input_requests or {}).values())
+            raise ToolError(_refusal(name, asked or "more input"))
+        try:
+            return read_result(result, tool)
+        except ToolError as error:
+            if self.watcher.asks > asked_before:
+                raise ToolError(f"{error}\n{_refusal(name, self.watcher.asked)}") from error
+            raise
+
+    def _failed(self, error: MCPError, has_asked: bool) -> Exception:
+        """What an error of the protocol is for the run, or for the model."""
+        name, data = self._endpoint.name, cast("dict[str, Any] | None", error.data)
+        kind = data.get(FAILURE) if isinstance(data, dict) else None
+        message = self._masked(readable(error.message, 2_000))
+        if kind == "never-sent":
+            return _NeverSent(message)
+        if error.code == PARSE_ERROR:
+            kind, message = "unreadable", "it is no valid message"
+        if kind == "unreadable":
+            return ToolError(f"the call ran, but its result cannot be read: {message}")
+        if kind == "broken":
+            return ToolInterrupted(f"the connection to the server {name} broke ({message})")
+        if kind is None and (self.watcher.is_over or error.code == CONNECTION_CLOSED):
+            return ToolInterrupted(f"the server {name} is gone ({self.watcher.fault or message})")
+        if has_asked:
+            return ToolError(f"{message}\n{_refusal(name, self.watcher.asked)}")
+        return ToolError(f"the server {name} refused the call: {message}")
+
+    # The owner.
+
+    async def _hold(self) -> None:
+        endpoint, limit = self._endpoint, self._options.max_bytes
+        opening = open_stdio if isinstance(endpoint, Stdio) else open_http
+        transport: Any = opening(endpoint, limit, self.watcher)  # type: ignore[arg-type]
+        about = Implementation(name="bae", version=__version__)
+        try:
+            async with Client(transport, client_info=about, cache=None) as client:
+                try:
+                    self.tools = await list_tools(client.session, endpoint, self._options)
+                except (ValidationError, MCPError) as error:
+                    if self.watcher.is_over:
+                        raise
+                    # Said before the server is ended because of it.
+                    raise self._not_listed(error) from None
+                self._session = client.session
+                self.watcher.is_ready = True
+                self._ready.set_result(None)
+                await self._over.wait()
+        except Exception as error:
+            self._take_error(error)
+        finally:
+            self._end()
+
+    def _take_error(self, raised: Exception) -> None:
+        """Keep why the connection ended, or could not be made."""
+        error: BaseException = raised
+        while isinstance(error, BaseExceptionGroup):
+            error = cast("BaseExceptionGroup[Exception]", error).exceptions[0]
+        if self._ready.done():
+            self.watcher.fault = self.watcher.fault or describe(error)
+            return
+        if not isinstance(error, ToolServerError):
+            error = self._not_opened_because(error)
+        self._ready.set_exception(error)
+
+    def _end(self) -> None:
+        self.watcher.is_over = True
+        self._over.set()
+
+    # Errors.
+
+    def _not_opened_because(self, error: BaseException) -> ToolServerError:
+        endpoint = self._endpoint
+        if isinstance(error, FileNotFoundError) and isinstance(endpoint, Stdio):
+            if endpoint.cwd is not None and error.filename == endpoint.cwd:
+                return self._not_opened(f"there is no directory {endpoint.cwd}", "correct cwd=")
+            return self._not_opened(
+                f"there is no program {endpoint.command}",
+                f"install {endpoint.command}, or give its whole path",
+            )
+        why = self._why(error)
+        fix = "start the server by hand to see what is wrong"
+        if isinstance(endpoint, Http):
+            fix = f"see whether the server is up, and speaks MCP at {endpoint}"
+        return self._not_opened(why, fix)
+
+    def _why(self, error: BaseException) -> str:
+        """Why the connection could not be made. That its process has ended is a reason only where
+        the server did not answer: bae ends the process of a server that answers wrongly."""
+        if isinstance(error, ValidationError):
+            return f"it sent what is no valid MCP: {'; '.join(faults(error)[:3])}"
+        if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
+            return f"it answered with an error: {readable(error.message, 2_000)}"
+        return self.watcher.fault or describe(error)
+
+    def _not_listed(self, error: ValidationError | MCPError) -> ToolServerError:
+        """The error where the tools that a server lists cannot be read."""
+        if isinstance(error, ValidationError):
+            why = f"is no valid MCP: {'; '.join(faults(error))[:500]}"
+        elif error.code == PARSE_ERROR:
+            why = "is no valid message"
+        else:
+            why = f"does not come: {readable(error.message, 500)}"
+        return self._not_opened(f"its list of tools {why}", "report it to its makers")
+
+    def _not_opened(self, why: str, fix: str) -> ToolServerError:
+        # Without a cause: the text of the cause may contain secrets, which `why` has masked.
+        return ToolServerError(
+            f"the MCP server {self._endpoint.name} ({self._masked(str(self._endpoint))}) cannot be "
+            f"opened: {self._with_stderr(self._masked(why))}",
+            code="bae-mcp-open",
+            server=self._endpoint.name,
+            fix=fix,
+        )
+
+    def _with_stderr(self, text: str) -> str:
+        tail = self._masked(self.watcher.stderr.decode(errors="replace")).strip()
+        tail = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", tail)
+        return f"{text}; the end of its stderr:\n{tail[-2_000:]}" if tail else text
+
+    def _masked(self, text: str) -> str:
+        # The longest first: one may be the beginning of another.
+        for secret in sorted(self._endpoint.secrets, key=len, reverse=True):
+            if len(secret) > 3:
+                text = text.replace(secret, "•••")
+        return text
+
+
+def _refusal(server: str, asked: str) -> str:
+    return f"the server {server} asked for {asked}, which bae refuses"

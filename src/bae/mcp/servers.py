@@ -1,0 +1,389 @@
+"""`MCP`: what users write about a server whose tools a model may call, and the file in which other
+programs list such servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
+from urllib.parse import urlsplit
+
+from bae.exceptions import ToolServerError
+from bae.given_files import read_text
+from bae.lm.extras import install_line, is_there
+from bae.tasks import all_or_first_error
+from bae.tools import RESULT_LIMIT, Approve, Tool, ToolServer, WhenUnfinished
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.mcp.connection import ServerConnection
+
+_RUNNERS: Final = frozenset(
+    {"bun", "bunx", "docker", "node", "npx", "pipx", "podman", "py", "python", "python3", "run"}
+    | {"tool", "uv", "uvx", "x"}
+)
+"""Words of a command line that say how a server is started, not which one."""
+_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stdio:
+    """A server that is a program, spoken to by its stdin and stdout."""
+
+    name: str
+    command: str
+    args: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: str | None = None
+    prefix: str = ""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that are masked in every message."""
+        return tuple(self.env.values())
+
+    def __str__(self) -> str:
+        return " ".join((self.command, *self.args))
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """A server at an address."""
+
+    name: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    auth: Any = field(default=None, repr=False)
+    prefix: str = ""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that are masked in every message."""
+        parts = urlsplit(self.url)
+        given = self.headers.values()
+        tokens = (value.partition(" ")[2].strip() for value in given)  # without "Bearer"
+        return (*given, *filter(None, (*tokens, parts.password, parts.query)))
+
+    def __str__(self) -> str:
+        parts = urlsplit(self.url)
+        return parts._replace(
+            netloc=parts.netloc.rpartition("@")[2], query="", fragment=""
+        ).geturl()
+
+
+class MCPOptions(TypedDict, total=False):
+    """The options of `MCP.stdio`, `MCP.http` and `MCP.from_file`."""
+
+    only: Sequence[str] | None
+    prefix: str | None
+    approve: Approve
+    timeout: float | None
+    open_timeout: float
+    result_limit: int
+    unfinished: WhenUnfinished
+    max_bytes: int
+    max_tools: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The same options, with their defaults."""
+
+    only: Sequence[str] | None = None
+    prefix: str | None = None
+    approve: Approve = False
+    timeout: float | None = 60.0
+    open_timeout: float = 60.0
+    result_limit: int = RESULT_LIMIT
+    unfinished: WhenUnfinished = "tell"
+    max_bytes: int = 4 * 1024 * 1024
+    max_tools: int = 128
+    is_only_strict: bool = True
+    """Whether a tool in `only` that the server does not have is an error."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.only, str):
+            raise TypeError(f'MCP(only={self.only!r}): give a list, as only=["{self.only}"]')
+        bounds = {
+            "open_timeout": self.open_timeout,
+            "max_bytes": self.max_bytes,
+            "max_tools": self.max_tools,
+            "timeout": 1 if self.timeout is None else self.timeout,
+        }
+        for name, value in bounds.items():
+            if not value > 0:
+                raise ValueError(f"MCP({name}={value!r}): give a number above 0")
+
+
+class MCP(ToolServer):
+    """An MCP server, whose tools a model may call: `Tools(MCP.stdio("uvx", "mcp-server-git"))`.
+
+    Make it with `MCP.stdio`, `MCP.http` or `MCP.from_file`. It is opened once for a run, or once
+    for all runs inside `async with graph.open():`, and closed after it, with every process that it
+    started. The next call after a server died opens it again. A call that was in progress is not
+    repeated: the model reads that it is unknown whether it ran.
+
+    Options of all three:
+
+    - `only`: the names of the tools to offer, as the server has them. All of them unless given.
+    - `prefix`: what the names of its tools begin with, for two servers with tools of one name.
+    - `approve`: True, or a question, to have a person approve each call; a function of the
+      arguments that returns whether a person is asked. What a server says about the safety of its
+      tools changes nothing.
+    - `timeout`: seconds for one call, 60 unless given, or None. The model reads of a call that
+      takes longer that it is unknown whether it ran.
+    - `open_timeout`: seconds until the server has listed its tools.
+    - `result_limit`: how many characters of a result the model reads.
+    - `unfinished`: what happens on resume with a call that has no result, as for `Tool`.
+    - `max_bytes`: the size of one message of the server; `max_tools`: how many tools it may offer.
+    - `name`: what errors call the server.
+    """
+
+    open_timeout = None
+
+    def __init__(self, *endpoints: Stdio | Http, **options: Unpack[MCPOptions]) -> None:
+        if not is_there("mcp"):
+            raise ToolServerError(
+                "MCP needs the package mcp, which is not installed",
+                code="bae-mcp-missing",
+                fix=install_line("mcp"),
+            )
+        self.endpoints = endpoints
+        self.options = ServerOptions(**options)
+        self.approve = self.options.approve
+        self.name = "+".join(each.name for each in endpoints)
+
+    @classmethod
+    def stdio(
+        cls,
+        command: str,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        name: str = "",
+        **options: Unpack[MCPOptions],
+    ) -> MCP:
+        """A server that is a program: `MCP.stdio("uvx", "mcp-server-git", env={"TOKEN": …})`.
+
+        It gets HOME, LOGNAME, PATH, SHELL, TERM and USER of this process, and `env`. What it prints
+        to stderr is shown in errors, and nowhere else.
+        """
+        words = (command, *args)
+        if not all(isinstance(cast(object, each), str) for each in words) or not command:
+            raise TypeError(
+                "MCP.stdio: give the command and its arguments as texts, one for each: "
+                'MCP.stdio("uvx", "mcp-server-git")'
+            )
+        where = None if cwd is None else os.fspath(cwd)
+        called = name or _name_of_command(words)
+        return cls(Stdio(called, command, args, dict(env or {}), where), **options)
+
+    @classmethod
+    def http(
+        cls,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: Any = None,
+        name: str = "",
+        **options: Unpack[MCPOptions],
+    ) -> MCP:
+        """A server at an address, over streamable HTTP: `MCP.http(url, headers={"Authorization":
+        …})`. `auth` is an authentication of httpx2, such as those of the SDK for OAuth."""
+        if not _is_address(url):
+            raise ValueError(f"MCP.http({url!r}): give an address, as https://example.com/mcp")
+        called = name or cast(str, urlsplit(url).hostname)
+        return cls(Http(called, url, dict(headers or {}), auth), **options)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        servers: Sequence[str] | None = None,
+        **options: Unpack[MCPOptions],
+    ) -> MCP:
+        """The servers that a file lists in the common form, `{"mcpServers": {"git": {"command":
+        "uvx", "args": ["mcp-server-git"]}}}`, or some of them with `servers`.
+
+        `${NAME}` and `${NAME:-default}` stand for variables of the environment. The names of tools
+        begin with the name of their server and `_`, unless `prefix` says otherwise.
+        """
+        return cls(*read_endpoints(os.fspath(path), servers), **options)
+
+    def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
+        """Start or connect to the servers, and list their tools."""
+        return self._opened()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[Sequence[Tool]]:
+        from bae.mcp.connection import ServerConnection
+
+        # Each of several servers offers those of the wanted tools that it has.
+        options = replace(self.options, is_only_strict=len(self.endpoints) == 1)
+        connections = [ServerConnection(each, options) for each in self.endpoints]
+        try:
+            await all_or_first_error(each.open for each in connections)
+            self._check_wanted(connections)
+            yield [tool for each in connections for tool in each.tools]
+        finally:
+            await all_or_first_error(each.close for each in connections)
+
+    def _check_wanted(self, connections: Sequence[ServerConnection]) -> None:
+        """Raise where none of several servers has a tool that is wanted."""
+        offered = {own for each in connections for own in each.own_names}
+        unknown = [name for name in self.options.only or () if name not in offered]
+        if unknown:
+            raise ToolServerError(
+                f"none of the MCP servers {self.name} has a tool {', '.join(unknown)}",
+                code="bae-mcp-tools",
+                server=self.name,
+                fix="`bae mcp list` shows the tools of each; only=[…] has the names that the "
+                "servers give them, without a prefix",
+            )
+
+    def within(self, seconds: float) -> MCP:
+        """The same servers, each opened within so many seconds."""
+        made = MCP(*self.endpoints)
+        made.options = replace(self.options, open_timeout=seconds)
+        made.name = self.name
+        return made
+
+    @property
+    def address(self) -> str:
+        """The command or the URL of each server, without secrets."""
+        return ", ".join(map(str, self.endpoints))
+
+    def __repr__(self) -> str:
+        return f"MCP({self.address})"
+
+
+def servers_of(graph: Graph[Any, Any]) -> dict[MCP, list[str]]:
+    """The MCP servers of a graph and of the graphs inside it, with the fields that name each."""
+    found: dict[MCP, list[str]] = {}
+    for each in graph.graphs:
+        for plan in each.plans.values():
+            servers: Sequence[tuple[ToolServer, Any]] = getattr(plan.tools, "servers", ())
+            for server, _ in servers:
+                place = f"{plan.name}.{cast(Any, plan.tools).name}"
+                if isinstance(server, MCP) and place not in found.setdefault(server, []):
+                    found[server].append(place)
+    return found
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # as of half an IPv6 address
+        return False
+
+
+def _name_of_command(words: Sequence[str]) -> str:
+    """What a server is called by its command line: `uvx mcp-server-git` is mcp-server-git."""
+    named = [PurePath(word).name for word in words if not word.startswith("-")]
+    own = [word for word in named if re.sub(r"[.\d]+$", "", word.lower()) not in _RUNNERS]
+    return re.sub(r"\.(py|js|mjs|ts|exe)$", "", (own or named)[0]) or "server"
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def read_endpoints(path: str, wanted: Sequence[str] | None) -> list[Stdio | Http]:
+    """The servers that a file lists."""
+    refuse = partial(_refuse, path)
+    try:
+        data: Any = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise refuse("it cannot be read as JSON", "fix it", error) from error
+    listed: Any = cast("dict[str, Any]", data).get("mcpServers") if isinstance(data, dict) else None
+    if not isinstance(listed, dict):
+        raise refuse(
+            "it has no mcpServers",
+            'write {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}',
+        )
+    entries = cast("dict[str, Any]", listed)
+    unknown = [name for name in wanted or () if name not in entries]
+    if unknown:
+        raise refuse(
+            f"it has no server {', '.join(unknown)}", f"it has: {', '.join(entries) or 'none'}"
+        )
+    found = [
+        _endpoint(name, entry, refuse)
+        for name, entry in entries.items()
+        if name in (wanted or entries) and not (isinstance(entry, dict) and _is_off(entry))
+    ]
+    if not found:
+        raise refuse("it lists no server that is switched on", "add a server to mcpServers")
+    return found
+
+
+def _is_off(entry: Any) -> bool:
+    return entry.get("disabled") is True or entry.get("enabled") is False
+
+
+def _refuse(path: str, why: str, fix: str, cause: BaseException | None = None) -> ToolServerError:
+    return ToolServerError(f"{path}: {why}", code="bae-mcp-file", fix=fix, cause=cause)
+
+
+def _endpoint(name: str, entry: Any, refuse: Callable[..., ToolServerError]) -> Stdio | Http:
+    if not isinstance(entry, dict):
+        raise refuse(f"{name} is no object", 'write {"command": "…"} or {"url": "…"}')
+    data = cast("dict[str, Any]", entry)
+
+    def expand(text: str) -> str:
+        def variable(match: re.Match[str]) -> str:
+            value = cast("str | None", os.environ.get(match[1], match[2]))
+            if value is None:
+                raise refuse(
+                    f"{name} needs the variable {match[1]}, which is not set",
+                    f"set {match[1]}, or write ${{{match[1]}:-default}}",
+                )
+            return value
+
+        return _VARIABLE.sub(variable, text)
+
+    def text(key: str, default: str | None = None) -> Any:
+        value = data.get(key, default)
+        if value is not None and not isinstance(value, str):
+            raise refuse(f"{key} of {name} is no text", f'write "{key}": "…"')
+        return value if value is None else expand(value)
+
+    def texts(key: str) -> dict[str, str]:
+        value: Any = data.get(key) or {}
+        if not isinstance(value, dict):
+            raise refuse(f"{key} of {name} is no object", f'write "{key}": {{"NAME": "value"}}')
+        return {k: word(key, v) for k, v in cast("dict[str, Any]", value).items()}
+
+    def word(key: str, value: Any) -> str:
+        if not isinstance(value, str | int | float):
+            raise refuse(f"{key} of {name} has {json.dumps(value)[:100]}", "give texts there")
+        return expand(value if isinstance(value, str) else json.dumps(value))
+
+    kind = text("type") or text("transport")
+    if data.get("command") and kind in (None, "stdio"):
+        args: Any = data.get("args") or []
+        if not isinstance(args, list):
+            raise refuse(f"args of {name} is no list", 'write "args": ["…"]')
+        words = tuple(word("args", each) for each in cast("list[Any]", args))
+        return Stdio(name, text("command"), words, texts("env"), text("cwd"), f"{name}_")
+    if data.get("url") and kind in (None, "http", "streamable-http", "streamable_http"):
+        url = text("url")
+        if not _is_address(url):
+            raise refuse(f"url of {name} is no address", 'write "url": "https://example.com/mcp"')
+        return Http(name, url, texts("headers"), None, f"{name}_")
+    if kind == "sse":
+        raise refuse(
+            f"{name} speaks the old SSE transport, which bae does not",
+            'give the address of its streamable HTTP with "type": "http", or leave it out with '
+            "MCP.from_file(…, servers=[…])",
+        )
+    raise refuse(
+        f"{name} has neither a command nor a url", 'write {"command": "…"} or {"url": "…"}'
+    )

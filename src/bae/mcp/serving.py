@@ -1,0 +1,311 @@
+"""`GraphServer`: a graph as an MCP server for Claude, an editor or another agent. Its tool takes
+the start fields as arguments and returns the last node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+from mcp.server import Server, ServerRequestContext
+from mcp.server.stdio import stdio_server
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+)
+from mcp_types import Tool as ServerTool
+from pydantic import ValidationError
+
+from bae import __version__
+from bae.exceptions import BaeError, ToolServerError, describe, faults
+from bae.hints import NOWHERE
+from bae.history import History
+from bae.mcp.listing import name_for_model
+from bae.prompts.values import seen_of
+from bae.tasks import gone
+from bae.tool_plan import plan_tool
+from bae.tool_proof import tool_problems
+from bae.tools import Tool
+from bae.unicode import readable, readable_json
+from bae.work import Step, ToolRun, Work
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import Journal
+    from bae.lm import LM
+    from bae.result import GraphResult
+    from bae.run_tree import WorkChange
+
+_log = logging.getLogger("bae")
+
+_LONGEST_LINE: Final = 16 * 1024 * 1024
+"""Bytes of a message from the client."""
+_AHEAD: Final = 64
+"""How many messages are read ahead."""
+_GRACE: Final = 2.0
+"""Seconds in which a server that is ended writes its last answers."""
+_KEPT: Final = 10
+"""How many steps of a run are kept for its progress."""
+
+
+class GraphServer:
+    """A graph as an MCP server: `await GraphServer(graph, lm).serve_stdio()`.
+
+    It has one tool with the name of the graph. Nodes, tool calls and `report` reach the client as
+    progress. A run that fails, or that waits for a person, is an error that the client reads. A
+    call that the client cancels cancels the run.
+
+    - `lm`, `max_iters`, `journal`: as for `graph.arun`. The id of a run is in the `_meta` of its
+      result as `bae/run_id`.
+    - `at_once`: how many runs may be in progress; further calls wait.
+    """
+
+    def __init__(
+        self,
+        graph: Graph[Any, Any],
+        lm: LM | str | None = None,
+        *,
+        journal: Journal | None = None,
+        max_iters: int = 10,
+        at_once: int = 16,
+    ) -> None:
+        graph.prove()
+        self._graph, self._lm, self._journal = graph, lm, journal
+        self._max_iters = max_iters
+        self._room = asyncio.Semaphore(at_once)
+        self._plan = plan_tool(Tool(graph), NOWHERE)
+        for problem in tool_problems(self._plan):
+            if problem.code != "bae-tool-name":  # it is shortened below
+                raise ToolServerError(
+                    f"{graph.name} cannot be served: {problem.message}",
+                    code="bae-mcp-serve",
+                    fix=problem.fix,
+                )
+        spec = self._plan.spec
+        self.tool = ServerTool(
+            name=name_for_model(spec.name),
+            description=spec.description,
+            input_schema=dict(spec.schema),
+        )
+        self.server: Server[Any] = Server(
+            spec.name, version=__version__, on_list_tools=self._list, on_call_tool=self._call
+        )
+        """The server of the SDK, for other transports than stdio."""
+
+    async def serve_stdio(self, wire: ProtocolStdio | None = None) -> None:
+        """Serve on stdin and stdout until stdin is closed. What else is printed goes to stderr."""
+        if wire is None:
+            with take_stdio() as taken:
+                return await self.serve_stdio(taken)
+        async with self._graph.open(), stdio_server(cast(Any, wire), cast(Any, wire)) as streams:
+            options = self.server.create_initialization_options()
+            serving = asyncio.create_task(self.server.run(*streams, options))
+            try:
+                await asyncio.wait([serving])
+            finally:
+                serving.cancel()
+                try:
+                    await asyncio.wait([serving], timeout=_GRACE)  # for its last answers
+                finally:
+                    wire.leave()
+                    await gone([serving])
+            serving.result()
+        return None
+
+    async def _list(
+        self, context: ServerRequestContext[Any], params: PaginatedRequestParams | None
+    ) -> ListToolsResult:
+        return ListToolsResult(tools=[self.tool])
+
+    async def _call(
+        self, context: ServerRequestContext[Any], params: CallToolRequestParams
+    ) -> CallToolResult:
+        if params.name != self.tool.name:
+            return _error(f"there is no tool {params.name[:200]}; there is: {self.tool.name}")
+        try:
+            start = self._graph.start(**self._plan.validate(params.arguments or {}))
+        except ValidationError as error:
+            return _error(f"wrong arguments: {'; '.join(faults(error))}")
+        run_id = os.urandom(12).hex()
+        async with self._room:
+            # A task of its own, cancelled once: the SDK cancels over and over until a call ends.
+            running = asyncio.create_task(self._run(context, start, run_id))
+            try:
+                await asyncio.wait([running])
+            finally:
+                running.cancel()
+                with anyio.CancelScope(shield=True):
+                    await gone([running])
+        # The code of the graph may have raised it: no reason to end the server.
+        made = _error("the run was cancelled") if running.cancelled() else running.result()
+        made.meta = {"bae/run_id": run_id}
+        return made
+
+    async def _run(
+        self, context: ServerRequestContext[Any], start: Any, run_id: str
+    ) -> CallToolResult:
+        try:
+            options: Any = {"journal": self._journal, "run_id": run_id}
+            stream = self._graph.stream(start, self._lm, self._max_iters, **options)
+            async with stream as records:
+                news: list[str] = []
+                history = History(keep=_KEPT, on_change=partial(_note_progress, news))
+                done = 0
+                async for record in records:
+                    history.add(record)
+                    for message in news:
+                        done += 1
+                        await context.session.report_progress(done, message=message)
+                    news.clear()
+                return self._result(records.result)
+        except BaeError as error:
+            return _error(str(error))
+        except Exception as error:
+            return _error(describe(error))
+
+    def _result(self, result: GraphResult[Any]) -> CallToolResult:
+        if result.waiting:
+            asked = "; ".join(f"{gate.place}: {gate.question}" for gate in result.waiting)
+            how = "the run is not stored, so nobody can answer: serve the graph with a journal"
+            if self._journal is not None:
+                how = f"a person answers with `bae runs answer {result.run_id}`"
+            return _error(f"the run waits for a person, who is asked {asked}; {how}")
+        # Half a character would end the server: it cannot be sent.
+        seen = readable_json(seen_of(result.result, self._graph.hidden))
+        value = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {"result": seen}
+        text = TextContent(text=json.dumps(value, ensure_ascii=False))
+        return CallToolResult(content=[text], structured_content=value)
+
+
+def _note_progress(news: list[str], change: WorkChange, work: Work) -> None:
+    """Note the progress message for a change, if there is one."""
+    match work:
+        case Step() if change == "whole":
+            news.append(f"{work.name}{_inside(work.place.path)}")
+        case ToolRun() if change == "started":
+            news.append(f"calls {work.name}{_inside(work.place.path)}")
+        case ToolRun() if change == "reported" and work.report is not None:
+            report = work.report
+            total = "" if report.total is None else f"/{report.total:g}"
+            done = "" if report.done is None else f" ({report.done:g}{total})"
+            news.append(readable(f"{report.text}{done}", 0))
+        case _:
+            pass
+
+
+def _inside(path: str) -> str:
+    return f" in {path}" if path else ""
+
+
+def _error(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=readable(text, 0))], is_error=True)
+
+
+# --- stdin and stdout ----------------------------------------------------------------------------
+
+
+class ProtocolStdio:
+    """The stdin and stdout of this process while nothing else may use them. A thread reads, and one
+    writes, which are not waited for at the end: neither can be interrupted."""
+
+    def __init__(self, stdin: int, stdout: int) -> None:
+        self._in, self._out = stdin, stdout
+        self._unwritten: SimpleQueue[tuple[bytes, Callable[[bool], object]]] = SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._left = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        loop = asyncio.get_running_loop()
+        lines: asyncio.Queue[bytes] = asyncio.Queue()
+        room = threading.Semaphore(_AHEAD)
+
+        def read() -> None:
+            with open(self._in, "rb", closefd=False) as file:
+                while True:
+                    room.acquire()
+                    line = file.readline(_LONGEST_LINE)
+                    if not line.endswith(b"\n"):  # the end, or a line without one
+                        if len(line) >= _LONGEST_LINE:
+                            _log.error("the client sent more than %d bytes in a line", len(line))
+                        line = b""
+                    try:
+                        loop.call_soon_threadsafe(lines.put_nowait, line)
+                    except RuntimeError:  # the loop is closed: nothing reads any more
+                        return
+                    if not line:
+                        return
+
+        threading.Thread(target=read, name="MCP stdin", daemon=True).start()
+        while line := await lines.get():
+            room.release()
+            yield line.decode(errors="replace")
+
+    async def write(self, text: str) -> None:
+        """Write a message."""
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[bool] = loop.create_future()
+
+        def end(is_written: bool) -> None:
+            if not written.done():
+                written.set_result(is_written)
+
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._write, name="MCP stdout", daemon=True)
+            self._writer.start()
+        self._unwritten.put((text.encode(), partial(loop.call_soon_threadsafe, end)))
+        left = asyncio.ensure_future(self._left.wait())
+        try:
+            await asyncio.wait([written, left], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+        if not (written.done() and written.result()):  # the client is gone, or does not read
+            raise anyio.ClosedResourceError
+
+    def leave(self) -> None:
+        """Wait no more for a client that reads nothing."""
+        self._left.set()
+
+    def _write(self) -> None:
+        while True:
+            data, end = self._unwritten.get()
+            try:
+                while data:
+                    data = data[os.write(self._out, data) :]
+            except OSError:
+                pass
+            try:
+                end(not data)
+            except RuntimeError:  # the loop is closed: nothing is written any more
+                return
+
+    async def flush(self) -> None:
+        """Nothing: nothing is kept back."""
+
+
+@contextmanager
+def take_stdio() -> Generator[ProtocolStdio]:
+    """Take stdin and stdout for the protocol. In the block stdin is empty, and what programs print
+    goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(0), os.dup(1)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    try:
+        yield ProtocolStdio(*kept)
+    finally:
+        sys.stdout.flush()
+        for number, fd in enumerate(kept):
+            os.dup2(fd, number)

@@ -1,0 +1,205 @@
+"""What spans are called and have as attributes: by the names of the semantic conventions for
+generative AI where there is one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
+
+from bae.exceptions import BaeError
+from bae.records import RecordedError
+from bae.sources import kind_named
+from bae.unicode import readable
+from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step, ToolRun
+
+if TYPE_CHECKING:
+    from bae.place import Place
+    from bae.usage import Attempt, Usage
+
+Attributes = dict[str, Any]
+
+
+def known(about: Mapping[str, Any]) -> Attributes:
+    """Attributes without empty values."""
+    return {name: value for name, value in about.items() if value not in (None, "", [])}
+
+
+def describe_work(work: GraphRun | Step | Source | LMQuestion | ToolRun) -> tuple[str, Attributes]:
+    match work:
+        case ToolRun():
+            about = {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": work.name,
+                "gen_ai.tool.call.id": work.id,
+                "gen_ai.tool.type": "function",
+                "gen_ai.tool.description": work.loop.descriptions.get(work.name, ""),
+                **_about_place(work.step.place),
+                "bae.field": work.loop.field_name,
+                "bae.round": work.round,
+            }
+            return f"execute_tool {work.name}", about
+        case GraphRun():
+            name = work.name or ("" if work.source is None else work.source.by)
+            about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name}
+            return f"invoke_agent {name}".strip(), {**about, "bae.path": work.path}
+        case Step():
+            return f"step {work.name}", _about_place(work.place)
+        case Source():
+            place, by = work.place, work.by
+            about = {"bae.field": place.field, "bae.source": work.kind, "bae.by": by}
+            about |= {**_about_place(place), "bae.parameter": place.parameter}
+            if kind_named(work.kind).asks_person:
+                return f"{work.kind} {place.node}.{place.field}", about
+            return f"{work.kind} {by}", about
+        case LMQuestion():
+            about, name = _about_place(work.asked_by.place), work.asker.node.__name__
+            if work.asker.kind == "fill":
+                return f"fill {name}", about
+            offered = [name_of(each) for each in work.offered]
+            return f"choose after {name}", {**about, "bae.offered": offered}
+
+
+def _about_place(place: Place) -> Attributes:
+    return {"bae.node": place.node, "bae.step": place.step, "bae.path": place.path}
+
+
+def about_recall(source: Source) -> Attributes:
+    path, step, name = source.origin or ("", 0, "")
+    at = f"{path}/{step}" if path else f"{step}"
+    field = source.place.field + source.place.parameter
+    return {"bae.field": field, "bae.origin": f"{at}.{name}" if name else at}
+
+
+def about_usage(usage: Usage) -> Attributes:
+    """What several calls used together. Not by the names of the conventions: calls have those, and
+    adding them up would count them twice."""
+    if usage == NOTHING_USED:
+        return {}
+    return {
+        "bae.usage.calls": usage.calls,
+        "bae.usage.attempts": usage.attempts,
+        "bae.usage.input_tokens": usage.input_tokens if usage.tokens else None,
+        "bae.usage.output_tokens": usage.output_tokens if usage.tokens else None,
+        "bae.usage.cached_tokens": usage.cached_tokens or None,
+        "bae.usage.cost": usage.cost,
+        "bae.usage.models": list(usage.models),
+    }
+
+
+def about_attempt(attempt: Attempt, by: str, *, content: bool) -> Attributes:
+    """One answer of a model, and what was wrong with it."""
+    reason = FINISHED.get(attempt.verdict, "stop")
+    about = {
+        **about_chat(attempt.usage, by),
+        "gen_ai.response.finish_reasons": [reason],
+        **about_verdict(attempt, content=content),
+    }
+    if content:
+        about["gen_ai.output.messages"] = _messages("assistant", attempt.answer, reason)
+    return about
+
+
+def about_chat(usage: Usage, by: str) -> Attributes:
+    """A request to a model, by what it used."""
+    model = usage.models[-1] if usage.models else ""
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider_of(model),
+        "gen_ai.output.type": "json",
+        "gen_ai.response.model": model,
+        "gen_ai.usage.input_tokens": usage.input_tokens if usage.tokens else None,
+        "gen_ai.usage.output_tokens": usage.output_tokens if usage.tokens else None,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
+        "bae.usage.cost": usage.cost,
+        "bae.by": by,
+    }
+
+
+def about_verdict(attempt: Attempt, *, content: bool) -> Attributes:
+    about: Attributes = {"bae.attempt": attempt.number, "bae.verdict": attempt.verdict}
+    if content:
+        about["gen_ai.input.messages"] = _messages("user", attempt.asked)
+        about["bae.errors"] = list(attempt.errors)
+    return about
+
+
+def about_error(error: BaseException) -> Attributes:
+    return known({"error.type": error_type(error), "bae.error.code": code_of(error)})
+
+
+def code_of(error: BaseException) -> str:
+    return error.code or "" if isinstance(error, BaeError | RecordedError) else ""
+
+
+def error_type(error: BaseException) -> str:
+    """The name of an error's class: the original class if the error was read from a journal."""
+    if isinstance(error, RecordedError):
+        return error.type_name
+    cls = type(error)
+    name = cls.__qualname__.replace("<locals>.", "")
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{name}"
+
+
+def provider_of(model: str) -> str:
+    """Who offers a model, in the words of the conventions, as far as its name tells."""
+    before, slash, rest = model.lower().partition("/")
+    name = rest if slash else before
+    if slash and before in _PROVIDERS.values():
+        return before
+    for start, provider in _PROVIDERS.items():
+        if name.startswith(start) or f"{before}{slash}".startswith(start):
+            return provider
+    return "unknown"
+
+
+def _messages(role: str, text: str, reason: str = "") -> str:
+    """A text as the conventions have messages; empty if there is none."""
+    message: Attributes = {"role": role, "parts": [{"type": "text", "content": text}]}
+    if reason:
+        message["finish_reason"] = reason
+    return json.dumps([message], ensure_ascii=False) if text else ""
+
+
+def round_message(text: str, calls: Iterable[Mapping[str, Any]], reason: str) -> str:
+    """An answer with tool calls as the conventions have messages."""
+    parts: list[Attributes] = [{"type": "text", "content": text}] if text else []
+    parts += [{"type": "tool_call", **call} for call in calls]
+    return text_of_json([{"role": "assistant", "parts": parts, "finish_reason": reason}])
+
+
+def text_of_json(value: Any) -> str:
+    return readable(json.dumps(value, ensure_ascii=False, default=str), LONGEST)
+
+
+def name_of(cls: type) -> str:
+    return "None" if cls is NoneType else cls.__name__
+
+
+LONGEST: Final = 40_000
+"""Characters of a traceback, and of the arguments and the result of a tool call."""
+NOT_CALLED: Final = "not_called"
+"""The type of error of a call that could not be made."""
+FINISHED: Final = {"cut-off": "length", "refused": "content_filter"}
+_PROVIDERS: Final = {
+    "azure/": "azure.ai.openai",
+    "bedrock/": "aws.bedrock",
+    "groq/": "groq",
+    "vertex_ai/": "gcp.vertex_ai",
+    "xai/": "x_ai",
+    "claude": "anthropic",
+    "gpt-": "openai",
+    "chatgpt": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4": "openai",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "codestral": "mistral_ai",
+    "deepseek": "deepseek",
+    "command": "cohere",
+    "grok": "x_ai",
+    "sonar": "perplexity",
+}
+"""Who offers models whose names begin so, or come after such a prefix."""

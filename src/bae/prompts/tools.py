@@ -1,0 +1,309 @@
+"""What a model sees of a conversation with tools: the rounds so far as messages, and for models
+without native tool calls the tools in the question, with one schema for a call or the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bae.prompts.messages import CallPart, Message, Part, Prompt, ResultPart, TextPart
+from bae.prompts.questions import EARLIER, STEP, text_form
+from bae.prompts.schemas import changed, fill_schema, outline
+from bae.prompts.values import text_of_answer, text_of_json
+
+if TYPE_CHECKING:
+    from bae.node import Node
+    from bae.prompts.messages import ToolSpec
+    from bae.toolbox import Round, Toolbox
+    from bae.tools import ToolCall
+
+_CALL = "Call the tools that you need, and read their results. When you know enough, answer with"
+TOOL_SYSTEM: Final = f"{STEP} {_CALL} one JSON object that fits the schema, and with nothing else."
+TOOL_TEXT_SYSTEM: Final = f"{STEP} {_CALL} the text that is to be made, and with nothing else."
+TOOL_ONLY_SYSTEM: Final = f"{STEP} {_CALL} a few words that say what you did."
+STRUCTURED_SYSTEM: Final = (
+    f"{STEP} Answer with one JSON object that fits the schema, and with nothing else: a call of a "
+    "tool, whose result you will be told, or, when you know enough, the answer."
+)
+NO_RESULTS: Final = "no results"
+WRAPPER: Final = "next_step"
+"""The one property of a structured answer: not every provider takes alternatives at the top."""
+
+
+def result_text(call: ToolCall, limit: int) -> str:
+    """What the model reads as the result of a call: at most `limit` characters of it, cut between
+    items of a list or lines of a text, and with both sizes where it is cut."""
+    if call.error is not None:
+        return _cut_lines(call.error, limit)
+    value = call.result
+    if value is None:
+        return "done"
+    if isinstance(value, str | list | dict) and not value:
+        return NO_RESULTS
+    if isinstance(value, str):
+        return _cut_lines(value, limit)
+    text = text_of_json(value)
+    if len(text) <= limit:
+        return text
+    if isinstance(value, list):
+        return _cut_items(cast("list[Any]", value), len(text), limit)
+    return _cut_lines(text, limit)
+
+
+def _cut_lines(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    kept = text[:limit]
+    line = kept.rfind("\n")
+    if line > limit // 2:
+        kept = kept[:line]
+    return f"{kept}\n[cut: {len(kept):,} of {len(text):,} characters are shown]"
+
+
+def _cut_items(items: list[Any], size: int, limit: int) -> str:
+    kept: list[str] = []
+    left = limit
+    for item in items:
+        text = text_of_json(item)
+        left -= len(text) + 1
+        if left < 0:
+            break
+        kept.append(text)
+    if not kept:
+        return _cut_lines(text_of_json(items), limit)
+    return (
+        f"[{','.join(kept)}]\n[cut: {len(kept):,} of {len(items):,} items are shown, "
+        f"{limit - left:,} of {size:,} characters]"
+    )
+
+
+class ToolPrompts:
+    """The requests of one conversation with tools. `first` is the question with the tools, for a
+    model with native tool calls or for one that is held to a schema. Each request has the messages
+    of the request before, unchanged, unless results are cut."""
+
+    def __init__(self, question: Prompt, specs: Sequence[ToolSpec], *, is_native: bool) -> None:
+        target = cast("type[Node]", question.question.target)
+        asked = question.question.fields
+        self.is_native = is_native
+        self._question, self._form = question, text_form(target)
+        if is_native:
+            system = TOOL_TEXT_SYSTEM if self._form else TOOL_SYSTEM if asked else TOOL_ONLY_SYSTEM
+            schema = question.schema if asked else None
+            self.first = replace(question, schema=schema, tools=tuple(specs))
+        else:
+            system, form = STRUCTURED_SYSTEM, self._form
+            text = question.text.removesuffix(form).rstrip() if form else question.text
+            self.first = replace(
+                question.with_question(f"{text}\n\n{tools_text(specs)}"),
+                schema=_round_schema(target, asked, bool(form), specs),
+            )
+        self.first = replace(self.first, system=_system(question, system))
+        self._shown: list[list[Message]] = []
+        """The messages of each round but the last, as they were sent."""
+        self._cut = 0
+
+    def next(
+        self,
+        box: Toolbox,
+        must_answer: bool,
+        cut: int | None = None,
+        rounds: Sequence[Round] | None = None,
+    ) -> Prompt:
+        """The request after these rounds, all of them unless given. The results of the rounds up to
+        `cut` are left out."""
+        first, rounds = self.first, box.rounds if rounds is None else rounds
+        messages = self._messages(box, rounds, box.cut if cut is None else cut)
+        if self.is_native:
+            conversation = (*first.conversation, *messages)
+            return replace(first, conversation=conversation, may_call=not must_answer)
+        if must_answer and rounds:
+            messages.append(_answer_now(self._form))
+        conversation = _joined((*first.conversation, *messages))
+        schema = self._question.schema if must_answer else first.schema
+        return replace(first, conversation=conversation, schema=schema)
+
+    def _messages(self, box: Toolbox, rounds: Sequence[Round], cut: int) -> list[Message]:
+        if self._cut != cut:
+            self._shown, self._cut = [], cut
+        del self._shown[max(0, len(rounds) - 1) :]  # the LM may have been told more since
+        for each in rounds[len(self._shown) :]:
+            self._shown.append(self._round(box, each, each.number <= cut))
+        found = [_told(text) for text in box.told_first]
+        for messages in self._shown:
+            found += messages
+        return found
+
+    def _round(self, box: Toolbox, made: Round, is_cut: bool) -> list[Message]:
+        said: list[Part] = [TextPart(made.text)] if made.text else []
+        if not said and not made.calls:
+            said = [TextPart("(no answer)")]
+        told = [_result(box, call, is_cut) for call in made.calls]
+        messages: list[Message] = []
+        if self.is_native:
+            said += made.calls
+        elif made.number > 1 and box.must_answer(is_native=False, before=made):
+            messages.append(_answer_now(self._form))
+        messages.append(Message("assistant", tuple(said), "round", made.echo))
+        parts: list[Part] = [each if self.is_native else TextPart(each.text) for each in told]
+        parts += [TextPart(text) for text in made.replies]
+        if parts:
+            messages.append(Message("user", tuple(parts), "round"))
+        return messages
+
+
+def _system(question: Prompt, text: str) -> str:
+    """The system text, with what the question says of earlier steps; the user's own where there is
+    one."""
+    if question.question.scene.system is not None:
+        return question.system
+    return f"{text} {EARLIER}" if question.system.endswith(EARLIER) else text
+
+
+def _joined(conversation: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation with neighboring messages of one role as one."""
+    found: list[Message] = []
+    for each in conversation:
+        if found and found[-1].role == each.role and each.kind == found[-1].kind == "round":
+            found[-1] = replace(found[-1], parts=(*found[-1].parts, *each.parts))
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+def _told(text: str) -> Message:
+    return Message("user", (TextPart(text),), "round")
+
+
+def _result(box: Toolbox, call: CallPart, is_cut: bool) -> ResultPart:
+    result = box.result(call)
+    text = result_text(result, box.result_limit(call.name))
+    if is_cut:
+        text = f"[cut, {len(text):,} characters: call it again if you need it]"
+    if isinstance(call.arguments, Mapping) and result.arguments != box.shown_arguments(call):
+        text = f"[a person changed the arguments: {text_of_json(result.arguments)}]\n{text}"
+    return ResultPart(call.id, call.name, text, result.error is not None)
+
+
+def _answer_now(form: str) -> Message:
+    text = "Answer now. No tool can be called any more."
+    return _told(f"{text} {form}" if form else text)
+
+
+# --- models without native tool calls -----------------------------------------------------------
+
+
+def tools_text(specs: Sequence[ToolSpec]) -> str:
+    """The tools as a model reads them in a question."""
+    lines = ["Tools:"]
+    for spec in specs:
+        about = " ".join(spec.description.split())
+        lines.append(f"- {spec.name}: {about}" if about else f"- {spec.name}")
+        if spec.schema.get("properties"):
+            lines.append(f"  {outline(spec.schema)}".replace("\n", "\n  "))
+    return "\n".join(lines)
+
+
+def action_names(specs: Sequence[ToolSpec], fields: Sequence[str]) -> tuple[str, str]:
+    """The property that names what is done, and its value for the answer: names that no tool,
+    parameter or field of the answer has."""
+    tag, answer = "action", "answer"
+    parameters = {name for spec in specs for name in spec.schema.get("properties", ())}
+    while tag in parameters or tag in fields:
+        tag = f"_{tag}"
+    while any(spec.name == answer for spec in specs):
+        answer = f"final_{answer}"
+    return tag, answer
+
+
+def _round_schema(
+    target: type[Node], asked: tuple[str, ...], is_text: bool, specs: Sequence[ToolSpec]
+) -> dict[str, Any]:
+    """The schema of a round: a call of one tool, or the answer."""
+    tag, answer = action_names(specs, asked)
+    answered: dict[str, Any] = {}
+    if is_text:
+        answered = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
+    elif asked:
+        answered = fill_schema(target, asked)
+    shared: dict[str, Any] = {}
+    options = [_option(tag, spec.name, spec.schema, shared, f"{spec.name}_") for spec in specs]
+    options.append(_option(tag, answer, answered, shared, ""))
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {WRAPPER: {"anyOf": options}},
+        "required": [WRAPPER],
+        "additionalProperties": False,
+        "title": target.__name__,
+    }
+    return {**schema, "$defs": shared} if shared else schema
+
+
+def _option(
+    tag: str, name: str, schema: Mapping[str, Any], shared: dict[str, Any], prefix: str
+) -> dict[str, Any]:
+    """One alternative: the tag first, and what belongs to it beside it. Definitions go to the top,
+    where they have the prefix."""
+
+    def move(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        made = changed(cast("dict[str, Any]", part), move)
+        if "$ref" in made:
+            made["$ref"] = str(made["$ref"]).replace("#/$defs/", f"#/$defs/{prefix}")
+        return made
+
+    own = cast("dict[str, Any]", move({k: v for k, v in schema.items() if k != "$defs"}))
+    for each, definition in schema.get("$defs", {}).items():
+        shared[f"{prefix}{each}"] = move(definition)
+    properties = {tag: {"type": "string", "const": name}, **own.get("properties", {})}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [tag, *own.get("required", ())],
+        "additionalProperties": False,
+    }
+
+
+def is_round(prompt: Prompt) -> bool:
+    """Whether a model without native tool calls is asked for a call or the answer."""
+    properties: Mapping[str, Any] = (prompt.schema or {}).get("properties", {})
+    return [*properties] == [WRAPPER] and "anyOf" in properties[WRAPPER]
+
+
+def example_answer(prompt: Prompt, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer of an example in the form that the prompt asks for."""
+    if not is_round(prompt):
+        return values
+    answer = cast("Any", prompt.schema)["properties"][WRAPPER]["anyOf"][-1]["properties"]
+    tag = next(iter(answer))
+    target = prompt.question.target
+    if target is not None and text_form(target):
+        values = {"text": values[prompt.question.fields[0]]}
+    return {WRAPPER: {tag: answer[tag]["const"], **values}}
+
+
+def read_action(
+    value: Mapping[str, Any], specs: Sequence[ToolSpec], fields: Sequence[str]
+) -> CallPart | dict[str, Any] | str:
+    """What a structured round does: a call, the values of the answer, or why it is neither."""
+    tag, answer = action_names(specs, fields)
+    inner = value.get(WRAPPER)
+    if not isinstance(inner, dict):
+        return f'{WRAPPER}: there is no such object: answer {{"{WRAPPER}": {{"{tag}": …}}}}'
+    given = dict(cast("dict[str, Any]", inner))
+    name = given.pop(tag, None)
+    if name == answer:
+        return given
+    if not any(spec.name == name for spec in specs):
+        names = ", ".join([*(spec.name for spec in specs), answer])
+        return f"{tag}: {repr(name)[:200]} is none of {names}"
+    return CallPart("", cast(str, name), given)
+
+
+def action_text(call: CallPart, specs: Sequence[ToolSpec], fields: Sequence[str]) -> str:
+    """A call as a model without native tool calls writes it."""
+    tag, _ = action_names(specs, fields)
+    given: Mapping[str, Any] = {} if isinstance(call.arguments, str) else call.arguments
+    return text_of_answer({WRAPPER: {tag: call.name, **given}})

@@ -1,0 +1,261 @@
+"""The work of a team in the user's hands: the change of a task as a diff, all merged tasks as one
+merge commit or one patch with the tests that prove them in its message, and branches that are not
+needed any more. Nothing here is done without a person's command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from bae.team.git import BRANCHES, Conflict, GitError, Repository, shown_path
+from bae.team.models import Project, Task, TaskAttempt, TeamError, TestReport, strip_escapes
+
+if TYPE_CHECKING:
+    from bae.team.store import Store
+
+MOST_TESTS: Final = 20
+"""How many tests of a task a message names."""
+_PLAIN: Final = (
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedTask:
+    """A merged task, and the tests that prove it: those it names, or else those that are new with
+    its work. A task that was approved without tests has none."""
+
+    task: Task
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What the team has merged and a branch does not have yet: all between `start`, the commit of
+    the branch, and `head`, the commit of the team's. `commit` is the merge commit, where it was
+    made."""
+
+    into: str
+    branch: str
+    start: str
+    head: str
+    tasks: tuple[ProvedTask, ...] = ()
+    commit: str | None = None
+
+    @property
+    def message(self) -> str:
+        """The message of the merge: the tasks, with the tests that prove each."""
+        many = len(self.tasks)
+        lines = [f"Merge {many} {'task' if many == 1 else 'tasks'} of {self.branch}"]
+        for each in self.tasks:
+            lines += ["", f"{each.task.key}: {_in_one_line(each.task.title)}"]
+            lines += (f"- {_in_one_line(name)}" for name in each.tests[:MOST_TESTS])
+            if len(each.tests) > MOST_TESTS:
+                lines.append(f"- and {len(each.tests) - MOST_TESTS} more tests")
+            if not each.tests:
+                lines.append("- without tests, as a person approved")
+        return "\n".join(lines) + "\n"
+
+
+async def diff_task(
+    project: Project, repository: Repository, task: Task, *, stat: bool = False
+) -> str:
+    """The change of a task, as git shows it: its merged commit, or else its branch against where it
+    started from the team's. With `stat`, how many lines of each file."""
+    start, end = await _find_change(project, repository, task)
+    shown = ("--stat", "--summary") if stat else ()
+    code, output, problem = await repository.run_git("diff", *_PLAIN, *shown, start, end)
+    if code:
+        raise GitError(f"the change of {task.key} cannot be shown: {problem}")
+    return output.decode("utf-8", "surrogateescape")
+
+
+async def _find_change(project: Project, repository: Repository, task: Task) -> tuple[str, str]:
+    if task.commit is not None:
+        return await repository.commit_id(f"{task.commit}^"), task.commit
+    tip = await repository.resolve(BRANCHES + task.branch)
+    start = tip and await repository.merge_base(BRANCHES + project.branch, tip)
+    if tip is None or not start or start == tip:
+        raise TeamError(
+            f"nothing is written for {task.key} yet: it is {task.status.label}",
+            code="bae-team-unknown",
+            fix="bae team run",
+        )
+    return start, tip
+
+
+async def find_delivery(
+    project: Project, repository: Repository, store: Store, into: str | None = None
+) -> Delivery:
+    """What a branch, the user's own where none is named, does not have of the team's work. A branch
+    that does not exist yet would begin at the user's commit."""
+    from bae.team.workbench import open_reports  # which takes a while to load
+
+    branch = into or await repository.current_branch()
+    if branch is None:
+        raise GitError("your checkout is on no branch", fix="name a branch with --into")
+    if branch == project.branch:
+        raise GitError(f"{branch} is the team's own branch", fix="name another branch")
+    if (await repository.run_git("check-ref-format", BRANCHES + branch))[0] or branch[0] == "-":
+        raise GitError(f"{branch!r} is no name of a branch", fix="name another branch")
+    head = await repository.resolve(BRANCHES + project.branch)
+    if head is None:
+        raise GitError(f"there is no {project.branch} yet", fix="bae team run")
+    start = await repository.resolve(BRANCHES + branch) or await repository.commit_id("HEAD")
+    reports = open_reports(project, repository, store, {})
+    proved: list[ProvedTask] = []
+    for task in await store.tasks(project.id):
+        if task.commit is None or not await repository.contains(head, task.commit):
+            continue  # a task that was merged a moment ago is for the next time
+        if await repository.contains(start, task.commit):
+            continue
+        before = await reports.find(await repository.commit_id(f"{task.commit}^"))
+        tests = find_proving_tests(task, await store.attempts(task.id), before)
+        proved.append(ProvedTask(task, tests))
+    return Delivery(branch, project.branch, start, head, tuple(proved))
+
+
+def find_proving_tests(
+    task: Task, attempts: Sequence[TaskAttempt], before: TestReport | None
+) -> tuple[str, ...]:
+    """The tests that prove a task: those it names; else those that pass with its work and did not
+    `before`; else those in files that it changed."""
+    if task.proof != "new-tests":
+        return task.tests if task.proof == "named-tests" else ()
+    last = next((each for each in reversed(attempts) if each.outcome == "passed"), None)
+    if last is None or last.report is None:
+        return ()
+    passed = [case.id for case in last.report.of("passed")]
+    known = {case.id for case in before.of("passed")} if before else set[str]()
+    new = [id for id in passed if id not in known] if before else []
+    return tuple(new or (id for id in passed if id.partition("::")[0] in last.files))
+
+
+async def merge_work(
+    project: Project, repository: Repository, store: Store, into: str | None = None
+) -> Delivery:
+    """Merge the team's branch into a branch, the user's own where none is named, with one merge
+    commit of the user's. A branch that does not exist is made. Raises GitError where there are
+    conflicts, or where the branch is checked out and has changes that are not committed; then
+    nothing is changed."""
+    from bae.team.integration import fast_forward
+
+    found = await find_delivery(project, repository, store, into)
+    if not found.tasks:
+        return found
+    mine = await _as_user(repository)
+    ref = BRANCHES + found.into
+    before = found.start if await repository.resolve(ref) else None
+    path = await repository.git("for-each-ref", "--format=%(worktreepath)", ref)
+    here = await repository.current_branch() == found.into
+    if path and not here:
+        raise GitError(
+            f"{found.into} is checked out in {path}", fix="run the command there, or name another"
+        )
+    if here:
+        await _refuse_changes(repository, found)
+    tree = await _merge_tree(repository, found)
+    commit = await mine.commit_tree(tree, [found.start, found.head], found.message)
+    if here:
+        moved = await fast_forward(repository, commit, branch=found.into)
+        if moved.reason:
+            raise _refused(found, moved.reason)
+    elif not await repository.move(ref, commit, before):
+        raise _refused(found, "another process has moved it")
+    return replace(found, commit=commit)
+
+
+async def format_patch(
+    project: Project, repository: Repository, store: Store, into: str | None = None
+) -> tuple[Delivery, str]:
+    """The same as a patch for `git am` and `git apply`, with the message in its header; nothing is
+    merged. The text is empty where there is nothing to merge."""
+    found = await find_delivery(project, repository, store, into)
+    if not found.tasks:
+        return found, ""
+    tree = await _merge_tree(repository, found)
+    commit = await (await _as_user(repository)).commit_tree(tree, [found.start], found.message)
+    shown = ("--stdout", "--binary", "--no-signature", "--no-attach", "--keep-subject", "-1")
+    code, output, problem = await repository.run_git("format-patch", *_PLAIN, *shown, commit)
+    if code:
+        raise GitError(f"the patch cannot be written: {problem}")
+    return found, output.decode("utf-8", "surrogateescape")
+
+
+async def _merge_tree(repository: Repository, found: Delivery) -> str:
+    tree = await repository.merge_tree(found.head, found.start)
+    if isinstance(tree, Conflict):
+        names = ", ".join(map(shown_path, tree.files))
+        raise GitError(
+            f"{found.branch} has conflicts with {found.into} in {names}; nothing was merged",
+            fix=f"resolve them yourself: git merge --no-ff {found.branch}",
+        )
+    return tree
+
+
+async def _refuse_changes(repository: Repository, found: Delivery) -> None:
+    args = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=all")
+    changes = [part[3:] for part in (await repository.git(*args)).split("\0") if part]
+    if changes:
+        raise _refused(found, f"it has uncommitted changes: {', '.join(changes[:20])}")
+
+
+def _refused(found: Delivery, reason: str) -> GitError:
+    return GitError(
+        f"{found.branch} was not merged into {found.into}: {reason}",
+        fix="commit or stash your changes, or merge into another branch with --into",
+    )
+
+
+async def _as_user(repository: Repository) -> Repository:
+    """The repository, with commits by the user: a merge that a person commands is the person's."""
+    said: list[str] = []
+    for key in ("name", "email"):
+        _, output, _ = await repository.run_git("config", "--get", f"user.{key}")
+        variable = os.environ.get(f"GIT_AUTHOR_{key.upper()}", "")
+        said.append(variable or output.decode("utf-8", "replace").strip())
+    if not all(said):
+        raise GitError(
+            "git does not know who you are, and the merge is a commit of yours",
+            fix="git config user.name 'YOUR NAME' && git config user.email YOU@EXAMPLE.COM",
+        )
+    mine = copy(repository)
+    mine.author = said[0], said[1]
+    return mine
+
+
+async def clean_branches(
+    project: Project, repository: Repository, store: Store, *, dry_run: bool = False
+) -> list[str]:
+    """Delete the branches of tasks whose work is merged as it is on them, and that no worktree
+    has. Returns their names. With `dry_run` none is deleted."""
+    from bae.team.workspaces import trailer
+
+    head = await repository.resolve(BRANCHES + project.branch)
+    cleaned: list[str] = []
+    for task in await store.tasks(project.id):
+        ref = BRANCHES + task.branch
+        tip = await repository.resolve(ref) if task.commit is not None else None
+        if tip is None or head is None:
+            continue
+        merged = await repository.find_commit(trailer(task.branch, tip), f"{tip}..{head}")
+        if not merged or await repository.git("for-each-ref", "--format=%(worktreepath)", ref):
+            continue
+        if not dry_run:
+            await repository.git("update-ref", "-d", ref, tip)
+        cleaned.append(task.branch)
+    return cleaned
+
+
+def _in_one_line(text: str) -> str:
+    """A text of an LLM in one line of a message, which nothing in it can end."""
+    from bae.team.workspaces import TRAILER
+
+    return " ".join(strip_escapes(text).replace(TRAILER, "Task:").split())

@@ -1,0 +1,174 @@
+"""What a task's worker asked, did and saw, in the order in which it happened: from the journal of
+its runs, read without their code, and from the events of the team."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bae import Usage
+from bae.journal import AskedQuestion, Journal, MadeCall, list_questions
+from bae.team.budgets import Spent, read_spent
+from bae.team.events import (
+    ActivityUpdate,
+    BlockerCreated,
+    BlockerResolved,
+    CommitCreated,
+    CorrectionAttempt,
+    Event,
+    TaskStatusChanged,
+    TestResult,
+)
+from bae.team.models import Task, TaskAttempt, TaskStatus, headline
+
+if TYPE_CHECKING:
+    from bae.team.store import Store
+
+LogKind = Literal[
+    "status",
+    "correction",
+    "lm",
+    "tool",
+    "edits",
+    "tests",
+    "question",
+    "answer",
+    "merge",
+    "activity",
+]
+"""What an entry of a log is: a new status, an attempt that corrects the one before, a question
+to an LLM, a tool call, edits that were committed, a run of the tests, a question to a person and
+its answer, a merge, and what else an agent says."""
+_PAGE: Final = 1000
+
+
+class LogEntry(BaseModel):
+    """Something that happened to a task."""
+
+    model_config = ConfigDict(frozen=True)
+
+    at: float = Field(description="seconds since 1970")
+    kind: LogKind
+    text: str = Field(default="", description="in one line")
+    ok: bool = Field(default=True, description="whether it went well")
+    seconds: float = 0.0
+    usage: Usage | None = Field(default=None, description="what an LLM used")
+    run: str = Field(default="", description="the run in the journal, of what is there")
+    detail: str = Field(default="", description="all of it")
+
+
+class TaskLog(BaseModel):
+    """All that happened to a task, oldest first, with its attempts and what it has spent."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: Task
+    spent: Spent
+    attempts: tuple[TaskAttempt, ...]
+    entries: tuple[LogEntry, ...]
+
+
+async def read_task_log(store: Store, journal: Journal, task: Task) -> TaskLog:
+    """What happened to a task until now. Runs that are in progress are read as far as they are."""
+    entries = [entry async for entry in _read_events(store, task)]
+    prefix = f"task-{task.id}-"
+    found = [info.run_id async for info in journal.every_run() if info.run_id.startswith(prefix)]
+    for run in found:
+        for question in list_questions(await journal.read(run)):
+            entries += _read_question(question, run)
+    return TaskLog(
+        task=task,
+        spent=await read_spent(store, task_id=task.id),
+        attempts=tuple(await store.attempts(task.id)),
+        entries=tuple(sorted(entries, key=lambda entry: entry.at)),
+    )
+
+
+async def _read_events(store: Store, task: Task) -> AsyncGenerator[LogEntry]:
+    number = 0
+    while batch := await store.events(task.project_id, number, most=_PAGE):
+        number = batch[-1].number
+        for each in batch:
+            is_own = getattr(each.event, "task_id", None) == task.id
+            if is_own and (said := _describe(each.event, task)):
+                yield LogEntry(at=each.at, **said)
+
+
+def _describe(event: Event, task: Task) -> dict[str, Any] | None:
+    """What an event adds to a log; None where another entry tells the same."""
+    match event:
+        case TaskStatusChanged(status=status, reason=reason):
+            if status is TaskStatus.BLOCKED:
+                return None  # the question is an event of its own, and so is what failed before
+            good = status not in (TaskStatus.FAILED, TaskStatus.CANCELLED)
+            said = f"{status.label}: {headline(reason)}" if reason else status.label
+            waits = status in (TaskStatus.PENDING, TaskStatus.READY)
+            kind = "activity" if waits else "status"
+            return {"kind": kind, "text": said, "ok": good, "detail": reason}
+        case TestResult():
+            counts = ", ".join(f"{n} {name}" for name, n in event.counts.items() if n)
+            good = event.passed and not event.problem
+            text = "; ".join(filter(None, (counts or "none found", headline(event.problem))))
+            about = {"seconds": event.seconds, "detail": event.problem}
+            return {"kind": "tests", "text": text, "ok": good, **about}
+        case CorrectionAttempt(attempt=number, failure=failure):
+            return {"kind": "correction", "text": f"number {number}", "detail": failure}
+        case CommitCreated(commit=commit, files=files):
+            if commit == task.commit or not files:
+                return {"kind": "merge", "text": f"as {commit[:12]}"}
+            about = {"text": ", ".join(files), "detail": commit}
+            return {"kind": "edits", **about}
+        case BlockerCreated(question=question):
+            return {"kind": "question", "text": headline(question), "detail": question}
+        case BlockerResolved(answer=answer):
+            return {"kind": "answer", "text": headline(answer), "detail": answer}
+        case ActivityUpdate(text=text):
+            return {"kind": "activity", "text": headline(text), "detail": text}
+        case _:
+            return None
+
+
+def _read_question(question: AskedQuestion, run: str) -> Iterator[LogEntry]:
+    answers = question.answers
+    wrong = [error for each in answers if each.verdict == "invalid" for error in each.errors]
+    parts = [f"answer refused: {headline(each)}" for each in wrong]
+    parts += [headline(question.error)] if question.error else []
+    parts += ["not answered"] if question.outcome in ("interrupted", "cancelled") else []
+    texts = [f"asked:\n{each.asked}" for each in answers if each.asked]
+    texts += [f"answered ({each.verdict}):\n{each.answer}" for each in answers if each.answer]
+    yield LogEntry(
+        at=question.at,
+        kind="lm",
+        text="; ".join(parts),
+        ok=not parts,
+        seconds=question.seconds,
+        usage=question.usage,
+        run=run,
+        detail="\n\n".join(dict.fromkeys(texts)),  # an LM inside of another repeats them
+    )
+    for made in question.rounds:
+        for number, call in enumerate(made.calls):
+            yield _read_call(call, made.at + number * 1e-6, run)  # in their order
+        for told in made.told:
+            after = made.at + len(made.calls) * 1e-6
+            said = headline(told)
+            yield LogEntry(at=after, kind="activity", text=said, detail=told, run=run)
+
+
+def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
+    is_text = call.error is None and isinstance(call.result, str)
+    result = call.result if is_text else json.dumps(call.result, ensure_ascii=False, default=str)
+    shown = {"waiting": "waits for a person", "begun": "not finished", "asked": "not begun"}
+    said = shown.get(call.state) or (call.error if call.error is not None else str(result))
+    return LogEntry(
+        at=at,
+        kind="tool",
+        text=f"{call.text} -> {headline(said) or '(nothing)'}",
+        ok=call.state == "done",
+        seconds=call.seconds,
+        run=run,
+        detail=f"{call.text}\n{said}",
+    )

@@ -1,0 +1,221 @@
+"""`OfferedTools`: the tools that an LM is offered in a conversation. Some are known before the run,
+others are found in it; an answer is accepted, or refused."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from bae.calls import Input
+from bae.exceptions import BaeError, text_of
+from bae.hints import NOWHERE
+from bae.invoke import bounded
+from bae.markers import Dep
+from bae.records import RoundReplied, ToolsOffered
+from bae.run import Waiting
+from bae.secrets import MASK
+from bae.tasks import cancellations
+from bae.tool_conversation import Conversation, arguments_of
+from bae.tool_inputs import ACCEPT, ToolInputs, call_for_model
+from bae.tool_plan import AskPlan, ToolPlan, plan_tool
+from bae.tool_proof import tool_problems
+from bae.tools import RESULT_LIMIT, Native, Tool, ToolServer, as_tools
+
+if TYPE_CHECKING:
+    from bae.node import Node
+    from bae.plan import NodePlan
+    from bae.prompts.messages import CallPart, ToolSpec
+    from bae.records import Asker
+    from bae.run import Run
+    from bae.tool_conversation import Round
+
+
+class OfferedTools(Conversation):
+    """A conversation and the tools that the LM is offered in it. `within` is the run that resolves
+    what the tools need."""
+
+    def __init__(
+        self,
+        run: Run,
+        plan: NodePlan,
+        asker: Asker,
+        step: int,
+        question: str = "",
+        within: Run | None = None,
+    ) -> None:
+        super().__init__(run, plan, asker, step, question)
+        self.tools: dict[str, ToolPlan | AskPlan] = {}
+        self.specs: tuple[ToolSpec, ...] = ()
+        self._within = run if within is None else within
+        self._inputs = ToolInputs(self, self._within)
+
+    def result_limit(self, name: str) -> int:
+        """How many characters of a result of a tool the LM reads."""
+        plan = self.tools.get(name)
+        return plan.tool.result_limit if isinstance(plan, ToolPlan) else RESULT_LIMIT
+
+    def shown_arguments(self, call: CallPart) -> dict[str, Any]:
+        """The arguments of a call, with masks in the place of secrets."""
+        plan, given = self.tools.get(call.name), arguments_of(call)
+        if plan is None and self._takes_secrets:  # perhaps one of them, under a wrong name
+            return dict.fromkeys(given, MASK)
+        return plan.masked(given) if isinstance(plan, ToolPlan) else given
+
+    @property
+    def _takes_secrets(self) -> bool:
+        """Whether the LM gives a tool a secret."""
+        tools = self.tools.values()
+        return any(isinstance(each, ToolPlan) and each.secret_parameters for each in tools)
+
+    def must_answer(self, is_native: bool, before: Round | None = None) -> bool:
+        """Whether the next round, or the round `before` was made in, offers the answer alone: the
+        limit is reached, or a model without native tool calls repeats itself."""
+        done = len(self.rounds) if before is None else before.number - 1
+        if done >= self.marker.limit:
+            return True
+        if is_native:
+            return False
+        # A wrong answer changes nothing; after a refused one, the tools are offered again.
+        for number in range(done, 0, -1):
+            each = self.rounds[number - 1]
+            if each.calls or each.is_refused:
+                return not each.is_refused and any(map(self._may_not_repeat, each.repeated))
+        return False
+
+    def _may_not_repeat(self, name: str) -> bool:
+        plan = self.tools.get(name)
+        return not (isinstance(plan, ToolPlan) and plan.tool.repeat == "call")
+
+    # Opening.
+
+    async def open(self, question: Callable[[], str] | None = None) -> None:
+        """Find the tools: planned tools, tools that functions return, and tools of servers, which
+        are opened for the run. `question` returns the text of the question to store."""
+        found = {each.name: each for each in self.field.planned}
+        if self.field.pickers or self.field.servers:
+            for more in await self._found_in_run():
+                if more.name in found:
+                    raise self.error(
+                        f"two tools are named {more.name}, which the LM cannot tell apart",
+                        "rename one, or give the server a prefix",
+                        code="bae-tool-same-name",
+                    )
+                found[more.name] = more
+                self._inputs.outside.add(more.name)
+        self.tools = found
+        specs = *(each.spec for each in found.values()), *self.field.native_specs
+        if specs == self.specs:
+            return
+        self.specs = specs
+        offered = tuple(each.as_json for each in specs)
+        known = self.run.past.tool_loop(*self._key)
+        if known is None or known.tools != offered:
+            if known is not None and known.tools:
+                self._warn_of_change(known.tools, offered)
+            asked = question() if question is not None and self.run.writer.stores else ""
+            self._write(ToolsOffered, self.plan.name, self.field.name, offered, asked)
+
+    async def _found_in_run(self) -> list[ToolPlan | AskPlan]:
+        inputs = [(each.call.name, each) for each in self.field.pickers]
+        inputs += [(server.name, opened) for server, opened in self.field.servers]
+        values = await self._inputs.resolve([((name,), each) for name, each in inputs])
+        plans: list[ToolPlan | AskPlan] = []
+        for name, _ in inputs:
+            try:
+                tools = as_tools(cast("Sequence[Any]", values[(name,)]))
+            except TypeError as error:
+                raise self.error(
+                    f"{name} has to return a list of tools: {error}",
+                    f"have {name} return list[Tool]",
+                    code="bae-tool-invalid",
+                    cause=error,
+                ) from error
+            for tool in tools:
+                if isinstance(tool, Tool):
+                    plan = plan_tool(tool, NOWHERE)
+                    problems = [each for each in tool_problems(plan) if each.severity == "error"]
+                    if plan.call.graph is not None or problems:
+                        said = (
+                            problems[0].message
+                            if problems
+                            else (
+                                f"{name} returned the graph {plan.name} as a tool, which has to be "
+                                "known before the run"
+                            )
+                        )
+                        fix = problems[0].fix if problems else "name it in Tools(…) itself"
+                        raise self.error(said, fix, code="bae-tool-invalid")
+                    plans.append(plan)
+                elif isinstance(tool, Native | ToolServer):
+                    raise self.error(
+                        f"{name} returned {tool!r}, which has to be known before the run",
+                        "name it in Tools(…) itself",
+                        code="bae-tool-invalid",
+                    )
+                else:
+                    plans.append(AskPlan(tool))
+        return plans
+
+    def _warn_of_change(self, before: Sequence[Any], now: Sequence[Any]) -> None:
+        import logging
+
+        old, new = ({each["name"]: each for each in tools} for tools in (before, now))
+        gone = [f"{name} is gone" for name in old if name not in new]
+        added = [f"{name} is new" for name in new if name not in old]
+        changed = [
+            f"{name} has another {' and another '.join(parts)}"
+            for name in new
+            if name in old
+            # What was redacted is not known to have changed.
+            and (parts := [k for k, was in old[name].items() if was != new[name].get(k)])
+        ]
+        if not (gone or added or changed):
+            return
+        logging.getLogger("bae").warning(
+            "%s.%s: its tools are not what they were when the conversation began: %s. The model "
+            "reads them as they are now%s",
+            self.plan.name,
+            self.field.name,
+            ", ".join([*gone, *added, *changed]),
+            ". If that is not your change, look at what the server offers with `bae mcp list` "
+            "before you let the run continue"
+            if self.field.servers
+            else "",
+        )
+
+    async def accept(self, answered: Round, node: Node) -> bool:
+        """Whether the function of the marker accepts a filled node. Its refusal goes to the LM."""
+        accept = self.field.accept
+        if accept is None or self._accepted:
+            self._finish()
+            return True
+        hidden = (await self._inputs.fill([(ACCEPT, Input(accept, Dep(accept.fn)))]))[ACCEPT]
+        arguments = {**hidden, accept.free[0][0]: node}
+        try:
+            run = self._within
+            marker = Dep(accept.fn)
+            once = partial(call_for_model, accept, False, arguments, run)
+            is_refused, value = await bounded(accept, marker, once, run)
+        except (BaeError, Waiting):
+            raise
+        except (Exception, CancelledError) as error:
+            if isinstance(error, CancelledError) and cancellations():
+                raise
+            raise self.error(
+                f"accept={accept.name} raised {type(error).__name__}",
+                f"fix {accept.name}; to refuse an answer, raise ToolError",
+                code="bae-tools-accept",
+                cause=error,
+            ) from error
+        if not is_refused:
+            await self._store(RoundReplied, answered.number, "accepted")
+            self._accepted = True
+            self._finish()
+            return True
+        text = text_of(value) or "it was refused"
+        await self._store(RoundReplied, answered.number, "refused", text)
+        answered.replies.append(text)
+        answered.is_refused = True
+        return False

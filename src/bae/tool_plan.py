@@ -1,0 +1,308 @@
+"""`ToolPlan`: the name of a tool, its description and schema for a model, and the validation of its
+arguments. Each tool is planned once."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+from pydantic import Field, GetCoreSchemaHandler, StringConstraints, TypeAdapter
+from pydantic_core import PydanticSerializationError, core_schema, to_jsonable_python
+
+from bae.approvals import ApprovalRule, approval_rule
+from bae.calls import CallPlan, name_of, plan_call
+from bae.core_schemas import type_schema
+from bae.hints import Names, function_behind, signature_of
+from bae.markers import Dep
+from bae.prompts.messages import ToolSpec
+from bae.prompts.schemas import argument_schema
+from bae.tools import Ask, Native, Tool
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+
+_ARGUMENTS: Final = re.compile(r"\s*(?:Args|Arguments|Parameters):\s*")
+_SECTION: Final = re.compile(r"[A-Z][A-Za-z ]*:\s*")
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_PLAIN: Final[tuple[Any, ...]] = (str, int, float, bool, Any)
+_PARAMETER: Final = re.compile(r"(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+
+
+class ToolPlan:
+    """Everything about one tool that a run needs to know.
+
+    `call` has the function, and what bae fills of its parameters. A graph is looked into late:
+    planning its nodes may have led here in the first place.
+    """
+
+    def __init__(self, tool: Tool, call: CallPlan) -> None:
+        self.tool = tool
+        self.call = call
+        self.name = tool.name or call.name.rpartition(".")[2]
+        self.marker = Dep(
+            tool.fn, timeout=tool.timeout, retries=tool.retries, inline=tool.inline, cache=False
+        )
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """The name, description and schema that a model reads."""
+        own, parameters = self._documented
+        schema = self.tool.schema
+        if schema is None:
+            schema = argument_schema(self._arguments.core_schema)
+            for name, about in parameters.items():
+                part = schema["properties"].get(name)
+                if part is not None and "description" not in part and "$ref" not in part:
+                    part["description"] = about
+            for name, default in self._defaults.items():
+                if default is not None and name in schema["properties"]:
+                    schema["properties"][name].setdefault("default", default)
+        return ToolSpec(self.name, self.tool.description or own, schema)
+
+    @cached_property
+    def approval(self) -> ApprovalRule | None:
+        """When a person is asked before a call; None for never."""
+        defaults: dict[str, Any] = {}
+        if self.tool.schema is None and self.call.graph is None:
+            parameters = signature_of(cast(Any, self.tool.fn)).parameters
+            defaults = {name: parameters[name].default for name, _ in self.call.optional}
+        return approval_rule(self.tool, defaults)
+
+    @cached_property
+    def asks_person(self) -> bool:
+        """Whether a person may be asked about a call."""
+        return self.approval is not None or self.tool.unfinished == "ask"
+
+    def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that a model has written, as the function takes them. Raises pydantic's
+        ValidationError. What the function changes in them is not what the model has written."""
+        own = {name: _copied(value) for name, value in given.items()}
+        if self.tool.schema is not None:
+            return own
+        return self._arguments.validate_python(own, strict=False)
+
+    @cached_property
+    def secret_parameters(self) -> frozenset[str]:
+        """The parameters whose arguments are secrets: they are masked wherever a call is shown or
+        stored."""
+        from bae.secrets import secret_fields, secret_in
+
+        if self.tool.schema is not None:
+            return frozenset(n for n, part in self._properties.items() if _is_write_only(part))
+        graph = self.call.graph
+        if graph is not None:
+            return frozenset(secret_fields(graph.start)).intersection(self.parameters)
+        return frozenset(
+            name
+            for name, (hint, _) in self.parameters.items()
+            if hint not in _PLAIN and (_is_hidden(hint) or secret_in(type_schema(hint)))
+        )
+
+    def masked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments with masks in the place of secrets, and of whatever is named as no parameter:
+        that may be a secret under a wrong name."""
+        from bae.secrets import MASK
+
+        hidden = self.secret_parameters
+        if not hidden:
+            return dict(given)
+        known = self.parameters if self.tool.schema is None else self._properties
+        return {
+            name: MASK if name in hidden or name not in known else value
+            for name, value in given.items()
+        }
+
+    def unmasked(self, given: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments that a person has changed, with what the model has written in the place of
+        masks: nobody but the model knows a secret of its own."""
+        from bae.secrets import MASK
+
+        hidden = self.secret_parameters
+        return {
+            name: written[name] if name in hidden and value == MASK and name in written else value
+            for name, value in given.items()
+        }
+
+    @property
+    def _properties(self) -> Mapping[str, Any]:
+        """What the schema of a tool that has its own says of each parameter."""
+        return (self.tool.schema or {}).get("properties", {})
+
+    @cached_property
+    def parameters(self) -> dict[str, tuple[Any, bool]]:
+        """What the model gives, by name: the type, and whether it must."""
+        call = self.call
+        if call.graph is not None:
+            fields = call.graph.given_fields
+            return {f.name: (_annotation(f.info), f.required) for f in fields}
+        named = {name: (hint, True) for name, hint in call.unfilled}
+        return named | {name: (hint, False) for name, hint in call.optional}
+
+    @cached_property
+    def _arguments(self) -> TypeAdapter[dict[str, Any]]:
+        """Validates the arguments."""
+        with warnings.catch_warnings():
+            # Field(repr=False) is not pydantic's for a parameter: it says that this is a secret.
+            warnings.filterwarnings("ignore", "The 'repr' attribute")
+            return TypeAdapter(Annotated[dict[str, Any], _Arguments(self.parameters)])
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """The defaults of optional parameters that JSON can express."""
+        found: dict[str, Any] = {}
+        if self.call.graph is None:
+            parameters = signature_of(self.tool.fn).parameters  # type: ignore[arg-type]
+            for name, _ in self.call.optional:
+                try:
+                    found[name] = to_jsonable_python(parameters[name].default)
+                except PydanticSerializationError:
+                    continue
+        return found
+
+    @cached_property
+    def _documented(self) -> tuple[str, dict[str, str]]:
+        """What the docstring says of the tool, and of its parameters."""
+        graph = self.call.graph
+        if graph is not None:
+            return _words_of(graph), {}
+        return parse_docstring(_docstring(self.tool.fn))
+
+
+class _Arguments:
+    """The schema of the arguments that a model gives: a closed object with these parameters, each
+    with its type and whether it is required."""
+
+    def __init__(self, parameters: Mapping[str, tuple[Any, bool]]) -> None:
+        self._parameters = parameters
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        fields = {
+            name: core_schema.typed_dict_field(handler.generate_schema(hint), required=required)
+            for name, (hint, required) in self._parameters.items()
+        }
+        return core_schema.typed_dict_schema(fields, extra_behavior="forbid")
+
+
+@cache
+def _question_form() -> TypeAdapter[Any]:
+    question = Annotated[str, StringConstraints(min_length=1)]
+    return TypeAdapter(Annotated[dict[str, Any], _Arguments({"question": (question, True)})])
+
+
+class AskPlan:
+    """A tool whose result is a person's answer."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.name = ask.name
+
+    @cached_property
+    def answers(self) -> TypeAdapter[Any]:
+        """Validates an answer."""
+        return TypeAdapter(self.ask.type)
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """The name, description and schema that a model reads."""
+        question = {"type": "string", "description": "the question, complete in itself"}
+        return ToolSpec(
+            self.name,
+            self.ask.description,
+            {
+                "type": "object",
+                "properties": {"question": question},
+                "required": ["question"],
+                "additionalProperties": False,
+            },
+        )
+
+    asks_person: Final = True
+
+    def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that a model has written. Raises pydantic's ValidationError."""
+        return _question_form().validate_python(dict(given))
+
+
+def native_spec(native: Native) -> ToolSpec:
+    """A tool of the provider's own."""
+    return ToolSpec(native.name, "", {"type": "object", "properties": {}}, native.options)
+
+
+def plan_tool(tool: Tool, names: Names) -> ToolPlan:
+    """Plan a tool. Problems are collected, not raised."""
+    if tool.schema is not None:
+        fn = cast("Callable[..., Any]", tool.fn)
+        is_async = any(map(inspect.iscoroutinefunction, (fn, type(fn).__call__)))
+        kind = "async" if is_async else "sync"
+        return ToolPlan(tool, CallPlan(fn, ("tool", id(tool)), tool.name or name_of(fn), kind, Any))
+    return ToolPlan(tool, plan_call(tool.fn, names))
+
+
+def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """The description in a Google-style docstring, and the description of each parameter."""
+    lines = inspect.cleandoc(text).splitlines()
+    begin = next((n for n, line in enumerate(lines) if _ARGUMENTS.fullmatch(line)), None)
+    if begin is None:
+        return "\n".join(lines).strip(), {}
+    end = next(
+        (n for n in range(begin + 1, len(lines)) if _SECTION.fullmatch(lines[n])), len(lines)
+    )
+    found: dict[str, str] = {}
+    name, indent = "", None
+    for line in lines[begin + 1 : end]:
+        if not line.strip():
+            continue
+        depth = len(line) - len(line.lstrip())
+        match = _PARAMETER.fullmatch(line.strip())
+        if match and (indent is None or depth <= indent):
+            name, indent = match[1].lstrip("*"), depth
+            found[name] = match[2]
+        elif name:
+            found[name] = f"{found[name]} {line.strip()}".strip()
+    rest = [*lines[:begin], *lines[end:]]
+    return "\n".join(rest).strip(), found
+
+
+def _docstring(fn: Any) -> str:
+    while isinstance(fn, partial):
+        fn = cast("partial[Any]", fn).func
+    behind: Callable[..., Any] = fn if inspect.isclass(fn) else function_behind(fn)
+    return behind.__doc__ or getattr(fn, "__doc__", "") or ""
+
+
+def _words_of(graph: Graph[Any, Any]) -> str:
+    """The description of a graph for a model: the description of its start node, or its
+    instruction."""
+    plan = graph.plans[graph.start]
+    return plan.description or plan.instruction
+
+
+def _is_hidden(hint: Any) -> bool:
+    """Whether the annotation of a parameter has `Field(repr=False)`."""
+    return any(not getattr(each, "repr", True) for each in getattr(hint, "__metadata__", ()))
+
+
+def _is_write_only(part: Any) -> bool:
+    """Whether a JSON schema says that a value is a secret, as pydantic's schema of one does."""
+    found: Mapping[str, Any] = cast("Any", part) if isinstance(part, Mapping) else {}
+    return found.get("writeOnly") is True or found.get("format") == "password"
+
+
+def _copied(value: Any) -> Any:
+    """JSON of a model, copied."""
+    if isinstance(value, dict):
+        return {name: _copied(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_copied(each) for each in cast("list[Any]", value)]
+    return value
+
+
+def _annotation(info: Any) -> Any:
+    hint = info.rebuild_annotation()
+    return Annotated[hint, Field(description=info.description)] if info.description else hint

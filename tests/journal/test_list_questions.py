@@ -1,0 +1,80 @@
+"""What LMs were asked in a stored run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pytest
+
+from bae import BaeError, Graph, Node, ToolCall, Tools
+from bae.journal import MemoryJournal, list_questions
+from bae.testing import Call, ScriptedLM
+
+
+def look(path: str) -> str:
+    return f"the text of {path}"
+
+
+class Ask(Node):
+    text: str
+
+    async def __call__(self) -> Found: ...
+
+
+class Found(Node):
+    calls: Annotated[list[ToolCall], Tools(look)]
+    lines: int
+
+    async def __call__(self) -> Summary: ...
+
+
+class Summary(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ask, end=Summary)
+FOUND = [Call("look", path="a.py"), Call("look", path="b.py"), {"lines": 2}]
+
+
+async def test_questions_are_listed_in_order_with_their_answers_and_tool_calls():
+    journal = MemoryJournal()
+    lm = ScriptedLM({"Found": FOUND, "Summary": {"text": "two"}})
+    ran = await graph.arun(Ask(text="?"), lm, journal=journal, run_id="r")
+    found, summary = list_questions(await journal.read("r"))
+    assert (found.place, summary.place) == ("1:Found", "2:Summary")
+    assert found.at <= summary.at
+    assert [call.text for each in found.rounds for call in each.calls] == [
+        'look(path="a.py")',
+        'look(path="b.py")',
+    ]
+    assert summary.rounds == ()
+    assert [each.verdict for each in summary.answers] == ["valid"]
+    assert (found.outcome, summary.outcome, summary.error) == ("done", "done", "")
+    assert found.usage + summary.usage == ran.usage
+
+
+async def test_a_question_that_failed_is_listed_and_a_resumed_conversation_is_told_once():
+    journal = MemoryJournal()
+    broken = ScriptedLM({"Found": FOUND[:1]})  # it has no second answer
+    with pytest.raises(BaeError):
+        await graph.arun(Ask(text="?"), broken, journal=journal, run_id="r")
+    [first] = list_questions(await journal.read("r"))
+    assert first.outcome == "failed"
+    assert first.error.startswith("ScriptError")
+    assert [call.text for each in first.rounds for call in each.calls] == ['look(path="a.py")']
+    lm = ScriptedLM({"Found": FOUND[1:], "Summary": {"text": "two"}})
+    await graph.resume("r", journal=journal, lm=lm)
+    questions = list_questions(await journal.read("r"))
+    calls = [call.text for asked in questions for each in asked.rounds for call in each.calls]
+    assert calls == ['look(path="a.py")', 'look(path="b.py")']
+
+
+async def test_a_run_that_asked_nothing_has_no_questions():
+    class Alone(Node):
+        async def __call__(self) -> None: ...
+
+    journal = MemoryJournal()
+    await Graph(start=Alone, end=Alone).arun(Alone(), journal=journal, run_id="r")
+    assert list_questions(await journal.read("r")) == []

@@ -1,0 +1,329 @@
+"""What every backend that speaks HTTP promises of tools, over real HTTP against a provider on
+loopback that refuses what real providers refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bae import GraphResult
+from bae.exceptions import FillError
+from bae.lm.backend import Backend
+from bae.observers import observing
+from bae.prompts.tools import WRAPPER
+from bae.records import Record, RoundMade, TextArrived, ToolEnded
+from bae.testing import Call, Calls, Empty, Overlong, Provider, Received, Refusal, Stall, Status
+from bounded import BOUND
+from http_backends import BACKENDS, WIRES, Make
+from tool_nodes import (
+    HURRYING,
+    PRICING,
+    QUESTION,
+    WORKING,
+    WRITING,
+    Hurrying,
+    Pricing,
+    Question,
+    Working,
+    Writing,
+    rounds,
+)
+
+ANSWER = {"answer": "42", "pages": [1]}
+ASKED = Question(text="which kettle?")
+
+
+@pytest.fixture(params=list(WIRES))
+def make(request: pytest.FixtureRequest) -> Make:
+    return WIRES[request.param]
+
+
+native = pytest.mark.parametrize("make", list(BACKENDS), indirect=True)
+claude = pytest.mark.parametrize(
+    "make", ["anthropic", "anthropic-unstreamed", "pydantic-ai-anthropic"], indirect=True
+)
+streamed = pytest.mark.parametrize("make", ["anthropic"], indirect=True)
+
+
+@pytest.fixture
+async def lm(provider: Provider, make: Make) -> AsyncIterator[Backend]:
+    async with make(provider) as made, asyncio.timeout(BOUND):
+        yield made
+
+
+def called(result: GraphResult[Any]) -> list[tuple[str, Any]]:
+    calls = result.trace[-1].calls  # type: ignore[attr-defined]
+    return [(str(each), each.error or each.result) for each in calls]
+
+
+def messages(request: Received) -> list[Any]:
+    """The messages of a request, without the marks of what is cached."""
+    text = json.dumps(request.body["messages"])
+    return json.loads(text.replace(', "cache_control": {"type": "ephemeral"}', ""))
+
+
+async def test_the_model_calls_tools_reads_their_results_and_its_last_message_is_the_answer(
+    provider: Provider, lm: Backend
+) -> None:
+    provider.script(*rounds(lm, Call("search", query="kettle"), Call("read_page", page=3), ANSWER))
+    result = await QUESTION.arun(ASKED, lm=lm)
+    assert called(result) == [
+        ("search(query='kettle')", ["kettle 0", "kettle 1"]),
+        ("read_page(page=3)", "this is page 3"),
+    ]
+    assert dict(result.result) == {**ANSWER, "calls": result.result.calls}
+    assert result.usage.calls == 3
+    assert len(provider.requests) == 3
+    assert "Search the catalog." in json.dumps(provider.requests[0].body)
+    assert "what to look for" in json.dumps(provider.requests[0].body)
+    if lm.calls_tools:
+        assert [each.tools for each in provider.requests] == [("search", "read_page", "now")] * 3
+        assert provider.requests[1].results == ('["kettle 0","kettle 1"]',)
+        assert provider.requests[2].results == ("this is page 3",)
+
+
+@native
+async def test_calls_of_one_message_are_answered_together_and_in_their_order(
+    provider: Provider, lm: Backend
+) -> None:
+    calls = Call("read_page", page=1), Call("now"), Call("search", query="cup")
+    provider.script(Calls(*calls, text="Let me look."), ANSWER)
+    result = await QUESTION.arun(ASKED, lm=lm)
+    results = ("this is page 1", "noon", '["cup 0","cup 1"]')
+    assert provider.requests[1].results == results
+    assert [each.id for each in result.result.calls] == ["c1", "c2", "c3"]
+    assert "Let me look." in provider.requests[1].text
+
+
+@native
+async def test_a_conversation_only_grows_so_that_providers_find_its_beginning_cached(
+    provider: Provider, lm: Backend
+) -> None:
+    looks = Calls(Call("search", query="kettle"), text="Hm.", thinking="a kettle")
+    provider.script(looks, Call("now"), {"answer": 1}, Calls(Call("now"), Call("now")), ANSWER)
+    await QUESTION.arun(ASKED, lm=lm)
+    for one, next_one in zip(provider.requests, provider.requests[1:], strict=False):
+        before = messages(one)
+        assert messages(next_one)[: len(before)] == before
+        assert next_one.body["tools"] == one.body["tools"]
+        assert next_one.schema == one.schema
+
+
+@native
+async def test_what_a_tool_refuses_and_what_cannot_be_called_is_told_as_an_error(
+    provider: Provider, lm: Backend
+) -> None:
+    wrong = [Call("read_page", page=400), Call("read_page"), Call("write"), Call("now", then=1)]
+    provider.script(wrong, ANSWER)
+    await QUESTION.arun(ASKED, lm=lm)
+    said = provider.requests[1].results
+    assert "there are 100 pages" in said[0]
+    assert "page: Field required" in said[1]
+    assert "there is no tool write" in said[2]
+    assert "then" in said[3]
+    if provider.requests[1].api == "anthropic":
+        sent = provider.requests[1].body["messages"][-1]["content"]
+        assert [part["is_error"] for part in sent] == [True] * 4
+
+
+async def test_a_wrong_answer_is_corrected_in_the_same_conversation(
+    provider: Provider, lm: Backend
+) -> None:
+    wrong = {"answer": "42", "pages": [1, 2, 3, 4]}
+    provider.script(*rounds(lm, Call("now"), wrong, ANSWER))
+    result = await QUESTION.arun(ASKED, lm=lm)
+    assert result.result.pages == [1]
+    assert "pages: List should have at most 3 items" in provider.requests[2].text
+    assert len(result.result.calls) == 1
+
+
+async def test_an_answer_that_is_none_is_asked_for_again_and_a_refusal_is_not(
+    provider: Provider, lm: Backend
+) -> None:
+    chat = "I would look it up." if lm.calls_tools else {WRAPPER: "?"}
+    for number, wrong in enumerate((Empty(), Overlong(), chat), 1):
+        provider.script(*rounds(lm, Call("now"), wrong, ANSWER))
+        assert (await QUESTION.arun(ASKED, lm=lm)).result.answer == "42"
+        assert len(provider.requests) == 3 * number
+    provider.script(*rounds(lm, Call("now"), Refusal("no")))
+    with pytest.raises(FillError) as caught:
+        await QUESTION.arun(ASKED, lm=lm)
+    assert caught.value.code == "bae-fill-refused"
+
+
+async def test_with_a_text_the_last_message_is_the_text(provider: Provider, lm: Backend) -> None:
+    last = "a kettle\n" if lm.calls_tools else {WRAPPER: {"action": "answer", "text": "a kettle"}}
+    provider.script(*rounds(lm, Call("search", query="kettle")), last)
+    result = await WRITING.arun(Writing(text="write"), lm=lm)
+    assert result.result.note.strip() == "a kettle"
+    if lm.calls_tools:
+        assert [each.schema for each in provider.requests][1:] == [None]
+
+
+async def test_without_another_field_it_ends_when_the_model_calls_nothing(
+    provider: Provider, lm: Backend
+) -> None:
+    provider.script(*rounds(lm, Call("now"), "I have looked." if lm.calls_tools else {}))
+    result = await WORKING.arun(Working(text="look"), lm=lm)
+    assert called(result) == [("now()", "noon")]
+    assert len(provider.requests) == 2
+
+
+@native
+async def test_a_schema_that_claude_cannot_enforce_goes_as_one_more_tool(
+    provider: Provider, lm: Backend
+) -> None:
+    is_claude = "claude" in lm.model
+    wrong, right = {"by_name": {"kettle": "dear"}}, {"by_name": {"kettle": 2.5}}
+    script: list[Any] = [Call("search", query="kettle"), wrong, right]
+    if is_claude:
+        script = [
+            # An answer together with calls is not the last one.
+            Calls(Call("Prices", **right), Call("now")),
+            Call("Prices", **wrong),
+            Call("Prices", **right),
+        ]
+    provider.script(*script)
+    result = await PRICING.arun(Pricing(text="how much?"), lm=lm)
+    assert result.result.by_name == {"kettle": 2.5}
+    assert len(result.result.calls) == 1
+    first, _, third = provider.requests
+    assert first.tools == (("search", "now", "Prices") if is_claude else ("search", "now"))
+    assert "by_name.kettle: Input should be a valid number" in third.text
+    assert len(provider.requests) == 3
+
+
+@claude
+async def test_a_model_that_answers_in_text_in_place_of_the_tool_is_asked_again(
+    provider: Provider, lm: Backend
+) -> None:
+    provider.script("It costs 2.5.", Call("Prices", by_name={"kettle": 2.5}))
+    result = await PRICING.arun(Pricing(text="how much?"), lm=lm)
+    assert result.result.by_name == {"kettle": 2.5}
+
+
+@native
+async def test_half_a_call_is_never_run(provider: Provider, lm: Backend) -> None:
+    for size in (1, 4, 16):
+        half = Calls(Call("now"), Call("search", query="a long one"), cut=True, size=size)
+        provider.script(half, ANSWER)
+        result = await QUESTION.arun(ASKED, lm=lm)
+        assert called(result) == []
+        assert "cut off" in provider.requests[-1].text
+
+
+@native
+async def test_at_the_limit_the_tools_stay_declared_and_none_may_be_called(
+    provider: Provider, lm: Backend
+) -> None:
+    provider.script(Call("now"), {"answer": "noon"})
+    result = await HURRYING.arun(Hurrying(text="quick"), lm=lm)
+    assert result.result.answer == "noon"
+    first, last = provider.requests
+    assert first.tools == last.tools == ("search", "now")
+    choice = last.body["tool_choice"]
+    assert choice in ("none", {"type": "none"})
+    assert first.body.get("tool_choice") != choice
+
+
+@native
+async def test_arguments_arrive_whole_however_they_are_cut(provider: Provider, lm: Backend) -> None:
+    query = 'a "b" \\ {"c": [1, 2]} \n\t é 😀 \u2028 end'
+    for size in (1, 2, 3, 5, 1000):
+        call = Call("search", query=query, limit=1)
+        provider.script(Calls(call, Call("now"), call, size=size), ANSWER)
+        result = await QUESTION.arun(ASKED, lm=lm)
+        assert [each.result for each in result.result.calls] == [
+            [f"{query} 0"],
+            "noon",
+            [f"{query} 0"],
+        ]
+
+
+@pytest.mark.parametrize("make", ["anthropic", "pydantic-ai-openai"], indirect=True)
+async def test_arguments_that_are_no_json_are_told_to_the_model(
+    provider: Provider, lm: Backend
+) -> None:
+    provider.script(Calls(Call("now"), Call("search"), raw='{"query": '), ANSWER)
+    result = await QUESTION.arun(ASKED, lm=lm)
+    assert [each.error for each in result.result.calls] == [
+        None,
+        "the arguments are no JSON object",
+    ]
+
+
+@native
+async def test_ids_that_a_provider_uses_again_do_not_matter(
+    provider: Provider, lm: Backend
+) -> None:
+    for page in (1, 2):
+        provider.script(Calls(Call("now"), Call("read_page", page=page), ids=["one", "two"]))
+    provider.script(ANSWER)
+    result = await QUESTION.arun(ASKED, lm=lm)
+    assert [each.id for each in result.result.calls] == ["c1", "c2", "c3", "c4"]
+    assert provider.requests[2].results == ("noon", "this is page 2")
+
+
+@claude
+async def test_thinking_goes_back_as_it_came(provider: Provider, lm: Backend) -> None:
+    provider.script(
+        Calls(Call("now"), thinking="What time\nis it? 😀", text="Well."),
+        Calls(Call("now"), Call("search", query="x"), thinking="Again."),
+        ANSWER,
+    )
+    await QUESTION.arun(ASKED, lm=lm)  # the provider refuses a block that was changed
+    sent = [m["content"] for m in provider.requests[2].body["messages"] if m["role"] == "assistant"]
+    kinds = [[part["type"] for part in content] for content in sent]
+    assert kinds == [["thinking", "text", "tool_use"], ["thinking", "tool_use", "tool_use"]]
+    assert sent[0][0]["thinking"] == "What time\nis it? 😀"
+
+
+async def test_a_round_that_fails_is_sent_again_and_no_call_is_repeated(
+    provider: Provider, lm: Backend
+) -> None:
+    one, other = rounds(lm, Call("now"), ANSWER)
+    lm.first_wait = 0.01
+    provider.script(one, Status(429, retry_after=0), other)
+    seen: list[Record] = []
+    with observing(lambda run, record: seen.append(record)):
+        result = await QUESTION.arun(ASKED, lm=lm)
+    assert called(result) == [("now()", "noon")]
+    assert sum(isinstance(each, ToolEnded) for each in seen) == 1
+    assert result.usage.calls == 3
+
+
+@streamed
+async def test_text_before_calls_is_streamed_but_is_no_answer_and_arguments_are_not_streamed(
+    provider: Provider, lm: Backend
+) -> None:
+    provider.script(Calls(Call("now"), text="Let me look.", thinking="hm"), ANSWER)
+    seen: list[Record] = []
+    with observing(lambda run, record: seen.append(record)):
+        await QUESTION.arun(ASKED, lm=lm)
+    texts: list[str] = [""]
+    for each in seen:
+        if isinstance(each, TextArrived):
+            texts[-1] += each.text
+        elif isinstance(each, RoundMade):
+            texts.append("")
+    assert texts == ["Let me look.", json.dumps(ANSWER), ""]
+
+
+@native
+async def test_cancelling_in_a_request_of_a_later_round_leaves_nothing(
+    provider: Provider, lm: Backend
+) -> None:
+    provider.script(Call("now"), Stall())
+    before = asyncio.all_tasks()
+    running = asyncio.create_task(QUESTION.arun(ASKED, lm=lm))
+    await provider.arrived()
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert len(provider.requests) == 2
+    await provider.idle()
+    assert asyncio.all_tasks() <= before

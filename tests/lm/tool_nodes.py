@@ -1,0 +1,113 @@
+"""For tests of tools over HTTP: nodes that are filled after tool calls, and a script of calls for
+each way that a backend gets them, natively or by a schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from bae import Graph, Node, Text, ToolCall, ToolError, Tools
+from bae.lm.backend import Backend
+from bae.prompts.tools import WRAPPER
+from bae.testing import Call, Calls
+from end_node import EndNode
+
+
+async def search(query: str, limit: int = 2) -> list[str]:
+    """Search the catalog.
+
+    Args:
+        query: what to look for
+    """
+    return [f"{query} {number}" for number in range(limit)]
+
+
+def read_page(page: int) -> str:
+    """Read a page."""
+    if page > 100:
+        raise ToolError("there are 100 pages")
+    return f"this is page {page}"
+
+
+def now() -> str:
+    """Tell the time."""
+    return "noon"
+
+
+class Question(Node):
+    text: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(EndNode):
+    calls: Annotated[list[ToolCall], Tools(search, read_page, now)]
+    answer: str
+    pages: list[int] = Field(max_length=3)
+
+
+class Writing(Node):
+    text: str
+
+    async def __call__(self) -> Note: ...
+
+
+class Note(EndNode):
+    calls: Annotated[list[ToolCall], Tools(search)]
+    note: Annotated[str, Text()] = Field(description="one line")
+
+
+class Working(Node):
+    text: str
+
+    async def __call__(self) -> Work: ...
+
+
+class Work(EndNode):
+    calls: Annotated[list[ToolCall], Tools(search, now)]
+
+
+class Pricing(Node):
+    text: str
+
+    async def __call__(self) -> Prices: ...
+
+
+class Prices(EndNode):
+    """Its schema does not fit the channel of Claude for structured output."""
+
+    calls: Annotated[list[ToolCall], Tools(search, now)]
+    by_name: dict[str, float]
+
+
+class Hurrying(Node):
+    text: str
+
+    async def __call__(self) -> Hurry: ...
+
+
+class Hurry(EndNode):
+    calls: Annotated[list[ToolCall], Tools(search, now, limit=1, on_limit="answer")]
+    answer: str
+
+
+QUESTION, WRITING, WORKING = Graph(start=Question), Graph(start=Writing), Graph(start=Working)
+PRICING, HURRYING = Graph(start=Pricing), Graph(start=Hurrying)
+
+
+def rounds(lm: Backend, *answers: Any) -> list[Any]:
+    """What a provider is to answer, for this backend: calls as it gets them, and an answer."""
+    if lm.calls_tools:
+        return list(answers)
+    made: list[Any] = []
+    for each in answers:
+        if isinstance(each, Call):
+            made.append({WRAPPER: {"action": each.name, **each.arguments}})
+        elif isinstance(each, Calls | list):
+            raise TypeError("a model without native tool calls makes one in a round")
+        elif isinstance(each, dict):
+            made.append({WRAPPER: {"action": "answer", **each}})
+        else:
+            made.append(each)
+    return made

@@ -1,0 +1,185 @@
+"""Nodes that an LM fills after tool calls: learned prompts work with them, steps to them are
+learned from as far as an example can show them, and nothing else is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+
+from bae import BaeError, Graph, Node, ToolCall, Tools
+from bae.compiler import create_optimized_lm
+from bae.journal import MemoryJournal
+from bae.lm import Answer, CallPart, LearnedPrompt, NodePrompts, Prompt, WithPrompts
+from bae.optimizer import Artifact, load_artifacts, save_artifacts, schema_of
+from bae.testing import Call, ScriptedLM
+from end_node import EndNode
+from toy_backend import ToyBackend
+
+
+async def search(query: str) -> list[str]:
+    """Search the catalog."""
+    return [f"{query} one"]
+
+
+class Ticket(Node):
+    text: str
+
+    async def __call__(self) -> Reply | Spam: ...
+
+
+class Reply(EndNode):
+    calls: Annotated[list[ToolCall], Tools(search)]
+    text: str
+
+
+class Spam(EndNode):
+    why: str
+
+
+GRAPH = Graph(start=Ticket)
+EXAMPLE = {"known": {"Ticket": {"text": "a lamp?"}}, "answer": {"text": "We have a lamp."}}
+LEARNED = LearnedPrompt("Answer in one sentence.", (EXAMPLE,))  # type: ignore[arg-type]
+
+
+def native(prompt: Prompt) -> Answer | dict[str, Any]:
+    """A model with native tool calls."""
+    if len(prompt.question.types) > 1:
+        return {"choice": "Reply"}
+    if not any(each.kind == "round" for each in prompt.conversation):
+        return Answer("", calls=(CallPart("x1", "search", {"query": "kettle"}),))
+    return {"text": "We have kettle one."}
+
+
+def structured(prompt: Prompt) -> dict[str, Any]:
+    """The same, by structured output."""
+    answer = native(prompt)
+    if len(prompt.question.types) > 1:
+        return answer  # type: ignore[return-value]
+    if isinstance(answer, Answer):
+        return {"next_step": {"action": "search", "query": "kettle"}}
+    return {"next_step": {"action": "answer", **answer}}
+
+
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "structured"])
+async def test_a_learned_prompt_is_in_every_round_of_a_conversation_with_tools(is_native: bool):
+    toy = ToyBackend(native if is_native else structured, one_call=False)
+    toy.calls_tools = is_native
+    lm = WithPrompts(toy, {Reply: NodePrompts(fill=LEARNED)})
+    result = await GRAPH.arun(Ticket(text="a kettle?"), lm)
+
+    assert [call.result for call in result.trace[-1].calls] == [["kettle one"]]
+    choice, first, second = toy.prompts
+    assert "one sentence" not in str(choice)
+    for prompt in (first, second):
+        assert prompt.text.startswith("Answer in one sentence.")
+        [example] = prompt.examples
+        assert "a lamp?" in example.asked
+        assert "We have a lamp." in example.answer
+        assert ("next_step" in example.answer) is not is_native
+    # What providers cache: the second request begins with all of the first.
+    assert second.conversation[: len(first.conversation)] == first.conversation
+    assert lm.get_stats() == {"optimized": 1, "naive": 1}
+
+
+async def test_a_prompt_that_is_written_by_hand_is_saved_and_loaded_for_a_node_with_tools(
+    tmp_path,
+):
+    artifact = Artifact(node="Reply", schema=schema_of(Reply), fill=LEARNED)
+    save_artifacts({Reply: artifact}, tmp_path, among=GRAPH)
+    assert load_artifacts(GRAPH, tmp_path)[Reply].fill == LEARNED
+
+    toy = ToyBackend(structured, one_call=False)
+    lm = create_optimized_lm(GRAPH, tmp_path, toy)
+    await GRAPH.arun(Ticket(text="a kettle?"), lm)
+    assert toy.prompts[1].text.startswith("Answer in one sentence.")
+
+
+async def test_a_file_for_other_tools_than_there_are_now_is_refused(tmp_path):
+    artifact = Artifact(node="Reply", schema=schema_of(Reply), fill=LEARNED)
+    save_artifacts({Reply: artifact}, tmp_path, among=GRAPH)
+
+    async def look_up(word: str) -> str:
+        return word
+
+    class Other(EndNode):
+        calls: Annotated[list[ToolCall], Tools(look_up)]
+        text: str
+
+    Other.__name__ = "Reply"
+    with pytest.raises(BaeError) as refused:
+        load_artifacts([Other], tmp_path)
+    assert refused.value.code == "bae-artifact-changed"
+
+
+async def recorded(count: int = 12) -> MemoryJournal:
+    journal = MemoryJournal()
+    for number in range(count):
+        lm = ScriptedLM(
+            [Reply, Call("search", query=f"thing {number}"), {"text": f"thing {number} one"}]
+            if number % 2
+            else [Spam, {"why": f"no {number}"}]
+        )
+        await GRAPH.arun(Ticket(text=f"thing {number}?"), lm, journal=journal, run_id=f"r{number}")
+    return journal
+
+
+async def test_a_step_to_a_node_with_tools_is_an_example_of_the_choice_and_not_of_the_fill():
+    pytest.importorskip("dspy")
+    from bae.optimizer import choice_examples, examples_from, fill_examples, trace_to_examples
+
+    journal = await recorded(4)
+    fork = await GRAPH.fork("r1", at=1, text="corrected", journal=journal)
+    await GRAPH.resume(fork, ScriptedLM([]), journal=journal)
+    examples = await examples_from(journal, GRAPH)
+    assert sorted(each["next_node_type"] for each in examples) == ["Reply", "Reply", "Spam", "Spam"]
+    assert len(choice_examples(Ticket, examples)) == 4
+    assert len(fill_examples(Spam, examples)) == 2
+    assert fill_examples(Reply, examples) == []
+    corrected = [each for each in examples if each["corrected"]]
+    assert [each["next_node"]["fields"] for each in corrected] == [{"text": "corrected"}]
+    result = await GRAPH.arun(
+        Ticket(text="a?"), ScriptedLM([Reply, Call("search", query="a"), {"text": "b"}])
+    )
+    assert len(trace_to_examples(result)) == 1
+
+
+@pytest.mark.once
+async def test_optimizing_leaves_the_fill_of_a_node_with_tools_as_it_is_and_says_why():
+    pytest.importorskip("dspy")
+    from bae.optimizer import Progress, aoptimize_node, examples_from
+
+    notes: list[Progress] = []
+    examples = await examples_from(await recorded(), GRAPH)
+    found = await aoptimize_node(Reply, examples, lm=ToyBackend(), progress=notes.append)
+    assert found.is_fresh
+    said = [each.note for each in notes if each.part == "fill"]
+    assert any("its fill follows tool calls" in note for note in said)
+
+
+@pytest.mark.once
+async def test_a_graph_with_such_a_node_is_improved_in_its_other_parts(tmp_path):
+    pytest.importorskip("dspy")
+    from bae.optimizer import Improvement, Progress
+
+    def answer(prompt: Prompt) -> dict[str, Any]:
+        if len(prompt.question.types) > 1:
+            return {"choice": "Reply" if prompt.examples else "Spam"}
+        assert prompt.question.target is not Reply  # no tool is called to learn something
+        return {"why": "no"}
+
+    notes: list[Progress] = []
+    improvement = Improvement(
+        GRAPH,
+        await recorded(24),
+        tmp_path / "learned",
+        lm=ToyBackend(answer, one_call=False),
+        minimum=3,
+        progress=notes.append,
+    )
+    found = await improvement.run()
+    assert {(part.node, part.part) for part in found.parts} == {
+        ("Ticket", "choice"),
+        ("Spam", "fill"),
+    }
+    assert any(each.node == "Reply" and "tool calls" in each.note for each in notes)

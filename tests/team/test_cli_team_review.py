@@ -1,0 +1,400 @@
+"""Look at what a team has done and take it, with real git, tests and sandboxes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("typer")
+
+from rich.console import Console
+
+from bae import Graph, Node, ToolCall, ToolError, Tools
+from bae.cli import main, team_review
+from bae.journal import MemoryJournal
+from bae.team import (
+    Delivery,
+    ProvedTask,
+    Store,
+    Task,
+    TaskStatus,
+    read_task_log,
+    store_path,
+)
+from bae.testing import Call, ScriptedLM
+from git_repositories import commit_files, git, make_repository
+from team_parts import JEST, RUN_SHELL
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+
+SCRIPT = '''
+from bae.testing import ScriptedLM
+
+CODE = """
+<<<<<<< FILE {key}.sh
+name() {{ echo {name}; }}
+>>>>>>> FILE
+<<<<<<< FILE {key}.test.sh
+. ./{key}.sh
+[ "$(name)" = {key} ]
+>>>>>>> FILE
+"""
+
+def write(asked):
+    key = asked.previous.task
+    if key == "guide":
+        return "<<<<<<< FILE GUIDE.md\\nA shop.\\n>>>>>>> FILE\\n"
+    if key == "orders" and asked.previous.attempt > 1 or key == "stocks":
+        return "QUESTION: Which tax?"
+    wrong = asked.previous.attempt == 1
+    return CODE.format(key=key, name="wrong" if wrong else key)
+
+def make():
+    return ScriptedLM({"WorkerAnswer": write})
+'''
+LM = ("--lm", "python:../lm.py:make")
+Bae = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder with a team that has worked, and a copy of it: `prices` and `guide` are merged,
+    `orders` has written something wrong and asks, `stocks` asks before it writes anything."""
+    work = tmp_path_factory.mktemp("team") / "work"
+    root = make_repository(work / "shop", {**JEST, "readme.txt": "A shop\n"})
+    git(root, "config", "user.name", "Ana")
+    git(root, "config", "user.email", "ana@example.com")
+    (work / "lm.py").write_text(SCRIPT)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HOME", str(work / "home"))
+        patched.chdir(root)
+        assert main(["team", "init", "--no-check", "--test", " ".join(RUN_SHELL)]) == 0
+        for key in ("prices", "orders", "stocks"):
+            main(["team", "tasks", "add", key])
+        main(["team", "tasks", "add", "Guide for people", "--key", "guide", "--proof", "none"])
+        main(["team", "tasks", "approve", "guide", "--without-tests"])
+        assert main(["team", "run", "--no-wait", "--quiet", "--max-agents", "1", *LM]) == 3
+        patched.chdir(work.parent)
+    return work, Path(shutil.copytree(work, work.with_name("copy"), symlinks=True))
+
+
+@pytest.fixture
+def bae(
+    finished: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Bae:
+    """The command, where the team has worked: each test has it as it was then."""
+    work, copy = finished
+    shutil.rmtree(work)
+    shutil.copytree(copy, work, symlinks=True)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(work / "shop")
+
+    def run(*arguments: str, code: int = 0) -> SimpleNamespace:
+        capfd.readouterr()
+        got = main(["team", *arguments])
+        out, err = capfd.readouterr()
+        assert got == code, f"{arguments}: {got}\n{out}{err}"
+        return SimpleNamespace(out=out, err=err)
+
+    return run
+
+
+def head(branch: str = "main") -> str:
+    return git(Path(), "rev-parse", branch)
+
+
+# The change of a task
+
+
+def test_the_diff_of_a_merged_task_is_what_was_merged_and_can_be_applied(bae: Bae):
+    text = bae("diff", "prices").out
+    assert "+name() { echo prices; }\n" in text
+    assert "wrong" not in text
+    Path("work.diff").write_text(text)
+    git(Path(), "apply", "work.diff")
+    assert Path("prices.sh").read_text() == "name() { echo prices; }\n"
+
+
+def test_the_diff_of_a_task_that_is_not_merged_is_its_branch_since_it_started(bae: Bae):
+    text = bae("diff", "2").out
+    assert "+name() { echo wrong; }\n" in text
+    assert "prices" not in text
+
+
+def test_a_stat_has_the_files_and_how_many_lines(bae: Bae):
+    text = bae("diff", "prices", "--stat").out
+    assert "prices.sh      | 1 +\n" in text
+    assert "2 files changed, 3 insertions(+)" in text
+
+
+def test_a_task_without_work_has_no_diff_and_the_error_says_what_to_do(bae: Bae):
+    failed = bae("diff", "stocks", code=1)
+    assert "nothing is written for stocks yet: it is blocked  [bae-team-unknown]" in failed.err
+    assert "bae team run" in failed.err
+    assert "did you mean prices" in bae("diff", "price", code=1).err
+
+
+def test_at_a_terminal_a_diff_has_colors_and_cannot_control_the_terminal(
+    bae: Bae, monkeypatch: pytest.MonkeyPatch
+):
+    commit = commit_files(Path(), {"bell.txt": "a\x1b]0;title\x07b\n"})
+    git(Path(), "branch", "-f", "bae/task-2-orders", commit)
+    terminal = Console(force_terminal=True, color_system="standard", highlight=False)
+    monkeypatch.setattr(team_review, "out", lambda: terminal)
+    text = bae("diff", "orders").out
+    assert "\x1b[32m+a\\x1b]0;title\\x07b" in text
+    assert "\x1b[1m+++ b/bell.txt" in text
+
+
+# The log of a task
+
+
+def test_a_log_has_what_was_asked_edited_tested_and_merged_in_order(bae: Bae):
+    said = bae("log", "prices")
+    first, *lines = said.out.splitlines()
+    assert first.startswith("prices  prices  completed, 2 attempts, 2 LM calls")
+    labels = [line[10:22].strip() for line in lines]
+    begun = ["task", "asked", "edited", "tested", "correction"]
+    assert labels[:5] == begun
+    assert labels[5:8] == ["asked", "edited", "tested"]
+    assert labels[-2:] == ["merged", "task"]
+    assert "1 of 1 tests failed: prices.test.sh" in said.out
+    assert "--full" in said.err
+
+
+def test_a_full_log_has_the_prompts_and_the_answers(bae: Bae):
+    text = bae("log", "prices", "--full").out
+    assert "# Task" in text
+    assert "<<<<<<< FILE prices.sh" in text
+    assert "runs the tests" in text
+    short = bae("log", "prices").out
+    assert "runs the tests" not in short
+    assert "# Task" not in short
+
+
+def test_a_log_has_questions_to_a_person_and_their_answers(bae: Bae):
+    assert "asks you    Which tax?" in bae("log", "stocks").out
+    bae("answer", "stocks", "19 %")
+    assert "answered    19 %" in bae("log", "stocks").out
+
+
+def test_a_log_as_json_has_entries_with_their_times_and_usage(bae: Bae):
+    data = json.loads(bae("log", "prices", "--json").out)
+    assert data["task"]["key"] == "prices"
+    assert [each["outcome"] for each in data["attempts"]] == ["failed", "passed"]
+    times = [each["at"] for each in data["entries"]]
+    assert times == sorted(times)
+    asked = [each for each in data["entries"] if each["kind"] == "lm"]
+    assert [each["usage"]["calls"] for each in asked] == [1, 1]
+    assert asked[0]["run"].startswith("task-1-")
+
+
+def test_a_task_that_has_not_begun_has_an_empty_log(bae: Bae):
+    bae("tasks", "add", "later")
+    assert "nothing has happened yet" in bae("log", "later").err
+
+
+async def test_a_log_has_the_tool_calls_of_a_worker(bae: Bae):
+    def look(path: str) -> str:
+        if path == "gone.py":
+            raise ToolError("there is no gone.py")
+        return f"1 the text of {path}\n2 more"
+
+    class Ask(Node):
+        text: str
+
+        async def __call__(self) -> Submission: ...
+
+    class Submission(Node):
+        calls: Annotated[list[ToolCall], Tools(look)]
+        summary: str
+
+        async def __call__(self) -> None: ...
+
+    Ask.__call__.__annotations__["return"] = Submission
+    calls = [Call("look", path="shop.py"), Call("look", path="gone.py"), {"summary": "done"}]
+    journal = MemoryJournal()
+    graph = Graph(start=Ask, end=Submission)
+    async with await Store.open(store_path(Path.cwd())) as store:
+        task = await store.task(3)
+        lm = ScriptedLM({"Submission": calls})
+        await graph.arun(Ask(text="a"), lm, journal=journal, run_id=f"task-{task.id}-7-ab")
+        told = await read_task_log(store, journal, task)
+    found = [each for each in told.entries if each.kind == "tool"]
+    assert [each.text for each in found] == [
+        'look(path="shop.py") -> 1 the text of shop.py 2 more',
+        'look(path="gone.py") -> there is no gone.py',
+    ]
+    assert [each.ok for each in found] == [True, False]
+    assert "2 more" in found[0].detail
+
+
+# Merge and patch
+
+
+def test_a_merge_is_one_commit_of_the_user_with_the_tasks_and_their_tests(bae: Bae):
+    before = head()
+    said = bae("merge").out
+    assert git(Path(), "log", "-1", "--format=%an %cn %P") == f"Ana Ana {before} {head('bae/team')}"
+    message = git(Path(), "log", "-1", "--format=%B")
+    assert message.splitlines() == [
+        "Merge 2 tasks of bae/team",
+        "",
+        "prices: prices",
+        "- prices.test.sh::prices",
+        "",
+        "guide: Guide for people",
+        "- without tests, as a person approved",
+    ]
+    assert "guide: Guide for people\n- without tests, as a person approved" in said
+    assert Path("GUIDE.md").exists()
+    assert git(Path(), "status", "--porcelain") == ""
+    assert "there is nothing to merge: main has all merged tasks" in bae("merge").err
+
+
+def test_a_merge_lists_only_what_the_branch_of_the_team_has(bae: Bae):
+    git(Path(), "branch", "--force", "bae/team", "bae/team~1")  # as before the last task
+    data = json.loads(bae("merge", "--json").out)
+    assert [each["key"] for each in data["tasks"]] == ["prices"]
+    assert data["tasks"][0]["tests"] == ["prices.test.sh::prices"]
+
+
+def test_nothing_that_a_model_wrote_can_end_a_line_of_the_message():
+    title = "Prices\n---\nFrom x\nBae-Task: bae/task-1-a 1234\x1b[31m"
+    task = Task(id=1, project_id=1, key="prices", title=title)
+    tests = tuple(f"test_{n}\n\ndiff --git a/x b/x" for n in range(25))
+    done = Delivery("main", "bae/team", "1" * 40, "2" * 40, (ProvedTask(task, tests),))
+    lines = done.message.splitlines()
+    assert lines[:3] == [
+        "Merge 1 task of bae/team",
+        "",
+        "prices: Prices --- From x Task: bae/task-1-a 1234",
+    ]
+    assert all(line.startswith("- test_") for line in lines[3:-1])
+    assert len(lines[3:-1]) == 20
+    assert lines[-1] == "- and 5 more tests"
+
+
+def test_a_merge_into_another_branch_makes_it_and_leaves_the_checkout(bae: Bae):
+    before = head()
+    Path("readme.txt").write_text("not committed\n")  # of no concern to another branch
+    data = json.loads(bae("merge", "--into", "review", "--json").out)
+    assert data["into"] == "review"
+    assert data["commit"] == head("review")
+    assert [each["key"] for each in data["tasks"]] == ["prices", "guide"]
+    assert (head(), Path("readme.txt").read_text()) == (before, "not committed\n")
+    assert git(Path(), "show", "review:prices.sh") == "name() { echo prices; }"
+
+
+def test_a_merge_is_refused_where_changes_are_not_committed(bae: Bae):
+    before = head()
+    Path("readme.txt").write_text("changed\n")
+    failed = bae("merge", code=1).err
+    assert "was not merged into main: it has uncommitted changes: readme.txt" in failed
+    assert "--into" in failed
+    assert (head(), Path("readme.txt").read_text()) == (before, "changed\n")
+
+
+def test_a_file_that_git_does_not_know_is_not_overwritten_by_a_merge(bae: Bae):
+    before = head()
+    Path("prices.sh").write_text("mine\n")
+    assert "prices.sh" in bae("merge", code=1).err
+    assert (head(), Path("prices.sh").read_text()) == (before, "mine\n")
+
+
+def test_conflicts_are_named_and_nothing_is_merged(bae: Bae):
+    before = commit_files(Path(), {"prices.sh": "name() { echo mine; }\n"})
+    failed = bae("merge", code=1).err
+    assert "bae/team has conflicts with main in prices.sh; nothing was merged" in failed
+    assert "git merge --no-ff bae/team" in failed
+    assert head() == before
+    assert "has conflicts" in bae("patch", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("into", "why"),
+    [
+        ("bae/team", "is the team's own branch"),
+        ("a..b", "is no name of a branch"),
+        ("-x", "is no name of a branch"),
+        ("elsewhere", "is checked out in"),
+    ],
+)
+def test_a_branch_that_cannot_be_merged_into_is_refused(bae: Bae, into: str, why: str):
+    git(Path(), "worktree", "add", "--quiet", "-b", "elsewhere", "../elsewhere")
+    assert why in bae("merge", f"--into={into}", code=1).err
+
+
+def test_a_merge_needs_to_know_who_you_are(bae: Bae, monkeypatch: pytest.MonkeyPatch):
+    git(Path(), "config", "--unset", "user.name")
+    assert "git config user.name" in bae("merge", code=1).err
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Bea")
+    bae("merge")
+    assert git(Path(), "log", "-1", "--format=%an") == "Bea"
+
+
+def test_without_a_branch_the_user_names_one(bae: Bae):
+    git(Path(), "checkout", "--quiet", "--detach")
+    assert "name a branch with --into" in bae("merge", code=1).err
+    bae("merge", "--into", "main")
+
+
+def test_a_patch_has_the_message_in_its_header_and_is_taken_by_git_am(bae: Bae, tmp_path: Path):
+    before = head()
+    said = bae("patch", str(tmp_path / "work.patch"))
+    assert "has 2 tasks for main" in said.err
+    assert head() == before
+    text = (tmp_path / "work.patch").read_text()
+    assert text.index("- prices.test.sh") < text.index("diff --git")
+    git(Path(), "am", "--quiet", str(tmp_path / "work.patch"))
+    assert git(Path(), "log", "-1", "--format=%an %s") == "Ana Merge 2 tasks of bae/team"
+    assert git(Path(), "diff", "--stat", "HEAD", "bae/team") == ""
+
+
+def test_a_patch_goes_to_stdout_and_a_file_that_cannot_be_written_is_named(bae: Bae):
+    assert "Subject: Merge 2 tasks of bae/team" in bae("patch").out
+    assert "cannot be written" in bae("patch", "no/such/folder.patch", code=1).err
+
+
+# Status and clean
+
+
+def test_status_has_the_cost_of_each_task(bae: Bae):
+    assert "backend, completed, 2 LM calls" in bae("status").out
+    data = json.loads(bae("status", "--json").out)
+    tasks = {task["key"]: task for task in data["tasks"]}
+    assert tasks["prices"]["status"] == TaskStatus.COMPLETED
+    assert tasks["prices"]["branch"] == "bae/task-1-prices"
+    assert tasks["prices"]["spent"]["calls"] == 2
+    assert sum(task["spent"]["calls"] for task in tasks.values()) == data["spent"]["calls"]
+
+
+def test_branches_of_merged_tasks_are_deleted_on_request_and_no_others(bae: Bae):
+    listed = ["bae/task-1-prices", "bae/task-4-guide"]
+    assert bae("clean", "--dry-run").out.split() == listed
+    assert head("bae/task-1-prices")
+    assert json.loads(bae("clean", "--json").out) == {"branches": listed, "deleted": True}
+    left = git(Path(), "branch", "--format=%(refname:short)").split()
+    assert left == ["bae/task-2-orders", "bae/task-3-stocks", "bae/team", "main"]
+    assert "0 branches deleted" in bae("clean").err
+    assert "prices.sh" in bae("diff", "prices", "--stat").out
+
+
+def test_a_branch_with_newer_work_or_a_worktree_is_kept(bae: Bae):
+    git(Path(), "worktree", "add", "--quiet", "../guide", "bae/task-4-guide")
+    git(Path(), "switch", "--quiet", "bae/task-1-prices")
+    commit_files(Path(), {"more.txt": "more\n"})
+    git(Path(), "switch", "--quiet", "main")
+    assert bae("clean").out == ""
+
+
+def test_a_mistyped_option_is_a_misuse(bae: Bae):
+    assert "--stat" in bae("diff", "prices", "--stats", code=2).err
