@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -94,8 +94,7 @@ class CodeReader:
         if before and code.is_same_as(before):
             return before
         async with self._turn:  # the first one counts, the others wait for it
-            words = await asyncio.to_thread(_count_words, code, before or self._last)
-            self._last = replace(code, words=words)
+            self._last = await asyncio.to_thread(count_words, code, before or self._last)
             return self._last
 
 
@@ -132,9 +131,10 @@ class Code:
         return is_known and self.names == other.names and self.stamps == other.stamps
 
     def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
-        """The files that have most to do with a text, best first, by BM25."""
+        """The files that have most to do with a text, best first, by BM25. Code counts more than
+        tests and texts, and files next to good ones count a little more."""
         wanted = tuple(dict.fromkeys(_words(query)))
-        words = self.words or _count_words(self)
+        words = self.words or count_words(self).words
         mean = max(1.0, sum(map(len, self.texts.values())) / max(1, len(words)))
         found = {
             name: {word: each[word] for word in wanted if word in each}
@@ -145,12 +145,20 @@ class Code:
             word: math.log(1 + (len(words) - count + 0.5) / (count + 0.5))
             for word, count in files.items()
         }
-        matches: list[Match] = []
+        scores: dict[str, float] = {}
         for name, counts in found.items():
             if counts:
                 norm = 1.2 * (0.25 + 0.75 * len(self.texts.get(name, "")) / mean)
                 score = sum(rarity[w] * n * 2.2 / (n + norm) for w, n in counts.items())
-                matches.append(Match(name, score))
+                scores[name] = score * _WEIGHTS[self.kind(name)]
+        folders: dict[str, list[float]] = {}
+        for name, score in scores.items():
+            folders.setdefault(name.rpartition("/")[0], []).append(score)
+        near = {name: sum(sorted(own)[-_NEAR:]) / _NEAR for name, own in folders.items()}
+        matches = (
+            Match(name, score + 0.5 * near[name.rpartition("/")[0]])
+            for name, score in scores.items()
+        )
         return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])
 
     def best_lines(
@@ -234,6 +242,7 @@ class Code:
         return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in found)
 
 
+@lru_cache(1000)
 def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, ...]:
     """The classes and functions that a file defines. Empty for languages that are not known; code
     that is broken is read as far as it goes."""
@@ -295,9 +304,22 @@ _STOP: Final = frozenset(
     re.findall(
         r"\w+",
         "the and for not with this that are from import def self return none true false class if "
-        "in is of to as or be it an at by on we do else const let var function new export default",
+        "in is of to as or be it an at by on we do else const let var function new export default "
+        "has have had its which where when what who how than then too also only no nor so such any "
+        "all each every other another same own out into over after before again without more most "
+        "less few some many one two first last can may might must should would could will does "
+        "did done was were been being they them their there here you your us our but because "
+        "since until while about between through both very just now never still yet says",
     )
 )
+_HEAD: Final = 300
+_NEAR: Final = 5
+_WEIGHTS: Final = {
+    FileKind.CODE: 1.0,
+    FileKind.TEST: 0.8,
+    FileKind.TEXT: 0.8,
+    FileKind.DATA: 0.4,
+}
 
 
 def _join(names: Iterable[str], longest: int) -> str:
@@ -334,7 +356,7 @@ def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
                     texts[name] = before.texts[name]
                     left -= status.st_size
                 continue
-            if is_secret(path, name):
+            if is_secret(path, name) and not _is_code(path, name):
                 stamps.pop(name, None)
                 continue
             kept.append(name)
@@ -348,18 +370,27 @@ def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
     return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES), stamps=stamps)
 
 
-def _count_words(code: Code, before: Code | None = None) -> dict[str, Counter[str]]:
-    """The words of each file, taken from `before` for files that are as they were there."""
+def _is_code(path: Path, name: str) -> bool:
+    """Whether a file that is named like a secret is code, as secrets.py: it defines something, and
+    neither its text nor its folder tells of a secret."""
+    text = read_file(path, LARGEST_FILE, follow=False).decode("utf-8", "replace")
+    return bool(outline_file(name, text)) and not is_secret(path, f"{name.rpartition('/')[0]}/x")
+
+
+def count_words(code: Code, before: Code | None = None) -> Code:
+    """The same files with their words counted, taken from `before` for files that are as they were
+    there."""
     words: dict[str, Counter[str]] = {}
     for name in code.names:
         text = code.texts.get(name, "")
         if before is not None and name in before.words and before.texts.get(name, "") == text:
             words[name] = before.words[name]
             continue
-        # A word in the name of a file tells more than one in its text.
-        words[name] = Counter(word for word in _words(name) for _ in range(3))
-        words[name].update(_words(text))
-    return words
+        # A word in the name of a file, or in its first lines, tells more than another.
+        head = f"{name} {text[:_HEAD]}"
+        words[name] = Counter(word for word in _words(head) for _ in range(3))
+        words[name].update(_words(text[_HEAD:]))
+    return replace(code, words=words)
 
 
 def _words(text: str) -> Iterator[str]:
@@ -375,11 +406,20 @@ def _words(text: str) -> Iterator[str]:
                     yield _stem(lower)
 
 
+@lru_cache(100_000)
 def _stem(word: str) -> str:
-    """The same for a singular and its plural."""
-    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
-        return f"{word[:-3]}y" if word.endswith("ies") else word[:-1]
-    return word
+    """The same for the forms of a word: plan, plans, planned, planning."""
+    if len(word) > 4 and word.endswith("ies"):
+        return f"{word[:-3]}y"
+    for end in _ENDS:
+        if word.endswith(end) and len(word) - len(end) >= 3 and not word.endswith("ss"):
+            word = word.removesuffix(end)
+            break
+    doubled = len(word) > 4 and word[-1] == word[-2] and word[-1] not in "aeiouls"
+    return word[:-1] if doubled else word
+
+
+_ENDS: Final = ("ions", "ings", "ers", "ing", "ion", "ed", "er", "es", "ly", "s", "e")
 
 
 @cache
