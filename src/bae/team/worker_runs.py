@@ -11,7 +11,7 @@ from hashlib import sha256
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
-from bae import BaeError, JournalError, OpenGate
+from bae import BaeError, JournalError
 from bae.journal import Record
 from bae.lm import Usage
 from bae.observers import observing
@@ -66,7 +66,7 @@ async def run_task(
                 resume=True,
             )
         used, why = ended.usage, "done"
-        last = Blocked(question=_asked_in(ended.waiting[0])) if ended.waiting else ended.result
+        last = Blocked(question=ended.waiting[0].question) if ended.waiting else ended.result
     except BaeError as error:
         why = "failed"
         if error.code == "bae-run-changed":  # it is of another version of bae: begin again
@@ -96,11 +96,6 @@ def name_run(task: Task, number: int, *, is_loop: bool = False) -> str:
     return f"task-{task.id}-{number}-{sha256(wanted.encode()).hexdigest()[:8]}"
 
 
-def _asked_in(gate: OpenGate) -> str:
-    """The question that the LLM has written."""
-    return str(gate.context.get("question", gate.question))
-
-
 async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
     """Give a parked run the answers of people to its questions."""
     try:
@@ -110,11 +105,11 @@ async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
             raise
         return
     asked = await bench.store.blockers(task.project_id)
-    answers = [each.answer for each in asked if each.task_id == task.id and each.answer]
+    answers = {each.question: each.answer for each in asked if each.task_id == task.id}
     for gate in parked:
-        if not gate.answered and answers:
-            about = {"journal": bench.journal, "go_on": False}
-            await worker_graph.answer(run, gate.address, answers[-1], **about)
+        answer = answers.get(gate.question)
+        if answer is not None and not gate.answered:
+            await worker_graph.answer(run, gate.address, answer, journal=bench.journal, go_on=False)
 
 
 async def _run_id(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
