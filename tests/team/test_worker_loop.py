@@ -13,7 +13,7 @@ from bae import BaeLMError
 from bae.team import BackendWorkerAgent, Store, Task, Workbench
 from bae.team.models import PlannedTask
 from bae.team.task_log import read_task_log
-from bae.team.worker_tools import WorkerLoop
+from bae.team.worker_graph import WorkerLoop
 from bae.testing import Call, ScriptedLM
 from bae.testing.scripted import Asked
 from git_repositories import git
@@ -73,7 +73,7 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
     assert git(root, "show", f"{result.commit}:calc.sh") == SUB.strip()
     found = {(call.name, n): call.result for n, call in enumerate(calls_of(lm))}
     assert "calc.sh" in found["find", 0]
-    assert "1  add() {" in found["look", 2]
+    assert "1|add() {" in found["look", 2]
     assert "5" in found["run", 3]
     assert "sub is 8" in found["check", 5]
     assert "1 passed" in found["check", 7]
@@ -163,7 +163,7 @@ async def test_an_edit_that_breaks_the_syntax_of_a_file_is_refused(tmp_path: Pat
     broken = Call("edit", text=edits({"calc.py": "def add(a, b):\n    return a +\n"}))
     right = {
         "calc.py": PYTHON["calc.py"] + "\n\ndef sub(a, b):\n    return a - b\n",
-        "tests/test_sub.py": "from calc import sub\n\n\ndef test_sub():\n    assert sub(3, 1) == 2\n"[:],
+        "tests/test_sub.py": "from calc import sub\n\ndef test_sub():\n    assert sub(3, 1) == 2\n",
     }
     lm = a_script(broken, Call("edit", text=edits(right)), DONE)
     async with a_bench(tmp_path, task, files=PYTHON, command=PYTEST) as (bench, [planned]):

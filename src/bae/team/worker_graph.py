@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from bae import LM, Dep, Graph, Node, Text, ToolError
+from bae import LM, Dep, Graph, Node, Recall, Text, ToolCall, ToolError
 from bae.lm import Usage, metered
 from bae.team.desk import (
     SHOWN_FAILURE,
@@ -26,7 +26,7 @@ from bae.team.edit_format import UNCHANGED, EditError, format_instructions, pars
 from bae.team.events import CorrectionAttempt
 from bae.team.models import Task, bounded, headline
 from bae.team.task_context import Context
-from bae.team.worker_tools import LoopEnded, WorkerLoop, submit_work
+from bae.team.worker_tools import TOOLS, LoopEnded, submit_work
 
 if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
@@ -130,18 +130,39 @@ class Conversation(Node):
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
     brief: Annotated[str, Dep(write_brief, timeout=None, attempt="attempt")] = Field(init=False)
 
-    async def __call__(self, lm: LM) -> Delivered | Blocked | Stopped:
-        desk, task, attempt = self.desk, self.desk.task, self.attempt
+    async def __call__(self, lm: LM) -> WorkerLoop | Blocked | Stopped:
+        desk, attempt = self.desk, self.attempt
         desk.brief, desk.attempt = self.brief, attempt
-        request = WorkRequest(task=task.key, attempt=attempt.number)
+        request = WorkRequest(task=desk.task.key, attempt=attempt.number)
         try:
-            await lm.fill(WorkerLoop, {}, self.brief, request)
-            # A run that was killed after its submission has no outcome yet.
-            outcome = desk.outcome or await submit_work(desk, attempt)
+            return await lm.fill(WorkerLoop, {}, self.brief, request)
         except LoopEnded as ended:
-            if ended.needed is None:
-                return Stopped(number=attempt.number)
-            outcome = ended.needed
+            return _block(ended.needed) if ended.needed else Stopped(number=attempt.number)
+
+
+class WorkerLoop(Node):
+    """One conversation: the LLM calls tools, and its last message submits the work."""
+
+    calls: Annotated[list[ToolCall], TOOLS]
+    summary: Annotated[str, Text()] = Field(
+        description="the submission: what you changed and how you checked it, in a few lines"
+    )
+
+    async def __call__(self) -> Submission:
+        return Submission()
+
+
+class Submission(Node):
+    """What came of the work that was submitted last."""
+
+    attempt: Annotated[Try, Recall(Conversation)] = Field(init=False)
+    desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
+
+    async def __call__(self) -> Delivered | Blocked:
+        desk, task = self.desk, self.desk.task
+        try:
+            # A run that was killed after its submission was accepted has no outcome here.
+            outcome = desk.outcome or await submit_work(desk, self.attempt)
         except ToolError as refused:
             outcome = PersonNeeded(ask_after_failures(task, 1, str(refused)))
         return _block(outcome) if isinstance(outcome, PersonNeeded) else Delivered(commit=outcome)

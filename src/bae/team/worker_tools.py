@@ -11,7 +11,6 @@ from bae import (
     Ask,
     Dep,
     Node,
-    Text,
     Tool,
     ToolCall,
     ToolError,
@@ -94,7 +93,7 @@ async def check(tests: tuple[str, ...] = (), *, desk: Annotated[Desk, Dep(get_de
     return await trials.check_tests(desk.bench, desk.task, workspace, tests)
 
 
-async def submit(work: WorkerLoop, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
+async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
     """Judge and merge the work. A refusal is the next message of the conversation."""
     desk.outcome = await submit_work(desk, desk.attempt)
 
@@ -180,28 +179,18 @@ _ASK: Final = (
 )
 
 
-class WorkerLoop(Node):
-    """One conversation: the LLM calls tools, and its last message submits the work."""
-
-    calls: Annotated[
-        list[ToolCall],
-        Tools(
-            Tool(look, unfinished="repeat"),
-            Tool(find, unfinished="repeat"),
-            Tool(outline, unfinished="repeat"),
-            Tool(edit, description=_EDIT, unfinished="repeat"),
-            Tool(run, timeout=None, unfinished="repeat"),
-            Tool(check, timeout=None, unfinished="repeat"),
-            Ask(str, name="ask", description=_ASK),
-            limit=_MOST_ROUNDS,
-            accept=submit,
-            before_round=steer,
-            context=60_000,
-            at_once=1,  # in the order of the calls: a check after an edit sees it
-        ),
-    ]
-    summary: Annotated[str, Text()] = Field(
-        description="the submission: what you changed and how you checked it, in a few lines"
-    )
-
-    async def __call__(self) -> None: ...
+TOOLS: Final = Tools(
+    Tool(look, unfinished="repeat"),
+    Tool(find, unfinished="repeat"),
+    Tool(outline, unfinished="repeat"),
+    Tool(edit, description=_EDIT, unfinished="repeat"),
+    Tool(run, timeout=None, unfinished="repeat"),
+    Tool(check, timeout=None, unfinished="repeat"),
+    Ask(str, name="ask", description=_ASK),
+    limit=_MOST_ROUNDS,
+    accept=submit,
+    before_round=steer,
+    context=60_000,
+    at_once=1,  # in the order of the calls: a check after an edit sees it
+)
+"""The tools of a worker's conversation."""
