@@ -18,6 +18,7 @@ from bae.observers import observing
 from bae.tasks import finish_despite_cancel
 from bae.team.desk import Desk, ask_about, get_desk
 from bae.team.environment import find_error_cause
+from bae.team.git import Checkout
 from bae.team.models import LONGEST_REASON, Task, TaskResult, as_planned, bounded
 from bae.team.reading import CodeTree, get_tree
 from bae.team.worker_graph import Assignment, Blocked, Delivered, Stopped, worker_graph
@@ -50,10 +51,13 @@ async def run_task(
     try:
         lm = bench.limit_lm(task, await worker.lm())
         await _pass_on_answers(bench, task, run)
-        workspace = await worker.workspace(task)
-        given = {
+
+        async def find_checkout() -> Checkout:
+            return (await worker.workspace(task)).checkout
+
+        given: dict[Any, Any] = {
             get_desk: Desk(worker, bench, task, run),
-            get_tree: CodeTree(bench.code, workspace.checkout),
+            get_tree: CodeTree(bench.code, find_checkout),
         }
         with observing(note_progress):
             ended = await worker_graph.arun(
