@@ -61,7 +61,13 @@ _FIELDS: Final = {
         "--file",
         "-f",
         metavar="FILE",
-        help="A file that it likely changes; several times.",
+        help="A file that it likely changes, which exists; several times.",
+    ),
+    "new_files": _make_option(
+        list[str] | None,
+        "--new-file",
+        metavar="FILE",
+        help="A file that it creates; several times.",
     ),
     "tests": _make_option(
         list[str] | None,
@@ -169,7 +175,7 @@ async def approve(
 
 
 def _name_files(task: Task) -> str:
-    return f"; may change {', '.join(task.files)}" if task.files else "; text for people only"
+    return f"; may change {', '.join(task.paths)}" if task.paths else "; text for people only"
 
 
 def _is_agreed(task: Task) -> bool:
@@ -182,7 +188,7 @@ def _is_agreed(task: Task) -> bool:
     "bae team tasks add 'Add a login page' --kind frontend --after sessions -c 'it says hello'",
     "bae team tasks add --from tasks.json",
     "A file has a list of objects with key, title, description, kind, criteria, files, "
-    "tests, depends_on, priority, proof and may; all but title may be left out.",
+    "new_files, tests, depends_on, priority, proof and may; all but title may be left out.",
     options=_FIELDS,
 )
 async def add(
