@@ -25,9 +25,11 @@ def make():
         "Requirements": "# Shop\\nPrices in euros.",
         "Plan": {"tasks": [
             {"key": "prices", "title": "Prices", "criteria": ["price() adds tax"]},
-            {"key": "orders", "title": "Orders", "depends_on": ["prices"]},
-            {"key": "page", "title": "A page", "kind": "frontend", "depends_on": ["prices"]},
-            {"key": "whole", "title": "All of it", "kind": "test",
+            {"key": "orders", "title": "Orders", "criteria": ["order() is 1"],
+             "depends_on": ["prices"]},
+            {"key": "page", "title": "A page", "kind": "frontend", "criteria": ["a title"],
+             "depends_on": ["prices"]},
+            {"key": "whole", "title": "All of it", "kind": "test", "criteria": ["it adds up"],
              "depends_on": ["orders", "page"]},
         ]},
     })
@@ -37,7 +39,7 @@ def ask():
     return ScriptedLM({
         "OpenQuestions": {"questions": ["Which currency?", "Which country?"]},
         "Requirements": lambda asked: "# Shop\\n" + asked.prompt.text,
-        "Plan": {"tasks": [{"key": "prices", "title": "Prices"}]},
+        "Plan": {"tasks": [{"key": "prices", "title": "Prices", "criteria": ["1"]}]},
     })
 """
 IMPORTS = "import shop\n\n\ndef test_open():\n    assert shop\n"
@@ -286,7 +288,7 @@ def test_tasks_are_added_edited_and_dropped(shop: Bae):
 
 
 def test_tasks_without_tests_are_listed_first_and_approved_only_by_name(shop: Bae):
-    said = shop("tasks", "add", "Guide", "--proof", "none", "--file", "guide.md")
+    said = shop("tasks", "add", "Guide", "--proof", "none", "--new-file", "guide.md")
     first = said.out.splitlines()[0]
     assert first == "to be approved without tests: guide  Guide"
     assert "bae team tasks approve guide --without-tests" in said.err

@@ -30,14 +30,21 @@ from bae.team.planning import (
     read_answers,
 )
 from bae.team.store import Store
-from bae.testing import ScriptedLM
+from bae.testing import Call, ScriptedLM
 from git_repositories import make_repository
 
 GOAL = "A shop that ships"
 TASKS = [
     {"key": "prices", "title": "Prices", "criteria": ["price() adds tax"], "files": ["shop.py"]},
-    {"key": "orders", "title": "Orders", "depends_on": ["prices"]},
-    {"key": "page", "title": "A page", "kind": "frontend", "depends_on": ["orders"]},
+    {"key": "orders", "title": "Orders", "criteria": ["order() is 1"], "depends_on": ["prices"]},
+    {
+        "key": "page",
+        "title": "A page",
+        "criteria": ["page() has a title"],
+        "new_files": ["page.py"],
+        "kind": "frontend",
+        "depends_on": ["orders"],
+    },
 ]
 
 
@@ -181,6 +188,7 @@ async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
         ([TASKS[0], TASKS[0]], "two tasks have the key 'prices'"),
         ([{**TASKS[0], "kind": "wizard"}], "there is no worker of kind 'wizard'"),
         ([{**TASKS[0], "key": "No Key"}], "String should match pattern"),
+        ([{**TASKS[0], "criteria": [" "]}], "prices: has no criterion"),
     ],
 )
 async def test_a_plan_that_does_not_fit_is_asked_for_again_with_what_is_wrong(
@@ -192,6 +200,68 @@ async def test_a_plan_that_does_not_fit_is_asked_for_again_with_what_is_wrong(
     assert await team.keys() == ["prices", "orders", "page"]
 
 
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ([{**TASKS[0], "files": ["src/shop.py"]}], "no such file; name one of shop.py, or mark"),
+        ([{**TASKS[0], "files": [], "new_files": ["shop.py"]}], "creates shop.py, which exists"),
+        ([TASKS[0], {**TASKS[1], "depends_on": [], "files": ["shop.py"]}], "shares shop.py with"),
+        (
+            [{**TASKS[0], "new_files": ["a.py"]}, {**TASKS[1], "new_files": ["a.py"]}],
+            "creates a.py, which exists by then",
+        ),
+    ],
+)
+async def test_a_plan_with_wrong_files_is_refused_in_its_conversation(
+    team: Team, tasks: list[Any], said: str
+):
+    lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": TASKS})
+    await team.plan(lm)
+    assert said in lm.prompts[-1].text
+    assert await team.keys() == ["prices", "orders", "page"]
+
+
+async def test_a_task_may_change_a_file_that_its_prerequisite_creates(team: Team):
+    later = {**TASKS[1], "key": "style", "title": "Style", "files": ["page.py"]}
+    plan = [*TASKS, {**later, "depends_on": ["page"]}]
+    await team.plan(script({"questions": []}, "It ships.", {"tasks": plan}))
+    assert await team.keys() == ["prices", "orders", "page", "style"]
+
+
+async def test_a_new_plan_shares_no_file_with_a_task_that_is_not_done(team: Team):
+    await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS[:1]}))
+    more = {**TASKS[0], "key": "sums", "title": "Sums"}
+    ordered = {**more, "depends_on": ["prices"]}
+    lm = script({"questions": []}, "Sums.", {"tasks": [more]}, {"tasks": [ordered]})
+    await team.plan(lm, "Sums")
+    assert "sums: shares shop.py with 'prices'" in lm.prompts[-1].text
+    assert await team.keys() == ["prices", "sums"]
+
+
+async def test_the_planner_reads_the_repository_before_it_asks_and_plans(team: Team):
+    lm = script(
+        Call("find", pattern="def total"),
+        {"questions": []},
+        "It ships.",
+        [Call("look", path="shop.py"), Call("outline", path="shop.py")],
+        {"tasks": TASKS},
+    )
+    await team.plan(lm)
+    assert "shop.py:1: def total" in lm.prompts[1].text
+    assert "1|def total" in lm.prompts[-1].text
+    assert await team.keys() == ["prices", "orders", "page"]
+
+
+async def test_planning_that_was_interrupted_reads_nothing_again(team: Team):
+    lm = script({"questions": []}, "It ships.", Call("look", path="shop.py"), TimeoutError("busy"))
+    with pytest.raises(BaeLMError, match="busy"):
+        await team.plan(lm)
+    Path(team.project.root, "shop.py").write_text("changed = True\n")
+    lm = script({"tasks": TASKS})
+    await team.plan(lm)
+    assert "1|def total" in lm.prompts[-1].text
+
+
 async def test_a_plan_that_never_fits_stores_nothing(team: Team):
     lm = script({"questions": []}, "It ships.", *[{"tasks": [TASKS[1]]}] * 3)
     with pytest.raises(FillError, match="no such task"):
@@ -201,7 +271,7 @@ async def test_a_plan_that_never_fits_stores_nothing(team: Team):
 
 async def test_a_second_goal_builds_on_the_tasks_of_the_first(team: Team):
     await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS}))
-    more = {"key": "returns", "title": "Returns", "depends_on": ["orders"]}
+    more = {**TASKS[1], "key": "returns", "title": "Returns", "depends_on": ["orders"]}
     lm = script(
         {"questions": []}, "It ships, and takes back.", {"tasks": [TASKS[0]]}, {"tasks": [more]}
     )
@@ -244,7 +314,8 @@ async def test_the_same_goal_is_planned_afresh_once_its_plan_is_stored(team: Tea
 
 def test_a_task_may_need_one_that_exists_already():
     before = PlannedTask(key="prices", title="Prices")
-    plan = Plan(planned=[before], kinds=["backend"], tasks=[PlannedTask(**TASKS[1])])
+    tasks = [PlannedTask.model_validate(TASKS[1])]
+    plan = Plan(calls=[], planned=[before], kinds=["backend"], tasks=tasks)
     assert plan.tasks[0].depends_on == ("prices",)
 
 

@@ -3,24 +3,18 @@ may not run at the same time because they share one."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from bae import Problem
+from bae.team.git import BRANCHES, Repository, split_paths
 from bae.team.models import PlannedTask
-
-if TYPE_CHECKING:
-    from bae.team.git import Repository
+from bae.team.repository import find_nearest_paths
 
 
 async def list_files(repository: Repository, branch: str) -> frozenset[str]:
     """The files that tasks can name: those of the user's checkout, without ignored files, and those
     of the team's branch."""
-    from bae.team.git import BRANCHES, split_paths
-
     shown = ("--cached", "--others", "--exclude-standard")
     _, here, _ = await repository.run_git("ls-files", "-z", *shown)
     names = {*split_paths(here)}
@@ -45,7 +39,7 @@ def find_file_problems(
             if path in known or path in created:
                 continue
             what = f"names {path}, and there is no such file"
-            near = find_nearest(path, {*known, *created})
+            near = find_nearest_paths(path, {*known, *created})
             fix = f"name one of {', '.join(near)}, or mark" if near else "mark"
             fix = f"{fix} it as new: new_files, or --new-file"
             problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
@@ -75,16 +69,6 @@ def find_shared_files(
         fix = f"let {other.key!r} depend on {one.key!r}, or give each its own file"
         problems.append(Problem("error", "bae-team-shared-file", other.key, what, fix))
     return problems
-
-
-def find_nearest(path: str, names: Collection[str], most: int = 4) -> list[str]:
-    """The paths that a wrong path most likely means: the same name elsewhere, the files of a
-    folder, or similar paths."""
-    last = PurePosixPath(path).name
-    same = sorted(name for name in names if PurePosixPath(name).name == last)
-    below = sorted(name for name in names if name.startswith(f"{path.rstrip('/')}/"))
-    close = [] if same or below else difflib.get_close_matches(path, names, most, 0.6)
-    return [*same, *below, *close][:most]
 
 
 def _find_prerequisites(tasks: Mapping[str, PlannedTask]) -> dict[str, set[str]]:
