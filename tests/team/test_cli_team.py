@@ -287,6 +287,17 @@ def test_tasks_are_added_edited_and_dropped(shop: Bae):
     assert keys(shop) == ["prices", "page"]
 
 
+def test_a_task_of_a_person_names_files_that_exist_or_are_marked_as_new(shop: Bae):
+    said = shop("tasks", "add", "Prices", "--file", "tests/test_shop.py", code=1)
+    assert "there is no such file" in said.err
+    assert "test_shop.py" in said.err
+    assert "--new-file" in said.err
+    shop("tasks", "add", "Open", "--file", "test_shop.py", "--new-file", "shop.py")
+    shop("tasks", "add", "Close", "--file", "shop.py", "--after", "open")
+    said = shop("tasks", "edit", "close", "--new-file", "test_shop.py", code=1)
+    assert "which exists" in said.err
+
+
 def test_tasks_without_tests_are_listed_first_and_approved_only_by_name(shop: Bae):
     said = shop("tasks", "add", "Guide", "--proof", "none", "--new-file", "guide.md")
     first = said.out.splitlines()[0]

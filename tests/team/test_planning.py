@@ -14,7 +14,7 @@ pytest.importorskip("sqlalchemy")
 from pydantic import Field
 
 from bae import Gate, Graph, Map, Node
-from bae.exceptions import BaeLMError, DepError, FillError
+from bae.exceptions import BaeLMError, DepError, ToolCallError
 from bae.journal import SQLiteJournal
 from bae.team.models import PlannedTask, Project
 from bae.team.planning import (
@@ -31,7 +31,7 @@ from bae.team.planning import (
 )
 from bae.team.store import Store
 from bae.testing import Call, ScriptedLM
-from git_repositories import make_repository
+from git_repositories import commit_files, make_repository
 
 GOAL = "A shop that ships"
 TASKS = [
@@ -81,6 +81,11 @@ def script(*answers: Any) -> ScriptedLM:
     return ScriptedLM(list(answers))
 
 
+def said_in(prompt: Any) -> str:
+    """All messages of a conversation."""
+    return "\n".join(each.text for each in prompt.conversation)
+
+
 def test_the_planning_graph_has_no_problems():
     assert planning.validate() == []
 
@@ -106,7 +111,7 @@ async def test_the_llm_sees_the_repository_and_its_conventions_but_no_secret(tea
         assert "def total()" in prompt.text
         assert "Use tabs." in prompt.text
         assert ".env" not in prompt.text
-    assert "It ships." in lm.prompts[-1].text
+    assert "It ships." in said_in(lm.prompts[-1])
 
 
 async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(team: Team):
@@ -119,7 +124,7 @@ async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(t
     lm = script({"questions": ["Where to?"]}, "To Portugal.", {"tasks": TASKS})
     planned = await team.plan(lm, answer=answer)
     assert asked == ["Where to?"]
-    assert "Only to Portugal." in lm.prompts[1].text
+    assert "Only to Portugal." in said_in(lm.prompts[1])
     assert len(planned.tasks) == 3
 
 
@@ -176,7 +181,7 @@ async def test_planning_of_another_version_of_bae_begins_again_with_a_warning(
 async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
     lm = script({"questions": ["Where to?"]}, "Assumed: Portugal.", {"tasks": TASKS})
     planned = await team.plan(lm, answer=decide_yourself)
-    assert DECIDE in lm.prompts[1].text
+    assert DECIDE in said_in(lm.prompts[1])
     assert len(planned.tasks) == 3
 
 
@@ -217,7 +222,7 @@ async def test_a_plan_with_wrong_files_is_refused_in_its_conversation(
 ):
     lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": TASKS})
     await team.plan(lm)
-    assert said in lm.prompts[-1].text
+    assert said in said_in(lm.prompts[-1])
     assert await team.keys() == ["prices", "orders", "page"]
 
 
@@ -234,7 +239,7 @@ async def test_a_new_plan_shares_no_file_with_a_task_that_is_not_done(team: Team
     ordered = {**more, "depends_on": ["prices"]}
     lm = script({"questions": []}, "Sums.", {"tasks": [more]}, {"tasks": [ordered]})
     await team.plan(lm, "Sums")
-    assert "sums: shares shop.py with 'prices'" in lm.prompts[-1].text
+    assert "sums: shares shop.py with 'prices'" in said_in(lm.prompts[-1])
     assert await team.keys() == ["prices", "sums"]
 
 
@@ -247,8 +252,8 @@ async def test_the_planner_reads_the_repository_before_it_asks_and_plans(team: T
         {"tasks": TASKS},
     )
     await team.plan(lm)
-    assert "shop.py:1: def total" in lm.prompts[1].text
-    assert "1|def total" in lm.prompts[-1].text
+    assert "shop.py:1: def total" in said_in(lm.prompts[1])
+    assert "1|def total" in said_in(lm.prompts[-1])
     assert await team.keys() == ["prices", "orders", "page"]
 
 
@@ -256,15 +261,15 @@ async def test_planning_that_was_interrupted_reads_nothing_again(team: Team):
     lm = script({"questions": []}, "It ships.", Call("look", path="shop.py"), TimeoutError("busy"))
     with pytest.raises(BaeLMError, match="busy"):
         await team.plan(lm)
-    Path(team.project.root, "shop.py").write_text("changed = True\n")
+    commit_files(Path(team.project.root), {"shop.py": "changed = True\n"})
     lm = script({"tasks": TASKS})
     await team.plan(lm)
-    assert "1|def total" in lm.prompts[-1].text
+    assert "1|def total" in said_in(lm.prompts[-1])
 
 
 async def test_a_plan_that_never_fits_stores_nothing(team: Team):
     lm = script({"questions": []}, "It ships.", *[{"tasks": [TASKS[1]]}] * 3)
-    with pytest.raises(FillError, match="no such task"):
+    with pytest.raises(ToolCallError, match="no such task"):
         await team.plan(lm)
     assert await team.keys() == []
 
