@@ -115,7 +115,7 @@ class _Hit(NamedTuple):
 
 _PASSES: Final = 5
 """Lines of one file among the hits, where other files have some too."""
-_WIDEST: Final = 160
+_WIDEST: Final = 120
 _LONGEST_LINE: Final = 500
 _WORDS: Final = re.compile(r"[\w\s.,:;'\"`/-]+")
 _MAY_TAKE_LONG: Final = re.compile(r"[*+?{]|\\[1-9]")

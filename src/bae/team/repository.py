@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import IntEnum
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -53,6 +54,16 @@ class Definition(NamedTuple):
     first: int
     """Where it starts, decorators included."""
     last: int
+
+
+class Chunk(NamedTuple):
+    """Lines of a file that belong together, as a function, with how well they fit a search."""
+
+    path: str
+    first: int
+    last: int
+    text: str
+    score: float = 0.0
 
 
 class FileKind(IntEnum):
@@ -144,23 +155,13 @@ class Code:
     def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
         """The files that have most to do with a text, best first, by BM25. Code counts more than
         tests and texts, and files next to good ones count a little more."""
-        wanted = tuple(dict.fromkeys(_words(query)))
         words = self.words or count_words(self).words
+        rarity = self._rarity(query)
         mean = max(1.0, sum(map(len, self.texts.values())) / max(1, len(words)))
-        found = {
-            name: {word: each[word] for word in wanted if word in each}
-            for name, each in words.items()
-        }
-        files = Counter(word for each in found.values() for word in each)
-        rarity = {
-            word: math.log(1 + (len(words) - count + 0.5) / (count + 0.5))
-            for word, count in files.items()
-        }
         scores: dict[str, float] = {}
-        for name, counts in found.items():
-            if counts:
-                norm = 1.2 * (0.25 + 0.75 * len(self.texts.get(name, "")) / mean)
-                score = sum(rarity[w] * n * 2.2 / (n + norm) for w, n in counts.items())
+        for name, counts in words.items():
+            score = _bm25(rarity, counts, len(self.texts.get(name, "")) / mean)
+            if score:
                 scores[name] = score * _WEIGHTS[self.kind(name)]
         folders: dict[str, list[float]] = {}
         for name, score in scores.items():
@@ -172,21 +173,43 @@ class Code:
         )
         return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])
 
+    def search_chunks(self, query: str, names: Iterable[str]) -> list[Chunk]:
+        """The functions and classes of files, those that have most to do with a text first."""
+        rarity = self._rarity(query)
+        chunks: list[Chunk] = []
+        for name in names:
+            weight = _WEIGHTS[self.kind(name)]
+            for chunk in split_file(name, self.texts[name]):
+                fit = _bm25(rarity, Counter(_words(chunk.text)), len(chunk.text) / _USUAL)
+                chunks.append(chunk._replace(score=weight * fit))
+        return sorted(chunks, key=lambda chunk: -chunk.score)
+
+    def _rarity(self, query: str) -> dict[str, float]:
+        """How much each word of a text tells: more, the fewer files have it."""
+        words = self.words or count_words(self).words
+        wanted = dict.fromkeys(_words(query))
+        counts = {word: sum(word in own for own in words.values()) for word in wanted}
+        return {
+            word: math.log(1 + (len(words) - count + 0.5) / (count + 0.5))
+            for word, count in counts.items()
+            if count
+        }
+
     def best_lines(
         self, query: str, names: Iterable[str], *, most: int = 2
     ) -> dict[str, list[tuple[int, str]]]:
         """The lines of files that have most to do with a text, with their numbers. The line that
         starts a definition counts more than another."""
-        wanted = frozenset(_words(query))
+        rarity = self._rarity(query)
         found: dict[str, list[tuple[int, str]]] = {}
         for name in names:
             text = self.texts[name]
             defined = {each.line for each in outline_file(name, text, most=1000)}
             scores: list[tuple[float, int, str]] = []
             for number, line in enumerate(text.split("\n"), 1):
-                score = len(wanted.intersection(_words(line[:_SEARCHED])))
-                if score:
-                    scores.append((score + 0.6 * (number in defined), -number, line))
+                words = set(_words(line[:_SEARCHED]))
+                if score := sum(rarity.get(word, 0.0) for word in words):
+                    scores.append((score * (1.5 if number in defined else 1), -number, line))
             best = sorted(scores, reverse=True)[:most] or [(0, -1, text.partition("\n")[0])]
             found[name] = sorted((-number, line) for _, number, line in best)
         return found
@@ -246,6 +269,14 @@ class Code:
             lines.append(f"{entry}: {defined}" if defined else entry)
         return bounded("\n".join(lines), longest)
 
+    def versions(self) -> list[str]:
+        """The versions of languages that the repository names, as lines of a list."""
+        return [
+            f"- {name}: {' '.join(match[0].split())}"
+            for name, pattern in _VERSIONS.items()
+            if (match := pattern.search(self.texts.get(name, "")))
+        ]
+
     def conventions(self, *, longest: int = 6_000) -> str:
         """What the repository says about how to work in it, and how its files are laid out."""
         found = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
@@ -280,6 +311,38 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
     return tuple(found)
 
 
+def split_file(name: str, text: str) -> list[Chunk]:
+    """The parts of a file: before its first definition, then each function and each class up to its
+    first method. Where nothing is known of what it defines, so many lines each."""
+    lines = text.splitlines()
+    starts = sorted({each.first for each in outline_file(name, text, most=1000) if each.depth < 3})
+    starts = starts or list(range(1 + _LINES, len(lines) + 1, _LINES))
+    edges = sorted({1, *starts, len(lines) + 1})
+    chunks: list[Chunk] = []
+    for first, end in pairwise(edges):
+        own = "\n".join(lines[first - 1 : end - 1]).rstrip()
+        if own.strip():
+            chunks.append(Chunk(name, first, first + own.count("\n"), own))
+    return chunks
+
+
+def _bm25(rarity: Mapping[str, float], counts: Mapping[str, int], length: float) -> float:
+    """How well words fit, where `length` is relative to the usual one."""
+    norm = 1.2 * (0.25 + 0.75 * length)
+    found = ((weight, counts[word]) for word, weight in rarity.items() if word in counts)
+    return sum(weight * count * 2.2 / (count + norm) for weight, count in found)
+
+
+_VERSIONS: Final = {
+    "pyproject.toml": re.compile(r"^requires-python *=.*", re.MULTILINE),
+    ".python-version": re.compile(r"^\S+", re.MULTILINE),
+    "package.json": re.compile(r'"engines": *\{[^}]*\}'),
+    ".nvmrc": re.compile(r"^\S+", re.MULTILINE),
+    "go.mod": re.compile(r"^go .*", re.MULTILINE),
+}
+_USUAL: Final = 1500
+"""Characters of a function, as a rule."""
+_LINES: Final = 40
 Stamp = tuple[int, int, int, int]
 _SETTLES: Final = 100_000_000
 """Nanoseconds in which a file may change twice without a difference in its times."""

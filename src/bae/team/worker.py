@@ -31,7 +31,7 @@ from bae.team.models import (
     headline,
 )
 from bae.team.store import Store
-from bae.team.task_context import Context, gather_context
+from bae.team.task_context import LONGEST_CONTEXT, LOOP_CONTEXT, Context, gather_context
 from bae.team.verdict import WorkVerdict, is_test_file
 from bae.team.workbench import Workbench, WorkerMode, can_loop
 from bae.team.worker_graph import WorkerAnswer, WorkRequest, compose_brief
@@ -153,7 +153,9 @@ class WorkerAgent:
         workspace = await self.workspace(task)
         notes = (*task.notes, *(await bench.store.task(task.id)).notes)  # some since it was started
         task = task.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
-        return await gather_context(task, bench.store, bench.code, workspace.checkout)
+        longest = LONGEST_CONTEXT if await self.find_mode() == "oneshot" else LOOP_CONTEXT
+        at = workspace.checkout
+        return await gather_context(task, bench.store, bench.code, at, longest=longest)
 
     async def generate_code(
         self,
