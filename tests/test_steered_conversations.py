@@ -129,6 +129,18 @@ async def test_refused_answers_are_counted_and_the_last_round_can_be_announced()
     assert texts_of(lm.prompts[-1])[-1] == "this is your last round"
 
 
+async def test_accept_has_as_many_seconds_as_the_marker_says():
+    async def accept(reply: Any) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(ToolCallError) as raised:
+        await run(graph_with(accept=accept, accept_timeout=0.05), ToolBackend({"text": "a"}))
+    assert raised.value.code == "bae-tools-accept"
+    assert "0.05 s" in str(raised.value)
+    with pytest.raises(ValueError, match="accept_timeout=0"):
+        Tools(search, accept_timeout=0)
+
+
 class Stuck(BaeError):
     code = "app-stuck"
 
