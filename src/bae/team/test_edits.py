@@ -13,11 +13,11 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 from bae.team.doctests import is_example, keeps_examples
 from bae.team.edits import FileChange
-from bae.team.manifests import as_table
+from bae.team.manifests import as_table, find_table
 from bae.team.models import May, TestReport
 
 
@@ -204,8 +204,8 @@ def _describe_setup(change: FileChange) -> str:
     name = PurePosixPath(change.path).name
     if _SETTINGS.fullmatch(name):
         return "decides how tests are run, and this task may not change that"
-    if (settings := _CONFIGURATIONS.get(name)) is not None:
-        if settings(change.before) != settings(change.after):
+    if name in _CONFIGURATIONS:
+        if _read_settings(name, change.before) != _read_settings(name, change.after):
             return "was changed in the part that decides how tests are run"
     elif name.endswith(".py"):
         before, after = [_hooks(each, change.path) for each in (change.before, change.after)]
@@ -236,44 +236,33 @@ def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     return found
 
 
-_PACKAGE_SETTINGS: Final = ("jest", "vitest", "mocha", "ava", "babel", "imports")
-
-
-def _of_package(content: bytes | None) -> object:
-    values = _parse_table(content, json.loads)
-    scripts = as_table(values.get("scripts"))
-    tests = {key: value for key, value in scripts.items() if "test" in key}
-    return [tests, *(values.get(key) for key in _PACKAGE_SETTINGS)]
-
-
-def _of_pyproject(content: bytes | None) -> object:
-    values = _parse_table(content, tomllib.loads)
-    tools, project = as_table(values.get("tool")), as_table(values.get("project"))
-    return tools.get("pytest"), as_table(project.get("entry-points")).get("pytest11")
-
-
-def _of_ini(content: bytes | None) -> object:
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read_string((content or b"").decode("utf-8", "replace"))
-    except configparser.Error as error:
-        return str(error)
-    return {name: dict(parser[name]) for name in ("pytest", "tool:pytest") if name in parser}
-
-
-_CONFIGURATIONS: Final = {
-    "package.json": _of_package,
-    "pyproject.toml": _of_pyproject,
-    "setup.cfg": _of_ini,
-    "tox.ini": _of_ini,
+_CONFIGURATIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "package.json": (*(("jest",), ("vitest",), ("mocha",), ("ava",), ("babel",), ("imports",)),),
+    "pyproject.toml": (("tool", "pytest"), ("project", "entry-points", "pytest11")),
+    "setup.cfg": (("tool:pytest",),),
+    "tox.ini": (("pytest",),),
 }
+"""The parts of manifests that say how tests are run."""
 
 
-def _parse_table(content: bytes | None, parse: Any) -> Mapping[str, Any]:
+def _read_settings(name: str, content: bytes | None) -> object:
+    """What a manifest says about tests; all of a manifest that cannot be read."""
+    text = (content or b"").decode("utf-8", "replace")
     try:
-        return as_table(parse((content or b"").decode()))
-    except (ValueError, RecursionError):
-        return {"jest": content, "tool": {"pytest": content}} if content else {}
+        if name.endswith(".json"):
+            values = as_table(json.loads(text or "{}"))
+        elif name.endswith(".toml"):
+            values = tomllib.loads(text)
+        else:
+            parser = configparser.RawConfigParser(strict=False)
+            parser.read_string(text)
+            values = {section: dict(parser[section]) for section in parser}
+    except (ValueError, RecursionError, configparser.Error):
+        return text
+    scripts = as_table(values.get("scripts"))
+    tests = {name: script for name, script in scripts.items() if "test" in name}
+    parts = [find_table(values, *path[:-1]).get(path[-1]) for path in _CONFIGURATIONS[name]]
+    return [tests, *parts]
 
 
 # --- tests that existed ---------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from bae.team import sandbox
 from bae.team.doctests import add_examples, is_added
 from bae.team.edits import FileChange
 from bae.team.flaky_tests import run_again
-from bae.team.git import GitError, Repository, split_paths
+from bae.team.git import Repository, split_paths
 from bae.team.models import May, PlannedTask, Project, TestCase, TestReport
 from bae.team.reports import NOT_LOADED
 from bae.team.test_edits import (
@@ -88,7 +88,7 @@ async def verify(
     may = task.may
     repository, base, head = workspace.repository, workspace.base, await workspace.head()
     changes = await read_changes(repository, base, head)
-    files = await _list_files(repository, base)
+    files = await repository.list_files(base)
     if before is None:
         async with workspaces.scratch(base) as fresh:
             before = await run_fixed(project, fresh, **limits)
@@ -179,23 +179,9 @@ async def list_fixed(project: Project, workspace: Workspace, *known: TestReport)
 
 async def read_changes(repository: Repository, base: str, head: str) -> tuple[FileChange, ...]:
     """What differs between two commits."""
-    changes: list[FileChange] = []
-    for path in await repository.changed_files(base, head):
-        before, after = [await _read_blob(repository, commit, path) for commit in (base, head)]
-        changes.append(FileChange(path, before, after))
-    return tuple(changes)
-
-
-async def _read_blob(repository: Repository, commit: str, path: str) -> bytes | None:
-    code, content, problem = await repository.run_git("cat-file", "blob", f"{commit}:{path}")
-    if code and "does not exist" not in problem and "exists on disk" not in problem:
-        raise GitError(f"{path} cannot be read as it is at {commit}: {problem}")
-    return None if code else content
-
-
-async def _list_files(repository: Repository, commit: str) -> tuple[str, ...]:
-    _, output, _ = await repository.run_git("ls-tree", "-r", "-z", "--name-only", commit)
-    return tuple(split_paths(output))
+    paths = await repository.changed_files(base, head)
+    before, after = [await repository.read_files(commit, paths) for commit in (base, head)]
+    return tuple(map(FileChange, paths, before, after))
 
 
 def _write(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> None:
