@@ -114,7 +114,7 @@ async def verify(
     flaky = [*after.flaky]
     problems = [*edits.problems]
     if task.proof == "none":
-        problems += _find_code(changes, () if task.kind == "docs" else task.files)
+        problems += _find_code(changes, () if task.kind == "docs" else task.paths)
         judged = find_broken(before, after)
     else:
         judged = judge(before, after, tests=task.tests, may=may)
