@@ -122,7 +122,7 @@ def read_cases(most: int = CASES) -> list[Case]:
     return cases
 
 
-class CommitTree(CodeTree):
+class KnownTree(CodeTree):
     """The files of a commit, which do not change."""
 
     def __init__(self, code: Code) -> None:
@@ -132,8 +132,8 @@ class CommitTree(CodeTree):
         return self.code
 
 
-class CommitReader(CodeReader):
-    """Reads the files of a commit."""
+class KnownReader(CodeReader):
+    """Gives the files of a commit."""
 
     def __init__(self, code: Code) -> None:
         self.code = code
@@ -220,7 +220,7 @@ def cut_ending(word: str) -> str:
 
 async def work_on(case: Case, code: Code) -> Outcome:
     """Have the worker read for a case, and write its brief."""
-    tree, shown = CommitTree(code), dict[str, int]()
+    tree, shown = KnownTree(code), dict[str, int]()
     tokens: list[int] = []
 
     async def call(tool: Any, *args: str) -> list[str]:
@@ -240,7 +240,7 @@ async def work_on(case: Case, code: Code) -> Outcome:
     title = case.message.partition("\n")[0][:120]
     task = Task(id=1, project_id=1, key="task", title=title, description=case.message)
     store: Any = NewProject()
-    context = await gather_context(task, store, CommitReader(code), longest=LOOP_CONTEXT)
+    context = await gather_context(task, store, KnownReader(code), longest=LOOP_CONTEXT)
     brief = compose_brief(BackendWorkerAgent.role, context, "", "", None)
     tools = plan_of(WorkerLoop).tools
     assert tools is not None

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bae.given_files import read_file
-from bae.team.files import is_secret
+from bae.team.files import is_secret, make_folder
 from bae.team.git import Checkout, GitError, Repository, split_paths
 from bae.team.models import bounded
 from bae.team.test_edits import is_test_file
@@ -118,6 +118,22 @@ class CodeReader:
         async with self._turn:  # the first one counts, the others wait for it
             self._last = await asyncio.to_thread(count_words, code, before or self._last)
             return self._last
+
+
+class CommitReader(CodeReader):
+    """Reads the files of a commit, without a checkout."""
+
+    def __init__(self, repository: Repository, commit: str) -> None:
+        super().__init__(repository)
+        self.commit = commit
+
+    async def read(self, at: Checkout | None = None, before: Code | None = None) -> Code:
+        """The files of the commit, ready to be searched."""
+        names = await self.repository.list_files(self.commit)
+        contents = await self.repository.read_files(self.commit, names)
+        files = dict(zip(names, contents, strict=True))
+        code = await asyncio.to_thread(_read_contents, files)
+        return await asyncio.to_thread(count_words, code, before)
 
 
 @dataclass(frozen=True)
@@ -442,6 +458,15 @@ def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
         except (OSError, UnicodeError):
             continue
     return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES), stamps=stamps)
+
+
+def _read_contents(files: Mapping[str, bytes | None]) -> Code:
+    with make_folder() as folder:
+        for name, content in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content or b"")
+        return _read_all(Path(folder), sorted(files), None)
 
 
 def _is_code(path: Path, name: str) -> bool:

@@ -4,7 +4,7 @@ repository, what was tried before and what people said, gathered at once and bou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -134,20 +134,30 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     most |= dict.fromkeys(named, max(room // 4, room * 2 // 3 // max(1, len(named))))
     ranks = {name: rank for rank, name in enumerate(most)}
     chosen: dict[str, list[Chunk]] = {}
-    whole = [
-        Chunk(name, 1, len(text.splitlines()), text.rstrip("\n"))
-        for name in (*named, *built_on)
-        if name in most and len(text := code.texts[name]) <= most[name] - len(name) - _TAG
-    ]
+    sizes = dict.fromkeys(most, 0)
+
+    def choose(name: str, chunks: list[Chunk]) -> None:
+        """Show chunks of a file in place of those chosen before, if there is room."""
+        nonlocal room
+        size = sum(len(each.text) + len(name) + _TAG for each in chunks)
+        if size <= most[name] and size - sizes[name] <= room:
+            room -= size - sizes[name]
+            chosen[name], sizes[name] = chunks, size
+
+    def choose_whole(names: Iterable[str]) -> None:
+        for name in names:
+            text = code.texts[name].rstrip("\n")
+            choose(name, [Chunk(name, 1, text.count("\n") + 1, text)])
+
+    choose_whole(name for name in (*named, *built_on) if name in most)
+    whole = frozenset(chosen)
     parts = [chunk for chunk in code.search_chunks(query, most) if chunk.score]
     # Of equal functions the one in the better file comes first.
     parts.sort(key=lambda chunk: -chunk.score / (1 + 0.1 * ranks[chunk.path]))
-    for chunk in (*whole, *(each for each in parts if each.path not in {w.path for w in whole})):
-        size = len(chunk.text) + len(chunk.path) + _TAG
-        if size <= min(room, most[chunk.path]):
-            chosen.setdefault(chunk.path, []).append(chunk)
-            room -= size
-            most[chunk.path] -= size
+    for chunk in parts:
+        if chunk.path not in whole:
+            choose(chunk.path, [*chosen.get(chunk.path, ()), chunk])
+    choose_whole(name for name in most if name not in whole)  # small ones, where room is left
     return {name: _show_chunks(chosen[name]) for name in chosen}
 
 
