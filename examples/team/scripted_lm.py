@@ -13,7 +13,7 @@ from typing import Any
 from bae.testing import Asked, Call, ScriptedLM
 
 HERE = Path(__file__).parent
-SECONDS = float(os.environ.get("DEMO_SECONDS", "0.5"))
+SECONDS = float(os.environ.get("DEMO_SECONDS", "1"))
 """How long it takes for an answer."""
 
 
