@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 from rich.text import Text
 
 from bae.cli.exits import Misuse, refused
+from bae.cli.later import call_later
 from bae.cli.learned import artifacts_in, with_prompts
 from bae.cli.loading import load_proved
 from bae.cli.options import (
@@ -29,6 +30,8 @@ from bae.cli.wording import in_lines
 from bae.graph import Graph
 from bae.lm import LM, Answer, Backend, Prompt
 from bae.plan import plan_of
+
+(print_brief,) = call_later("bae.cli.team_tasks", "print_brief")
 
 
 class PromptOnly(Backend):
@@ -91,7 +94,7 @@ def prompts(
     if task is not None:
         if module is not None:
             raise Misuse("--task is about the team's project, and takes no file")
-        _print_brief(task, with_tools=not structured, as_json=as_json)
+        print_brief(task, with_tools=not structured, as_json=as_json)
         return
     graph = load_proved(module)
     nodes: list[Any] = []
@@ -114,23 +117,6 @@ def prompts(
         note(unknown)
     if not nodes:
         note(f"values are samples; -i gives the fields of {graph.start.__name__}")
-
-
-def _print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
-    from bae.cli.team_project import open_team, run_async
-
-    async def write() -> None:
-        from bae.team.worker import preview_brief
-
-        async with open_team() as team:
-            task = await team.task(named)
-            brief = await preview_brief(team.store, team.repository, task, with_tools=with_tools)
-        if as_json:
-            print_json({"task": task.key, "brief": brief})
-        else:
-            out().print(Text(brief), soft_wrap=True)
-
-    run_async(write)
 
 
 def _about(graph: Graph[Any, Any], found: Sequence[Prompt], node: str | None) -> Sequence[Prompt]:
