@@ -452,6 +452,17 @@ class Store:
             for row in rows
         ]
 
+    async def reviews(self, project_id: int) -> dict[int, tuple[Review, ...]]:
+        """The reviews of the work of tasks, oldest first, by the numbers of tasks."""
+        which = tables.events.c.data["type"].as_string() == WorkReviewed.type
+        found = sa.select(tables.events).filter_by(project_id=project_id).where(which)
+        reviews: dict[int, tuple[Review, ...]] = {}
+        for row in await self.read(lambda db: _rows(db, found.order_by(tables.events.c.id))):
+            event = read_event(row["data"])
+            assert isinstance(event, WorkReviewed)
+            reviews[event.task_id] = (*reviews.get(event.task_id, ()), event.review)
+        return reviews
+
     async def last_event(self, project_id: int) -> int:
         """The number of a project's last event, or 0."""
         last = sa.select(sa.func.max(tables.events.c.id)).filter_by(project_id=project_id)
