@@ -33,7 +33,8 @@ from bae.team.models import as_planned
 from bae.team.task_context import Context
 from bae.team.team_run import lead_lock
 from bae.team.verdict import WorkVerdict
-from bae.team.worker_graph import WorkerAnswer, WorkRequest, name_run
+from bae.team.worker_graph import WorkerAnswer, WorkRequest
+from bae.team.worker_runs import name_run
 from bae.testing import Provider, ScriptedLM
 from bae.testing.scripted import Asked
 from bounded import BOUND
@@ -87,7 +88,7 @@ async def test_a_worker_alone_stores_its_question_and_the_status_that_it_returns
         assert stored.status is TaskStatus.FAILED
         assert "the provider is down" in stored.reason
         assert [(each.levelname, each.name) for each in caplog.records] == [
-            ("ERROR", "bae.team.worker_graph")
+            ("ERROR", "bae.team.worker_runs")
         ]
         assert (await worker.execute_task(task)).status == "completed"
         assert (await store.task(task.id)).status is TaskStatus.COMPLETED

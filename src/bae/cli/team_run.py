@@ -161,7 +161,7 @@ async def run(
     here = team.store, team.project.id
     async with AsyncExitStack() as stack:
         # Events and the summary show what failed: nothing is printed for the log beside them.
-        log, silent = logging.getLogger("bae.team.worker_graph"), logging.NullHandler()
+        log, silent = logging.getLogger("bae.team.worker_runs"), logging.NullHandler()
         log.addHandler(silent)
         stack.callback(log.removeHandler, silent)
         opening = Workbench.open(team.project, team.store, edit_format=edit_format)

@@ -318,6 +318,7 @@ class TaskAttempt(_Model):
     files: tuple[str, ...] = ()
     report: TestReport | None = None
     usage: Usage = Usage()
+    commit: str = Field(default="", description="the commit that was judged")
 
 
 class Blocker(_Model):

@@ -8,9 +8,11 @@ import math
 import os
 import re
 import stat
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,6 +21,7 @@ from bae.given_files import read_file
 from bae.team.files import is_secret
 from bae.team.git import Checkout, GitError, Repository, split_paths
 from bae.team.models import bounded
+from bae.team.test_edits import is_test_file
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -38,15 +41,41 @@ class Match(NamedTuple):
     score: float
 
 
-async def read_code(repository: Repository, at: Checkout | None = None) -> Code:
+class Definition(NamedTuple):
+    """A class or function of a file, with its lines, counted from 1."""
+
+    name: str
+    signature: str
+    depth: int
+    line: int
+    """Where its signature starts."""
+    first: int
+    """Where it starts, decorators included."""
+    last: int
+
+
+class FileKind(IntEnum):
+    """What a file is for, by its name."""
+
+    CODE = 0
+    TEST = 1
+    TEXT = 2
+    """Documentation and configuration."""
+    DATA = 3
+    """Changelogs, lock files, generated files and data: of no use in a prompt."""
+
+
+async def read_code(
+    repository: Repository, at: Checkout | None = None, before: Code | None = None
+) -> Code:
     """The files of a checkout that git has or would add. Files that look like secrets, and files
-    behind links, are left out."""
+    behind links, are left out. Files that did not change since `before` are taken from there."""
     args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
     code, output, problem = await repository.run_git(*args, at=at)
     if code:
         raise GitError(f"git ls-files failed with {code}: {problem}")
     root = (at or repository.checkout).path
-    return await asyncio.to_thread(_read_all, root, sorted(split_paths(output)))
+    return await asyncio.to_thread(_read_all, root, sorted(split_paths(output)), before)
 
 
 class CodeReader:
@@ -58,11 +87,14 @@ class CodeReader:
         self._last = Code((), {})
         self._turn = asyncio.Lock()
 
-    async def read(self, at: Checkout | None = None) -> Code:
-        """The files of a checkout, as `read_code` reads them, ready to be searched."""
-        code = await read_code(self.repository, at)
+    async def read(self, at: Checkout | None = None, before: Code | None = None) -> Code:
+        """The files of a checkout, as `read_code` reads them, ready to be searched. If nothing
+        changed since `before`, it is `before` itself."""
+        code = await read_code(self.repository, at, before)
+        if before and code.is_same_as(before):
+            return before
         async with self._turn:  # the first one counts, the others wait for it
-            words = await asyncio.to_thread(_count_words, code, self._last)
+            words = await asyncio.to_thread(_count_words, code, before or self._last)
             self._last = replace(code, words=words)
             return self._last
 
@@ -80,6 +112,24 @@ class Code:
         default_factory=dict[str, Counter[str]], compare=False
     )
     """How often each word is in each file; counted when they are first searched, if not before."""
+    stamps: Mapping[str, Stamp] = field(default_factory=dict[str, "Stamp"], compare=False)
+    """What tells whether a file has changed since. Files that changed just now have none."""
+
+    def kind(self, name: str) -> FileKind:
+        """What a file is for. A module `test_runs.py` without tests is code."""
+        pure, text = PurePosixPath(name), self.texts.get(name, "")
+        if _DATA.fullmatch(pure.name.lower()) or _GENERATED.search(text[:500]):
+            return FileKind.DATA
+        if not _CODE.fullmatch(pure.suffix.lower()):
+            return FileKind.TEXT if name in self.texts else FileKind.DATA
+        if is_test_file(name) and (is_test_file(f"{pure.parent}/x.py") or _TEST.search(text)):
+            return FileKind.TEST
+        return FileKind.CODE
+
+    def is_same_as(self, other: Code) -> bool:
+        """Whether no file has changed, as far as their times tell."""
+        is_known = len(self.stamps) == len(self.names)
+        return is_known and self.names == other.names and self.stamps == other.stamps
 
     def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
         """The files that have most to do with a text, best first, by BM25."""
@@ -103,6 +153,25 @@ class Code:
                 matches.append(Match(name, score))
         return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])
 
+    def best_lines(
+        self, query: str, names: Iterable[str], *, most: int = 2
+    ) -> dict[str, list[tuple[int, str]]]:
+        """The lines of files that have most to do with a text, with their numbers. The line that
+        starts a definition counts more than another."""
+        wanted = frozenset(_words(query))
+        found: dict[str, list[tuple[int, str]]] = {}
+        for name in names:
+            text = self.texts[name]
+            defined = {each.line for each in outline_file(name, text, most=1000)}
+            scores: list[tuple[float, int, str]] = []
+            for number, line in enumerate(text.split("\n"), 1):
+                score = len(wanted.intersection(_words(line[:_SEARCHED])))
+                if score:
+                    scores.append((score + 0.6 * (number in defined), -number, line))
+            best = sorted(scores, reverse=True)[:most] or [(0, -1, text.partition("\n")[0])]
+            found[name] = sorted((-number, line) for _, number, line in best)
+        return found
+
     def outline(self, first: Iterable[str] = (), *, longest: int = 12_000) -> str:
         """The files of the repository: those named `first` with what they define, then the others
         with less and less, in at most so many characters."""
@@ -116,7 +185,7 @@ class Code:
             left -= len(name) + 1
         for name in lines:
             symbols = outline_file(name, self.texts.get(name, ""))
-            text = "\n".join((name, *symbols))
+            text = "\n".join((name, *("  " * each.depth + each.signature for each in symbols)))
             if len(text) - len(name) <= left:
                 lines[name] = text
                 left -= len(text) - len(name)
@@ -126,6 +195,38 @@ class Code:
         rest = [f"… and {missing} more files"] if missing else []
         return "\n".join((*lines.values(), *rest))
 
+    def list_folder(self, folder: str = "", *, longest: int = 8_000) -> str:
+        """The files of a folder: those of its folders too as far as there is room, level by level,
+        and what they define as far as there is room then."""
+        start = f"{folder}/" if folder else ""
+        inside = [name for name in self.names if name.startswith(start)]
+
+        def read_level(below: str) -> list[str]:
+            rests = (name[len(below) :].partition("/") for name in inside if name.startswith(below))
+            return list(dict.fromkeys(f"{below}{first}{slash}" for first, slash, _ in rests))
+
+        entries = read_level(start)
+        left = longest - sum(len(entry) + 14 for entry in entries)
+        for entry in entries:  # which grows
+            within = read_level(entry) if entry.endswith("/") else []
+            needed = sum(len(each) + 14 for each in within)
+            if within and needed <= left:
+                entries += within
+                left -= needed
+        opened = {f"{PurePosixPath(entry).parent}/" for entry in entries}
+        lines: list[str] = []
+        for entry in sorted(entry for entry in entries if entry not in opened):
+            if entry.endswith("/"):
+                count = sum(name.startswith(entry) for name in inside)
+                lines.append(f"{entry} ({count} files)")
+                continue
+            text = self.texts.get(entry, "")
+            names = [each.name for each in outline_file(entry, text) if each.depth == 1]
+            defined = _join(names, min(300, left))
+            left -= len(defined)
+            lines.append(f"{entry}: {defined}" if defined else entry)
+        return bounded("\n".join(lines), longest)
+
     def conventions(self, *, longest: int = 6_000) -> str:
         """What the repository says about how to work in it, and how its files are laid out."""
         found = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
@@ -133,26 +234,46 @@ class Code:
         return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in found)
 
 
-def outline_file(name: str, text: str, *, most: int = 200) -> tuple[str, ...]:
-    """The classes and functions that a file defines, as indented first lines. Empty for languages
-    that are not known; code that is broken is read as far as it goes."""
+def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, ...]:
+    """The classes and functions that a file defines. Empty for languages that are not known; code
+    that is broken is read as far as it goes."""
     parser = _parser(PurePosixPath(name).suffix.lower())
     if parser is None or not text.strip():
         return ()
     source = text.encode("utf-8", "replace")
-    found: list[str] = []
+    found: list[Definition] = []
     for depth, node, body in _definitions(parser.parse(source).root_node, 1, 0):
         end = body
         while end is not None and end.prev_sibling and end.prev_sibling.type == "comment":
             end = end.prev_sibling
         head = source[node.start_byte : end.start_byte if end else node.end_byte]
         line = " ".join(head.decode("utf-8", "replace").split()).rstrip(" {:=>")
-        found.append("  " * depth + (line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…"))
+        line = line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…"
+        outer = node.parent if node.parent and node.parent.type in _DECORATED else node
+        start, outer_start = (each.start_point[0] + 1 for each in (node, outer))
+        name_node = node.child_by_field_name("name")
+        own = (name_node.text if name_node else None) or b""
+        name = own.decode("utf-8", "replace")
+        found.append(Definition(name, line, depth, start, outer_start, node.end_point[0] + 1))
         if len(found) == most:
             break
     return tuple(found)
 
 
+Stamp = tuple[int, int, int, int]
+_SETTLES: Final = 100_000_000
+"""Nanoseconds in which a file may change twice without a difference in its times."""
+_CODE: Final = re.compile(
+    r"\.(pyi?|[cm]?[jt]s|[jt]sx|vue|svelte|css|html|go|rs|java|kt|rb|php|c|h|cc|cpp|hpp|cs|swift"
+    r"|scala|exs?|lua|sh|sql)"
+)
+_DATA: Final = re.compile(
+    r"(change(s|log)|history|news|release.?notes)(\.\w+)?|.*[.-]lock(\.\w+)?|go\.sum|.*\.min\.\w+"
+    r"|.*\.(svg|csv|tsv|snap|map|jsonl|ipynb|po|log|diff|patch|cast)"
+)
+_GENERATED: Final = re.compile(r"@generated|(?i:generated by|do not edit|automatically generated)")
+_TEST: Final = re.compile(r"\bdef test|\bclass Test|\b(test|it|describe)\(")
+_SEARCHED: Final = 400
 _WIDEST: Final = 140
 _DEEPEST: Final = 16
 _CHUNK: Final = 2**15
@@ -161,6 +282,7 @@ _FUNCTIONS: Final = {
     *("function_definition", "function_declaration", "generator_function_declaration"),
     *("method_definition", "interface_declaration", "type_alias_declaration", "enum_declaration"),
 }
+_DECORATED: Final = {"decorated_definition", "export_statement"}
 _FUNCTION_VALUES: Final = {"arrow_function", "function_expression", "generator_function", "class"}
 _AROUND: Final = {
     *("decorated_definition", "export_statement", "lexical_declaration", "variable_declaration"),
@@ -178,11 +300,24 @@ _STOP: Final = frozenset(
 )
 
 
-def _read_all(root: Path, names: Sequence[str]) -> Code:
+def _join(names: Iterable[str], longest: int) -> str:
+    """As many names as there is room for."""
+    joined = ""
+    for name in names:
+        if len(joined) + len(name) + 5 > longest:
+            return f"{joined}, …" if joined else ""
+        joined += f", {name}" if joined else name
+    return joined
+
+
+def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
     root = root.resolve()
     kept: list[str] = []
     texts: dict[str, str] = {}
+    stamps: dict[str, Stamp] = {}
+    before = before or Code((), {})
     left = LARGEST_REPOSITORY
+    settled = time.time_ns() - _SETTLES
     for name in names[:MOST_FILES]:
         path = root / name
         try:
@@ -190,7 +325,17 @@ def _read_all(root: Path, names: Sequence[str]) -> Code:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode) or os.path.realpath(path) != str(path):
                 continue
+            stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+            if status.st_ctime_ns < settled:  # a later change has another time
+                stamps[name] = stamp
+            if before.stamps.get(name) == stamp and status.st_size <= left:
+                kept.append(name)
+                if name in before.texts:
+                    texts[name] = before.texts[name]
+                    left -= status.st_size
+                continue
             if is_secret(path, name):
+                stamps.pop(name, None)
                 continue
             kept.append(name)
             if status.st_size <= min(LARGEST_FILE, left):
@@ -200,7 +345,7 @@ def _read_all(root: Path, names: Sequence[str]) -> Code:
                     left -= len(content)
         except (OSError, UnicodeError):
             continue
-    return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES))
+    return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES), stamps=stamps)
 
 
 def _count_words(code: Code, before: Code | None = None) -> dict[str, Counter[str]]:

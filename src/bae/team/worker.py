@@ -34,7 +34,8 @@ from bae.team.store import Store
 from bae.team.task_context import Context, gather_context
 from bae.team.verdict import WorkVerdict, is_test_file
 from bae.team.workbench import Workbench
-from bae.team.worker_graph import WorkerAnswer, WorkRequest, compose_brief, run_task
+from bae.team.worker_graph import WorkerAnswer, WorkRequest, compose_brief
+from bae.team.worker_runs import run_task
 from bae.team.workspaces import SetupError, Workspace
 
 _log = logging.getLogger(__name__)

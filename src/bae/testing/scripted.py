@@ -334,6 +334,11 @@ class ScriptedLM(RoutingLM):
         prompts = [asked.prompt for asked in self.asked if not asked.errors]
         return [p for p in prompts if len(p.question.types) > 1 or p.question.fields or p.tools]
 
+    def has_answers(self, target: type[Node] | str) -> bool:
+        """Whether the script has answers left for a class, by its name. A script in order names no
+        classes, so it has none."""
+        return bool(self._by_name.get(_name(target)))
+
     def assert_complete(self) -> None:
         """Raise AssertionError when part of the script was never asked for."""
         left = self._choices

@@ -1,0 +1,216 @@
+"""The desk of a worker: one task in one run, with the steps that only bae takes. The work is judged
+in fresh worktrees and merged; a refusal is a text for the worker, and some questions are for a
+person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bae.lm import Usage
+from bae.team.base_check import describe_failed_before
+from bae.team.environment import Cause, find_cause
+from bae.team.git import shown_path
+from bae.team.guarded_files import Guarded
+from bae.team.integration import Failed, Integrated
+from bae.team.models import Task, TaskAttempt, TestReport, bounded, headline
+from bae.team.verdict import WorkVerdict
+from bae.team.workspaces import ManifestError
+
+if TYPE_CHECKING:
+    from bae.team.workbench import Workbench
+    from bae.team.worker import WorkerAgent
+
+SHOWN_FAILURE: Final = 4_000
+_SHOWN_OUTPUT: Final = 2_000
+
+AttemptOutcome = Literal["passed", "failed", "refused", "conflict", "error"]
+
+
+class Try(BaseModel):
+    """An attempt at a task, as its steps pass it on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    first: int = Field(description="the number of the first attempt of this run")
+    number: int
+    failure: str = Field(default="", description="what was wrong with the attempt before")
+    asked: int = Field(default=0, description="how often its answer could not be applied")
+    answer: str = ""
+    refused: str = Field(default="", description="why the answer was not applied")
+    missed: tuple[str, ...] = ()
+    repeated: str = Field(default="", description="the digest of an answer that led to nothing")
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The work is not accepted; `text` says to the worker what is wrong."""
+
+    text: str
+    is_conflict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PersonNeeded:
+    """A person has to answer first; `digest` stands for the content that a yes lets in."""
+
+    question: str
+    digest: str | None = None
+
+
+class Desk:
+    """A worker, and the task that it works on in a run."""
+
+    def __init__(self, worker: WorkerAgent, bench: Workbench, task: Task, run: str) -> None:
+        self.worker = worker
+        self.bench = bench
+        self.task = task
+        self.run = run
+
+    async def submit(self, attempt: Try) -> str | Refusal | PersonNeeded:
+        """Judge the work and merge it: the commit that it is merged as."""
+        judged = await self.judge(attempt)
+        return await self.merge(attempt) if isinstance(judged, WorkVerdict) else judged
+
+    async def judge(self, attempt: Try) -> WorkVerdict | Refusal | PersonNeeded:
+        """Run the tests in fresh worktrees and judge the work by them: the verdict that accepts it.
+        What the environment fails at is tried twice."""
+        workspace = await self.worker.workspace(self.task)
+        if attempt.number > 1:  # a run may have been killed here
+            await workspace.put_back()
+        try:
+            verdict = await self.worker.run_tests(self.task)
+            if await self.find_cause(verdict.report) is not None:
+                verdict = await self.worker.run_tests(self.task)
+            cause = None if verdict.accepted else await self.find_cause(verdict.report)
+            if cause is not None:
+                return await self._ask_about_environment(attempt, verdict.report, cause)
+            if verdict.accepted and attempt.number > 1 and attempt.answer:
+                verdict = await self.worker.leave_out_debris(self.task, attempt.answer, verdict)
+        except ManifestError as error:
+            return PersonNeeded(error.question, error.digest)
+        if verdict.accepted:
+            await self.keep(attempt, "passed", verdict)
+            if verdict.concerns and not await self.bench.has_yes(self.task, verdict.digest):
+                return PersonNeeded(_describe_concerns(verdict), verdict.digest)
+            return verdict
+        text = await self._with_failed_before(verdict.text)
+        await self.keep(attempt, "refused" if verdict.report.passed else "failed", verdict, text)
+        return Refusal(text)
+
+    async def merge(self, attempt: Try) -> str | Refusal | PersonNeeded:
+        """Merge the work into the team's branch, where the tests run once more: its commit. After a
+        conflict, the files of the worktree have conflict markers."""
+        try:
+            outcome = await self.worker.merge(self.task)
+            if isinstance(outcome, Failed) and await self.find_cause(outcome.report):
+                outcome = await self.worker.merge(self.task)
+        except ManifestError as error:
+            return PersonNeeded(error.question, error.digest)
+        if isinstance(outcome, Integrated):
+            return outcome.commit
+        if isinstance(outcome, Guarded):
+            return PersonNeeded(outcome.question, outcome.digest)
+        if isinstance(outcome, Failed) and (cause := await self.find_cause(outcome.report)):
+            return await self._ask_about_environment(attempt, outcome.report, cause)
+        text = await self._with_failed_before(outcome.text)
+        head = await (await self.worker.workspace(self.task)).head()
+        # Only now: where a run was killed after the merge, there is nothing left to work on.
+        conflict = await (await self.worker.workspace(self.task)).update()
+        if conflict:
+            text = f"{conflict.text}\n\nThe files have these conflict markers now: resolve them."
+        await self.keep(attempt, "conflict" if conflict else "failed", None, text, head)
+        return Refusal(text, is_conflict=conflict is not None)
+
+    # --- what is known ---
+
+    async def keep(
+        self,
+        attempt: Try,
+        outcome: AttemptOutcome,
+        verdict: WorkVerdict | None,
+        failure: str = "",
+        commit: str = "",
+    ) -> None:
+        """Store what became of an attempt."""
+        workspace = await self.worker.workspace(self.task)
+        head = await workspace.head()
+        changed = await self.bench.repository.changed_files(workspace.base, head)
+        kept = TaskAttempt(
+            task_id=self.task.id,
+            number=attempt.number,
+            outcome=outcome,
+            failure=bounded(failure),
+            files=tuple(map(shown_path, changed)),
+            report=verdict.report if verdict else None,
+            usage=attempt.usage,
+            commit=commit or head,
+        )
+        await self.bench.store.add_attempt(kept)
+
+    async def is_to_be_merged(self) -> bool:
+        """Whether a person has said yes to the content of the work, the last time that one was
+        asked: then the LLM has nothing to write."""
+        asked = await self.bench.store.blockers(self.task.project_id)
+        last = [each for each in asked if each.task_id == self.task.id][-1:]
+        if not last or last[0].digest is None or not last[0].is_yes:
+            return False
+        return bool(await (await self.worker.workspace(self.task)).changed())
+
+    async def describe_failed_before(self) -> str:
+        """The tests that failed before the task and still may, as a text."""
+        return describe_failed_before(await self._base_report(), self.task.tests)
+
+    async def find_cause(self, report: TestReport) -> Cause | None:
+        """What of the environment kept the tests from a verdict."""
+        return None if report.passed else find_cause(report, await self._base_report())
+
+    async def _with_failed_before(self, text: str) -> str:
+        return "\n\n".join(filter(None, (text, await self.describe_failed_before())))
+
+    async def _base_report(self) -> TestReport:
+        workspace = await self.worker.workspace(self.task)
+        return await self.bench.base_report(workspace.base)
+
+    async def _ask_about_environment(
+        self, attempt: Try, report: TestReport, cause: Cause
+    ) -> PersonNeeded:
+        """Ask a person, since the environment failed twice: an LLM cannot correct that. The work is
+        kept, and judged as it is by the next run."""
+        await self.keep(attempt, "error", WorkVerdict(report), str(cause))
+        return PersonNeeded(ask_about(self.task, cause, report.output.strip()))
+
+
+async def get_desk() -> Desk:
+    """The worker whose run this is: every run is given its own."""
+    raise LookupError("a run of the worker graph needs its desk in dep_cache")
+
+
+def ask_about(task: Task, cause: Cause, output: str = "") -> str:
+    """What a person is asked where the environment failed: one sentence and what to do, then what
+    was printed."""
+    shown = f"\n\n{bounded(output, _SHOWN_OUTPUT)}" if output else ""
+    return f"{task.title!r} cannot be tested. {cause} Is it done?{shown}"
+
+
+def ask_after_failures(task: Task, attempts: int, failure: str, *, again: bool = False) -> str:
+    """What a person is asked after the last attempt has failed."""
+    times = "One attempt" if attempts == 1 else f"{attempts} attempts"
+    same = ", the last two in the same way" if again else ""
+    why = headline(failure, 200).rstrip(".:")
+    return (
+        f"{times} at {task.title!r} failed{same}: {why}. What should be done differently?\n\n"
+        f"The last failure:\n{bounded(failure, SHOWN_FAILURE)}"
+    )
+
+
+def _describe_concerns(verdict: WorkVerdict) -> str:
+    lines = [f"- {file} {what}" for file, what in verdict.concerns]
+    shown = bounded("\n".join(lines), SHOWN_FAILURE)
+    return (
+        "The tests pass, and this code could decide about its own tests:\n"
+        f"{shown}\nRead it. Answer yes to merge it, or say what is to be changed."
+    )

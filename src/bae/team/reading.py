@@ -1,0 +1,284 @@
+"""Tools for an LLM that reads a repository: `look` at lines of a file, `find` text, `outline` what
+files define. A run gives its files with `dep_cache={get_tree: CodeTree(reader, checkout)}`."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Annotated, Final, NamedTuple
+
+from bae import Dep, ToolError
+from bae.subprocesses import run_program
+from bae.team import line_search
+from bae.team.git import Checkout
+from bae.team.guarded_files import matches
+from bae.team.repository import Code, CodeReader, outline_file
+
+MOST_LINES: Final = 200
+MOST_HITS: Final = 40
+LONGEST_RESULT: Final = 18_000
+"""Characters of a result: an LLM reads at most 20,000 of a tool's result."""
+LONGEST_OUTLINE: Final = 8_000
+LONGEST_PATTERN: Final = 300
+SEARCH_SECONDS: Final = 5.0
+"""How long a pattern may take."""
+
+
+class CodeTree:
+    """The files that a run reads: those of a checkout. Files that changed are read again."""
+
+    def __init__(self, reader: CodeReader, checkout: Checkout | None = None) -> None:
+        self._reader = reader
+        self._checkout = checkout
+        self._code: Code | None = None
+        self._turn = asyncio.Lock()
+
+    async def read(self) -> Code:
+        """The files as they are now."""
+        async with self._turn:
+            self._code = await self._reader.read(self._checkout, self._code)
+            return self._code
+
+
+async def get_tree() -> CodeTree:
+    """The files of this run: every run is given its own."""
+    raise LookupError("a run with reading tools needs its files in dep_cache: get_tree")
+
+
+async def look(path: str, lines: str = "", *, tree: Annotated[CodeTree, Dep(get_tree)]) -> str:
+    """Show lines of a file, with their numbers: at most 200. The number and the `|` before each
+    line are not part of the file.
+
+    Args:
+        path: the file, from the root of the repository, as "src/shop/cart.py"
+        lines: the first and the last line, as "120-260", or the first alone, as "120". Without it,
+            the file from its start
+    """
+    code = await tree.read()
+    return await asyncio.to_thread(_show_lines, code, path, lines)
+
+
+async def find(pattern: str, glob: str = "", *, tree: Annotated[CodeTree, Dep(get_tree)]) -> str:
+    """Search all files for a regular expression, line by line. Shows at most 40 lines, as
+    `path:line: text`: code before tests and texts, definitions and files whose names match before
+    other lines; and how many lines more there are in which files. For several words that no line
+    has in this order, it shows the files that have most to do with these words.
+
+    Args:
+        pattern: a regular expression of Python, as "def total|class Cart", or some words, as
+            "discount of a cart". Upper and lower case are the same unless it has capitals
+        glob: search only these paths, as "*.py", "src/shop/" or "tests/**/test_cart*.py"
+    """
+    code = await tree.read()
+    flags = 0 if re.search(r"[A-Z]", re.sub(r"\\.", "", pattern)) else re.IGNORECASE
+    try:
+        if not pattern.strip() or len(pattern) > LONGEST_PATTERN:
+            raise ToolError(f"give a pattern of 1 to {LONGEST_PATTERN} characters")
+        compiled = re.compile(pattern, flags)
+    except re.error as error:
+        raise ToolError(
+            f"{pattern!r} is not a regular expression: {error}. To search for it as it is, use "
+            f"{re.escape(pattern)!r}"
+        ) from None
+    texts = {name: text for name, text in code.texts.items() if _is_in(name, glob)}
+    if not texts:
+        raise ToolError(f"no file fits {glob!r}: use a pattern as '*.py', or a folder as 'src/'")
+    hits = await _search(pattern, flags, texts)
+    return await asyncio.to_thread(_show_hits, code, compiled, texts, hits)
+
+
+async def outline(path: str = "", *, tree: Annotated[CodeTree, Dep(get_tree)]) -> str:
+    """Show what a file defines: its classes and functions with the numbers of their lines. For a
+    folder, show its files with the names that they define.
+
+    Args:
+        path: a file or a folder, from the root of the repository; empty for all of it
+    """
+    code = await tree.read()
+    return await asyncio.to_thread(_outline, code, path)
+
+
+class _Hit(NamedTuple):
+    line: int
+    text: str
+
+
+_PASSES: Final = 5
+"""Lines of one file among the hits, where other files have some too."""
+_WIDEST: Final = 160
+_LONGEST_LINE: Final = 500
+_WORDS: Final = re.compile(r"[\w\s.,:;'\"`/-]+")
+_MAY_TAKE_LONG: Final = re.compile(r"[*+?{]|\\[1-9]")
+
+
+async def _search(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str, list[int]]:
+    """The lines that match, by file. A pattern that repeats may take forever, and nothing stops it
+    inside a thread: it gets a process."""
+    if not _MAY_TAKE_LONG.search(pattern):
+        return await asyncio.to_thread(line_search.search_lines, pattern, flags, texts)
+    args = {"pattern": pattern, "flags": flags, "texts": texts}
+    given = await asyncio.to_thread(lambda: json.dumps(args).encode())
+    command = (sys.executable, "-I", "-S", line_search.__file__)
+    ended = await run_program(command, given=given, timeout=SEARCH_SECONDS)
+    if ended.bound is not None or ended.status:
+        raise ToolError(
+            f"{pattern!r} took over {SEARCH_SECONDS:g} s: use a pattern with fewer repetitions, or "
+            "limit the files with glob"
+        )
+    return json.loads(ended.out)
+
+
+def _show_hits(
+    code: Code, pattern: re.Pattern[str], texts: Mapping[str, str], hits: Mapping[str, list[int]]
+) -> str:
+    ranked: list[tuple[tuple[object, ...], str, list[_Hit]]] = []
+    for name, numbers in hits.items():
+        lines = texts[name].split("\n")
+        defined = {each.line for each in outline_file(name, texts[name], most=1000)}
+        order = sorted(numbers, key=lambda number: (number not in defined, number))
+        is_use = not (defined.intersection(numbers) or pattern.search(name))
+        key = code.kind(name), is_use, -len(numbers), name
+        ranked.append((key, name, [_Hit(each, lines[each - 1]) for each in order]))
+    ranked.sort(key=lambda each: each[0])
+    found = {name: own for _, name, own in ranked}
+    shown = _share_out(found)
+    parts = [_write(name, own, pattern) for name, own in shown.items()]
+    more = {name: len(own) - len(shown.get(name, ())) for name, own in found.items()}
+    parts.append(_describe_more({name: count for name, count in more.items() if count}))
+    left = MOST_HITS - sum(map(len, shown.values()))
+    words = pattern.pattern
+    is_text = len(words.split()) > (2 if found else 1) and _WORDS.fullmatch(words)
+    if is_text and left >= MOST_HITS // 2:
+        parts.append(_show_words(code, words, texts, left, without=found))
+    names = [name for name in code.names if name not in found and pattern.search(name)]
+    if names and not (found or any(parts)):
+        parts.append("\n".join(["No line matches. Files with such a name:", *names[:MOST_HITS]]))
+    if not any(parts):
+        raise ToolError(
+            f"no line matches {words!r}: try fewer words, a part of a name, or no glob. For names "
+            "of files and what they define, use outline"
+        )
+    return "\n".join(filter(None, parts))
+
+
+def _show_words(
+    code: Code, words: str, texts: Mapping[str, str], most: int, without: Mapping[str, object]
+) -> str:
+    """The files that have most to do with words, with their best lines."""
+    names = [each.path for each in code.search(words, most=len(texts)) if each.path in texts]
+    names = [name for name in names if name not in without and name in code.texts]
+    found = code.best_lines(words, names[: most // 2], most=2)
+    parts = [_write(name, [_Hit(*each) for each in own], None) for name, own in found.items()]
+    about = "No line has these words in this order." if not without else ""
+    head = f"{about} Files that have most to do with them, best first:".strip()
+    return "\n".join((head, *parts)) if found else ""
+
+
+def _share_out(found: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
+    """The hits that are shown: each file has one before another has two."""
+    shown: dict[str, list[_Hit]] = {}
+    left = MOST_HITS
+    for turn in range(_PASSES if len(found) > 1 else MOST_HITS):
+        for name, own in found.items():
+            if left and turn < len(own):
+                shown.setdefault(name, []).append(own[turn])
+                left -= 1
+    return shown
+
+
+def _write(name: str, hits: Sequence[_Hit], pattern: re.Pattern[str] | None) -> str:
+    lines: list[str] = []
+    for number, line in sorted(hits):
+        match = pattern.search(line, 0, line_search.LONGEST_LINE) if pattern else None
+        start = max(0, match.start() - _WIDEST // 2) if match and len(line) > _WIDEST else 0
+        text = line[start : start + _WIDEST].strip()
+        lines.append(f"{name}:{number}: {'…' if start else ''}{text}")
+    return "\n".join(lines)
+
+
+def _describe_more(more: Mapping[str, int]) -> str:
+    if not more:
+        return ""
+    first = [f"{count} in {name}" for name, count in list(more.items())[:8]]
+    rest = list(more.values())[8:]
+    others = [f"{sum(rest)} in {len(rest)} other files"] if rest else []
+    return f"… and more: {', '.join((*first, *others))}. Use glob to see them."
+
+
+def _is_in(name: str, glob: str) -> bool:
+    """Whether a path fits a glob: a pattern of its name or its path, a file, or a folder."""
+    glob = glob.strip().removeprefix("./")
+    if not glob or name == glob or name.startswith(f"{glob.rstrip('/')}/"):
+        return True
+    return matches(name, glob) or ("**/" in glob and matches(name, glob.replace("**/", "")))
+
+
+def _show_lines(code: Code, path: str, lines: str) -> str:
+    name = _find_path(code, path)
+    if name not in code.texts:
+        if name in code.names:
+            raise ToolError(f"{name} cannot be shown: it is not a text, or too large")
+        return _outline(code, path)
+    content = code.texts[name].split("\n")
+    if content[-1] == "":
+        content.pop()
+    first, last = _read_range(lines, len(content))
+    left = LONGEST_RESULT
+    shown: list[str] = []
+    for number in range(first, last + 1):
+        line = content[number - 1]
+        cut = "…" if len(line) > _LONGEST_LINE else ""
+        line = f"{number:>4}|{line[:_LONGEST_LINE]}{cut}"
+        left -= len(line) + 1
+        if left < 0:
+            last = number - 1
+            break
+        shown.append(line)
+    head = f"{name}: lines {first} to {last} of {len(content)}"
+    if last < len(content):
+        until = min(last + MOST_LINES, len(content))
+        head += f'; look("{name}", "{last + 1}-{until}") shows what follows'
+    return "\n".join((head, *shown))
+
+
+def _read_range(lines: str, count: int) -> tuple[int, int]:
+    if not lines.strip():
+        return 1, min(count, MOST_LINES)
+    read = re.fullmatch(r"\s*(\d{1,9})\s*(?:[-–:,]\s*(\d{1,9})\s*)?", lines)
+    if read is None:
+        raise ToolError(f'{lines!r} is not a range of lines: use "120-260", or "120"')
+    first = max(1, int(read[1]))
+    last = max(first, int(read[2])) if read[2] else first + MOST_LINES - 1
+    if first > count:
+        raise ToolError(f"the file has {count} lines, and {lines!r} is after its end")
+    return first, min(last, first + MOST_LINES - 1, count)
+
+
+def _find_path(code: Code, path: str) -> str:
+    """A file or folder by its path. Raises ToolError with the nearest paths if there is none."""
+    name = path.strip().strip("`'\"").removeprefix("./").strip("/")
+    name = "" if name == "." else name
+    if name in code.names or not name or any(each.startswith(f"{name}/") for each in code.names):
+        return name
+    last = PurePosixPath(name).name
+    same = [each for each in code.names if PurePosixPath(each).name == last]
+    close = difflib.get_close_matches(name, code.names, 5, 0.6)
+    near = list(dict.fromkeys((*same[:5], *close)))[:8]
+    which = f"The nearest are: {', '.join(near)}" if near else "See the names with outline"
+    raise ToolError(f"there is no file {name}. {which}")
+
+
+def _outline(code: Code, path: str) -> str:
+    name = _find_path(code, path)
+    if name in code.names:
+        defined = outline_file(name, code.texts.get(name, ""))
+        count = code.texts.get(name, "").count("\n") + 1
+        lines = [f"{'  ' * each.depth}{each.line}-{each.last} {each.signature}" for each in defined]
+        none = f'; nothing is known of what it defines: look("{name}") shows it'
+        return "\n".join((f"{name}: {count} lines{'' if defined else none}", *lines))
+    return code.list_folder(name, longest=LONGEST_OUTLINE)

@@ -1,0 +1,145 @@
+"""Runs of the worker graph: a task is carried out in the run that it has, or in a new one, and what
+the run led to becomes the result of the task."""
+
+from __future__ import annotations
+
+import json
+import logging
+from asyncio import CancelledError
+from hashlib import sha256
+from os import urandom
+from typing import TYPE_CHECKING, Any
+
+from bae import BaeError
+from bae.journal import Record
+from bae.lm import Usage
+from bae.observers import observing
+from bae.tasks import finish_despite_cancel
+from bae.team.desk import Desk, ask_about, get_desk
+from bae.team.environment import find_error_cause
+from bae.team.models import LONGEST_REASON, Task, TaskResult, as_planned, bounded
+from bae.team.worker_graph import Assignment, Blocked, Delivered, Stopped, worker_graph
+
+if TYPE_CHECKING:
+    from bae.team.workbench import Workbench
+    from bae.team.worker import WorkerAgent
+
+_log = logging.getLogger(__name__)
+
+
+async def run_task(
+    worker: WorkerAgent, bench: Workbench, task: Task, failure: str = ""
+) -> TaskResult:
+    """Have a worker carry out a task, or correct the `failure` of an attempt at it. Where a run of
+    the task was killed, cancelled or failed, that one continues. A task without tests that a person
+    has not approved is not begun."""
+    if task.proof == "none":
+        stored = await bench.store.task(task.id)
+        if not (stored.proof == "none" and stored.approved):
+            return await _result(bench, task, Blocked(question=_describe_untested(task)), Usage())
+    correction = f"task-{task.id}-corrected-{urandom(4).hex()}"
+    run = correction if failure else await _run_id(bench, task, worker.alone)
+    start = Assignment(task_id=task.id, key=task.key, failure=failure)
+
+    def note_progress(_: object, record: Record) -> None:
+        bench.on_progress(task.id)
+
+    why = "cancelled"
+    try:
+        lm = bench.limit_lm(task, await worker.lm())
+        with observing(note_progress):
+            ended = await worker_graph.arun(
+                start,
+                lm,
+                max_iters=0,
+                dep_cache={get_desk: Desk(worker, bench, task, run)},
+                journal=bench.journal,
+                run_id=run,
+                resume=True,
+            )
+        last, used, why = ended.result, ended.usage, "done"
+    except BaeError as error:
+        why = "failed"
+        if error.code == "bae-run-changed":  # it is of another version of bae: begin again
+            await bench.journal.delete([run])
+            return await run_task(worker, bench, task, failure)
+        _log.error("task %s failed: %s", task.key, error.message.partition("\n")[0])
+        _log.debug("task %s failed", task.key, exc_info=True)
+        used = error.journal.usage() if error.journal else Usage()
+        cause = find_error_cause(error)
+        last = Blocked(question=ask_about(task, cause, str(error))) if cause else error
+    except CancelledError:
+        _log.info("the work on task %s was cancelled", task.key)
+        raise
+    except Exception:  # a worker of the user's may raise anything
+        _log.error("task %s failed", task.key, exc_info=True)
+        raise
+    finally:
+        await finish_despite_cancel(worker.leave(task.id, why))
+    return await _result(bench, task, last, used)
+
+
+def name_run(task: Task, number: int) -> str:
+    """The id of a run of a task. It tells what the task was: one that was edited, or has a note
+    that the run does not know, begins a new one."""
+    wanted = as_planned(task, priority=0).model_dump_json() + json.dumps(task.notes)
+    return f"task-{task.id}-{number}-{sha256(wanted.encode()).hexdigest()[:8]}"
+
+
+async def _run_id(bench: Workbench, task: Task, alone: bool) -> str:
+    """The newest run of a task, if it is to continue, or a new one."""
+    prefix, newest, known, ended = f"task-{task.id}-", 0, "", True
+    async for info in bench.journal.every_run(graph=worker_graph.name):
+        number = info.run_id.removeprefix(prefix).partition("-")[0]
+        if info.run_id.startswith(prefix) and number.isdecimal() and int(number) > newest:
+            newest, known, ended = int(number), info.run_id, info.status == "ended"
+    if known != name_run(task, newest):
+        return name_run(task, newest + 1)
+    if not ended or (not alone and await _is_unheard(bench, task, known)):
+        return known
+    return name_run(task, newest + 1)
+
+
+async def _is_unheard(bench: Workbench, task: Task, run: str) -> bool:
+    """Whether a run has ended with a question that the team was killed before it stored."""
+    try:
+        last = (await worker_graph.resume(run, journal=bench.journal)).result
+    except BaeError:  # it is of another version of bae
+        return False
+    if not isinstance(last, Blocked):
+        return False
+    asked = await bench.store.blockers(task.project_id)
+    return last.question not in [each.question for each in asked if each.task_id == task.id]
+
+
+async def _result(
+    bench: Workbench, task: Task, last: Delivered | Blocked | Stopped | BaeError, used: Usage
+) -> TaskResult:
+    tried = await bench.store.attempts(task.id)
+    flaky = await bench.store.flaky_tests(task.project_id)
+    about: dict[str, Any] = {
+        "task_id": task.id,
+        "attempts": len(tried),
+        "report": tried[-1].report if tried else None,
+        "flaky": flaky.get(task.id, ()),
+        "files": tried[-1].files if tried else (),
+        "usage": used,
+    }
+    match last:
+        case Delivered(commit=commit):
+            text = f"{task.title}: merged as {commit[:12]}"
+            done = "merged" if task.proof == "none" else "completed"
+            return TaskResult(status=done, commit=commit, summary=text, **about)
+        case Blocked(question=question, digest=digest):
+            return TaskResult(status="blocked", question=question, digest=digest, **about)
+        case Stopped(number=number):
+            return TaskResult(status="failed", error=f"stopped after attempt {number}", **about)
+        case BaeError():
+            return TaskResult(status="failed", error=bounded(str(last), LONGEST_REASON), **about)
+
+
+def _describe_untested(task: Task) -> str:
+    return (
+        f"{task.title!r} is to be merged without tests, and a person has not approved that: "
+        f"bae team tasks approve {task.key} --without-tests"
+    )
