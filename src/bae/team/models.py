@@ -244,6 +244,10 @@ class TestReport(_Model):
         return tuple(case for case in self.cases if case.outcome == outcome)
 
 
+ReviewMode = Literal["off", "advise", "require"]
+"""Whether work that passes its tests is reviewed, and whether a blocking finding refuses it."""
+
+
 class FindingKind(StrEnum):
     """What is wrong with work that passes its tests."""
 

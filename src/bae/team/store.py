@@ -29,6 +29,7 @@ from bae.team.events import (
     TaskBlocked,
     TaskStatusChanged,
     TaskUnblocked,
+    WorkReviewed,
     read_event,
 )
 from bae.team.models import (
@@ -36,6 +37,7 @@ from bae.team.models import (
     Blocker,
     PlannedTask,
     Project,
+    Review,
     Task,
     TaskAttempt,
     TaskStatus,
