@@ -109,6 +109,7 @@ async def run(
     fixed: Sequence[str | os.PathLike[str]] = (),
     hidden: Sequence[str | os.PathLike[str]] = (),
     home: Mapping[str, str | os.PathLike[str]] | None = None,
+    like: Sequence[Sequence[str]] = (),
     own_git: bool = False,
     kind: Protection | None = None,
     unsandboxed: bool = False,
@@ -125,7 +126,8 @@ async def run(
     the directory that are mounted read-only where the protection can mount (`can_mount`). Folders
     that Python packages are installed from, as by `pip install -e`, can be read, but none that
     holds a folder of `hidden`, as the user's own checkout: secrets may be there. Its home directory
-    is empty but for the files `home`, by their paths there. The best kind of protection there is,
+    is empty but for the files `home`, by their paths there. It finds the programs that the commands
+    `like` find, in place of those that its own words name. The best kind of protection there is,
     unless one is named; less than a sandbox only where it is named, or `unsandboxed` allows it.
     """
     if not command:
@@ -140,6 +142,7 @@ async def run(
     program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within, kept, own)
     program.own_git = own_git
     program.hidden = [os.fspath(path) for path in hidden]
+    program.like = like or [command]
     spec = {"memory": memory, "processes": processes, "file_size": file_size, "disk": disk}
     began = time.monotonic()
     try:
@@ -267,6 +270,7 @@ class _Program:
     home: Mapping[str, str] = field(default_factory=dict[str, str])
     own_git: bool = False
     hidden: Sequence[str] = ()
+    like: Sequence[Sequence[str]] = ()
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
     folder: TemporaryFolder | None = None
@@ -282,7 +286,9 @@ class _Program:
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
         self.fixed = [os.path.realpath(path) for path in self.fixed]
-        self.programs = _find_installations(self.command, os.path.join(self.cwd, self.within))
+        start = os.path.join(self.cwd, self.within)
+        prefixes = (prefix for words in self.like for prefix in _find_installations(words, start))
+        self.programs = list(dict.fromkeys(prefixes))
         if self.kind is Protection.SANDBOX_EXEC and sys.platform != "darwin":
             raise OSError("it is a program of macOS")
         if self.kind is not Protection.BUBBLEWRAP:

@@ -1,16 +1,19 @@
-"""Running the tests of a project in an order: those that show soonest what is wrong come first, and
-the others are run only if these pass."""
+"""Running some of a project's tests: those that are named, or those that show soonest what is wrong
+and the others only if these pass."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Final, Unpack
 
 from bae.team import sandbox
-from bae.team.models import Project, TestReport
-from bae.team.test_runs import find_test_program, merge_reports, run_tests, split_commands
+from bae.team.models import Project, TestCase, TestReport
+from bae.team.reports import NOT_LOADED
+from bae.team.test_runs import AND, find_test_program, merge_reports, run_tests, split_commands
 
 
 async def run_in_order(
@@ -52,21 +55,149 @@ def split_command(
     itself, or its program has no option for that."""
     words, *more = split_commands(command)
     program = find_test_program(words)
-    if more or not first or program is None or program.name != "pytest" or _names_files(words):
+    if more or not first or program is None or program.name != "pytest":
+        return None
+    if drop_files(words) != words:
         return None
     return (*words, *first), (*words, *(f"--ignore={name}" for name in first))
 
 
-_WITH_VALUE: Final = ("-m", "-k", "-p", "-n", "-c", "-o", "-W", "-r", "--dist", "--tb", "--timeout")
-"""Options of pytest whose value is the next word."""
-
-
-def _names_files(words: Sequence[str]) -> bool:
-    names = [os.path.basename(word).split(".")[0] for word in words]
-    at = len(names) - names[::-1].index("pytest") if "pytest" in names else len(words)
-    before = ("", *words)
+def is_selected(case: TestCase, names: Iterable[str]) -> bool:
+    """Whether a test is named: itself, or its file, group or folder. A file that could not be
+    loaded stands for all tests that are named of it."""
+    not_loaded = case.message.startswith(NOT_LOADED)
     return any(
-        not word.startswith("-") and before[index] not in _WITH_VALUE
-        for index, word in enumerate(words)
-        if index >= at
+        case.id == name
+        or case.id.startswith((f"{name}::", f"{name}[", f"{name.rstrip('/')}/"))
+        or (not_loaded and name.startswith(f"{case.id}::"))
+        for name in names
     )
+
+
+def select_tests(
+    command: Sequence[str], names: Sequence[str], *, folder: str = "", only_files: bool = False
+) -> tuple[str, ...] | None:
+    """The test command for named tests, files or groups, whose paths begin at the root of the
+    repository; the command runs in `folder`. It may run more tests than the named ones, as all of
+    their files with `only_files`. None where the program cannot be asked for some tests, or it is
+    not clear which words of the command are its files."""
+    chosen: list[str] = []
+    left = set(names)
+    commands = split_commands(command)
+    for words in commands:
+        program = find_test_program(words)
+        rest = drop_files(words)
+        if program is None or rest is None:
+            return None
+        selection = _SELECTIONS[program.name]
+        own = [name for name in names if selection.takes(name, alone=len(commands) == 1)]
+        left -= set(own)
+        if own:
+            paths = [_name_in_folder(name, folder) for name in own]
+            if program.name == "go":
+                paths = own
+            if only_files:
+                paths = list(dict.fromkeys(path.partition("::")[0] for path in paths))
+            chosen += [*([AND] if chosen else ()), *rest, *selection.write(paths)]
+    return tuple(chosen) if chosen and not left else None
+
+
+def drop_files(words: Sequence[str]) -> tuple[str, ...] | None:
+    """A test command without the files, folders or packages that it names; None where a word may be
+    one of them, or the value of an option."""
+    program = find_test_program(words)
+    if program is None:
+        return None
+    at = len(words)
+    if program.after:
+        at = words.index(program.after) + 1
+    elif named := [n for n, word in enumerate(words) if find_test_program([word]) is program]:
+        at = named[-1] + 1
+    kept = list(words[: at + 1 if "run" in words[at : at + 1] else at])
+    for before, word in zip(words[len(kept) - 1 :], words[len(kept) :], strict=False):
+        if word in ("--", "-args"):
+            return None
+        if word.startswith("-") or before in _WITH_VALUE:
+            kept.append(word)
+        elif before.startswith("-") and "=" not in before and not _FLAG.fullmatch(before):
+            return None
+    return tuple(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """How a test program is asked for some tests: with the files that it takes, by their suffixes,
+    and with an option for the names of tests inside them."""
+
+    suffixes: frozenset[str]
+    option: str = ""
+    folders: bool = True
+    patterns: bool = False
+    """Whether files are named by regular expressions."""
+
+    def takes(self, name: str, *, alone: bool) -> bool:
+        """Whether a name can be one of this program's; `alone` where there is no other."""
+        if name.startswith("-"):
+            return False
+        suffix = PurePosixPath(name.partition("::")[0]).suffix.lower()
+        return suffix in self.suffixes or (alone and not suffix and self.folders)
+
+    def write(self, names: Sequence[str]) -> list[str]:
+        """The words that ask for tests."""
+        files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+        if not self.option:
+            return list(dict.fromkeys(names))
+        files = list(map(re.escape, files)) if self.patterns else files
+        inner = [name.split("::")[-1] for name in names if "::" in name]
+        if len(inner) < len(names):
+            return files
+        # Vitest joins the names of groups; a second test of the same name has a number.
+        inner = [re.sub(r" \(\d+\)$", "", name).split(" > ")[-1] for name in inner]
+        pattern = "|".join(map(re.escape, dict.fromkeys(inner)))
+        return [f"{self.option}=(?:{pattern})", *files]
+
+
+class _GoSelection(_Selection):
+    """The packages of Go, and the functions in them."""
+
+    def takes(self, name: str, *, alone: bool) -> bool:
+        suffix = PurePosixPath(name.partition("::")[0]).suffix
+        return not name.startswith("-") and suffix not in (*_SCRIPTS, ".go")
+
+    def write(self, names: Sequence[str]) -> list[str]:
+        packages = list(dict.fromkeys(name.partition("::")[0] for name in names))
+        tests = [name.partition("::")[2].partition("/")[0] for name in names]
+        pattern = "|".join(map(re.escape, dict.fromkeys(tests)))
+        return [*([f"-run=^({pattern})$"] if all(tests) else ()), *packages]
+
+
+_SCRIPTS: Final = frozenset(
+    (".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".mts", ".cts", ".py", ".md", ".rst", ".txt")
+)
+_JAVASCRIPT: Final = _SCRIPTS - {".py", ".md", ".rst", ".txt"}
+_SELECTIONS: Final = {
+    "pytest": _Selection(_SCRIPTS - _JAVASCRIPT),
+    "node": _Selection(_JAVASCRIPT, "--test-name-pattern", folders=False),
+    "vitest": _Selection(_JAVASCRIPT, "--testNamePattern"),
+    "jest": _Selection(_JAVASCRIPT, "--testNamePattern", patterns=True),
+    "go": _GoSelection(frozenset()),
+}
+_WITH_VALUE: Final = frozenset(
+    (
+        *("-m", "-k", "-p", "-n", "-c", "-o", "-W", "-r", "--dist", "--tb", "--timeout", "--cov"),
+        *("--maxfail", "--durations", "--rootdir", "--ignore", "--config", "--root", "--project"),
+        *("-t", "--testNamePattern", "--reporter", "--import", "--require", "--loader", "-w"),
+        *("-run", "-count", "-timeout", "-tags", "-parallel"),
+    )
+)
+"""Options of test programs whose value is the next word."""
+_FLAG: Final = re.compile(
+    r"-[qvxsli]+|--(quiet|verbose|strict-markers|strict-config|no-header|exitfirst|run|runInBand|ci"
+    r"|silent|passWithNoTests|test|doctest-modules|no-cov)|-(race|short|json|cover|failfast)"
+)
+"""Options of test programs without a value."""
+
+
+def _name_in_folder(name: str, folder: str) -> str:
+    file, *inner = name.split("::")
+    return "::".join((os.path.relpath(file, folder or "."), *inner))

@@ -9,6 +9,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Final, Unpack
 
@@ -87,6 +88,18 @@ def write_command(command: Sequence[str]) -> str:
 
 
 AND: Final = "&&"
+
+
+def find_variables(project: Project, worktree: Path) -> dict[str, str]:
+    """The environment variables that the tests of a project have in a worktree, for other commands
+    there. It reads files; call it in a thread."""
+    first, *words = split_commands(project.test_command)[0]
+    named = takewhile(lambda word: "=" in word, words if os.path.basename(first) == "env" else ())
+    variables = {**_ENVIRONMENT, **dict(word.split("=", 1) for word in named)}
+    paths = sandbox.find_editable((first, *words), Path(project.root), worktree)
+    if own := [*paths, *filter(None, [variables.get(_PYTHONPATH)])]:
+        variables[_PYTHONPATH] = os.pathsep.join(own)
+    return variables
 
 
 async def _run_command(

@@ -32,6 +32,7 @@ from bae.team.test_edits import (
     is_test_file,
     reported_files,
 )
+from bae.team.test_order import is_selected
 from bae.team.test_runs import run_tests
 from bae.team.workspaces import Workspace, Workspaces
 
@@ -273,15 +274,7 @@ def find_existing(names: Sequence[str], before: TestReport) -> tuple[str, ...]:
     """Those of the named tests, files or groups that `before` has tests of. A file that could not
     be loaded has all tests that are named of it."""
 
-    def has(name: str) -> bool:
-        return any(
-            case.id == name
-            or case.id.startswith((f"{name}::", f"{name}["))
-            or (_stands_for_file(case) and name.startswith(f"{case.id}::"))
-            for case in before.cases
-        )
-
-    return tuple(name for name in names if has(name))
+    return tuple(name for name in names if any(is_selected(case, [name]) for case in before.cases))
 
 
 def _find_weakened(before: TestReport, alone: TestReport, named: Sequence[str]) -> Iterator[str]:

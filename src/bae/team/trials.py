@@ -1,0 +1,186 @@
+"""What a worker tries before it submits: a command, or some tests, on a throw-away copy of its
+committed work. The results are texts for an LLM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from textwrap import indent
+from typing import Final
+
+from bae import ToolError
+from bae.team import sandbox
+from bae.team.git import shown_path
+from bae.team.models import Project, Task, TestReport, bounded, strip_escapes
+from bae.team.test_order import is_selected, select_tests
+from bae.team.test_runs import find_variables, run_tests, split_commands
+from bae.team.verdict import list_fixed
+from bae.team.workbench import Workbench
+from bae.team.workspaces import ManifestError, Workspace
+
+LONGEST_RESULT: Final = 8_000
+_LONGEST_OUTPUT: Final = 6_500
+LONGEST_COMMAND: Final = 20_000
+_MOST_NAMES: Final = 50
+_MOST_LISTED: Final = 20
+_SHOWN_FAILURES: Final = 10
+_LONGEST_MESSAGE: Final = 2_000
+_START: Final = 'PATH="$1$PATH"; export PATH; eval "$2"'
+_ENVIRONMENTS: Final = (".venv/bin", "node_modules/.bin")
+
+
+async def run_command(
+    bench: Workbench, task: Task, workspace: Workspace, command: str, *, timeout: float = 60.0
+) -> str:
+    """Run a shell command in the sandbox, on a copy of what a task has committed, and describe what
+    came of it. Programs are found as the project's tests find them. There is no network, and what
+    the command writes is not kept. Raises ToolError where the command cannot be run."""
+    if not command.strip() or "\0" in command or len(command) > LONGEST_COMMAND:
+        raise ToolError(
+            f"a command is a text of 1 to {LONGEST_COMMAND} characters, without null characters"
+        )
+    project = bench.project
+    limits: sandbox.Limits = {**bench.limits, "timeout": timeout}
+    async with _copy_work(bench, task, workspace) as copy:
+        place = copy.path / project.folder
+        programs, variables = await asyncio.to_thread(_find_programs, project, copy.path)
+        ran = await sandbox.run(
+            ["sh", "-c", _START, "sh", programs, command],
+            copy.path,
+            within=project.folder,
+            env=variables,
+            like=split_commands(project.test_command),
+            hidden=[project.root],
+            **limits,
+        )
+        changed = sorted(await copy.uncommitted())
+    ending = ran.problem or f"exit code {ran.exit_code}"
+    output = strip_escapes(ran.output).replace(str(place), ".").strip()
+    lines = [
+        f"{ending} (after {ran.seconds:.1f} s)",
+        bounded(output, _LONGEST_OUTPUT) or "(no output)",
+    ]
+    if changed:
+        more = f" and {len(changed) - _MOST_LISTED} more" if len(changed) > _MOST_LISTED else ""
+        names = bounded(", ".join(map(shown_path, changed[:_MOST_LISTED])), 1000)
+        lines.append(
+            f"The command changed or created files in the copy: {names}{more}. These changes are "
+            "not kept: `edit` is the only way to change files."
+        )
+    return "\n".join(lines)
+
+
+async def check_tests(
+    bench: Workbench, task: Task, workspace: Workspace, tests: Sequence[str] = ()
+) -> str:
+    """Run the named tests, files or groups, or all tests without a name, on a copy of what a task
+    has committed, and describe what came of it. Failures that the tests had before the task are
+    marked, and a name that no test has is answered with the nearest names. Raises ToolError where
+    the tests cannot be run."""
+    if len(tests) > _MOST_NAMES:
+        raise ToolError(f"{len(tests)} tests are named: name at most {_MOST_NAMES}, or their files")
+    names = list(dict.fromkeys(name.strip().removeprefix("./") for name in tests if name.strip()))
+    project = bench.project
+    async with _copy_work(bench, task, workspace) as copy:
+        before = await bench.base_report(workspace.base)
+        fixed = await list_fixed(project, copy, before)
+
+        async def run(command: Sequence[str]) -> TestReport:
+            part = project.model_copy(update={"test_command": tuple(command)})
+            return await run_tests(part, copy.path, fixed=fixed, **bench.limits)
+
+        command = select_tests(project.test_command, names, folder=project.folder)
+        report = await run(command or project.test_command)
+        if command and _find_missing(names, report):
+            # A program may refuse all names for a wrong one, or match names in its own way.
+            exists = await asyncio.to_thread(_find_files, copy.path, names)
+            command = select_tests(
+                project.test_command, exists, folder=project.folder, only_files=True
+            )
+            report = await run(command) if command else report
+    text = await asyncio.to_thread(_describe, report, before, names, is_part=bool(command))
+    return bounded(text, LONGEST_RESULT)
+
+
+@asynccontextmanager
+async def _copy_work(
+    bench: Workbench, task: Task, workspace: Workspace
+) -> AsyncGenerator[Workspace]:
+    """A throw-away copy of what a task has committed. Progress of the task is reported as long as
+    the copy is used."""
+    folder = bench.project.folder
+    with bench.busy(task.id):
+        try:
+            async with bench.workspaces.scratch(await workspace.head(), workspace.base) as copy:
+                if not await asyncio.to_thread((copy.path / folder).is_dir):
+                    raise ToolError(f"your work has no folder {folder}, in which tests run")
+                yield copy
+        except ManifestError as error:
+            raise ToolError(
+                f"{error.message}\n\nUndo the change of the manifests, or submit: a person decides."
+            ) from error
+        except sandbox.SandboxError as error:
+            raise ToolError(f"the sandbox cannot run this: {error.message}") from error
+
+
+def _find_programs(project: Project, worktree: Path) -> tuple[str, dict[str, str]]:
+    """Where the test command finds programs in a worktree, as a beginning of PATH, and its
+    environment variables."""
+    start = worktree / project.folder
+    folders = [
+        Path(word).parent
+        for word in project.test_command
+        if os.sep in word and "=" not in word and Path(word).parent.name in ("bin", ".bin")
+    ]
+    found = dict.fromkeys(str(start / each) for each in (*folders, *_ENVIRONMENTS))
+    path = "".join(each + os.pathsep for each in found if os.path.isdir(each))
+    return path, find_variables(project, worktree)
+
+
+def _find_missing(names: Sequence[str], report: TestReport) -> list[str]:
+    return [name for name in names if not any(is_selected(each, [name]) for each in report.cases)]
+
+
+def _find_files(root: Path, names: Sequence[str]) -> list[str]:
+    """The names whose files there are."""
+    return [name for name in names if (root / name.partition("::")[0]).exists()]
+
+
+def _describe(
+    report: TestReport, before: TestReport, names: Sequence[str], *, is_part: bool
+) -> str:
+    missing = _find_missing(names, report)
+    cases = [each for each in report.cases if not names or is_selected(each, names)]
+    failed = [each for each in cases if each.outcome == "failed"]
+    known = [each.id for each in before.of("failed")]
+    counts = [f"{len(failed)} failed"] if failed else []
+    for outcome in ("passed", "skipped"):
+        if number := sum(each.outcome == outcome for each in cases):
+            counts.append(f"{number} {outcome}")
+    lines = [", ".join(counts) or "no test was run", *_describe_missing(missing, report, before)]
+    for number, case in enumerate(failed):
+        mark = " (failed before your work too)" if is_selected(case, known) else ""
+        lines.append(f"FAILED {case.id}{mark}")
+        if number < _SHOWN_FAILURES:
+            message = bounded(case.message.strip(), _LONGEST_MESSAGE)
+            lines.append(indent(message, "    "))
+    if report.problem and not failed and (not cases or not is_part):
+        lines.append(report.problem)
+        lines.append(bounded(report.output.strip(), _LONGEST_MESSAGE))
+    return "\n".join(lines)
+
+
+def _describe_missing(missing: Sequence[str], report: TestReport, before: TestReport) -> list[str]:
+    """Names that no test has, each with the nearest names of tests."""
+    ids = dict.fromkeys(case.id for each in (report, before) for case in each.cases)
+    files = dict.fromkeys(id.partition("::")[0] for id in ids)
+    lines: list[str] = []
+    for name in missing:
+        near = get_close_matches(name, [*ids, *files], n=5, cutoff=0.5)
+        shown = f" The nearest names: {', '.join(near)}" if near else ""
+        lines.append(f"no test is named {name}.{shown}")
+    return lines
