@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bae import BaeLMError
+from bae.cli import main
 from bae.lm import Budget
 from bae.team import BackendWorkerAgent, FindingKind, LeadAgent, Task
 from bae.team.budgets import read_spent
@@ -19,8 +22,8 @@ from bae.team.task_log import read_task_log
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import WorkerAnswer
 from bae.testing import Call, ScriptedLM
-from git_repositories import git
-from team_parts import CALC, SUB, a_bench, edits
+from git_repositories import git, make_repository
+from team_parts import CALC, RUN_SHELL, SHELL, SUB, a_bench, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 NOTED: dict[str, Any] = {
@@ -37,7 +40,7 @@ HARD_CODED = {
     "text": "It prints the expected value.",
     "blocking": True,
 }
-GOOD = {"findings": [], "summary": "It does what the task asks for."}
+GOOD: dict[str, Any] = {"findings": [], "summary": "It does what the task asks for."}
 ADVICE = {"findings": [NOTED], "summary": "It is right, and little tested."}
 BAD = {"findings": [NOTED, HARD_CODED], "summary": "It fits the test alone."}
 RIGHT = edits({"calc.sh": SUB})
@@ -247,3 +250,58 @@ def test_a_long_file_of_a_change_leaves_room_for_the_others() -> None:
     many = bound_diff("".join(change(f"{number}.py", 900) for number in range(100)), 20_000)
     assert many.count("diff --git ") == 100
     assert len(many) <= 20_000 + 100 * 30
+
+
+LM_FILE = """
+from bae.testing import ScriptedLM
+
+def make():
+    return ScriptedLM({"WorkerAnswer": ANSWERS})
+
+def review():
+    return ScriptedLM({"WorkReview": REVIEWS})
+"""
+
+
+@pytest.fixture
+def bae(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """The command in a project whose only task is to subtract."""
+    script = LM_FILE.replace("ANSWERS", repr([a_guess(1), RIGHT]))
+    (tmp_path / "lm.py").write_text(script.replace("REVIEWS", repr([BAD, ADVICE])))
+    root = make_repository(tmp_path / "project", SHELL)
+    git(root, "config", "user.name", "Ana")
+    git(root, "config", "user.email", "ana@example.com")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(root)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        capfd.readouterr()
+        got = main(["team", *arguments])
+        output, problem = capfd.readouterr()
+        assert got == code, f"{arguments}: {got}\n{output}{problem}"
+        return output
+
+    run("init", "--no-check", "--test", " ".join(RUN_SHELL))
+    run("tasks", "add", "Subtract", "--key", "sub", "--test", "calc.test.sh")
+    return run
+
+
+def test_the_command_line_requires_a_review_and_shows_it(bae: Callable[..., str]) -> None:
+    bae("run", "--no-review", "--require-review", code=2)
+    names = ("--lm", "python:../lm.py:make", "--reviewer", "python:../lm.py:review")
+    bae("run", "--quiet", "--require-review", *names)
+    finding = "missing-case in calc.sh:2: Negative results are not tested."
+    shown = bae("tasks", "show", "sub")
+    assert "2 findings, 1 blocking; It fits the test alone." in shown
+    assert "- blocking: hard-coded-answer in calc.sh:2: It prints the expected value." in shown
+    assert f"- {finding}" in shown
+    assert "1 finding; It is right, and little tested." in bae("log", "sub")
+    assert "1 finding in 1 task: bae team tasks show sub" in bae("status")
+    [task] = json.loads(bae("status", "--json"))["tasks"]
+    assert task["findings"] == 1
+    assert f"- review, {finding}" in bae("patch")
+    message = bae("merge")
+    assert f"- review, {finding}" in message
+    assert "hard-coded-answer" not in message  # of the work that was refused

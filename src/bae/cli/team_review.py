@@ -182,8 +182,8 @@ async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
     """Merge the team's work into a branch of yours.
 
     It is one merge commit, with you as its author: its message lists the tasks, the tests that
-    prove each, and what a reviewer has found. With conflicts, or changes of yours that are not committed, nothing is changed, and
-    the exit code is 1.
+    prove each, and what a reviewer has found. With conflicts, or changes of yours that are not
+    committed, nothing is changed, and the exit code is 1.
     """
     from bae.team import merge_work
 
@@ -215,8 +215,8 @@ async def patch(
 ) -> None:
     """Write the team's work as one patch, and merge nothing.
 
-    Its header lists the tasks, the tests that prove each, and what a reviewer has found. It applies to your branch, or to
-    --into BRANCH.
+    Its header lists the tasks, the tests that prove each, and what a reviewer has found. It applies
+    to your branch, or to --into BRANCH.
     """
     from bae.cli.wording import count
     from bae.team import format_patch

@@ -210,11 +210,12 @@ __getattr__, __dir__ = export_lazily(
             "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
             "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
             "StoredEvent TaskAssigned TaskBlocked TaskStatusChanged TaskUnblocked TestResult "
-            "WorkReviewed broadcast broadcast_activity broadcast_agent_created broadcast_agent_retired "
-            "broadcast_agent_status broadcast_blocker_created broadcast_blocker_resolved "
-            "broadcast_commit_created broadcast_correction_attempt broadcast_progress "
-            "broadcast_task_assigned broadcast_task_blocked broadcast_task_status "
-            "broadcast_task_unblocked broadcast_test_result broadcast_work_reviewed"
+            "WorkReviewed broadcast broadcast_activity broadcast_agent_created "
+            "broadcast_agent_retired broadcast_agent_status broadcast_blocker_created "
+            "broadcast_blocker_resolved broadcast_commit_created broadcast_correction_attempt "
+            "broadcast_progress broadcast_task_assigned broadcast_task_blocked "
+            "broadcast_task_status broadcast_task_unblocked broadcast_test_result "
+            "broadcast_work_reviewed"
         ),
         "team.git": "GitError Repository",
         "team.lead": "LeadAgent TeamSummary",
