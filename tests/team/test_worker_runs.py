@@ -150,13 +150,16 @@ async def test_anthropic_is_asked_by_its_own_client(
     pytest.importorskip("anthropic")
     async with Provider() as provider, a_project(tmp_path) as (store, project, [task]):
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-        provider.script(RIGHT)
+        provider.script(RIGHT, {"findings": [], "summary": "It is right."})
         worker = BackendWorkerAgent(project_id=project.id, db=store, api_key="sk-any")
         result = await worker.execute_task(task)
         assert (result.status, result.error) == ("completed", None)
         assert result.usage.output_tokens > 0
-        [request] = provider.requests
-        assert "Write a function sub in calc.sh." in str(request.body)
+        assert len(provider.requests) == 2
+        for request in provider.requests:
+            assert "Write a function sub in calc.sh." in str(request.body)
+        [review] = (await store.reviews(project.id))[task.id]
+        assert review.headline == "no findings; It is right."
 
 
 async def test_a_worker_alone_carries_out_one_task_at_a_time(tmp_path: Path) -> None:
