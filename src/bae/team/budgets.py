@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ANSWER_TOKENS: Final = 2000
 """What is reserved for an answer where the LM has no `max_tokens` that bounds it."""
 _NOTHING: Final = Budget()
+TASK_BUDGET: Final = Budget(tokens=1_000_000)
+"""What a task may spend, unless another budget is given."""
 
 BudgetScope = Literal["task", "run"]
 

@@ -4,12 +4,10 @@ files define. A run gives its files with `dep_cache={get_tree: CodeTree(reader, 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
 from bae import Dep, ToolError
@@ -17,7 +15,7 @@ from bae.subprocesses import run_program
 from bae.team import line_search
 from bae.team.git import Checkout
 from bae.team.guarded_files import matches
-from bae.team.repository import Code, CodeReader, outline_file
+from bae.team.repository import Code, CodeReader, find_nearest_paths, outline_file
 
 MOST_LINES: Final = 200
 MOST_HITS: Final = 40
@@ -30,9 +28,14 @@ SEARCH_SECONDS: Final = 5.0
 
 
 class CodeTree:
-    """The files that a run reads: those of a checkout. Files that changed are read again."""
+    """The files that a run reads: those of a checkout, which a function may find when it is first
+    needed. Files that changed are read again."""
 
-    def __init__(self, reader: CodeReader, checkout: Checkout | None = None) -> None:
+    def __init__(
+        self,
+        reader: CodeReader,
+        checkout: Checkout | Callable[[], Awaitable[Checkout]] | None = None,
+    ) -> None:
         self._reader = reader
         self._checkout = checkout
         self._code: Code | None = None
@@ -41,6 +44,8 @@ class CodeTree:
     async def read(self) -> Code:
         """The files as they are now."""
         async with self._turn:
+            if self._checkout is not None and not isinstance(self._checkout, Checkout):
+                self._checkout = await self._checkout()
             self._code = await self._reader.read(self._checkout, self._code)
             return self._code
 
@@ -265,10 +270,7 @@ def _find_path(code: Code, path: str) -> str:
     name = "" if name == "." else name
     if name in code.names or not name or any(each.startswith(f"{name}/") for each in code.names):
         return name
-    last = PurePosixPath(name).name
-    same = [each for each in code.names if PurePosixPath(each).name == last]
-    close = difflib.get_close_matches(name, code.names, 5, 0.6)
-    near = list(dict.fromkeys((*same[:5], *close)))[:8]
+    near = find_nearest_paths(name, code.names)
     which = f"The nearest are: {', '.join(near)}" if near else "See the names with outline"
     raise ToolError(f"there is no file {name}. {which}")
 
