@@ -57,7 +57,7 @@ async def work(bench: Workbench, task: Task, lm: ScriptedLM) -> TaskResult:
 
 
 async def test_findings_are_advice_that_people_are_shown(tmp_path: Path) -> None:
-    async with a_bench(tmp_path) as (bench, [task]):
+    async with a_bench(tmp_path, review="advise") as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [BAD]})
         assert (await LeadAgent(bench, lm).run()).done
         [review] = (await bench.store.reviews(task.project_id))[task.id]
@@ -76,7 +76,7 @@ async def test_findings_are_advice_that_people_are_shown(tmp_path: Path) -> None
 async def test_the_reviewer_sees_the_task_and_the_change_and_not_the_conversation(
     tmp_path: Path,
 ) -> None:
-    async with a_bench(tmp_path) as (bench, [task]):
+    async with a_bench(tmp_path, review="advise") as (bench, [task]):
         wrong = edits({"calc.sh": CALC.replace("+", "- ")})
         lm = ScriptedLM({WorkerAnswer: [wrong, RIGHT], WorkReview: [GOOD]})
         await work(bench, task, lm)
@@ -93,7 +93,7 @@ async def test_the_reviewer_sees_the_task_and_the_change_and_not_the_conversatio
 
 
 async def test_the_reviewer_reads_the_repository_with_tools(tmp_path: Path) -> None:
-    async with a_bench(tmp_path) as (bench, [task]):
+    async with a_bench(tmp_path, review="advise") as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [Call("look", path="calc.sh"), GOOD]})
         await work(bench, task, lm)
         log = await read_task_log(bench.store, bench.journal, task)
@@ -154,7 +154,7 @@ async def test_a_review_is_paid_once_where_the_run_ends_before_the_merge(
 async def test_a_review_that_was_written_and_not_stored_is_read_from_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with a_bench(tmp_path) as (bench, [task]):
+    async with a_bench(tmp_path, review="advise") as (bench, [task]):
 
         async def fail(event: object) -> None:
             if type(event).__name__ == "WorkReviewed":
@@ -173,11 +173,11 @@ async def test_a_review_that_was_written_and_not_stored_is_read_from_the_journal
 
 @pytest.mark.parametrize(
     "answers",
-    [[BaeLMError("the model is gone")], [{"summary": 1}] * 3],
-    ids=["no answer", "a wrong answer"],
+    [[BaeLMError("the model is gone")], [{"summary": 1}] * 3, [RuntimeError("a bug")]],
+    ids=["no answer", "a wrong answer", "a bug"],
 )
 async def test_a_reviewer_that_fails_loses_no_work(tmp_path: Path, answers: list[Any]) -> None:
-    async with a_bench(tmp_path) as (bench, [task]):
+    async with a_bench(tmp_path, review="advise") as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: answers})
         assert (await work(bench, task, lm)).status == "completed"
         [review] = (await bench.store.reviews(task.project_id))[task.id]
@@ -201,7 +201,7 @@ async def test_a_required_review_that_fails_asks_a_person(tmp_path: Path) -> Non
 
 async def test_another_model_reviews_where_one_is_named(tmp_path: Path) -> None:
     reviewer = ScriptedLM({WorkReview: [GOOD]})
-    async with a_bench(tmp_path, reviewer=reviewer) as (bench, [task]):
+    async with a_bench(tmp_path, review="advise", reviewer=reviewer) as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT]})
         assert (await work(bench, task, lm)).status == "completed"
     assert (len(lm.asked), len(reviewer.asked)) == (1, 1)
@@ -219,7 +219,7 @@ async def test_work_is_merged_without_a_review_where_nothing_can_review(
 
 
 async def test_a_review_counts_for_the_budget_of_its_task(tmp_path: Path) -> None:
-    async with a_bench(tmp_path) as (bench, [task]):
+    async with a_bench(tmp_path, review="advise") as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [GOOD]})
         summary = await LeadAgent(bench, lm, task_budget=Budget(calls=2)).run()
         assert summary.done
@@ -227,7 +227,7 @@ async def test_a_review_counts_for_the_budget_of_its_task(tmp_path: Path) -> Non
 
 
 async def test_the_advice_that_a_budget_has_no_room_for_is_left_out(tmp_path: Path) -> None:
-    async with a_bench(tmp_path) as (bench, [task]):
+    async with a_bench(tmp_path, review="advise") as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [GOOD]})
         summary = await LeadAgent(bench, lm, task_budget=Budget(calls=1)).run()
         assert summary.done

@@ -19,6 +19,7 @@ from bae import (
     Graph,
     JournalError,
     Node,
+    NodeError,
     Tool,
     ToolCall,
     ToolCallError,
@@ -175,7 +176,7 @@ async def _ask(
         request = ReviewRequest(task=task.key, commit=commit, brief=compose_brief(task, diff))
         await bench.emit(ActivityUpdate(task.project_id, "the work is reviewed", task.id))
         written = await _run(bench, task, workspace, lm, request, digest)
-    except (BaeLMError, FillError, ToolCallError, BudgetError) as error:
+    except (BaeLMError, FillError, ToolCallError, BudgetError, NodeError) as error:
         if isinstance(error, BudgetError) and bench.review == "require":
             raise
         return Review(commit=commit, digest=digest, error=bounded(error.message, 1000))
