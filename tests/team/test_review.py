@@ -20,7 +20,7 @@ from bae.team.models import TaskResult
 from bae.team.review import WorkReview, bound_diff
 from bae.team.task_log import read_task_log
 from bae.team.workbench import Workbench
-from bae.team.worker_graph import WorkerAnswer
+from bae.team.worker_graph import WorkerAnswer, WorkerLoop
 from bae.testing import Call, ScriptedLM
 from git_repositories import git, make_repository
 from team_parts import CALC, RUN_SHELL, SHELL, SUB, a_bench, edits
@@ -113,6 +113,17 @@ async def test_a_required_review_refuses_work_until_nothing_blocks(tmp_path: Pat
     assert "a reviewer refuses the work: It fits the test alone." in again
     assert "hard-coded-answer in calc.sh:2" in again
     lm.assert_complete()
+
+
+async def test_a_refusal_is_a_message_in_the_conversation_of_the_worker(tmp_path: Path) -> None:
+    async with a_bench(tmp_path, review="require") as (bench, [task]):
+        turns = [Call("edit", text=a_guess(1)), "Done.", Call("edit", text=RIGHT), "Corrected."]
+        lm = ScriptedLM({WorkerLoop: turns, WorkReview: [BAD, GOOD]})
+        result = await work(bench, task, lm)
+        assert (result.status, result.attempts) == ("completed", 2)
+        lm.assert_complete()
+    [again] = [each for each in lm.asked if each.target is WorkerLoop][2:3]
+    assert "hard-coded-answer in calc.sh:2" in str(again.prompt)
 
 
 async def test_a_person_decides_after_two_refusals(tmp_path: Path) -> None:
