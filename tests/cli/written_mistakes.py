@@ -660,7 +660,7 @@ CALLS = [
         "function that accepts nothing",
         "bae-tools-accept",
         later("calls: Annotated[list[ToolCall], Tools(double, accept=get_name)]"),
-        ("accept=get_name must take the filled Wear", "get_name(node: Wear) -> None"),
+        ("accept=get_name must take the filled Wear", "write `def get_name("),
     ),
     Mistake(
         "function that accepts with an LM",
