@@ -122,16 +122,6 @@ def read_cases(most: int = CASES) -> list[Case]:
     return cases
 
 
-class KnownTree(CodeTree):
-    """The files of a commit, which do not change."""
-
-    def __init__(self, code: Code) -> None:
-        self.code = code
-
-    async def read(self) -> Code:
-        return self.code
-
-
 class KnownReader(CodeReader):
     """Gives the files of a commit."""
 
@@ -220,7 +210,8 @@ def cut_ending(word: str) -> str:
 
 async def work_on(case: Case, code: Code) -> Outcome:
     """Have the worker read for a case, and write its brief."""
-    tree, shown = KnownTree(code), dict[str, int]()
+    reader, shown = KnownReader(code), dict[str, int]()
+    tree = CodeTree(reader)
     tokens: list[int] = []
 
     async def call(tool: Any, *args: str) -> list[str]:
@@ -240,7 +231,7 @@ async def work_on(case: Case, code: Code) -> Outcome:
     title = case.message.partition("\n")[0][:120]
     task = Task(id=1, project_id=1, key="task", title=title, description=case.message)
     store: Any = NewProject()
-    context = await gather_context(task, store, KnownReader(code), longest=LOOP_CONTEXT)
+    context = await gather_context(task, store, reader, longest=LOOP_CONTEXT)
     brief = compose_brief(BackendWorkerAgent.role, context, "", "", None)
     tools = plan_of(WorkerLoop).tools
     assert tools is not None
