@@ -143,7 +143,7 @@ class TeamRun:
             case "pause":
                 if work:
                     work.asked = work.asked or "pause"
-                return "pauses after its attempt" if work else "paused"
+                return "pauses after its current round or attempt" if work else "paused"
             case "stop" if work:
                 work.asked = work.asked or "stop"
                 return None
