@@ -317,6 +317,13 @@ async def plan(
             "below, as this command writes it.",
         ),
     ] = None,
+    acceptance: Annotated[
+        bool,
+        typer.Option(
+            "--acceptance/--no-acceptance",
+            help="Whether features begin with acceptance tests, on a branch of their own.",
+        ),
+    ] = True,
     decide: Annotated[
         bool,
         typer.Option(
@@ -353,6 +360,7 @@ async def plan(
                 journal=journal,
                 answer=answer,
                 kinds=kinds,
+                acceptance=acceptance,
             )
     if planned.questions:
         path = team.store.path.with_name(_QUESTIONS)

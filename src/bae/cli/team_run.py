@@ -115,6 +115,10 @@ async def run(
         bool,
         typer.Option("--require-sandbox", help="Refuse to run tests with less than a sandbox."),
     ] = False,
+    approve_tests: Annotated[
+        bool,
+        typer.Option("--approve-tests", help="Ask you before acceptance tests are taken."),
+    ] = False,
     update_checkout: UpdateCheckout = None,
     allow_unsandboxed: AllowUnsandboxed = None,
     edit_format: Annotated[
@@ -178,7 +182,12 @@ async def run(
         log.addHandler(silent)
         stack.callback(log.removeHandler, silent)
         opening = Workbench.open(
-            team.project, team.store, edit_format=edit_format, worker=worker, rounds=max_rounds
+            team.project,
+            team.store,
+            edit_format=edit_format,
+            worker=worker,
+            rounds=max_rounds,
+            approve_tests=approve_tests,
         )
         bench = await stack.enter_async_context(opening)
         if serve:
