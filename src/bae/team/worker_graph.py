@@ -16,8 +16,8 @@ from bae.team.desk import (
     SHOWN_FAILURE,
     Desk,
     PersonNeeded,
-    Refusal,
     Try,
+    WorkRefusal,
     ask_about,
     ask_after_failures,
     get_desk,
@@ -26,7 +26,7 @@ from bae.team.edit_format import UNCHANGED, EditError, format_instructions, pars
 from bae.team.events import CorrectionAttempt
 from bae.team.models import Task, bounded, headline
 from bae.team.task_context import Context
-from bae.team.worker_tools import TOOLS, LoopEnded, submit_work
+from bae.team.worker_tools import TOOLS, LoopEnded, LoopStopped, submit_work
 
 if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
@@ -93,7 +93,7 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | Conversation | Checks | Delivered | Blocked | Stopped:
+    async def __call__(self) -> Draft | WorkConversation | Checks | Delivered | Blocked | Stopped:
         desk = self.desk
         tried = await desk.bench.store.attempts(self.task_id)
         number = max((each.number for each in tried), default=0) + 1
@@ -122,14 +122,14 @@ class Assignment(Node):
         return await begin_attempt(desk, attempt)
 
 
-async def begin_attempt(desk: Desk, attempt: Try) -> Draft | Conversation:
+async def begin_attempt(desk: Desk, attempt: Try) -> Draft | WorkConversation:
     """The step in which the worker works."""
     if await desk.worker.find_mode() == "loop":
-        return Conversation(attempt=attempt)
+        return WorkConversation(attempt=attempt)
     return Draft(attempt=attempt)
 
 
-class Conversation(Node):
+class WorkConversation(Node):
     """The LLM works with tools until its work is merged, or a person is needed."""
 
     attempt: Try
@@ -143,7 +143,9 @@ class Conversation(Node):
         try:
             return await lm.fill(WorkerLoop, {}, self.brief, request)
         except LoopEnded as ended:
-            return _block(ended.needed) if ended.needed else Stopped(number=attempt.number)
+            return Blocked(question=f"{ended.message} What should be done differently?")
+        except LoopStopped:
+            return Stopped(number=attempt.number)
 
 
 class WorkerLoop(Node):
@@ -161,7 +163,7 @@ class WorkerLoop(Node):
 class Submission(Node):
     """What came of the work that was submitted last."""
 
-    attempt: Annotated[Try, Recall(Conversation)] = Field(init=False)
+    attempt: Annotated[Try, Recall(WorkConversation)] = Field(init=False)
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
     async def __call__(self) -> Delivered | Blocked:
@@ -203,7 +205,7 @@ class Edits(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Checks | Draft | Conversation | Blocked | Stopped:
+    async def __call__(self) -> Checks | Draft | WorkConversation | Blocked | Stopped:
         desk, attempt = self.desk, self.attempt
         mark = f"{desk.run}/{attempt.number}"
         try:
@@ -219,7 +221,7 @@ class Edits(Node):
             failure = attempt.failure  # which is still there, as nothing was changed
             if error.message not in failure:
                 failure = f"{error.message}\n\n{failure}".rstrip()
-            return await try_again(desk, attempt, Refusal(failure))
+            return await try_again(desk, attempt, WorkRefusal(failure))
         return Checks(attempt=attempt)
 
 
@@ -237,9 +239,9 @@ class Checks(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Merge | Draft | Conversation | Blocked | Stopped:
+    async def __call__(self) -> Merge | Draft | WorkConversation | Blocked | Stopped:
         match await self.desk.judge(self.attempt):
-            case Refusal() as refusal:
+            case WorkRefusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
             case PersonNeeded() as needed:
                 return _block(needed)
@@ -253,9 +255,9 @@ class Merge(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Delivered | Draft | Conversation | Blocked | Stopped:
+    async def __call__(self) -> Delivered | Draft | WorkConversation | Blocked | Stopped:
         match await self.desk.merge(self.attempt):
-            case Refusal() as refusal:
+            case WorkRefusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
             case PersonNeeded() as needed:
                 return _block(needed)
@@ -289,8 +291,8 @@ class Stopped(Node):
 
 
 async def try_again(
-    desk: Desk, attempt: Try, refusal: Refusal
-) -> Draft | Conversation | Blocked | Stopped:
+    desk: Desk, attempt: Try, refusal: WorkRefusal
+) -> Draft | WorkConversation | Blocked | Stopped:
     """The next attempt, with what was wrong with this one, unless there were enough of them."""
     task, done, failure = desk.task, attempt.number - attempt.first, refusal.text
     again = is_same_failure(failure, attempt.failure)

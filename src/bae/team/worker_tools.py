@@ -23,8 +23,8 @@ from bae.team.desk import (
     SHOWN_FAILURE,
     Desk,
     PersonNeeded,
-    Refusal,
     Try,
+    WorkRefusal,
     ask_after_failures,
     get_desk,
 )
@@ -46,11 +46,15 @@ _MOST_ROUNDS: Final = 1_000
 
 
 class LoopEnded(TeamError):
-    """A conversation ended before its work was accepted. `needed` is the question to a person; None
-    where a person had it stopped."""
+    """A conversation has come to nothing. A person is asked, with the message as the reason."""
 
     code: str = "bae-team-loop"
-    needed: PersonNeeded | None = None
+
+
+class LoopStopped(TeamError):
+    """A person had the work stopped between two rounds of its conversation."""
+
+    code: str = "bae-team-stopped"
 
 
 async def edit(text: str, *, desk: Annotated[Desk, Dep(get_desk)]) -> str:
@@ -119,7 +123,7 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
             raise ToolError(f"The work, as it is now, was refused:\n\n{tried[-1].failure}")
         number = tried[-1].number
     outcome = await desk.submit(Try(first=attempt.first, number=number))
-    if not isinstance(outcome, Refusal):
+    if not isinstance(outcome, WorkRefusal):
         return outcome
     done, failure = number - attempt.first, outcome.text
     if done >= bench.corrections:
@@ -136,7 +140,7 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     used up. Ends a conversation that repeats itself or leads to nothing."""
     bench, task = desk.bench, desk.task
     if bench.should_stop(task.id):
-        raise LoopEnded(f"the work on {task.title!r} was stopped")
+        raise LoopStopped(f"the work on {task.title!r} was stopped")
     idle = _count_idle(progress.by_round)
     last = progress.calls[-_EQUAL:]
     if len(last) == _EQUAL and len({(each.name, str(each.arguments)) for each in last}) == 1:
@@ -166,11 +170,7 @@ def _count_idle(rounds: Sequence[Sequence[ToolCall]]) -> int:
 
 
 def _ended(task: Task, why: str) -> LoopEnded:
-    error = LoopEnded(f"the work on {task.title!r} has come to nothing: {why}")
-    error.needed = PersonNeeded(
-        f"The work on {task.title!r} was stopped: {why}. What should be done differently?"
-    )
-    return error
+    return LoopEnded(f"The work on {task.title!r} has come to nothing: {why}.")
 
 
 _EDIT: Final = (
@@ -194,6 +194,7 @@ TOOLS: Final = Tools(
     Ask(str, name="ask", description=_ASK),
     limit=_MOST_ROUNDS,
     accept=submit,
+    accept_timeout=None,  # tests have a limit themselves
     before_round=steer,
     context=60_000,
     at_once=1,  # in the order of the calls: a check after an edit sees it
