@@ -122,7 +122,7 @@ def find_changes(
         if before in _FOLLOWS or again:
             merged = all(
                 found.get(key) in DONE
-                or (found.get(key) is _S.STAGED and feature[key] == task.feature)
+                or (found.get(key) is _S.STAGED and feature[key] == task.feature != "")
                 for key in task.depends_on
             )
             after = _S.READY if merged and task.approved else _S.PENDING

@@ -102,7 +102,7 @@ class Assignment(Node):
                 return Delivered(commit=commit)
             case PersonNeeded() as needed:
                 return _block(needed)
-            case Refusal() as refusal:
+            case WorkRefusal() as refusal:
                 return await try_again(desk, again, refusal)
             case None:
                 pass

@@ -107,7 +107,7 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
     are submissions left. Content that was refused is not judged again."""
     bench, task = desk.bench, desk.task
     match await desk.finish_merged(attempt):
-        case Refusal() as refusal:
+        case WorkRefusal() as refusal:
             raise ToolError(f"The work was refused:\n\n{refusal.text}")
         case None:
             pass
