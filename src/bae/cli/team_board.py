@@ -264,6 +264,9 @@ class Board:
             yield (task.commit or "")[:10], "dim"
         else:
             done = {each.key for each in self.tasks if each.status in DONE}
+            if task.feature:
+                staged = (each for each in self.tasks if each.status is _S.STAGED)
+                done |= {each.key for each in staged if each.feature == task.feature}
             waits = [key for key in task.depends_on if key not in done]
             yield headline(task.reason) or (f"after {', '.join(waits)}" if waits else ""), style
 

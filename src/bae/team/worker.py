@@ -287,9 +287,9 @@ class WorkerAgent:
         bench = await self.open()
         async with self._opening:
             if task.id not in self._workspaces:
-                await bench.features.refresh(task)
-                workspaces = (await bench.features.branch_of(task)).workspaces
                 with bench.busy(task.id):  # its setup may take a while, and has a limit itself
+                    await bench.features.refresh(task)
+                    workspaces = (await bench.features.branch_of(task)).workspaces
                     try:
                         started = await workspaces.start(task.branch)
                     except SetupError:  # of the environment, which may have more luck once more
