@@ -141,7 +141,8 @@ class WorkConversation(Node):
         desk.brief, desk.attempt = self.brief, attempt
         request = WorkRequest(task=desk.task.key, attempt=attempt.number)
         try:
-            return await lm.fill(WorkerLoop, {}, self.brief, request)
+            with metered() as desk.used:
+                return await lm.fill(WorkerLoop, {}, self.brief, request)
         except LoopEnded as ended:
             return Blocked(question=f"{ended.message} What should be done differently?")
         except LoopStopped:

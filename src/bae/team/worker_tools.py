@@ -18,6 +18,7 @@ from bae import (
     Tools,
     idempotency_key,
 )
+from bae.lm import Usage
 from bae.team import trials
 from bae.team.desk import (
     SHOWN_FAILURE,
@@ -99,6 +100,7 @@ async def check(tests: tuple[str, ...] = (), *, desk: Annotated[Desk, Dep(get_de
 
 async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
     """Judge and merge the work. A refusal is the next message of the conversation."""
+    await desk.worker.say(desk.task, f"submits: {headline(getattr(work, 'summary', ''), 80)}")
     desk.outcome = await submit_work(desk, desk.attempt)
 
 
@@ -122,7 +124,9 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
         if tried[-1].outcome in ("failed", "refused"):
             raise ToolError(f"The work, as it is now, was refused:\n\n{tried[-1].failure}")
         number = tried[-1].number
-    outcome = await desk.submit(Try(first=attempt.first, number=number))
+    usage = Usage.total(desk.used)  # since the last submission
+    desk.used.clear()
+    outcome = await desk.submit(Try(first=attempt.first, number=number, usage=usage))
     if not isinstance(outcome, WorkRefusal):
         return outcome
     done, failure = number - attempt.first, outcome.text
