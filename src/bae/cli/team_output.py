@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from bae.cli.printing import err, out, print_hanging
-from bae.cli.wording import cut, in_lines, in_one_line
+from bae.cli.wording import count, cut, in_lines, in_one_line
 from bae.team.models import headline
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from bae.team.models import Blocker, Project, Task, TaskAttempt
+    from bae.team.models import Blocker, Project, Review, Task, TaskAttempt
 
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "pending": ("○", "dim"),
@@ -182,6 +182,7 @@ def print_task(
     attempts: Sequence[TaskAttempt],
     blockers: Sequence[Blocker],
     flaky: Sequence[str] = (),
+    reviews: Sequence[Review] = (),
 ) -> None:
     """All that is known of one task."""
     is_asked = headline(task.reason, 1000) in [each.summary for each in blockers]
@@ -217,10 +218,14 @@ def print_task(
     for attempt in attempts:
         facts = [attempt.outcome, ", ".join(attempt.files)]
         if attempt.report is not None:
-            facts.append(f"{len(attempt.report.cases)} tests")
+            facts.append(count(len(attempt.report.cases), "test"))
         shown = "; ".join(each for each in facts if each)
         shown += f"\n{cut(attempt.failure, 2_000)}" if attempt.failure else ""
         print_fields({f"attempt {attempt.number}": shown})
+    for review in reviews:
+        lines = [f"{review.commit[:12]}: {review.headline}"]
+        lines += (f"- {'blocking: ' if each.blocking else ''}{each}" for each in review.findings)
+        print_fields({"review": "\n".join(lines)})
 
 
 def print_blockers(

@@ -128,6 +128,23 @@ async def run(
             "length of each file.",
         ),
     ] = "auto",
+    require_review: Annotated[
+        bool,
+        typer.Option(
+            "--require-review",
+            help="Refuse work in which the reviewer finds something that blocks it.",
+        ),
+    ] = False,
+    no_review: Annotated[
+        bool, typer.Option("--no-review", help="Have no second model read the work.")
+    ] = False,
+    reviewer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LM",
+            help="The language model that reviews. Left out: the one of the workers.",
+        ),
+    ] = None,
     wait: Annotated[
         bool | None,
         typer.Option(
@@ -160,6 +177,8 @@ async def run(
         "retries": retries,
         "wait": can_ask() if wait is None else wait,
     }
+    if no_review and (require_review or reviewer):
+        raise typer.BadParameter("there is nothing to review with", param_hint="'--no-review'")
     project = with_settings(
         team.project, update_checkout=update_checkout, allow_unsandboxed=allow_unsandboxed
     )
@@ -181,6 +200,7 @@ async def run(
         log, silent = logging.getLogger("bae.team.worker_runs"), logging.NullHandler()
         log.addHandler(silent)
         stack.callback(log.removeHandler, silent)
+        review = "require" if require_review else "off" if no_review else "advise"
         opening = Workbench.open(
             team.project,
             team.store,
@@ -188,6 +208,8 @@ async def run(
             worker=worker,
             rounds=max_rounds,
             approve_tests=approve_tests,
+            review=review,
+            reviewer=find_lm(reviewer) if reviewer else None,
         )
         bench = await stack.enter_async_context(opening)
         if serve:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         TaskStatusChanged,
         TaskUnblocked,
         TestResult,
+        WorkReviewed,
         broadcast,
         broadcast_activity,
         broadcast_agent_created,
@@ -52,15 +53,19 @@ if TYPE_CHECKING:
         broadcast_task_status,
         broadcast_task_unblocked,
         broadcast_test_result,
+        broadcast_work_reviewed,
     )
     from bae.team.git import GitError, Repository
     from bae.team.lead import LeadAgent, TeamSummary
     from bae.team.models import (
         AgentInfo,
         Blocker,
+        Finding,
+        FindingKind,
         PlannedTask,
         Project,
         Request,
+        Review,
         Task,
         TaskAttempt,
         TaskResult,
@@ -111,6 +116,8 @@ __all__ = [
     "DryRun",
     "EditError",
     "Event",
+    "Finding",
+    "FindingKind",
     "FrontendWorkerAgent",
     "GitError",
     "LeadAgent",
@@ -123,6 +130,7 @@ __all__ = [
     "ProvedTask",
     "Repository",
     "Request",
+    "Review",
     "SandboxError",
     "Spent",
     "Store",
@@ -143,6 +151,7 @@ __all__ = [
     "TestReport",
     "TestResult",
     "TestWorkerAgent",
+    "WorkReviewed",
     "Workbench",
     "WorkerAgent",
     "WorkspaceError",
@@ -162,6 +171,7 @@ __all__ = [
     "broadcast_task_status",
     "broadcast_task_unblocked",
     "broadcast_test_result",
+    "broadcast_work_reviewed",
     "clean_branches",
     "detect",
     "diff_task",
@@ -199,17 +209,18 @@ __getattr__, __dir__ = export_lazily(
             "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
             "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
             "StoredEvent TaskAssigned TaskBlocked TaskStatusChanged TaskUnblocked TestResult "
-            "broadcast broadcast_activity broadcast_agent_created broadcast_agent_retired "
-            "broadcast_agent_status broadcast_blocker_created broadcast_blocker_resolved "
-            "broadcast_commit_created broadcast_correction_attempt broadcast_progress "
-            "broadcast_task_assigned broadcast_task_blocked broadcast_task_status "
-            "broadcast_task_unblocked broadcast_test_result"
+            "WorkReviewed broadcast broadcast_activity broadcast_agent_created "
+            "broadcast_agent_retired broadcast_agent_status broadcast_blocker_created "
+            "broadcast_blocker_resolved broadcast_commit_created broadcast_correction_attempt "
+            "broadcast_progress broadcast_task_assigned broadcast_task_blocked "
+            "broadcast_task_status broadcast_task_unblocked broadcast_test_result "
+            "broadcast_work_reviewed"
         ),
         "team.git": "GitError Repository",
         "team.lead": "LeadAgent TeamSummary",
         "team.models": (
-            "AgentInfo TaskAttempt Blocker PlannedTask Project Request Task TaskResult TaskStatus "
-            "TeamError TestCase TestReport"
+            "AgentInfo TaskAttempt Blocker Finding FindingKind PlannedTask Project Request Review "
+            "Task TaskResult TaskStatus TeamError TestCase TestReport"
         ),
         "team.planning": "plan_tasks",
         "team.pool": "AgentPoolManager",
