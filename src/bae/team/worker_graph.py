@@ -93,21 +93,27 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | WorkConversation | Checks | Delivered | Blocked:
+    async def __call__(self) -> Draft | WorkConversation | Checks | Delivered | Blocked | Stopped:
         desk = self.desk
-        done = await desk.bench.integration.merged_as(desk.task.branch)
-        if done:
-            return Delivered(commit=done)
+        tried = await desk.bench.store.attempts(self.task_id)
+        number = max((each.number for each in tried), default=0) + 1
+        match await desk.finish_merged(again := Try(first=number, number=number)):
+            case str() as commit:
+                return Delivered(commit=commit)
+            case PersonNeeded() as needed:
+                return _block(needed)
+            case WorkRefusal() as refusal:
+                return await try_again(desk, again, refusal)
+            case None:
+                pass
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
         check = await desk.bench.check_base(workspace.base)
         if check.problem:
             return Blocked(question=ask_about(desk.task, check.cause, check.output))
-        tried = await desk.bench.store.attempts(self.task_id)
         if tried and tried[-1].outcome == "error" and not (self.failure or conflict):
             number = tried[-1].number  # its work is there, and was never judged
             return Checks(attempt=Try(first=number, number=number, usage=tried[-1].usage))
-        number = max((each.number for each in tried), default=0) + 1
         failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
         first = number - 1 if self.failure else number
         attempt = Try(first=first, number=number, failure=failure)
@@ -316,15 +322,14 @@ def compose_brief(
 ) -> str:
     """All that the LLM is told for an attempt, in plain text. Without a form of edits it works with
     tools."""
-    parts = [role, str(context)]
+    parts = [role, str(context.without_failure() if failure else context)]
     if diff:
         stays = _STAYS if failure and form else ""
         parts.append(f"# What was changed for this task so far\n{diff}{stays}")
     if failure:
         parts.append(f"# What is wrong with it, to be corrected now\n{failure}")
     how = f"# How to answer\n{format_instructions(form)}\n\n{_ASK}" if form else _LOOP
-    parts.append(how)
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, (*parts, how, context.reminder)))
 
 
 def question_in(answer: str) -> str | None:
