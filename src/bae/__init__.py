@@ -49,7 +49,16 @@ if TYPE_CHECKING:
     from bae.result import GraphResult
     from bae.run import GateAnswerer
     from bae.threads import set_thread_limit
-    from bae.tools import Ask, Native, Tool, ToolCall, ToolError, report
+    from bae.tools import (
+        Ask,
+        Native,
+        Tool,
+        ToolCall,
+        ToolError,
+        ToolProgress,
+        idempotency_key,
+        report,
+    )
 
 __version__ = "0.1.0"
 
@@ -92,10 +101,12 @@ __all__ = [
     "ToolCall",
     "ToolCallError",
     "ToolError",
+    "ToolProgress",
     "ToolServerError",
     "Tools",
     "Usage",
     "__version__",
+    "idempotency_key",
     "report",
     "set_thread_limit",
 ]
@@ -118,7 +129,7 @@ __getattr__, __dir__ = export_lazily(
         "run": "GateAnswerer",
         "threads": "set_thread_limit",
         "approvals": "Approval Interruption",
-        "tools": "Ask Native Tool ToolCall ToolError report",
+        "tools": "Ask Native Tool ToolCall ToolError ToolProgress idempotency_key report",
         "compiler": "compile_graph create_optimized_lm",
         "lm": (
             "LM Usage ClaudeCLIBackend DSPyBackend OptimizedLM PydanticAIBackend node_to_signature"

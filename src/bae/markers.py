@@ -367,6 +367,8 @@ class Tools(Marker):
       answer with what it has, in one more round without tools.
     - `accept`: a function that gets the filled node. A `ToolError` from it goes back to the LM as
       one message, and the LM continues.
+    - `before_round`: a function that gets the `ToolProgress` before each request. The LM reads the
+      text that it returns; None for nothing. A `BaeError` from it ends the conversation.
     - `show`: what later nodes and `Recall` show to an LM of the calls: "calls" for names and
       arguments, "results" for the results too.
     - `context`: how many tokens the conversation may have. Before a request that would be longer,
@@ -375,7 +377,17 @@ class Tools(Marker):
     - `max_calls`: how many calls one round may have; `at_once`: how many of them run at once.
     """
 
-    __slots__ = ("accept", "at_once", "context", "limit", "max_calls", "on_limit", "show", "tools")
+    __slots__ = (
+        "accept",
+        "at_once",
+        "before_round",
+        "context",
+        "limit",
+        "max_calls",
+        "on_limit",
+        "show",
+        "tools",
+    )
     __match_args__ = (
         "tools",
         "limit",
@@ -385,6 +397,7 @@ class Tools(Marker):
         "context",
         "max_calls",
         "at_once",
+        "before_round",
     )
     planned_by = "tools"
     is_source = False
@@ -397,6 +410,7 @@ class Tools(Marker):
     context: int | None
     max_calls: int
     at_once: int
+    before_round: Callable[..., Any] | None
 
     def __init__(
         self,
@@ -408,8 +422,9 @@ class Tools(Marker):
         context: int | None = None,
         max_calls: int = MAP_LIMIT,
         at_once: int = MAP_LIMIT,
+        before_round: Callable[..., Any] | None = None,
     ) -> None:
-        for each in (*tools, accept):
+        for each in (*tools, accept, before_round):
             if type(each).__module__ == "annotationlib":
                 raise TypeError(f"Tools({each!r}): the name is not defined yet")  # see `_Called`
             if inspect.iscoroutine(each):
@@ -425,7 +440,7 @@ class Tools(Marker):
                     f"Tools({each!r}): give it functions, not a {type(cast(object, each)).__name__}"
                 )
         self._set(tools=tools, limit=limit, on_limit=on_limit, accept=accept, show=show)
-        self._set(context=context, max_calls=max_calls, at_once=at_once)
+        self._set(context=context, max_calls=max_calls, at_once=at_once, before_round=before_round)
         numbers = {"limit": limit, "max_calls": max_calls, "at_once": at_once}
         for name, value in (numbers | ({} if context is None else {"context": context})).items():
             if type(value) is not int or value < 1:
@@ -436,3 +451,7 @@ class Tools(Marker):
             raise ValueError(f'Tools(show={show!r}): give "calls" or "results"')
         if accept is not None and not callable(cast(object, accept)):
             raise TypeError(f"Tools(accept={accept!r}): give it a function of the filled node")
+        if before_round is not None and not callable(cast(object, before_round)):
+            raise TypeError(
+                f"Tools(before_round={before_round!r}): give it a function of a ToolProgress"
+            )

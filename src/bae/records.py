@@ -654,20 +654,20 @@ class RoundReplied(Record):
     """A message that the LM reads after round `number`, besides the results of its calls.
 
     A "correction" says what is wrong with its answer, "refused" why `accept` refused it, "told" is
-    a message of a person, and "accepted" ends the conversation. "cut" leaves the results of the
-    rounds up to this one out of the conversation.
+    a message of a person, "steered" a text of `before_round`, and "accepted" ends the conversation.
+    "cut" leaves the results of the rounds up to this one out of the conversation.
     """
 
     asker: Asker
     number: int
-    kind: Literal["correction", "refused", "told", "accepted", "cut"]
+    kind: Literal["correction", "refused", "told", "steered", "accepted", "cut"]
     text: str = ""
     question: str = ""
 
     stored: ClassVar[StorageRoles] = {
         **_QUESTION,
         "number": _json(int),
-        "kind": _json(Literal["correction", "refused", "told", "accepted", "cut"]),
+        "kind": _json(Literal["correction", "refused", "told", "steered", "accepted", "cut"]),
         "text": _said(str, ""),
     }
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bae.exceptions import ToolCallError
 from bae.prompts.messages import CallPart
-from bae.records import RoundMade, RoundReplied, ToolEnded
+from bae.records import WITHHELD_MESSAGE, RoundMade, RoundReplied, ToolEnded
 from bae.sources.tools import tools_of
-from bae.tools import ToolCall
+from bae.tools import ToolCall, ToolProgress
 from bae.unicode import readable
 from bae.usage import Usage
 
@@ -35,6 +36,8 @@ class Round:
     the results of its calls."""
 
     number: int
+    at: float
+    """When the LM had answered."""
     text: str = ""
     calls: tuple[CallPart, ...] = ()
     echo: Any = None
@@ -47,6 +50,8 @@ class Round:
     """Whether `Tools(accept=…)` refused the answer."""
     repeated: tuple[str, ...] = ()
     """The tools of calls that equal a call of an earlier round."""
+    ran: tuple[str, ...] = ()
+    """The ids of the calls that the provider has run."""
 
 
 class Conversation:
@@ -61,6 +66,8 @@ class Conversation:
         self.rounds: list[Round] = []
         self.told_first: list[str] = []
         """Messages that the LM reads before its first round."""
+        self._steered: dict[int, str] = {}
+        """The texts of `before_round`, by the number of rounds before them."""
         self.cut = 0
         """The results of the rounds up to this one are left out of the conversation."""
         self.run, self.asker, self.step, self.question = run, asker, step, question
@@ -160,7 +167,7 @@ class Conversation:
         record = self._record(RoundMade, *said)
         record.stop = "" if stop == "end" else stop
         self.run.writer.write(record)
-        return self._add(Round(number, text, named, echo, stop), done)
+        return self._add(Round(number, record.at, text, named, echo, stop), done)
 
     def _stored_call(self, call: CallPart) -> dict[str, Any]:
         """A call for the record of its round."""
@@ -184,6 +191,7 @@ class Conversation:
     def _add(self, made: Round, ran: Iterable[Mapping[str, Any]]) -> Round:
         for each in ran:
             self._results[each["id"]] = ToolCall(**each)
+            made.ran += (each["id"],)
         keys = [key_of(call) for call in made.calls]
         made.repeated = tuple(
             call.name for call, key in zip(made.calls, keys, strict=True) if key in self._called
@@ -205,7 +213,24 @@ class Conversation:
             return self._record(RoundReplied, len(self.rounds), "told", text)
 
         for told in await self.run.writer.take_told(self.run, record):
-            (self.rounds[-1].replies if self.rounds else self.told_first).append(told)
+            self._tell(len(self.rounds), told)
+
+    def _tell(self, number: int, text: str) -> None:
+        """Add a message that the LM reads after a round, or before the first."""
+        (self.rounds[number - 1].replies if number else self.told_first).append(text)
+
+    @property
+    def progress(self) -> ToolProgress:
+        """How far the conversation is."""
+        return ToolProgress(
+            limit=self.marker.limit,
+            by_round=tuple(
+                tuple(self._results[id] for id in (*each.ran, *(call.id for call in each.calls)))
+                for each in self.rounds
+            ),
+            refused=sum(each.is_refused for each in self.rounds),
+            messages=(*self._steered.values(),),
+        )
 
     def cut_results(self, number: int) -> None:
         """Leave the results of the rounds up to this one out of the conversation."""
@@ -235,6 +260,13 @@ class Conversation:
         what = made.name, made.arguments, made.result, made.error, made.seconds, reused
         return self._record(ToolEnded, made.id, *what)
 
+    def idempotency_key(self, call: CallPart) -> str:
+        """A text that a call of the last round has alone. A graph that begins again may make a call
+        with the same id, at another time."""
+        who = self.run.run_id, *self._key[:2], *self.asker[:1], self.asker.node.__name__
+        which = *self.asker[2:], self.question, call.id, self.rounds[-1].at
+        return sha256(json.dumps([*who, *which]).encode()).hexdigest()[:32]
+
     # Records.
 
     @property
@@ -258,7 +290,8 @@ class Conversation:
         for each in loop.rounds:
             calls = tuple(CallPart(c["id"], c["name"], c["arguments"]) for c in each.calls)
             text = "" if calls and each.withheld else each.text
-            self._add(Round(each.number, text, calls, each.echo, each.stop or "end"), each.ran)
+            made = Round(each.number, each.at, text, calls, each.echo, each.stop or "end")
+            self._add(made, each.ran)
             self._lost |= {call["id"] for call in each.calls if _WITHHELD in call}
         for record in loop.replies:
             match record.kind:
@@ -266,8 +299,12 @@ class Conversation:
                     self.cut = record.number
                 case "accepted":
                     self._accepted = True
-                case _ if record.number == 0:
-                    self.told_first.append(record.text)
+                case "steered":
+                    if record.text not in ("", WITHHELD_MESSAGE):  # what no journal has, is lost
+                        self._tell(record.number, record.text)
+                        self._steered[record.number] = record.text
+                case "told":
+                    self._tell(record.number, record.text)
                 case _:
                     answered = self.rounds[record.number - 1]
                     answered.replies.append(record.text)
@@ -285,8 +322,8 @@ class Conversation:
                 seconds=ended.seconds,
             )
         self._began = {id: n for id, n in loop.starts.items() if id not in loop.ended}
-        made = [call.id for each in self.rounds for call in each.calls]
-        self._numbered = max(map(number_of, (*made, *self._results)), default=0)
+        ids = [call.id for each in self.rounds for call in each.calls]
+        self._numbered = max(map(number_of, (*ids, *self._results)), default=0)
         last = self.open_round
         if last is not None and not last.calls and loop.rounds[-1].withheld:
             self._accepted = False
@@ -298,7 +335,7 @@ class Conversation:
         self._results, self._wrong = earlier._results, earlier._wrong
         self._began = {id: n for id, n in earlier._began.items() if id not in earlier._results}
         self._numbered, self._called = earlier._numbered, earlier._called
-        self._accepted = earlier._accepted
+        self._accepted, self._steered = earlier._accepted, earlier._steered
 
     def _finish(self) -> None:
         """The LM has filled the node."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ACCEPT: Final = "accept="
 """The name of the function in `Tools(accept=…)` among the tools: no tool can have it."""
+BEFORE_ROUND: Final = "before_round="
+"""The name of the function in `Tools(before_round=…)` among the tools."""
 
 
 class ToolInputs:
@@ -73,7 +75,7 @@ class ToolInputs:
     def _run_for(self, tool: str) -> Run:
         """The run that resolves what a tool needs. A tool that only this run knows has no place
         that a journal could read again."""
-        if tool not in self.outside and tool != ACCEPT:
+        if tool not in self.outside and tool not in (ACCEPT, BEFORE_ROUND):
             return self._within
         run = self._within.inside(self._within.path)
         run.step, run.trace = self._step, self._within.trace

@@ -1,5 +1,6 @@
 """`OfferedTools`: the tools that an LM is offered in a conversation. Some are known before the run,
-others are found in it; an answer is accepted, or refused."""
+others are found in it. The conversation is steered before each round, and an answer is accepted, or
+refused."""
 
 from __future__ import annotations
 
@@ -9,21 +10,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.calls import Input
-from bae.exceptions import BaeError, text_of
+from bae.exceptions import BaeError, describe, text_of
 from bae.hints import NOWHERE
-from bae.invoke import bounded
+from bae.invoke import bounded, invoke
 from bae.markers import Dep
 from bae.records import RoundReplied, ToolsOffered
 from bae.run import Waiting
 from bae.secrets import MASK
 from bae.tasks import cancellations
 from bae.tool_conversation import Conversation, arguments_of
-from bae.tool_inputs import ACCEPT, ToolInputs, call_for_model
+from bae.tool_inputs import ACCEPT, BEFORE_ROUND, ToolInputs, call_for_model, flow_of
 from bae.tool_plan import AskPlan, ToolPlan, plan_tool
 from bae.tool_proof import tool_problems
 from bae.tools import RESULT_LIMIT, Native, Tool, ToolServer, as_tools
+from bae.unicode import readable
 
 if TYPE_CHECKING:
+    from bae.calls import CallPlan
     from bae.node import Node
     from bae.plan import NodePlan
     from bae.prompts.messages import CallPart, ToolSpec
@@ -184,6 +187,37 @@ class OfferedTools(Conversation):
             if self.field.servers
             else "",
         )
+
+    async def prepare_round(self) -> None:
+        """Take what the LM reads before its next round: the text of `before_round`, and messages of
+        people."""
+        if self.field.before_round is not None and len(self.rounds) not in self._steered:
+            text = await self._steer(self.field.before_round)
+            if text:
+                await self._store(RoundReplied, len(self.rounds), "steered", text)
+                self._steered[len(self.rounds)] = text
+                self._tell(len(self.rounds), text)
+        await self.take_told()  # last: where the conversation ends, the next one gets them
+
+    async def _steer(self, call: CallPlan) -> str | None:
+        """What the function of the marker returns before a round."""
+        fix = f"have {call.name} return None or a text; to end the conversation, raise a BaeError"
+        code, marker, run = "bae-tools-before-round", Dep(call.fn), self._within
+        hidden = (await self._inputs.fill([(BEFORE_ROUND, Input(call, marker))]))[BEFORE_ROUND]
+        arguments = {**hidden, call.free[0][0]: self.progress}
+        try:
+            text = await invoke(call, marker, arguments, flow_of(run), run)
+        except (BaeError, Waiting):
+            raise
+        except (Exception, CancelledError) as error:
+            if isinstance(error, CancelledError) and cancellations():
+                raise
+            message = f"before_round={call.name} raised {describe(error)}"
+            raise self.error(message, fix, code=code, cause=error) from error
+        if text is not None and not isinstance(text, str):
+            message = f"before_round={call.name} returned a {type(text).__name__}"
+            raise self.error(message, fix, code=code)
+        return None if text is None else readable(text, 0)
 
     async def accept(self, answered: Round, node: Node) -> bool:
         """Whether the function of the marker accepts a filled node. Its refusal goes to the LM."""

@@ -50,6 +50,7 @@ from bae.tools import (
     ToolError,
     ToolInterrupted,
     WhenUnfinished,
+    call_in_progress,
     report_on_loop,
     reporter,
 )
@@ -306,6 +307,8 @@ class Toolbox(OfferedTools):
     async def _call(self, todo: _Todo, hidden: Mapping[str, Any], asker: Asker) -> Any:
         plan, run = todo.plan, self._within
         call, arguments = plan.call, {**hidden, **todo.arguments}
+        # A graph has many calls inside, which must not share a key.
+        call_in_progress.set("" if call.graph is not None else self.idempotency_key(todo.call))
         if call.graph is not None:
             from bae.runner import run_inside
 

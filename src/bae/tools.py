@@ -10,6 +10,7 @@ from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from hashlib import sha256
 from threading import get_ident
 from time import monotonic
@@ -74,6 +75,33 @@ class ToolCall(BaseModel):
     def __str__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
         return f"{self.name}({given})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolProgress:
+    """How far a conversation with tools is, for the function in `Tools(before_round=…)`.
+
+    - `limit`: how many rounds there are at most.
+    - `by_round`: the calls of each round so far, with their results. A round without calls was an
+      answer that was wrong or refused.
+    - `refused`: how many answers `Tools(accept=…)` has refused.
+    - `messages`: the texts that the function has returned in this conversation.
+    """
+
+    limit: int
+    by_round: tuple[tuple[ToolCall, ...], ...] = ()
+    refused: int = 0
+    messages: tuple[str, ...] = ()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the model has made."""
+        return len(self.by_round)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls of all rounds, in order."""
+        return [call for calls in self.by_round for call in calls]
 
 
 class Tool:
@@ -279,6 +307,26 @@ def report(text: str, done: float | None = None, total: float | None = None) -> 
     tell = reporter.get()
     if tell is not None:
         tell(text, done, total)
+
+
+call_in_progress: ContextVar[str] = ContextVar("bae_tool_call", default="")
+"""The idempotency key of the tool call that this code runs in."""
+
+
+def idempotency_key() -> str:
+    """A text that names the tool call in progress, for services that take an idempotency key.
+
+    It is the same whenever this very call is made again: by `Tool(fn, retries=2)`, or by
+    `Tool(fn, unfinished="repeat")` after a resume in another process. No other call of any run has
+    it. Call it inside a function that is a tool; elsewhere it raises `RuntimeError`.
+    """
+    key = call_in_progress.get()
+    if not key:
+        raise RuntimeError(
+            "idempotency_key() was called outside a tool: call it in a function that a model calls "
+            "by Tools(…), and pass the key on from there"
+        )
+    return key
 
 
 def as_tools(given: Iterable[Any]) -> tuple[Tool | Ask | Native | ToolServer, ...]:

@@ -12,7 +12,20 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import LM, Dep, Graph, Map, Node, Recall, Text, Tool, ToolCall, ToolError, Tools
+from bae import (
+    LM,
+    Dep,
+    Graph,
+    Map,
+    Node,
+    Recall,
+    Text,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolProgress,
+    Tools,
+)
 from bae.exceptions import BaeLMError, FillError
 from bae.journal import Journal, MemoryJournal
 from bae.journal.decoder import read_history
@@ -444,17 +457,50 @@ def decided_in_a_body() -> Any:
     return Graph(start=Decides), Decides(text="q")
 
 
+def steer(progress: ToolProgress, shop: Annotated[str, Dep(get_shop)]) -> str | None:
+    DONE[f"steer {progress.rounds}"] += 1
+    texts = len(progress.messages)
+    return f"{progress.rounds} in {shop}, {texts}" if progress.rounds in (0, 2, 4) else None
+
+
+class Steered(EndNode):
+    calls: Annotated[list[ToolCall], Tools(*BASIC, before_round=steer, limit=9)]
+    text: str
+
+
+class AskSteered(Node):
+    text: str
+
+    async def __call__(self) -> Steered: ...
+
+
+def steered() -> Any:
+    return Graph(start=AskSteered), AskSteered(text="q")
+
+
+class SteersInBody(Node):
+    text: str
+
+    async def __call__(self, lm: LM) -> Steered:
+        return await lm.make(self, Steered)
+
+
+def steered_in_a_body() -> Any:
+    return Graph(start=SteersInBody), SteersInBody(text="q")
+
+
 SOME = [
     [("search", {"word": "x"}), ("count", {"word": "x"})],
     [("search", {"word": "y"})],
 ]
 FILLED = ["Reply", "Sketch", "Made", "Draft", "Judged", "Brief", "WithFunction", "WithDraft"]
-FILLED += ["Picked", "Note", "WithGraph", "WithExpert", "ShortContext", "Limited"]
+FILLED += ["Picked", "Note", "WithGraph", "WithExpert", "ShortContext", "Limited", "Steered"]
 MODEL: tuple[dict[str, Any], dict[str, Any]] = (
     {
         "Reply": [*ROUNDS, '{"text": 7}'],
         "Told": [*ROUNDS, "first"],
         "OnlyCalls": ROUNDS,
+        "Steered": [*ROUNDS, '{"text": 7}'],
         "Sketch": ROUNDS[:2],
         "Made": SOME,
         "Draft": ROUNDS,
@@ -495,6 +541,8 @@ WAYS: list[Callable[[], Any]] = [
     with_the_limit_reached,
     after_a_choice,
     decided_in_a_body,
+    steered,
+    steered_in_a_body,
 ]
 
 
@@ -557,6 +605,8 @@ async def check_cut(
         data = json.loads(line.data)
         if line.kind == "RoundReplied" and data["kind"] in ("refused", "accepted"):
             finished[f"accept {'first' if data['kind'] == 'refused' else 'second'}"] += 1
+        if line.kind == "RoundReplied" and data["kind"] == "steered":
+            finished[f"steer {data['number']}"] += 1
         if line.kind == "ToolEnded" and "reused" not in data:
             finished[f"{data['name']} {data['arguments'].get('word')}"] += 1
     for key, times in finished.items():
@@ -584,7 +634,7 @@ async def test_a_run_that_is_cut_after_any_line_is_resumed_without_a_call_or_rou
     await check_cuts(way, True, every)
 
 
-@pytest.mark.parametrize("way", [empty_body, in_a_body], ids=by_name)
+@pytest.mark.parametrize("way", [empty_body, in_a_body, steered], ids=by_name)
 async def test_so_is_a_run_with_a_model_that_is_held_to_a_schema(way: Any):
     await check_cuts(way, native=False)
 

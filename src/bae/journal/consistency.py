@@ -349,7 +349,7 @@ def _reply_fault(of: _Conversation, record: records.RoundReplied) -> str:
     is_known = record.number == of.rounds
     if record.kind == "cut":
         is_known = 0 < record.number <= of.rounds
-    elif record.kind != "told":
+    elif record.kind not in ("told", "steered"):
         is_known = is_known and record.number > 0
     return "" if is_known else f"there is no round {record.number} that this could be about"
 

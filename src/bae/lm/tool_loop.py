@@ -64,7 +64,7 @@ async def fill_with_tools(
                 if node is not None:
                     return node
                 continue
-            await box.take_told()
+            await box.prepare_round()
             prompt = _fitting(backend, box, prompts, must_answer)
             answer = await ask(backend, prompt)
             text = answer.text

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -24,7 +24,7 @@ from bae.sources import Told, lacks_name
 from bae.sources.plain import PlainField
 from bae.tool_plan import AskPlan, ToolPlan, native_spec, plan_tool
 from bae.tool_proof import tool_problems
-from bae.tools import Ask, Native, Tool, ToolCall, ToolServer, as_tools
+from bae.tools import Ask, Native, Tool, ToolCall, ToolProgress, ToolServer, as_tools
 
 if TYPE_CHECKING:
     from bae.markers import OpenGate
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from bae.sources.recall import RecallField
 
 
+_PARAMETERS: Final = {"accept": "node", "before_round": "progress"}
+
+
 class ToolsField(PlainField):
     """A field whose value is the list of tool calls of the LM that fills the node.
 
@@ -42,7 +45,7 @@ class ToolsField(PlainField):
     that what is behind a tool is found as what is behind any other call.
     """
 
-    __slots__ = ("__dict__", "accept", "natives", "pickers", "planned", "servers")
+    __slots__ = ("__dict__", "accept", "before_round", "natives", "pickers", "planned", "servers")
     kind = "tools"
     noun = "Tools"
     fills = "calls"
@@ -56,6 +59,7 @@ class ToolsField(PlainField):
     """The functions that are called for more tools."""
     servers: tuple[tuple[ToolServer, Input], ...]
     accept: CallPlan | None
+    before_round: CallPlan | None
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Tools, names: Names) -> Self:
@@ -92,6 +96,8 @@ class ToolsField(PlainField):
         field.shows_results = marker.show == "results"
         field.provider_tools = tuple(each.name for each in natives)
         field.accept = None if marker.accept is None else plan_call(marker.accept, names)
+        steer = marker.before_round
+        field.before_round = None if steer is None else plan_call(steer, names)
         return field
 
     @classmethod
@@ -137,7 +143,7 @@ class ToolsField(PlainField):
     @property
     def is_provisional(self) -> bool:
         """Whether a name is missing in a tool: it may be defined later."""
-        return lacks_name(self.call) or lacks_name(self.accept)
+        return any(map(lacks_name, (self.call, self.accept, self.before_round)))
 
     @property
     def has_secret_arguments(self) -> bool:  # type: ignore[override]
@@ -223,7 +229,16 @@ class ToolsField(PlainField):
         for _, below in cast(CallPlan, self.call).inputs:
             yield from _problems_behind(below)
         if self.accept is not None:
-            yield from self._accept_problems(plan, self.accept)
+            yield from _option_problems("accept", self.accept, plan.node, f"the filled {plan.name}")
+            if _needs_lm(self.accept):
+                yield an_error(
+                    "bae-tools-accept",
+                    f"accept={self.accept.name} takes an LM, which it is not given",
+                    f"leave it out: {self.accept.name} checks the answer by itself. To have an LM "
+                    f"judge it, lead on from {plan.name} to a node that the LM fills, and back",
+                )
+        if self.before_round is not None:
+            yield from self._steering_problems(self.before_round)
         pinned: object = plan.lm
         if not isinstance(pinned, str | type | None) and is_lm(pinned):
             from bae.failures import tools_refused
@@ -231,31 +246,19 @@ class ToolsField(PlainField):
             if (refused := tools_refused(pinned, plan)) is not None:
                 yield an_error(refused.code, refused.message, refused.fix or "")
 
-    def _accept_problems(self, plan: NodePlan, accept: CallPlan) -> Iterator[Problem]:
-        yield from accept.problems
-        free = [name for name, _ in accept.free]
-        taken = signature_of(accept.fn).parameters.values() if accept.lm_parameters else ()
-        needed = [each.name for each in taken if each.default is Parameter.empty]
-        if set(needed) & set(accept.lm_parameters):
+    def _steering_problems(self, steer: CallPlan) -> Iterator[Problem]:
+        yield from _option_problems("before_round", steer, ToolProgress, "a ToolProgress")
+        if _needs_lm(steer):
             yield an_error(
-                "bae-tools-accept",
-                f"accept={accept.name} takes an LM, which it is not given",
-                f"leave it out: {accept.name} checks the answer by itself. To have an LM judge it, "
-                f"lead on from {plan.name} to a node that the LM fills, and back",
+                "bae-tools-before-round",
+                f"before_round={steer.name} takes an LM, which it is not given",
+                f"leave it out: {steer.name} decides by the calls so far",
             )
-        if len(free) != 1:
+        if assignable(steer.declared, str | None) is False:
             yield an_error(
-                "bae-tools-accept",
-                f"accept={accept.name} must take the filled {plan.name} and nothing else that is "
-                f"not filled, but takes {', '.join(free) or 'nothing'}",
-                f"write `def {accept.name}(node: {plan.name}) -> None`; give other parameters a "
-                "Dep or a Recall",
-            )
-        elif assignable(plan.node, accept.free[0][1]) is False:
-            yield an_error(
-                "bae-tools-accept",
-                f"accept={accept.name} takes {type_name(accept.free[0][1])}, and not {plan.name}",
-                f"annotate its parameter {plan.name}",
+                "bae-tools-before-round",
+                f"before_round={steer.name} returns {type_name(steer.declared)}",
+                "have it return a text that the LM reads, or None",
             )
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
@@ -286,6 +289,36 @@ def _refuse_secrets(plan: ToolPlan | AskPlan, arguments: Mapping[str, Any]) -> N
             f"{', '.join(changed)} is a secret, and would be stored: leave the mask, or answer "
             "while the run is in progress, with answer=…"
         )
+
+
+def _option_problems(option: str, call: CallPlan, given: type, what: str) -> Iterator[Problem]:
+    """The problems of a function in `Tools(accept=…)` or `Tools(before_round=…)`, which is called
+    with one value."""
+    code = f"bae-tools-{option.replace('_', '-')}"
+    yield from call.problems
+    free = [name for name, _ in call.free]
+    if len(free) != 1:
+        yield an_error(
+            code,
+            f"{option}={call.name} must take {what} and nothing else that is not filled, but takes "
+            f"{', '.join(free) or 'nothing'}",
+            f"write `def {call.name}({_PARAMETERS[option]}: {given.__name__})`; give other "
+            "parameters a Dep or a Recall",
+        )
+    elif assignable(given, call.free[0][1]) is False:
+        yield an_error(
+            code,
+            f"{option}={call.name} takes {type_name(call.free[0][1])}, and not {given.__name__}",
+            f"annotate its parameter {given.__name__}",
+        )
+
+
+def _needs_lm(call: CallPlan) -> bool:
+    """Whether a function cannot be called without an LM."""
+    if not call.lm_parameters:
+        return False
+    taken = signature_of(call.fn).parameters
+    return any(taken[name].default is Parameter.empty for name in call.lm_parameters)
 
 
 def _calls(count: int) -> str:

@@ -282,7 +282,7 @@ class ScriptedLM(RoutingLM):
             must_answer = box.must_answer(is_native=True, before=made)
             if made is None:
                 box.check_limit()
-                await box.take_told()
+                await box.prepare_round()
                 prompt = partial(_tool_question, asked, box, must_answer, box.cut, len(box.rounds))
                 so_far = replace(asked, errors=_errors_of(box), calls=(*box.calls,))
                 self.asked.append(replace(so_far, make_prompt=prompt))

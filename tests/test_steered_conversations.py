@@ -1,0 +1,309 @@
+"""A function steers a conversation with tools before each round, and a tool names its call for
+services that take an idempotency key."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+
+from bae import (
+    LM,
+    BaeError,
+    Dep,
+    Graph,
+    Node,
+    ProofError,
+    Recall,
+    Tool,
+    ToolCall,
+    ToolCallError,
+    ToolError,
+    ToolProgress,
+    Tools,
+    idempotency_key,
+)
+from bae.journal import MemoryJournal
+from bae.testing import Call, ScriptedLM
+from end_node import EndNode
+from kept_runs import killed
+from tool_backends import ToolBackend, call
+
+SEEN: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
+    SEEN.clear()
+
+
+def search(word: str) -> str:
+    """Search for a word."""
+    return f"{word} found"
+
+
+def graph_with(**options: Any) -> Any:
+    """A graph whose node has these options of Tools."""
+
+    class Reply(EndNode):
+        calls: Annotated[list[ToolCall], Tools(search, limit=4, **options)]
+        text: str
+
+    class Question(Node):
+        text: str
+
+        async def __call__(self) -> Reply: ...
+
+    return Graph(start=Question, end=Reply)
+
+
+ROUNDS: list[Any] = [
+    [call("search", word="a"), call("search", word="b")],
+    [call("search", word="c")],
+    {"text": "done"},
+]
+
+
+async def run(graph: Any, lm: Any, **options: Any) -> Any:
+    return await graph.arun(graph.start(text="q"), lm, **options)
+
+
+def texts_of(prompt: Any) -> list[str]:
+    """The texts of the user's messages after the question, in order, results included."""
+    told = [each for each in prompt.conversation if each.role == "user" and each.kind == "round"]
+    texts = [part.text for each in told for part in each.parts]
+    return [text.removeprefix("Result of search:\n") for text in texts]
+
+
+@pytest.mark.parametrize("native", [True, False])
+async def test_the_text_is_read_after_the_results_and_before_the_next_answer(native: bool):
+    def steer(progress: ToolProgress) -> str | None:
+        SEEN.append(progress)
+        return ["begin", None, "answer now"][progress.rounds]
+
+    rounds = ROUNDS if native else [[call("search", word="a")], *ROUNDS[1:]]
+    lm = ToolBackend(*rounds, native=native)
+    await run(graph_with(before_round=steer), lm)
+    first, second, third = map(texts_of, lm.prompts)
+    assert first == ["begin"]
+    assert second[-1] == ("b found" if native else "a found")
+    assert third[-2:] == ["c found", "answer now"]
+    assert [each.rounds for each in SEEN] == [0, 1, 2]
+    words = [[call.result for call in calls] for calls in SEEN[-1].by_round]
+    assert words == [["a found", "b found"][: 2 if native else 1], ["c found"]]
+    assert [call.name for call in SEEN[-1].calls] == ["search"] * (3 if native else 2)
+    assert SEEN[-1].limit == 4
+    assert [each.messages for each in SEEN] == [(), ("begin",), ("begin",)]
+
+
+async def test_a_scripted_lm_is_steered_too_by_an_async_function_with_dependencies():
+    async def get_shop() -> str:
+        return "Bern"
+
+    async def steer(
+        progress: ToolProgress, shop: Annotated[str, Dep(get_shop)], text: Annotated[str, Recall()]
+    ) -> str | None:
+        await asyncio.sleep(0)
+        return f"{text} in {shop}" if progress.rounds == 1 else ""
+
+    lm = ScriptedLM([Call("search", word="a"), {"text": "done"}])
+    await run(graph_with(before_round=steer), lm)
+    assert texts_of(lm.prompts[1]) == ["a found", "q in Bern"]
+    assert texts_of(lm.prompts[0]) == []
+
+
+async def test_refused_answers_are_counted_and_the_last_round_can_be_announced():
+    def accept(reply: Any) -> None:
+        if reply.text == "no":
+            raise ToolError("try again")
+
+    def steer(progress: ToolProgress) -> str | None:
+        SEEN.append(progress.refused)
+        return "this is your last round" if progress.limit - progress.rounds == 1 else None
+
+    lm = ToolBackend({"text": "no"}, {"text": "no"}, [call("search", word="a")], {"text": "yes"})
+    result = await run(graph_with(before_round=steer, accept=accept), lm)
+    assert result.result.text == "yes"
+    assert SEEN == [0, 1, 2, 2]
+    assert texts_of(lm.prompts[-1])[-1] == "this is your last round"
+
+
+class Stuck(BaeError):
+    code = "app-stuck"
+
+
+def stop_at_repeats(progress: ToolProgress) -> None:
+    calls = [str(call) for call in progress.calls]
+    if len(calls) != len(set(calls)):
+        raise Stuck(f"{calls[-1]} was called twice")
+
+
+async def test_an_error_of_bae_passes_unchanged_and_ends_the_conversation():
+    lm = ToolBackend(*[[call("search", word="a")]] * 3)
+    with pytest.raises(Stuck, match="was called twice"):
+        await run(graph_with(before_round=stop_at_repeats), lm)
+    assert len(lm.prompts) == 2
+
+
+async def test_another_exception_and_another_result_name_the_function():
+    def fails(progress: ToolProgress) -> str:
+        return progress.messages[0]
+
+    def counts(progress: ToolProgress) -> Any:
+        return 3
+
+    for steer, what in ((fails, "raised IndexError"), (counts, "returned a int")):
+        with pytest.raises(ToolCallError, match=f"before_round=.*{what}") as raised:
+            await run(graph_with(before_round=steer), ToolBackend(*ROUNDS))
+        assert raised.value.code == "bae-tools-before-round"
+        assert "return None or a text" in (raised.value.fix or "")
+
+
+def takes_nothing() -> None: ...
+def takes_two(progress: ToolProgress, more: int) -> None: ...
+def takes_text(progress: str) -> None: ...
+def takes_lm(progress: ToolProgress, lm: LM) -> None: ...
+def returns_number(progress: ToolProgress) -> int:
+    return progress.rounds
+
+
+@pytest.mark.parametrize(
+    ("steer", "what"),
+    [
+        (takes_nothing, "must take a ToolProgress"),
+        (takes_two, "takes progress, more"),
+        (takes_text, "takes str, and not ToolProgress"),
+        (takes_lm, "takes an LM"),
+        (returns_number, "returns int"),
+    ],
+)
+def test_the_proof_finds_a_function_that_cannot_be_called_before_a_round(steer: Any, what: str):
+    with pytest.raises(ProofError) as raised:
+        graph_with(before_round=steer).prove()
+    (problem,) = [each for each in raised.value.problems if each.severity == "error"]
+    assert problem.code == "bae-tools-before-round"
+    assert what in problem.message
+
+
+def test_what_is_no_function_is_refused_at_once():
+    with pytest.raises(TypeError, match="before_round='now'"):
+        Tools(search, before_round="now")  # type: ignore[arg-type]
+
+
+async def test_a_text_that_was_stored_before_a_kill_is_neither_lost_nor_made_again():
+    def steer(progress: ToolProgress) -> str:
+        SEEN.append(progress.rounds)
+        return f"text {progress.rounds}"
+
+    graph, journal = graph_with(before_round=steer), MemoryJournal()
+    await run(graph, ToolBackend(*ROUNDS), journal=journal, run_id="one")
+    assert SEEN == [0, 1, 2]
+    lines = (await journal.read("one")).lines
+    stored = [n for n, line in enumerate(lines) if '"steered"' in line.data]
+    assert len(stored) == 3
+    SEEN.clear()
+    cut, lm = await killed(journal, stored[1] + 1), ToolBackend(*ROUNDS[1:])
+    await graph.resume("one", lm, journal=cut)
+    assert SEEN == [2]
+    assert texts_of(lm.prompts[0]) == ["text 0", "a found", "b found", "text 1"]
+    assert texts_of(lm.prompts[1]) == [
+        "text 0",
+        "a found",
+        "b found",
+        "text 1",
+        "c found",
+        "text 2",
+    ]
+    SEEN.clear()
+    assert (await graph.replay("one", journal=cut)).result.text == "done"
+    assert SEEN == []
+    told = [text for each in (await cut.why("one", "Reply.text")).rounds for text in each.told]
+    assert told == ["text 0", "text 1", "text 2"]
+
+
+# --- the key of a call ---------------------------------------------------------------------------
+
+
+class Failing:
+    """A payment service that fails after it has taken a payment."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.fails = 1
+
+    def pay(self, euros: int) -> str:
+        """Pay an amount."""
+        self.keys.append(idempotency_key())
+        if self.fails:
+            self.fails -= 1
+            raise ConnectionError("no answer")
+        return "paid"
+
+
+def paying(*tools: Any) -> Any:
+    class Paid(EndNode):
+        calls: Annotated[list[ToolCall], Tools(*tools)]
+        text: str
+
+    class Bill(Node):
+        text: str
+
+        async def __call__(self) -> Paid: ...
+
+    return Graph(start=Bill, end=Paid)
+
+
+PAYMENTS: list[Any] = [[Call("pay", euros=1), Call("pay", euros=1)], {"text": "done"}]
+
+
+async def test_a_retried_call_keeps_its_key_and_every_other_call_has_another():
+    service = Failing()
+    graph = paying(Tool(service.pay, retries=1))
+    await run(graph, ScriptedLM([*PAYMENTS]))
+    assert len(service.keys) == 3
+    assert len(set(service.keys)) == 2
+    await run(graph, ScriptedLM([*PAYMENTS]))
+    assert len(set(service.keys)) == 4
+    assert all(len(key) == 32 and key.isalnum() for key in service.keys)
+
+
+async def test_a_call_that_is_repeated_after_a_resume_keeps_its_key():
+    service, journal = Failing(), MemoryJournal()
+    graph = paying(Tool(service.pay, unfinished="repeat"))
+    one = [Call("pay", euros=1), {"text": "done"}]
+    with pytest.raises(ToolCallError):
+        await run(graph, ScriptedLM([*one]), journal=journal, run_id="one")
+    await graph.resume("one", ScriptedLM(one[1:]), journal=journal)
+    first, second = service.keys
+    assert first == second
+    await run(graph, ScriptedLM([*one]), journal=journal, run_id="two")
+    assert service.keys[2] != first
+
+
+async def test_a_graph_that_begins_again_makes_other_calls():
+    service = Failing()
+    inner = paying(service.pay)
+
+    class Shown(EndNode):
+        paid: Annotated[Any, Dep(inner, text="text", retries=1)]
+        text: str = "t"
+
+    result = await Graph(start=Shown).arun(Shown(text="t"), ScriptedLM([*PAYMENTS[:1], *PAYMENTS]))
+    assert result.result.paid is not None
+    assert len(service.keys) == len(set(service.keys))
+
+
+async def test_outside_a_tool_there_is_no_key():
+    with pytest.raises(RuntimeError, match="outside a tool"):
+        idempotency_key()
+
+    async def get_key() -> str:
+        return idempotency_key()
+
+    async def pay(key: Annotated[str, Dep(get_key)]) -> str:
+        """Pay."""
+        return key
+
+    with pytest.raises(BaeError, match="outside a tool"):
+        await run(paying(Tool(pay, description="Pay.")), ScriptedLM([Call("pay"), {"text": "."}]))
