@@ -35,7 +35,7 @@ from bae.team.team_run import lead_lock
 from bae.team.verdict import WorkVerdict
 from bae.team.worker_graph import WorkerAnswer, WorkRequest
 from bae.team.worker_runs import name_run
-from bae.testing import Provider, ScriptedLM
+from bae.testing import Call, Provider, ScriptedLM
 from bae.testing.scripted import Asked
 from bounded import BOUND
 from git_repositories import descendants, git, left_over
@@ -150,13 +150,14 @@ async def test_anthropic_is_asked_by_its_own_client(
     pytest.importorskip("anthropic")
     async with Provider() as provider, a_project(tmp_path) as (store, project, [task]):
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-        provider.script(RIGHT)
+        provider.script(Call("edit", text=RIGHT), "I added sub.")
         worker = BackendWorkerAgent(project_id=project.id, db=store, api_key="sk-any")
         result = await worker.execute_task(task)
         assert (result.status, result.error) == ("completed", None)
         assert result.usage.output_tokens > 0
-        [request] = provider.requests
-        assert "Write a function sub in calc.sh." in str(request.body)
+        asked, submitted = provider.requests
+        assert "Write a function sub in calc.sh." in str(asked.body)
+        assert "changed: calc.sh" in str(submitted.body)
 
 
 async def test_a_worker_alone_carries_out_one_task_at_a_time(tmp_path: Path) -> None:

@@ -69,12 +69,25 @@ async def run(
         ),
     ] = None,
     task_budget: Annotated[
-        str | None,
+        str,
         typer.Option(
             metavar="LIMITS",
             help="What each task may spend, in the same form.",
         ),
-    ] = None,
+    ] = "tokens=1000000",
+    worker: Annotated[
+        Literal["auto", "loop", "oneshot"],
+        typer.Option(
+            help="How workers work: `loop` is a conversation with tools, `oneshot` one answer that "
+            "has all edits; `auto` is a loop for models with tool calls.",
+        ),
+    ] = "auto",
+    max_rounds: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="How many requests a worker's conversation has at most."
+        ),
+    ] = 40,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -127,9 +140,9 @@ async def run(
     """Let the team work on the approved tasks.
 
     It works until all are merged, or need you. Each task is started the moment the tasks it depends
-    on are merged. Its worker writes code and tests in a worktree of its own, runs the tests in a
-    sandbox, corrects itself, and is merged into the team's branch. Your own branch and files stay
-    as they are, unless you ask with --update-checkout.
+    on are merged. Its worker looks at the code, edits it in a worktree of its own, runs tests in a
+    sandbox, and submits. Work that tests prove is merged into the team's branch. Your own branch
+    and files stay as they are, unless you ask with --update-checkout.
 
     The exit code is 0 where all tasks are completed, merged or skipped, 3 where one waits for an
     answer, 4 where another run is in progress, and 1 else.
@@ -164,7 +177,9 @@ async def run(
         log, silent = logging.getLogger("bae.team.worker_runs"), logging.NullHandler()
         log.addHandler(silent)
         stack.callback(log.removeHandler, silent)
-        opening = Workbench.open(team.project, team.store, edit_format=edit_format)
+        opening = Workbench.open(
+            team.project, team.store, edit_format=edit_format, worker=worker, rounds=max_rounds
+        )
         bench = await stack.enter_async_context(opening)
         if serve:
             address = await stack.enter_async_context(serving(*here))

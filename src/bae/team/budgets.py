@@ -24,6 +24,8 @@ ANSWER_TOKENS: Final = 2000
 _NOTHING: Final = Budget()
 _LEAST: Final = 1e-6
 """The dollars that have to be left for a turn of a program to begin."""
+TASK_BUDGET: Final = Budget(tokens=1_000_000)
+"""What a task may spend, unless another budget is given."""
 
 BudgetScope = Literal["task", "run"]
 

@@ -69,6 +69,10 @@ class Desk:
         self.bench = bench
         self.task = task
         self.run = run
+        # Of the conversation in progress: its brief, its first attempt, and what came of its work.
+        self.brief = ""
+        self.attempt = Try(first=1, number=1)
+        self.outcome: str | PersonNeeded | None = None
 
     async def submit(self, attempt: Try) -> str | Refusal | PersonNeeded:
         """Judge the work and merge it: the commit that it is merged as."""

@@ -14,7 +14,7 @@ from bae import LM, BaeError
 from bae.exceptions import describe
 from bae.lm import Budget
 from bae.tasks import finish_despite_cancel
-from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
+from bae.team.budgets import TASK_BUDGET, Budgets, Spent, begin_run, finish_run, read_spent
 from bae.team.events import ActivityUpdate
 from bae.team.integration import Moved
 from bae.team.models import (
@@ -73,7 +73,8 @@ class LeadAgent:
     """Runs the tasks of a team: `summary = await LeadAgent(bench, lm).run()`.
 
     At most `max_agents` tasks are in progress. `budget` is for the run, a restart included, and
-    `task_budget` for each task: `calls`, `tokens` and `cost` of a `Budget`. The run ends after
+    `task_budget` for each task, a million tokens unless given: `calls`, `tokens` and `cost` of a
+    `Budget`. The run ends after
     `timeout` seconds, and a task that makes no progress for `task_timeout` seconds fails. A failed
     task is tried `retries` times more. With `wait`, the run lasts until all questions are answered;
     without, it ends when nothing can be done before. What people ask for from other processes is
@@ -90,7 +91,7 @@ class LeadAgent:
         *,
         max_agents: int = 5,
         budget: Budget | None = None,
-        task_budget: Budget | None = None,
+        task_budget: Budget | None = TASK_BUDGET,
         timeout: float | None = None,
         task_timeout: float | None = 300.0,
         retries: int = 1,

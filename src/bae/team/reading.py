@@ -8,7 +8,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Final, NamedTuple
 
@@ -30,9 +30,14 @@ SEARCH_SECONDS: Final = 5.0
 
 
 class CodeTree:
-    """The files that a run reads: those of a checkout. Files that changed are read again."""
+    """The files that a run reads: those of a checkout, which a function may find when it is first
+    needed. Files that changed are read again."""
 
-    def __init__(self, reader: CodeReader, checkout: Checkout | None = None) -> None:
+    def __init__(
+        self,
+        reader: CodeReader,
+        checkout: Checkout | Callable[[], Awaitable[Checkout]] | None = None,
+    ) -> None:
         self._reader = reader
         self._checkout = checkout
         self._code: Code | None = None
@@ -41,6 +46,8 @@ class CodeTree:
     async def read(self) -> Code:
         """The files as they are now."""
         async with self._turn:
+            if self._checkout is not None and not isinstance(self._checkout, Checkout):
+                self._checkout = await self._checkout()
             self._code = await self._reader.read(self._checkout, self._code)
             return self._code
 

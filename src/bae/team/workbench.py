@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, Self, TypeAlias
 
 from bae import LM, BaeLMError
 from bae.journal import Journal, SQLiteJournal
-from bae.lm import find_default_lm, find_default_name, list_lm_kinds, resolve
+from bae.lm import Backend, Policy, find_default_lm, find_default_name, list_lm_kinds, resolve
 from bae.team import sandbox
 from bae.team.base_check import BaseCheck, BaseReports
 from bae.team.edit_format import EditFormat
@@ -31,6 +31,7 @@ from bae.team.test_order import run_in_order
 from bae.team.test_runs import split_commands
 from bae.team.verdict import WorkVerdict, list_fixed, run_fixed, verify
 from bae.team.workspaces import Workspace, Workspaces
+from bae.testing import ScriptedLM
 
 RUNS: Final = "runs.db"
 """The journal of the agents' runs, beside the state of the team."""
@@ -42,8 +43,20 @@ _SETUP_LIMITS: Final = sandbox.Limits(
     disk=16384 * sandbox.MIB,
 )
 """Packages are large."""
+WorkerMode: TypeAlias = Literal["loop", "oneshot"]
+"""How workers work: in a conversation with tools, or with one answer that has all edits."""
 _CODING_LMS: Final = ("anthropic", "openai", "claude-cli")
 """The kinds of LMs that write code and may be found without a name."""
+
+
+def can_loop(lm: LM) -> bool:
+    """Whether an LM works in a conversation with tools: models with native tool calls, and scripts
+    of such a conversation."""
+    while isinstance(lm, Policy):
+        lm = lm.inner
+    if isinstance(lm, ScriptedLM):
+        return lm.has_answers("WorkerLoop")
+    return isinstance(lm, Backend) and lm.calls_tools
 
 
 def _prepare_runs() -> None:
@@ -127,6 +140,12 @@ class Workbench:
     """Those of every command that is run: tests and the setup of worktrees."""
     corrections: int = 3
     """How often a worker corrects itself before it asks a person."""
+    worker: Literal["auto"] | WorkerMode = "auto"
+    """How workers work; "auto": by what the LM can do."""
+    rounds: int = 40
+    """How many requests a conversation of a worker has at most."""
+    idle_rounds: int = 8
+    """How many rounds in a row a conversation may have without an edit."""
     limit_lm: Callable[[Task, LM], LM] = lambda task, lm: lm
     """The LM that may be asked for a task in place of a worker's own: where budgets are."""
     on_progress: Callable[[int], None] = lambda task_id: None
@@ -149,6 +168,8 @@ class Workbench:
         edit_format: EditFormat | Mapping[str, EditFormat] = "auto",
         limits: sandbox.Limits | None = None,
         corrections: int = 3,
+        worker: Literal["auto"] | WorkerMode = "auto",
+        rounds: int = 40,
     ) -> AsyncGenerator[Self]:
         """Open the repository of a project, the team's branch in it, which is made if there is
         none, and the journal beside the store. Events that are stored are sent to `ws_manager`.
@@ -197,6 +218,8 @@ class Workbench:
                 edit_format,
                 bound,
                 corrections,
+                worker,
+                rounds,
             )
 
     def edit_format_for(self, lm: LM) -> EditFormat:

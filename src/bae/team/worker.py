@@ -33,7 +33,7 @@ from bae.team.models import (
 from bae.team.store import Store
 from bae.team.task_context import Context, gather_context
 from bae.team.verdict import WorkVerdict, is_test_file
-from bae.team.workbench import Workbench
+from bae.team.workbench import Workbench, WorkerMode, can_loop
 from bae.team.worker_graph import WorkerAnswer, WorkRequest, compose_brief
 from bae.team.worker_runs import run_task
 from bae.team.workspaces import SetupError, Workspace
@@ -264,11 +264,22 @@ class WorkerAgent:
         self._lm = await asyncio.to_thread(_make_anthropic, model, self._api_key)
         return self._lm
 
+    async def find_mode(self) -> WorkerMode:
+        """How the worker works: as the bench says, or by what its LM can do. A worker class with
+        steps of its own takes these."""
+        bench = await self.open()
+        if bench.worker != "auto":
+            return bench.worker
+        if type(self).generate_code is not WorkerAgent.generate_code:
+            return "oneshot"
+        return "loop" if can_loop(await self.lm()) else "oneshot"
+
     async def brief(self, task: Task, context: Context, failure: str = "") -> str:
         """What the LLM is asked, in plain text."""
         bench = await self.open()
         diff = await (await self.workspace(task)).diff()
-        form = bench.edit_format_for(await self.lm())
+        is_loop = await self.find_mode() == "loop"
+        form = None if is_loop else bench.edit_format_for(await self.lm())
         return compose_brief(self.role, context, failure, diff, form)
 
     async def workspace(self, task: Task) -> Workspace:

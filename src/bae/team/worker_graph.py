@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from bae import LM, Dep, Graph, Node, Text
+from bae import LM, Dep, Graph, Node, Recall, Text, ToolCall, ToolError
 from bae.lm import Usage, metered
 from bae.team.desk import (
     SHOWN_FAILURE,
@@ -26,6 +26,7 @@ from bae.team.edit_format import UNCHANGED, EditError, format_instructions, pars
 from bae.team.events import CorrectionAttempt
 from bae.team.models import Task, bounded, headline
 from bae.team.task_context import Context
+from bae.team.worker_tools import TOOLS, LoopEnded, submit_work
 
 if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
@@ -35,8 +36,8 @@ ASKED_AGAIN: Final = 2
 those that were not found, then as whole files."""
 SYSTEM: Final = (
     "You are a member of a team that works on a project in a git repository. You carry out one "
-    "task by writing edits of its files. Your edits are applied as they are, the tests of the "
-    "project are run, and what you wrote is merged if they pass."
+    "task by editing its files. Your edits are applied as they are, the tests of the project are "
+    "run, and your work is merged if they pass."
 )
 
 
@@ -46,7 +47,7 @@ async def write_brief(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> str
     if attempt.number == attempt.first and not attempt.asked:
         await worker.say(task, f"works on {task.title}")
     parts = [await worker.brief(task, await worker.build_context(task), attempt.failure)]
-    if known := await desk.describe_failed_before():
+    if (known := await desk.describe_failed_before()) and known not in attempt.failure:
         parts.append(f"# Tests that failed before\n{known}")
     if attempt.refused:
         parts.append(f"# Your last answer\n{bounded(attempt.answer, _SHOWN_ANSWER)}")
@@ -92,7 +93,7 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | Checks | Delivered | Blocked:
+    async def __call__(self) -> Draft | Conversation | Checks | Delivered | Blocked:
         desk = self.desk
         done = await desk.bench.integration.merged_as(desk.task.branch)
         if done:
@@ -112,7 +113,59 @@ class Assignment(Node):
         attempt = Try(first=first, number=number, failure=failure)
         if not failure and await desk.is_to_be_merged():
             return Checks(attempt=attempt)
-        return Draft(attempt=attempt)
+        return await begin_attempt(desk, attempt)
+
+
+async def begin_attempt(desk: Desk, attempt: Try) -> Draft | Conversation:
+    """The step in which the worker works."""
+    if await desk.worker.find_mode() == "loop":
+        return Conversation(attempt=attempt)
+    return Draft(attempt=attempt)
+
+
+class Conversation(Node):
+    """The LLM works with tools until its work is merged, or a person is needed."""
+
+    attempt: Try
+    desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
+    brief: Annotated[str, Dep(write_brief, timeout=None, attempt="attempt")] = Field(init=False)
+
+    async def __call__(self, lm: LM) -> WorkerLoop | Blocked | Stopped:
+        desk, attempt = self.desk, self.attempt
+        desk.brief, desk.attempt = self.brief, attempt
+        request = WorkRequest(task=desk.task.key, attempt=attempt.number)
+        try:
+            return await lm.fill(WorkerLoop, {}, self.brief, request)
+        except LoopEnded as ended:
+            return _block(ended.needed) if ended.needed else Stopped(number=attempt.number)
+
+
+class WorkerLoop(Node):
+    """One conversation: the LLM calls tools, and its last message submits the work."""
+
+    calls: Annotated[list[ToolCall], TOOLS]
+    summary: Annotated[str, Text()] = Field(
+        description="the submission: what you changed and how you checked it, in a few lines"
+    )
+
+    async def __call__(self) -> Submission:
+        return Submission()
+
+
+class Submission(Node):
+    """What came of the work that was submitted last."""
+
+    attempt: Annotated[Try, Recall(Conversation)] = Field(init=False)
+    desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
+
+    async def __call__(self) -> Delivered | Blocked:
+        desk, task = self.desk, self.desk.task
+        try:
+            # A run that was killed after its submission was accepted has no outcome here.
+            outcome = desk.outcome or await submit_work(desk, self.attempt)
+        except ToolError as refused:
+            outcome = PersonNeeded(ask_after_failures(task, 1, str(refused)))
+        return _block(outcome) if isinstance(outcome, PersonNeeded) else Delivered(commit=outcome)
 
 
 class Draft(Node):
@@ -144,7 +197,7 @@ class Edits(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Checks | Draft | Blocked | Stopped:
+    async def __call__(self) -> Checks | Draft | Conversation | Blocked | Stopped:
         desk, attempt = self.desk, self.attempt
         mark = f"{desk.run}/{attempt.number}"
         try:
@@ -178,7 +231,7 @@ class Checks(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Merge | Draft | Blocked | Stopped:
+    async def __call__(self) -> Merge | Draft | Conversation | Blocked | Stopped:
         match await self.desk.judge(self.attempt):
             case Refusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
@@ -194,7 +247,7 @@ class Merge(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Delivered | Draft | Blocked | Stopped:
+    async def __call__(self) -> Delivered | Draft | Conversation | Blocked | Stopped:
         match await self.desk.merge(self.attempt):
             case Refusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
@@ -229,7 +282,9 @@ class Stopped(Node):
     async def __call__(self) -> None: ...
 
 
-async def try_again(desk: Desk, attempt: Try, refusal: Refusal) -> Draft | Blocked | Stopped:
+async def try_again(
+    desk: Desk, attempt: Try, refusal: Refusal
+) -> Draft | Conversation | Blocked | Stopped:
     """The next attempt, with what was wrong with this one, unless there were enough of them."""
     task, done, failure = desk.task, attempt.number - attempt.first, refusal.text
     again = is_same_failure(failure, attempt.failure)
@@ -241,10 +296,9 @@ async def try_again(desk: Desk, attempt: Try, refusal: Refusal) -> Draft | Block
     await desk.bench.emit(CorrectionAttempt(task.project_id, task.id, done + 1, shown))
     # To write the same once more may well resolve a conflict.
     repeated = "" if refusal.is_conflict else digest(attempt.answer)
-    number = attempt.number + 1
-    return Draft(
-        attempt=Try(first=attempt.first, number=number, failure=failure, repeated=repeated)
-    )
+    number, first = attempt.number + 1, attempt.first
+    following = Try(first=first, number=number, failure=failure, repeated=repeated)
+    return await begin_attempt(desk, following)
 
 
 def _block(needed: PersonNeeded) -> Blocked:
@@ -254,15 +308,19 @@ def _block(needed: PersonNeeded) -> Blocked:
 worker_graph = Graph(start=Assignment, end=(Delivered, Blocked, Stopped), system=SYSTEM)
 
 
-def compose_brief(role: str, context: Context, failure: str, diff: str, form: EditFormat) -> str:
-    """All that the LLM is told for an attempt, in plain text."""
+def compose_brief(
+    role: str, context: Context, failure: str, diff: str, form: EditFormat | None
+) -> str:
+    """All that the LLM is told for an attempt, in plain text. Without a form of edits it works with
+    tools."""
     parts = [role, str(context)]
     if diff:
-        stays = _STAYS if failure else ""
+        stays = _STAYS if failure and form else ""
         parts.append(f"# What was changed for this task so far\n{diff}{stays}")
     if failure:
         parts.append(f"# What is wrong with it, to be corrected now\n{failure}")
-    parts.append(f"# How to answer\n{format_instructions(form)}\n\n{_ASK}")
+    how = f"# How to answer\n{format_instructions(form)}\n\n{_ASK}" if form else _LOOP
+    parts.append(how)
     return "\n\n".join(parts)
 
 
@@ -302,5 +360,13 @@ _ASK: Final = (
     "If, and only if, the task cannot be done before a person has decided something, write no "
     "edits but one question, as `QUESTION: …`."
 )
+_LOOP: Final = """# How to work
+- Look before you edit: `find`, `outline` and `look` show the repository, `run` tries a command.
+- `edit` is the only way to change files. Write the test first where a new test proves the work.
+- `check` runs tests. Check your work before you submit it; failures that are marked are not yours.
+- To submit, answer without a call: say in a few lines what you changed and how you checked it. Then
+  all tests run in a fresh copy, and the work is merged if it is accepted. A refusal comes back to
+  you as a message: correct the work and submit again.
+- `ask` is for what only a person can decide."""
 _QUESTION: Final = re.compile(r"\s*QUESTION:\s*(\S.*)", re.DOTALL)
 _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?\s?m?s\b|:\d+(:\d+)?|/tmp/\S+|\s+")

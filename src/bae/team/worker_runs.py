@@ -6,18 +6,21 @@ from __future__ import annotations
 import json
 import logging
 from asyncio import CancelledError
+from functools import partial
 from hashlib import sha256
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
-from bae import BaeError
+from bae import BaeError, JournalError
 from bae.journal import Record
 from bae.lm import Usage
 from bae.observers import observing
 from bae.tasks import finish_despite_cancel
 from bae.team.desk import Desk, ask_about, get_desk
 from bae.team.environment import find_error_cause
+from bae.team.git import Checkout
 from bae.team.models import LONGEST_REASON, Task, TaskResult, as_planned, bounded
+from bae.team.reading import CodeTree, get_tree
 from bae.team.worker_graph import Assignment, Blocked, Delivered, Stopped, worker_graph
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ async def run_task(
         if not (stored.proof == "none" and stored.approved):
             return await _result(bench, task, Blocked(question=_describe_untested(task)), Usage())
     correction = f"task-{task.id}-corrected-{urandom(4).hex()}"
-    run = correction if failure else await _run_id(bench, task, worker.alone)
+    run = correction if failure else await _run_id(worker, bench, task)
     start = Assignment(task_id=task.id, key=task.key, failure=failure)
 
     def note_progress(_: object, record: Record) -> None:
@@ -47,17 +50,27 @@ async def run_task(
     why = "cancelled"
     try:
         lm = bench.limit_lm(task, await worker.lm())
+        await _pass_on_answers(bench, task, run)
+
+        async def find_checkout() -> Checkout:
+            return (await worker.workspace(task)).checkout
+
+        given: dict[Any, Any] = {
+            get_desk: Desk(worker, bench, task, run),
+            get_tree: CodeTree(bench.code, find_checkout),
+        }
         with observing(note_progress):
             ended = await worker_graph.arun(
                 start,
                 lm,
                 max_iters=0,
-                dep_cache={get_desk: Desk(worker, bench, task, run)},
+                dep_cache=given,
                 journal=bench.journal,
                 run_id=run,
                 resume=True,
             )
-        last, used, why = ended.result, ended.usage, "done"
+        used, why = ended.usage, "done"
+        last = Blocked(question=ended.waiting[0].question) if ended.waiting else ended.result
     except BaeError as error:
         why = "failed"
         if error.code == "bae-run-changed":  # it is of another version of bae: begin again
@@ -79,25 +92,43 @@ async def run_task(
     return await _result(bench, task, last, used)
 
 
-def name_run(task: Task, number: int) -> str:
+def name_run(task: Task, number: int, *, is_loop: bool = False) -> str:
     """The id of a run of a task. It tells what the task was: one that was edited, or has a note
     that the run does not know, begins a new one."""
-    wanted = as_planned(task, priority=0).model_dump_json() + json.dumps(task.notes)
+    notes = () if is_loop else task.notes  # a conversation is told of them
+    wanted = as_planned(task, priority=0).model_dump_json() + json.dumps(notes)
     return f"task-{task.id}-{number}-{sha256(wanted.encode()).hexdigest()[:8]}"
 
 
-async def _run_id(bench: Workbench, task: Task, alone: bool) -> str:
+async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
+    """Give a parked run the answers of people to its questions."""
+    try:
+        parked = (await bench.journal.read(run)).info.waiting
+    except JournalError as error:
+        if error.code != "bae-run-unknown":
+            raise
+        return
+    asked = await bench.store.blockers(task.project_id)
+    answers = {each.question: each.answer for each in asked if each.task_id == task.id}
+    for gate in parked:
+        answer = answers.get(gate.question)
+        if answer is not None and not gate.answered:
+            await worker_graph.answer(run, gate.address, answer, journal=bench.journal, go_on=False)
+
+
+async def _run_id(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
     """The newest run of a task, if it is to continue, or a new one."""
+    name = partial(name_run, task, is_loop=await worker.find_mode() == "loop")
     prefix, newest, known, ended = f"task-{task.id}-", 0, "", True
     async for info in bench.journal.every_run(graph=worker_graph.name):
         number = info.run_id.removeprefix(prefix).partition("-")[0]
         if info.run_id.startswith(prefix) and number.isdecimal() and int(number) > newest:
             newest, known, ended = int(number), info.run_id, info.status == "ended"
-    if known != name_run(task, newest):
-        return name_run(task, newest + 1)
-    if not ended or (not alone and await _is_unheard(bench, task, known)):
+    if known != name(newest):
+        return name(newest + 1)
+    if not ended or (not worker.alone and await _is_unheard(bench, task, known)):
         return known
-    return name_run(task, newest + 1)
+    return name(newest + 1)
 
 
 async def _is_unheard(bench: Workbench, task: Task, run: str) -> bool:

@@ -1,0 +1,196 @@
+"""A worker's conversation: the tools with which the LLM looks, edits, tries and checks, the
+submission at its end, and the limits that end it early."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field
+
+from bae import (
+    Ask,
+    Dep,
+    Node,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolProgress,
+    Tools,
+    idempotency_key,
+)
+from bae.team import trials
+from bae.team.desk import (
+    SHOWN_FAILURE,
+    Desk,
+    PersonNeeded,
+    Refusal,
+    Try,
+    ask_after_failures,
+    get_desk,
+)
+from bae.team.edit_format import EditError, format_instructions
+from bae.team.events import CorrectionAttempt
+from bae.team.models import TeamError, bounded, headline
+from bae.team.reading import find, look, outline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bae.team.models import Task
+
+_EQUAL: Final = 3
+"""How many equal calls in a row end a conversation."""
+_LAST: Final = 3
+"""How many rounds before the end of a conversation the LLM is told to submit."""
+_MOST_ROUNDS: Final = 1_000
+
+
+class LoopEnded(TeamError):
+    """A conversation ended before its work was accepted. `needed` is the question to a person; None
+    where a person had it stopped."""
+
+    code: str = "bae-team-loop"
+    needed: PersonNeeded | None = None
+
+
+async def edit(text: str, *, desk: Annotated[Desk, Dep(get_desk)]) -> str:
+    """Change files. Overridden by a description with the format."""
+    try:
+        mark = idempotency_key()
+        files = await desk.worker.apply_file_changes(desk.task, text, mark=mark)
+    except EditError as error:
+        raise ToolError(f"Nothing was changed. {error.message}") from error
+    return f"changed: {', '.join(files)}"
+
+
+async def run(
+    command: str,
+    seconds: Annotated[float, Field(gt=0, le=300)] = 60,
+    *,
+    desk: Annotated[Desk, Dep(get_desk)],
+) -> str:
+    """Run a shell command on a throw-away copy of the files, in a sandbox without a network. What
+    it changes there is not kept: only `edit` changes files.
+
+    Args:
+        command: as for `sh -c`
+        seconds: after which it is ended
+    """
+    await desk.worker.say(desk.task, f"runs {headline(command, 80)}")
+    workspace = await desk.worker.workspace(desk.task)
+    return await trials.run_command(desk.bench, desk.task, workspace, command, timeout=seconds)
+
+
+async def check(tests: tuple[str, ...] = (), *, desk: Annotated[Desk, Dep(get_desk)]) -> str:
+    """Run tests on a throw-away copy of the files, and see what fails. Failures from before your
+    work are marked.
+
+    Args:
+        tests: ids, files or groups of tests, as tests/test_login.py::test_a_name; all without any
+    """
+    await desk.worker.say(desk.task, f"checks {headline(', '.join(tests), 80) or 'all tests'}")
+    workspace = await desk.worker.workspace(desk.task)
+    return await trials.check_tests(desk.bench, desk.task, workspace, tests)
+
+
+async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
+    """Judge and merge the work. A refusal is the next message of the conversation."""
+    desk.outcome = await submit_work(desk, desk.attempt)
+
+
+async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
+    """Judge what is committed, and merge it. Raises ToolError with what is wrong, as long as there
+    are submissions left. Content that was refused is not judged again."""
+    bench, task = desk.bench, desk.task
+    if merged := await bench.integration.merged_as(task.branch):
+        return merged
+    workspace = await desk.worker.workspace(task)
+    if not await workspace.changed():
+        raise ToolError("No file is changed yet. Use `edit`, or `ask` if the task cannot be done.")
+    tried = [each for each in await bench.store.attempts(task.id) if each.number >= attempt.number]
+    number = tried[-1].number + 1 if tried else attempt.number
+    if tried and tried[-1].commit == await workspace.head():
+        if tried[-1].outcome in ("failed", "refused"):
+            raise ToolError(f"The work, as it is now, was refused:\n\n{tried[-1].failure}")
+        number = tried[-1].number
+    outcome = await desk.submit(Try(first=attempt.first, number=number))
+    if not isinstance(outcome, Refusal):
+        return outcome
+    done, failure = number - attempt.first, outcome.text
+    if done >= bench.corrections:
+        return PersonNeeded(ask_after_failures(task, done + 1, failure))
+    shown = bounded(failure, SHOWN_FAILURE)
+    await bench.emit(CorrectionAttempt(task.project_id, task.id, done + 1, shown))
+    left = bench.corrections - done
+    times = "once more" if left == 1 else f"{left} times more"
+    raise ToolError(f"The work was refused:\n\n{failure}\n\nCorrect it. You can submit {times}.")
+
+
+async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)]) -> str | None:
+    """What the LLM is told before its next round: notes of people, and that its rounds are nearly
+    used up. Ends a conversation that repeats itself or leads to nothing."""
+    bench, task = desk.bench, desk.task
+    if bench.should_stop(task.id):
+        raise LoopEnded(f"the work on {task.title!r} was stopped")
+    idle = _count_idle(progress.by_round)
+    last = progress.calls[-_EQUAL:]
+    if len(last) == _EQUAL and len({(each.name, str(each.arguments)) for each in last}) == 1:
+        raise _ended(task, f"it made the same call {_EQUAL} times: {headline(str(last[0]), 200)}")
+    if idle >= bench.idle_rounds:
+        raise _ended(task, f"it changed nothing in {idle} rounds")
+    left = bench.rounds - progress.rounds
+    if left <= 0:
+        raise _ended(task, f"it was not done after {progress.rounds} rounds")
+    known = [desk.brief, *progress.messages]
+    notes = (await bench.store.task(task.id)).notes
+    told = [f"A person says: {note}" for note in notes if not any(note in each for each in known)]
+    if left <= _LAST:
+        rounds = "This is the last round" if left == 1 else f"{left} rounds are left"
+        told.append(f"{rounds}: submit by answering without a call, or ask.")
+    elif bench.idle_rounds - idle == _LAST:
+        told.append(f"Nothing was changed in {idle} rounds: edit, submit or ask within {_LAST}.")
+    return "\n\n".join(told) or None
+
+
+def _count_idle(rounds: Sequence[Sequence[ToolCall]]) -> int:
+    """How many rounds there were since the last edit that was applied."""
+    for count, calls in enumerate(reversed(rounds)):
+        if any(call.name == edit.__name__ and call.error is None for call in calls):
+            return count
+    return len(rounds)
+
+
+def _ended(task: Task, why: str) -> LoopEnded:
+    error = LoopEnded(f"the work on {task.title!r} has come to nothing: {why}")
+    error.needed = PersonNeeded(
+        f"The work on {task.title!r} was stopped: {why}. What should be done differently?"
+    )
+    return error
+
+
+_EDIT: Final = (
+    "Change files: all edits of `text`, or none. An edit that cannot be applied, or that breaks "
+    f"the syntax of a file, is refused with the reason.\n\n{format_instructions()}\n\nA unified "
+    "diff is read too."
+)
+_ASK: Final = (
+    "Ask the person you work for. Use it only if the task cannot be done before they have decided "
+    "something. The work waits for the answer."
+)
+
+
+TOOLS: Final = Tools(
+    Tool(look, unfinished="repeat"),
+    Tool(find, unfinished="repeat"),
+    Tool(outline, unfinished="repeat"),
+    Tool(edit, description=_EDIT, unfinished="repeat"),
+    Tool(run, timeout=None, unfinished="repeat"),
+    Tool(check, timeout=None, unfinished="repeat"),
+    Ask(str, name="ask", description=_ASK),
+    limit=_MOST_ROUNDS,
+    accept=submit,
+    before_round=steer,
+    context=60_000,
+    at_once=1,  # in the order of the calls: a check after an edit sees it
+)
+"""The tools of a worker's conversation."""
