@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         broadcast_test_result,
     )
     from bae.team.git import GitError, Repository
+    from bae.team.known_programs import ClaudeCode, Codex
     from bae.team.lead import LeadAgent, TeamSummary
     from bae.team.models import (
         AgentInfo,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     )
     from bae.team.planning import plan_tasks
     from bae.team.pool import AgentPoolManager
+    from bae.team.programs import CodingProgram, ProgramEvent
     from bae.team.project import detect
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
     from bae.team.schedule import DryRun, plan_dry_run
@@ -104,6 +106,9 @@ __all__ = [
     "BlockerCreated",
     "BlockerResolved",
     "Broadcaster",
+    "ClaudeCode",
+    "Codex",
+    "CodingProgram",
     "CommitCreated",
     "CorrectionAttempt",
     "Delivery",
@@ -117,6 +122,7 @@ __all__ = [
     "Limits",
     "LogEntry",
     "PlannedTask",
+    "ProgramEvent",
     "ProgressUpdate",
     "Project",
     "Protection",
@@ -207,6 +213,7 @@ __getattr__, __dir__ = export_lazily(
             "broadcast_task_unblocked broadcast_test_result"
         ),
         "team.git": "GitError Repository",
+        "team.known_programs": "ClaudeCode Codex",
         "team.lead": "LeadAgent TeamSummary",
         "team.models": (
             "AgentInfo TaskAttempt Blocker PlannedTask Project Request Task TaskResult TaskStatus "
@@ -214,6 +221,7 @@ __getattr__, __dir__ = export_lazily(
         ),
         "team.planning": "plan_tasks",
         "team.pool": "AgentPoolManager",
+        "team.programs": "CodingProgram ProgramEvent",
         "team.project": "detect",
         "team.sandbox": "Limits Protection SandboxError protection",
         "team.schedule": "DryRun plan_dry_run",

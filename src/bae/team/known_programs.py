@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
-from bae.lm import Usage
+from bae.lm import Budget, Usage
 from bae.lm.claude_cli import usage_in
 from bae.team.models import headline
 from bae.team.programs import CodingProgram, ProgramEvent
@@ -25,7 +25,7 @@ class ClaudeCode(CodingProgram):
     logins = (".claude/.credentials.json",)
     variables = ("ANTHROPIC_*", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_*")
     covered = (".claude", ".mcp.json")
-    switches = {
+    switches: ClassVar[Mapping[str, str]] = {
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
         # Without this, "@/etc/passwd" anywhere in a prompt has it read the file and send it.
@@ -100,6 +100,7 @@ class Codex(CodingProgram):
     variables = ("OPENAI_*", "CODEX_API_KEY")
     covered = (".codex", ".mcp.json")
     reports_cost = False
+    task_budget = Budget(tokens=5_000_000)
     totals_add_up = True
     install = "npm install -g @openai/codex, then run codex once and log in"
 
@@ -121,7 +122,7 @@ class Codex(CodingProgram):
             case "thread.started", _:
                 yield ProgramEvent(session=str(event.get("thread_id", "")))
             case "item.started", "command_execution":
-                command = re.sub(r"^\S*sh -l?c '?", "", str(item.get("command", "")))
+                command = _unwrap_command(str(item.get("command", "")))
                 yield ProgramEvent(activity=f"runs {headline(command, _SHOWN_COMMAND)}")
             case "item.completed", "file_change":
                 paths = [str(each.get("path", "")) for each in _dicts(item.get("changes"))]
@@ -165,6 +166,12 @@ def _describe_tool(name: str, given: Mapping[str, Any]) -> str:
             return f"searches for {headline(str(given.get('pattern', '')), _SHOWN_COMMAND)}"
         case _:
             return f"uses {name}"
+
+
+def _unwrap_command(command: str) -> str:
+    """The command that a shell is started for."""
+    found = re.fullmatch(r"\S*sh -l?c (['\"])(.*)\1", command, re.DOTALL)
+    return found[2] if found else command
 
 
 def _dict(value: Any) -> dict[str, Any]:

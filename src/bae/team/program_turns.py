@@ -113,7 +113,9 @@ class _Turn:
         total = self.progress.total + ended.used
         await self._save(session=ended.session, total=total, mark=self.mark, result=result)
         if ended.used.cost is None:
-            known = f"{ended.used.tokens} tokens" if ended.used.tokens else "nothing of what it used"
+            known = (
+                f"{ended.used.tokens} tokens" if ended.used.tokens else "nothing of what it used"
+            )
             await worker.say(task, f"{self.program.name} reports {known}: its cost is unknown")
         return result
 
@@ -204,6 +206,14 @@ def compose_prompt(role: str, context: Context, failure: str, diff: str, failed_
     return "\n\n".join(parts)
 
 
+def describe_no_work(turn: ProgramResult) -> str:
+    """What a program is told that has changed no file."""
+    why = {"limit": "its limit on cost was reached", "timeout": "its time was over"}
+    ended = f" It ended since {why[turn.end]}." if turn.end != "done" else ""
+    said = f"\nThe last message was:\n{turn.summary}" if turn.summary else ""
+    return f"No file was changed, so that there is nothing to judge.{ended}{said}"
+
+
 def _find_folder(bench: Workbench, task: Task) -> Path:
     return bench.store.path.parent / "programs" / f"task-{task.id}"
 
@@ -228,15 +238,15 @@ _SHOWN_ACTIVITY: Final = 200
 _READ_BY_ITSELF: Final = ("# Files\n", "# Outline of the repository\n")
 _RULES: Final = (
     "Edit the files in the folder that you are started in. Write nowhere else. Do not commit: git "
-    "does not work here. When you end, your changes are committed as they are, the tests are run in "
-    "a fresh copy, and the work is merged if they pass. End with a summary in a few lines."
+    "does not work here. When you end, your changes are committed as they are, the tests are run "
+    "in a fresh copy, and the work is merged if they pass. End with a summary in a few lines."
 )
 _REFUSED: Final = (
     "Your work was not accepted. The folder has what was committed of it. Correct it there:"
 )
 _ASK: Final = (
-    "If, and only if, the task cannot be done before a person has decided something, change no file "
-    "and end with one question, as `QUESTION: …`."
+    "If, and only if, the task cannot be done before a person has decided something, change no "
+    "file and end with one question, as `QUESTION: …`."
 )
 _LEFT: Final = (
     "Nothing of your work was committed, since these files cannot be taken:\n{}\n"

@@ -15,8 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, cast
 
-from bae import BudgetError
-from bae.lm import Usage
+from bae import BaeLMError, BudgetError
+from bae.lm import Answer, Backend, Budget, Prompt, Usage
 from bae.lm.prices import cost_of
 from bae.team import sandbox
 from bae.team.models import TeamError, bounded
@@ -94,6 +94,8 @@ class CodingProgram(ABC):
     """Files and folders of a worktree that it must not load."""
     reports_cost: ClassVar[bool] = True
     """Whether it reports what it costs."""
+    task_budget: ClassVar[Budget] = Budget(cost=5.0)
+    """What a task may spend, unless another budget is given."""
     totals_add_up: ClassVar[bool] = False
     """Whether the totals that it reports are of the whole conversation."""
     switches: ClassVar[Mapping[str, str]] = {}
@@ -127,6 +129,7 @@ class CodingProgram(ABC):
 
     def prepare_home(self, home: Path) -> None:
         """Write files into the home directory that the program has in the sandbox."""
+        return
 
     def find(self) -> list[str]:
         """The words that start the program. Raises ProgramError where it is not installed."""
@@ -149,7 +152,7 @@ class CodingProgram(ABC):
         self.find()
         if not self.allow_network:
             raise ProgramError(
-                f"{self.name} needs the network, and that is not allowed yet. {self.describe_reach()}",
+                f"{self.name} needs the network, which is not allowed yet. {self.describe_reach()}",
                 fix=f"allow it with --allow-network, or {type(self).__name__}(allow_network=True)",
             )
 
@@ -308,6 +311,23 @@ class _Heard:
         return EndedTurn(self.session, bounded(self.message.strip(), _SHOWN), self.used, how)
 
 
+class NoLM(Backend):
+    """In place of an LM where a program does the work and no LM is named."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__()
+        self.model = program
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Refuse: the program cannot be asked like an LM."""
+        raise BaeLMError(
+            f"this step asks an LM, and there is only the coding program {self.model}",
+            code="bae-lm-missing",
+            sent=False,
+            fix="name an LM with --lm, or lm=…",
+        )
+
+
 def _in_home(name: str) -> str:
     """The path of a file in the user's home directory; empty where there is none."""
     path = Path.home() / name
@@ -328,9 +348,8 @@ def _list_installed(command: Sequence[str]) -> list[str]:
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error of a group that says why: a budget that is spent comes first."""
-    budget = errors.subgroup(BudgetError)
-    first: BaseException = (budget or errors).exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+    found = list(errors.exceptions)
+    return next((each for each in found if isinstance(each, BudgetError)), found[0])
 
 
 _PROMPT: Final = "prompt.txt"

@@ -25,6 +25,7 @@ from bae.team.desk import (
 from bae.team.edit_format import UNCHANGED, EditError, format_instructions, parse_answer
 from bae.team.events import CorrectionAttempt
 from bae.team.models import Task, bounded, headline
+from bae.team.program_turns import ProgramResult, describe_no_work, take_turn
 from bae.team.task_context import Context
 from bae.team.worker_tools import TOOLS, LoopEnded, submit_work
 
@@ -93,7 +94,7 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | Conversation | Checks | Delivered | Blocked:
+    async def __call__(self) -> Draft | Conversation | ProgramTurn | Checks | Delivered | Blocked:
         desk = self.desk
         done = await desk.bench.integration.merged_as(desk.task.branch)
         if done:
@@ -116,8 +117,10 @@ class Assignment(Node):
         return await begin_attempt(desk, attempt)
 
 
-async def begin_attempt(desk: Desk, attempt: Try) -> Draft | Conversation:
+async def begin_attempt(desk: Desk, attempt: Try) -> Draft | Conversation | ProgramTurn:
     """The step in which the worker works."""
+    if desk.bench.program is not None:
+        return ProgramTurn(attempt=attempt)
     if await desk.worker.find_mode() == "loop":
         return Conversation(attempt=attempt)
     return Draft(attempt=attempt)
@@ -168,6 +171,30 @@ class Submission(Node):
         return _block(outcome) if isinstance(outcome, PersonNeeded) else Delivered(commit=outcome)
 
 
+class ProgramTurn(Node):
+    """A coding program works in the worktree until it ends; what it has left is committed."""
+
+    attempt: Try
+    desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
+    turn: Annotated[ProgramResult, Dep(take_turn, timeout=None, attempt="attempt")] = Field(
+        init=False
+    )
+
+    async def __call__(self) -> Checks | Draft | Conversation | ProgramTurn | Blocked | Stopped:
+        desk, turn = self.desk, self.turn
+        used = Usage.total([self.attempt.usage, turn.usage])
+        attempt = self.attempt.model_copy(update={"usage": used})
+        workspace = await desk.worker.workspace(desk.task)
+        is_first = attempt.number == attempt.first
+        if turn.files or (is_first and not turn.refused and await workspace.changed()):
+            return Checks(attempt=attempt)
+        if not turn.refused and (question := question_in(turn.summary)) is not None:
+            return Blocked(question=question)
+        failure = turn.refused or describe_no_work(turn)
+        await desk.keep(attempt, "refused", None, failure)
+        return await try_again(desk, attempt, Refusal(failure))
+
+
 class Draft(Node):
     """An attempt begins: the LLM is asked."""
 
@@ -197,7 +224,7 @@ class Edits(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Checks | Draft | Conversation | Blocked | Stopped:
+    async def __call__(self) -> Checks | Draft | Conversation | ProgramTurn | Blocked | Stopped:
         desk, attempt = self.desk, self.attempt
         mark = f"{desk.run}/{attempt.number}"
         try:
@@ -231,7 +258,7 @@ class Checks(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Merge | Draft | Conversation | Blocked | Stopped:
+    async def __call__(self) -> Merge | Draft | Conversation | ProgramTurn | Blocked | Stopped:
         match await self.desk.judge(self.attempt):
             case Refusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
@@ -247,7 +274,7 @@ class Merge(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Delivered | Draft | Conversation | Blocked | Stopped:
+    async def __call__(self) -> Delivered | Draft | Conversation | ProgramTurn | Blocked | Stopped:
         match await self.desk.merge(self.attempt):
             case Refusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
@@ -284,7 +311,7 @@ class Stopped(Node):
 
 async def try_again(
     desk: Desk, attempt: Try, refusal: Refusal
-) -> Draft | Conversation | Blocked | Stopped:
+) -> Draft | Conversation | ProgramTurn | Blocked | Stopped:
     """The next attempt, with what was wrong with this one, unless there were enough of them."""
     task, done, failure = desk.task, attempt.number - attempt.first, refusal.text
     again = is_same_failure(failure, attempt.failure)
