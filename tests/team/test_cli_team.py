@@ -25,9 +25,11 @@ def make():
         "Requirements": "# Shop\\nPrices in euros.",
         "Plan": {"tasks": [
             {"key": "prices", "title": "Prices", "criteria": ["price() adds tax"]},
-            {"key": "orders", "title": "Orders", "depends_on": ["prices"]},
-            {"key": "page", "title": "A page", "kind": "frontend", "depends_on": ["prices"]},
-            {"key": "whole", "title": "All of it", "kind": "test",
+            {"key": "orders", "title": "Orders", "criteria": ["order() is 1"],
+             "depends_on": ["prices"]},
+            {"key": "page", "title": "A page", "kind": "frontend", "criteria": ["a title"],
+             "depends_on": ["prices"]},
+            {"key": "whole", "title": "All of it", "kind": "test", "criteria": ["it adds up"],
              "depends_on": ["orders", "page"]},
         ]},
     })
@@ -37,7 +39,7 @@ def ask():
     return ScriptedLM({
         "OpenQuestions": {"questions": ["Which currency?", "Which country?"]},
         "Requirements": lambda asked: "# Shop\\n" + asked.prompt.text,
-        "Plan": {"tasks": [{"key": "prices", "title": "Prices"}]},
+        "Plan": {"tasks": [{"key": "prices", "title": "Prices", "criteria": ["1"]}]},
     })
 """
 IMPORTS = "import shop\n\n\ndef test_open():\n    assert shop\n"
@@ -285,8 +287,19 @@ def test_tasks_are_added_edited_and_dropped(shop: Bae):
     assert keys(shop) == ["prices", "page"]
 
 
+def test_a_task_of_a_person_names_files_that_exist_or_are_marked_as_new(shop: Bae):
+    said = shop("tasks", "add", "Prices", "--file", "tests/test_shop.py", code=1)
+    assert "there is no such file" in said.err
+    assert "test_shop.py" in said.err
+    assert "--new-file" in said.err
+    shop("tasks", "add", "Open", "--file", "test_shop.py", "--new-file", "shop.py")
+    shop("tasks", "add", "Close", "--file", "shop.py", "--after", "open")
+    said = shop("tasks", "edit", "close", "--new-file", "test_shop.py", code=1)
+    assert "which exists" in said.err
+
+
 def test_tasks_without_tests_are_listed_first_and_approved_only_by_name(shop: Bae):
-    said = shop("tasks", "add", "Guide", "--proof", "none", "--file", "guide.md")
+    said = shop("tasks", "add", "Guide", "--proof", "none", "--new-file", "guide.md")
     first = said.out.splitlines()[0]
     assert first == "to be approved without tests: guide  Guide"
     assert "bae team tasks approve guide --without-tests" in said.err

@@ -238,7 +238,8 @@ def test_without_tasks_there_is_nothing_to_run(bae: Bae):
 
 
 def test_tasks_that_are_not_approved_do_not_run(bae: Bae, tmp_path: Path):
-    plan = {"tasks": [{"key": "prices", "title": "prices"}, {"key": "page", "title": "page"}]}
+    wanted = {"criteria": ["it works"]}
+    plan = {"tasks": [{"key": key, "title": key, **wanted} for key in ("prices", "page")]}
     answers = {"OpenQuestions": {"questions": []}, "Requirements": "A shop.", "Plan": plan}
     (tmp_path / "plan.json").write_text(json.dumps({"fills": answers}))
     bae("plan", "A shop", "--lm", "scripted:../plan.json")

@@ -143,7 +143,7 @@ async def test_hostile_answers_are_contained_and_reported_and_other_tasks_unharm
     hostile = attacks(outside, listening.getsockname()[1])
     script = {**HONEST, **{key: answer for key, (answer, _) in hostile.items()}}
     keys = sorted([*hostile, *HONEST])
-    planned = [PlannedTask(key=key, title=f"Write {key}", files=("calc.py",)) for key in keys]
+    planned = [PlannedTask(key=key, title=f"Write {key}") for key in keys]
     async with a_project(tmp_path, *planned, files=PYTHON, command=PYTEST) as (store, project, _):
         root = Path(project.root)
         (root / "link").symlink_to(outside)

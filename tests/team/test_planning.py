@@ -14,7 +14,7 @@ pytest.importorskip("sqlalchemy")
 from pydantic import Field
 
 from bae import Gate, Graph, Map, Node
-from bae.exceptions import BaeLMError, DepError, FillError
+from bae.exceptions import BaeLMError, DepError, ToolCallError
 from bae.journal import SQLiteJournal
 from bae.team.models import PlannedTask, Project
 from bae.team.planning import (
@@ -30,14 +30,21 @@ from bae.team.planning import (
     read_answers,
 )
 from bae.team.store import Store
-from bae.testing import ScriptedLM
-from git_repositories import make_repository
+from bae.testing import Call, ScriptedLM
+from git_repositories import commit_files, make_repository
 
 GOAL = "A shop that ships"
 TASKS = [
     {"key": "prices", "title": "Prices", "criteria": ["price() adds tax"], "files": ["shop.py"]},
-    {"key": "orders", "title": "Orders", "depends_on": ["prices"]},
-    {"key": "page", "title": "A page", "kind": "frontend", "depends_on": ["orders"]},
+    {"key": "orders", "title": "Orders", "criteria": ["order() is 1"], "depends_on": ["prices"]},
+    {
+        "key": "page",
+        "title": "A page",
+        "criteria": ["page() has a title"],
+        "new_files": ["page.py"],
+        "kind": "frontend",
+        "depends_on": ["orders"],
+    },
 ]
 
 
@@ -74,6 +81,11 @@ def script(*answers: Any) -> ScriptedLM:
     return ScriptedLM(list(answers))
 
 
+def said_in(prompt: Any) -> str:
+    """All messages of a conversation."""
+    return "\n".join(each.text for each in prompt.conversation)
+
+
 def test_the_planning_graph_has_no_problems():
     assert planning.validate() == []
 
@@ -99,7 +111,7 @@ async def test_the_llm_sees_the_repository_and_its_conventions_but_no_secret(tea
         assert "def total()" in prompt.text
         assert "Use tabs." in prompt.text
         assert ".env" not in prompt.text
-    assert "It ships." in lm.prompts[-1].text
+    assert "It ships." in said_in(lm.prompts[-1])
 
 
 async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(team: Team):
@@ -112,7 +124,7 @@ async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(t
     lm = script({"questions": ["Where to?"]}, "To Portugal.", {"tasks": TASKS})
     planned = await team.plan(lm, answer=answer)
     assert asked == ["Where to?"]
-    assert "Only to Portugal." in lm.prompts[1].text
+    assert "Only to Portugal." in said_in(lm.prompts[1])
     assert len(planned.tasks) == 3
 
 
@@ -169,7 +181,7 @@ async def test_planning_of_another_version_of_bae_begins_again_with_a_warning(
 async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
     lm = script({"questions": ["Where to?"]}, "Assumed: Portugal.", {"tasks": TASKS})
     planned = await team.plan(lm, answer=decide_yourself)
-    assert DECIDE in lm.prompts[1].text
+    assert DECIDE in said_in(lm.prompts[1])
     assert len(planned.tasks) == 3
 
 
@@ -181,6 +193,7 @@ async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
         ([TASKS[0], TASKS[0]], "two tasks have the key 'prices'"),
         ([{**TASKS[0], "kind": "wizard"}], "there is no worker of kind 'wizard'"),
         ([{**TASKS[0], "key": "No Key"}], "String should match pattern"),
+        ([{**TASKS[0], "criteria": [" "]}], "prices: has no criterion"),
     ],
 )
 async def test_a_plan_that_does_not_fit_is_asked_for_again_with_what_is_wrong(
@@ -192,16 +205,78 @@ async def test_a_plan_that_does_not_fit_is_asked_for_again_with_what_is_wrong(
     assert await team.keys() == ["prices", "orders", "page"]
 
 
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ([{**TASKS[0], "files": ["src/shop.py"]}], "no such file; name one of shop.py, or mark"),
+        ([{**TASKS[0], "files": [], "new_files": ["shop.py"]}], "creates shop.py, which exists"),
+        ([TASKS[0], {**TASKS[1], "depends_on": [], "files": ["shop.py"]}], "shares shop.py with"),
+        (
+            [{**TASKS[0], "new_files": ["a.py"]}, {**TASKS[1], "new_files": ["a.py"]}],
+            "creates a.py, which exists by then",
+        ),
+    ],
+)
+async def test_a_plan_with_wrong_files_is_refused_in_its_conversation(
+    team: Team, tasks: list[Any], said: str
+):
+    lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": TASKS})
+    await team.plan(lm)
+    assert said in said_in(lm.prompts[-1])
+    assert await team.keys() == ["prices", "orders", "page"]
+
+
+async def test_a_task_may_change_a_file_that_its_prerequisite_creates(team: Team):
+    later = {**TASKS[1], "key": "style", "title": "Style", "files": ["page.py"]}
+    plan = [*TASKS, {**later, "depends_on": ["page"]}]
+    await team.plan(script({"questions": []}, "It ships.", {"tasks": plan}))
+    assert await team.keys() == ["prices", "orders", "page", "style"]
+
+
+async def test_a_new_plan_shares_no_file_with_a_task_that_is_not_done(team: Team):
+    await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS[:1]}))
+    more = {**TASKS[0], "key": "sums", "title": "Sums"}
+    ordered = {**more, "depends_on": ["prices"]}
+    lm = script({"questions": []}, "Sums.", {"tasks": [more]}, {"tasks": [ordered]})
+    await team.plan(lm, "Sums")
+    assert "sums: shares shop.py with 'prices'" in said_in(lm.prompts[-1])
+    assert await team.keys() == ["prices", "sums"]
+
+
+async def test_the_planner_reads_the_repository_before_it_asks_and_plans(team: Team):
+    lm = script(
+        Call("find", pattern="def total"),
+        {"questions": []},
+        "It ships.",
+        [Call("look", path="shop.py"), Call("outline", path="shop.py")],
+        {"tasks": TASKS},
+    )
+    await team.plan(lm)
+    assert "shop.py:1: def total" in said_in(lm.prompts[1])
+    assert "1|def total" in said_in(lm.prompts[-1])
+    assert await team.keys() == ["prices", "orders", "page"]
+
+
+async def test_planning_that_was_interrupted_reads_nothing_again(team: Team):
+    lm = script({"questions": []}, "It ships.", Call("look", path="shop.py"), TimeoutError("busy"))
+    with pytest.raises(BaeLMError, match="busy"):
+        await team.plan(lm)
+    commit_files(Path(team.project.root), {"shop.py": "changed = True\n"})
+    lm = script({"tasks": TASKS})
+    await team.plan(lm)
+    assert "1|def total" in said_in(lm.prompts[-1])
+
+
 async def test_a_plan_that_never_fits_stores_nothing(team: Team):
     lm = script({"questions": []}, "It ships.", *[{"tasks": [TASKS[1]]}] * 3)
-    with pytest.raises(FillError, match="no such task"):
+    with pytest.raises(ToolCallError, match="no such task"):
         await team.plan(lm)
     assert await team.keys() == []
 
 
 async def test_a_second_goal_builds_on_the_tasks_of_the_first(team: Team):
     await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS}))
-    more = {"key": "returns", "title": "Returns", "depends_on": ["orders"]}
+    more = {**TASKS[1], "key": "returns", "title": "Returns", "depends_on": ["orders"]}
     lm = script(
         {"questions": []}, "It ships, and takes back.", {"tasks": [TASKS[0]]}, {"tasks": [more]}
     )
@@ -244,7 +319,8 @@ async def test_the_same_goal_is_planned_afresh_once_its_plan_is_stored(team: Tea
 
 def test_a_task_may_need_one_that_exists_already():
     before = PlannedTask(key="prices", title="Prices")
-    plan = Plan(planned=[before], kinds=["backend"], tasks=[PlannedTask(**TASKS[1])])
+    tasks = [PlannedTask.model_validate(TASKS[1])]
+    plan = Plan(calls=[], planned=[before], kinds=["backend"], tasks=tasks)
     assert plan.tasks[0].depends_on == ("prices",)
 
 

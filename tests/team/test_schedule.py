@@ -144,6 +144,15 @@ def projects(draw: st.DrawFn) -> list[Task]:
 HELD = st.dictionaries(st.integers(1, 8), st.just("a question"), max_size=2)
 
 
+def test_tasks_that_name_the_same_file_are_not_in_progress_at_the_same_time():
+    first = a_task(1, status=READY, files=("a.py",))
+    second = a_task(2, status=READY, new_files=("a.py", "b.py"), priority=1)
+    third = a_task(3, status=READY, files=("c.py",))
+    assert choose_next([first, second, third], 3) == [second, third]
+    working = second.model_copy(update={"status": IN_PROGRESS})
+    assert choose_next([first, working, third], 3) == [third]
+
+
 @given(projects(), HELD, st.integers(0, 2))
 def test_each_change_is_allowed_and_after_them_nothing_is_left_to_change(
     tasks: list[Task], held: dict[int, str], retries: int

@@ -186,6 +186,7 @@ def print_task(
             "tests": _LEVELS.get(task.may, ""),
             "to pass": ", ".join(task.tests),
             "files": ", ".join(task.files),
+            "new files": ", ".join(task.new_files),
             "branch": task.branch if attempts else "",
             "commit": task.commit or "",
             "flaky tests": ", ".join(flaky),

@@ -61,7 +61,13 @@ _FIELDS: Final = {
         "--file",
         "-f",
         metavar="FILE",
-        help="A file that it likely changes; several times.",
+        help="A file that it likely changes, which exists; several times.",
+    ),
+    "new_files": _make_option(
+        list[str] | None,
+        "--new-file",
+        metavar="FILE",
+        help="A file that it creates; several times.",
     ),
     "tests": _make_option(
         list[str] | None,
@@ -169,7 +175,7 @@ async def approve(
 
 
 def _name_files(task: Task) -> str:
-    return f"; may change {', '.join(task.files)}" if task.files else "; text for people only"
+    return f"; may change {', '.join(task.paths)}" if task.paths else "; text for people only"
 
 
 def _is_agreed(task: Task) -> bool:
@@ -182,7 +188,7 @@ def _is_agreed(task: Task) -> bool:
     "bae team tasks add 'Add a login page' --kind frontend --after sessions -c 'it says hello'",
     "bae team tasks add --from tasks.json",
     "A file has a list of objects with key, title, description, kind, criteria, files, "
-    "tests, depends_on, priority, proof and may; all but title may be left out.",
+    "new_files, tests, depends_on, priority, proof and may; all but title may be left out.",
     options=_FIELDS,
 )
 async def add(
@@ -207,6 +213,7 @@ async def add(
     else:
         planned = [await _read_fields(team, title=title, key=key, **fields)]
     added = [_check_task(each) for each in planned]
+    await _check_files(team, added)
     await team.store.add_tasks(team.project.id, added)
     print_tasks(await team.tasks())
     _note_kinds(*(each.kind for each in added))
@@ -236,6 +243,8 @@ async def edit(
     if found.proof != "none" and "tests" in given:
         del values["proof"]  # which follows from whether tests are named
     planned = _check_task(values | given)
+    if "files" in given or "new_files" in given:
+        await _check_files(team, [planned])
     edited = await team.store.edit_task(found.id, planned)
     print_task(edited.model_copy(update={"reason": headline(edited.reason)}), (), ())
     _note_kinds(planned.kind)
@@ -266,6 +275,19 @@ async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
     if "depends_on" in given:
         given["depends_on"] = [(await team.task(each)).key for each in given["depends_on"] if each]
     return given
+
+
+async def _check_files(team: Team, tasks: list[PlannedTask]) -> None:
+    """Refuse tasks that name files which do not exist and are not marked as new."""
+    from bae.team.planned_files import find_file_problems, list_files
+
+    known = await list_files(team.repository, team.project.branch)
+    keys = {task.key for task in tasks}
+    others = [task for task in await team.tasks() if task.key not in keys]
+    if problems := find_file_problems(tasks, others, known):
+        first, *rest = problems
+        more = "".join(f"\n{each.place}: {each.message}; {each.fix}" for each in rest)
+        raise refused(f"{first.place} {first.message}{more}", fix=first.fix)
 
 
 def _note_untested(*tasks: PlannedTask) -> None:

@@ -121,7 +121,10 @@ class PlannedTask(_Model):
         default="backend", description="backend, frontend, test, docs or another worker"
     )
     criteria: tuple[str, ...] = Field(default=(), description="when it is done")
-    files: tuple[str, ...] = Field(default=(), description="files that it likely touches")
+    files: tuple[str, ...] = Field(
+        default=(), description="files that it likely changes, which exist"
+    )
+    new_files: tuple[str, ...] = Field(default=(), description="files that it creates")
     depends_on: tuple[Key, ...] = ()
     priority: int = Field(default=0, description="higher ones are started first")
     tests: tuple[str, ...] = Field(
@@ -153,6 +156,11 @@ class PlannedTask(_Model):
         if given.get("tests"):
             given.setdefault("proof", "named-tests")
         return given
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that the task names, new ones too."""
+        return (*self.files, *self.new_files)
 
     @model_validator(mode="after")
     def _names_its_proof(self) -> Self:

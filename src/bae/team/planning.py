@@ -26,14 +26,20 @@ from bae import (
     Node,
     NodeConfig,
     OpenGate,
+    Problem,
     Recall,
     Text,
+    ToolCall,
+    ToolError,
+    Tools,
 )
 from bae.journal import Journal
 from bae.team.git import Repository
 from bae.team.models import PlannedTask, Project, Task, TeamError, as_planned
-from bae.team.repository import read_code
-from bae.team.schedule import find_problems
+from bae.team.planned_files import find_file_problems, find_shared_files, list_files
+from bae.team.reading import CodeTree, find, get_tree, look, outline
+from bae.team.repository import CodeReader
+from bae.team.schedule import ENDED, find_problems
 from bae.team.store import Store
 from bae.team.test_runs import write_command
 
@@ -41,6 +47,8 @@ _log = logging.getLogger("bae.team")
 KINDS: Final = ("backend", "frontend", "test", "docs")
 MOST_QUESTIONS: Final = 6
 MOST_TASKS: Final = 60
+MOST_ROUNDS: Final = 24
+"""How often the LLM reads files or corrects itself before it has to answer."""
 DECIDE: Final = "Not answered: decide this yourself, and write down what you assume."
 """The answer to a question that a person leaves to the LLM."""
 
@@ -62,7 +70,8 @@ async def plan_tasks(
     node classes began is deleted, and begins again, with a warning in the log."""
     repository = repository or await Repository.open(Path(project.root))
     before = await store.tasks(project.id)
-    code = await read_code(repository)
+    tree = CodeTree(CodeReader(repository))
+    code = await tree.read()
     found = await asyncio.to_thread(code.search, goal)
     start = Goal(
         goal=goal,
@@ -82,7 +91,7 @@ async def plan_tasks(
             lm,
             0,
             answer=answer,
-            dep_cache={open_plan: _Plan(store, project)},
+            dep_cache={open_plan: _Plan(store, project, repository), get_tree: tree},
             journal=journal,
             run_id=run_id,
             resume=journal is not None,
@@ -144,8 +153,12 @@ class OpenQuestions(Node):
     node_config = NodeConfig(
         instruction="Read the goal and the repository. Ask the person who set the goal only what "
         "neither of them answers, what changes the work if it is answered differently, and what "
-        "you could not sensibly decide yourself. Ask nothing where the goal is clear enough."
+        "you could not sensibly decide yourself. Ask nothing where the goal is clear enough. The "
+        "outline may leave files out: read what the goal is about with the tools first."
     )
+    calls: Annotated[
+        list[ToolCall], Tools(look, find, outline, limit=MOST_ROUNDS, on_limit="answer")
+    ]
     questions: list[str] = Field(
         max_length=MOST_QUESTIONS, description="each a whole question, the most important one first"
     )
@@ -189,50 +202,25 @@ class Requirements(Node):
     async def __call__(self) -> Plan: ...
 
 
-class Plan(Node):
-    """The tasks, which must fit together and fit the ones that exist."""
-
-    node_config = NodeConfig(
-        instruction="Split the goal into tasks for workers that write code and tests at the same "
-        "time, each in a copy of the repository that holds the finished work of its dependencies. "
-        "A task is one change that can be tested by itself, with the exact names that other tasks "
-        "rely on in its description. It depends on another one only if it needs the code of that "
-        "one. Tasks that change the same files depend on each other. Every task brings its own "
-        "tests: at least one has to fail without the change. A refactoring, or a task that has "
-        "tests that fail pass, names its tests and has the proof named-tests. Use the proof none "
-        "only where nothing can be tested, as for documentation, which is of kind docs. A "
-        "task of kind test is for tests across tasks. Let a task change tests that exist only if "
-        "the goal makes them wrong."
-    )
-    planned: Annotated[list[PlannedTask], Recall(Goal)]
-    kinds: Annotated[list[str], Recall(Goal)]
-    tasks: list[PlannedTask] = Field(min_length=1, max_length=MOST_TASKS)
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        problems = [
-            f"{each.place}: {each.message}; {each.fix}"
-            for each in find_problems([*self.planned, *self.tasks])
-        ]
-        problems += [
-            f"{task.key}: there is no worker of kind {task.kind!r}, only {', '.join(self.kinds)}"
-            for task in self.tasks
-            if task.kind not in self.kinds
-        ]
-        if problems:
-            raise ValueError("\n".join(problems))
-        return self
-
-    async def __call__(self) -> StoredPlan:
-        return StoredPlan(tasks=self.tasks)
-
-
 class _Plan:
-    """Where a plan is stored."""
+    """Where a plan is checked and stored."""
 
-    def __init__(self, store: Store, project: Project) -> None:
+    def __init__(self, store: Store, project: Project, repository: Repository) -> None:
         self._store = store
         self._project = project
+        self._repository = repository
+
+    async def find_problems(self, tasks: Sequence[PlannedTask]) -> list[Problem]:
+        """What is wrong with the files of tasks. Tasks that have ended share no file."""
+        stored = await self._store.tasks(self._project.id)
+        known = await list_files(self._repository, self._project.branch)
+        others = [task for task in stored if task.key not in {each.key for each in tasks}]
+        working = [task for task in others if task.status not in ENDED]
+
+        def find() -> list[Problem]:
+            return [*find_file_problems(tasks, others, known), *find_shared_files(tasks, working)]
+
+        return await asyncio.to_thread(find)
 
     async def keep(self, document: str, tasks: Sequence[PlannedTask]) -> list[int]:
         """Store the plan, once: after a crash it may be there already."""
@@ -248,6 +236,65 @@ class _Plan:
 async def open_plan() -> _Plan:
     """Where the plan is stored: given to each run."""
     raise TeamError("planning was not told where to store the plan", fix="call plan_tasks")
+
+
+async def check_plan(plan: Plan, place: Annotated[_Plan, Dep(open_plan)]) -> None:
+    """Refuse a plan whose files are wrong, with the nearest paths."""
+    problems = await place.find_problems(plan.tasks)
+    if problems:
+        raise ToolError(_list_problems(problems))
+
+
+def _list_problems(problems: Sequence[Problem]) -> str:
+    return "\n".join(f"{each.place}: {each.message}; {each.fix}" for each in problems)
+
+
+class Plan(Node):
+    """The tasks, which must fit together and fit the ones that exist."""
+
+    node_config = NodeConfig(
+        instruction="Split the goal into tasks for workers that write code and tests at the same "
+        "time, each in a copy of the repository that holds the finished work of its dependencies. "
+        "A task is one change that can be tested by itself, with the exact names that other tasks "
+        "rely on in its description. It depends on another one only if it needs the code of that "
+        "one. Read the code that the goal is about with the tools before you plan. Name the "
+        "files of each task: in files those that exist, in new_files those that it creates. Of two "
+        "tasks that name the same file, one depends on the other. Every task but those of kind "
+        "docs has a criterion that a test can check: a call, what is put in, and what comes out. "
+        "Every task brings its own "
+        "tests: at least one has to fail without the change. A refactoring, or a task that has "
+        "tests that fail pass, names its tests and has the proof named-tests. Use the proof none "
+        "only where nothing can be tested, as for documentation, which is of kind docs. A "
+        "task of kind test is for tests across tasks. Let a task change tests that exist only if "
+        "the goal makes them wrong."
+    )
+    calls: Annotated[
+        list[ToolCall],
+        Tools(look, find, outline, limit=MOST_ROUNDS, on_limit="answer", accept=check_plan),
+    ]
+    planned: Annotated[list[PlannedTask], Recall(Goal)]
+    kinds: Annotated[list[str], Recall(Goal)]
+    tasks: list[PlannedTask] = Field(min_length=1, max_length=MOST_TASKS)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        problems = find_problems([*self.planned, *self.tasks])
+        for task in self.tasks:
+            if task.kind not in self.kinds:
+                what = f"there is no worker of kind {task.kind!r}"
+                fix = f"use one of {', '.join(self.kinds)}"
+                problems.append(Problem("error", "bae-team-unknown", task.key, what, fix))
+            untested = task.kind == "docs" or task.proof == "none"
+            if not untested and not any(each.strip() for each in task.criteria):
+                what = "has no criterion"
+                fix = "write in criteria what a test can check: what is put in, what comes out"
+                problems.append(Problem("error", "bae-team-criteria", task.key, what, fix))
+        if problems:
+            raise ValueError(_list_problems(problems))
+        return self
+
+    async def __call__(self) -> StoredPlan:
+        return StoredPlan(tasks=self.tasks)
 
 
 async def store_plan(

@@ -4,12 +4,10 @@ files define. A run gives its files with `dep_cache={get_tree: CodeTree(reader, 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Annotated, Final, NamedTuple
 
 from bae import Dep, ToolError
@@ -17,7 +15,7 @@ from bae.subprocesses import run_program
 from bae.team import line_search
 from bae.team.git import Checkout
 from bae.team.guarded_files import matches
-from bae.team.repository import Code, CodeReader, outline_file
+from bae.team.repository import Code, CodeReader, find_nearest_paths, outline_file
 
 MOST_LINES: Final = 200
 MOST_HITS: Final = 40
@@ -272,10 +270,7 @@ def _find_path(code: Code, path: str) -> str:
     name = "" if name == "." else name
     if name in code.names or not name or any(each.startswith(f"{name}/") for each in code.names):
         return name
-    last = PurePosixPath(name).name
-    same = [each for each in code.names if PurePosixPath(each).name == last]
-    close = difflib.get_close_matches(name, code.names, 5, 0.6)
-    near = list(dict.fromkeys((*same[:5], *close)))[:8]
+    near = find_nearest_paths(name, code.names)
     which = f"The nearest are: {', '.join(near)}" if near else "See the names with outline"
     raise ToolError(f"there is no file {name}. {which}")
 

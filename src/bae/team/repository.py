@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from enum import IntEnum
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -76,6 +77,16 @@ async def read_code(
         raise GitError(f"git ls-files failed with {code}: {problem}")
     root = (at or repository.checkout).path
     return await asyncio.to_thread(_read_all, root, sorted(split_paths(output)), before)
+
+
+def find_nearest_paths(path: str, names: Iterable[str], most: int = 5) -> list[str]:
+    """The paths that a wrong path most likely means: files with the same name, the files of that
+    folder, then similar paths."""
+    known, last = sorted(names), PurePosixPath(path).name
+    same = [name for name in known if PurePosixPath(name).name == last]
+    below = [name for name in known if name.startswith(f"{path.rstrip('/')}/")]
+    close = get_close_matches(path, known, most, 0.6)
+    return list(dict.fromkeys((*same, *below, *close)))[:most]
 
 
 class CodeReader:

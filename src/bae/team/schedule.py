@@ -131,12 +131,19 @@ def apply_changes(tasks: Sequence[Task], changes: Sequence[StatusChange]) -> lis
 
 def choose_next(tasks: Sequence[Task], most: int) -> list[Task]:
     """The tasks to start now, so that at most `most` are in progress: those with the highest
-    priority first, then those that the longest chain of others waits for."""
-    free = most - sum(task.status is _S.IN_PROGRESS for task in tasks)
+    priority first, then those that the longest chain of others waits for. Two tasks that name the
+    same file are not in progress at the same time."""
+    working = [task for task in tasks if task.status is _S.IN_PROGRESS]
     length = _measure_chains(tasks)
     ready = [task for task in tasks if task.status is _S.READY]
     ready.sort(key=lambda task: (-task.priority, -length[task.key], task.id))
-    return ready[: max(0, free)]
+    taken = {path for task in working for path in task.paths}
+    chosen: list[Task] = []
+    for task in ready:
+        if len(working) + len(chosen) < most and taken.isdisjoint(task.paths):
+            chosen.append(task)
+            taken.update(task.paths)
+    return chosen
 
 
 def in_order(tasks: Sequence[Task]) -> list[Task]:

@@ -115,7 +115,7 @@ async def verify(
     flaky = [*after.flaky]
     problems = [*edits.problems]
     if task.proof == "none":
-        problems += _find_code(changes, () if task.kind == "docs" else task.files)
+        problems += _find_code(changes, () if task.kind == "docs" else task.paths)
         judged = find_broken(before, after, edits)
     else:
         judged = judge(before, after, edits, tests=task.tests, may=may)

@@ -216,7 +216,7 @@ class WorkerAgent:
         file of the work uses, and without which the work is accepted too. Returns the verdict of
         what is left."""
         workspace = await self.workspace(task)
-        named = "\n".join((answer, task.title, task.description, *task.criteria, *task.files))
+        named = "\n".join((answer, task.title, task.description, *task.criteria, *task.paths))
         created = [path for path in await workspace.created() if path not in named]
         doubtful = [path for path in created if not is_test_file(path, verdict.report)]
         changed = await workspace.changed() if doubtful else ()

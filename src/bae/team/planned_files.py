@@ -1,0 +1,84 @@
+"""The files that planned tasks name: whether they exist, which tasks create them, and which tasks
+may not run at the same time because they share one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
+
+from bae import Problem
+from bae.team.git import BRANCHES, Repository, split_paths
+from bae.team.models import PlannedTask
+from bae.team.repository import find_nearest_paths
+
+
+async def list_files(repository: Repository, branch: str) -> frozenset[str]:
+    """The files that tasks can name: those of the user's checkout, without ignored files, and those
+    of the team's branch."""
+    shown = ("--cached", "--others", "--exclude-standard")
+    _, here, _ = await repository.run_git("ls-files", "-z", *shown)
+    names = {*split_paths(here)}
+    if head := await repository.resolve(BRANCHES + branch):
+        _, merged, _ = await repository.run_git("ls-tree", "-r", "-z", "--name-only", head)
+        names |= {*split_paths(merged)}
+    return frozenset(names)
+
+
+def find_file_problems(
+    tasks: Sequence[PlannedTask], others: Sequence[PlannedTask], known: Collection[str]
+) -> list[Problem]:
+    """The files of tasks that do not exist and are not marked as new, and new files that exist
+    already. A file that a prerequisite creates exists. `others` are the tasks that were planned
+    before, and `known` the files of the repository."""
+    every = {task.key: task for task in (*others, *tasks)}
+    needs = _find_prerequisites(every)
+    problems: list[Problem] = []
+    for task in tasks:
+        created = {path for key in needs[task.key] for path in every[key].new_files}
+        for path in task.files:
+            if path in known or path in created:
+                continue
+            what = f"names {path}, and there is no such file"
+            near = find_nearest_paths(path, {*known, *created})
+            fix = f"name one of {', '.join(near)}, or mark" if near else "mark"
+            fix = f"{fix} it as new: new_files, or --new-file"
+            problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
+        for path in task.new_files:
+            if path in known or path in created:
+                what = f"creates {path}, which exists" + ("" if path in known else " by then")
+                fix = "name it in files, or --file, if the task changes it"
+                problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
+    return problems
+
+
+def find_shared_files(
+    tasks: Sequence[PlannedTask], others: Sequence[PlannedTask] = ()
+) -> list[Problem]:
+    """The pairs of tasks that name the same file, and neither of which waits for the other. A pair
+    has at least one of `tasks`; `others` were planned before."""
+    every = {task.key: task for task in (*others, *tasks)}
+    needs = _find_prerequisites(every)
+    planned = {task.key for task in tasks}
+    problems: list[Problem] = []
+    for one, other in combinations(every.values(), 2):
+        shared = sorted({*one.paths} & {*other.paths})
+        is_ordered = one.key in needs[other.key] or other.key in needs[one.key]
+        if not shared or is_ordered or not planned & {one.key, other.key}:
+            continue
+        what = f"shares {', '.join(shared)} with {one.key!r}, and neither waits for the other"
+        fix = f"let {other.key!r} depend on {one.key!r}, or give each its own file"
+        problems.append(Problem("error", "bae-team-shared-file", other.key, what, fix))
+    return problems
+
+
+def _find_prerequisites(tasks: Mapping[str, PlannedTask]) -> dict[str, set[str]]:
+    """All tasks that each task waits for, directly or not."""
+    found: dict[str, set[str]] = {}
+    for key in tasks:
+        needs, left = set[str](), [key]
+        while left:
+            new = {each for each in tasks[left.pop()].depends_on if each in tasks} - needs
+            needs |= new
+            left += new
+        found[key] = needs
+    return found
