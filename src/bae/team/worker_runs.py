@@ -11,7 +11,7 @@ from hashlib import sha256
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
-from bae import BaeError, BudgetError
+from bae import BaeError, BudgetError, JournalError
 from bae.journal import Record
 from bae.lm import Usage
 from bae.observers import observing
