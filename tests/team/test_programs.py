@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -324,7 +327,7 @@ async def test_a_limit_on_cost_is_refused_for_a_program_that_reports_none(tmp_pa
             await budgets.begin_turn(task, "codex", knows_cost=Codex.reports_cost)
 
 
-def test_a_program_is_not_started_before_the_network_is_allowed(
+async def test_a_program_is_not_started_before_the_network_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = script(tmp_path, "")
@@ -333,7 +336,7 @@ def test_a_program_is_not_started_before_the_network_is_allowed(
     login.write_text("{}")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
     with pytest.raises(ProgramError) as caught:
-        ClaudeCode(path).check()
+        await ClaudeCode(path).check()
     message = str(caught.value)
     for part in (
         "localhost",
@@ -343,7 +346,7 @@ def test_a_program_is_not_started_before_the_network_is_allowed(
     ):
         assert part in message
     with pytest.raises(ProgramError, match="npm install -g @openai/codex"):
-        Codex("no-such-program", allow_network=True).check()
+        await Codex("no-such-program", allow_network=True).check()
 
 
 def test_the_lines_of_codex_are_read() -> None:
@@ -358,3 +361,49 @@ def test_the_lines_of_codex_are_read() -> None:
         ProgramEvent(total=Usage(1, 18831, 14, 9344, None)),
         ProgramEvent(failure="no quota"),
     ]
+
+
+def real_codex(folder: Path) -> str:
+    """The program `codex`: the one that is installed, or fetched. Without one, the test skips."""
+    named = shutil.which(os.environ.get("BAE_TEST_CODEX", "codex"))
+    if named is not None:
+        return named
+    command = ("npm", "install", "--no-fund", "--no-audit", "--prefix", str(folder))
+    try:
+        subprocess.run((*command, "@openai/codex"), check=True, capture_output=True, timeout=300)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"codex is not installed and cannot be fetched: {error}")
+    return str(folder / "node_modules" / ".bin" / "codex")
+
+
+@pytest.mark.slow
+async def test_codex_edits_and_a_refusal_resumes_its_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codex = await asyncio.to_thread(real_codex, tmp_path / "npm")
+    async with Provider() as provider, a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        config = Path.home() / ".codex" / "config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text(
+            'model = "gpt-5"\nmodel_provider = "stub"\n[model_providers.stub]\nname = "stub"\n'
+            f'base_url = "{provider.url}/v1"\nenv_key = "OPENAI_API_KEY"\nwire_api = "responses"\n'
+        )
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        bench.worker = Codex(codex, allow_network=True)
+        provider.script(
+            Call("exec_command", cmd=f"cat > calc.sh <<'END'\n{WRONG}END"),
+            "I have written sub.",
+            Call("exec_command", cmd=f"cat > calc.sh <<'END'\n{SUB}END"),
+            "It is corrected.",
+        )
+        result = await work(bench, task)
+        assert (result.status, result.attempts, result.error) == ("completed", 2, None)
+        provider.assert_complete()
+        resumed = json.dumps(provider.requests[2].body["input"])
+        assert "sub is 8" in resumed
+        assert "I have written sub." in resumed
+        first, second = [each.usage for each in await bench.store.attempts(task.id)]
+        assert (first.cost, second.cost) == (None, None)
+        assert 0 < second.tokens < 2 * first.tokens
+        told = await activities(bench)
+        assert any(text.startswith("runs cat > calc.sh") for text in told), told

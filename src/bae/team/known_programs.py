@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
@@ -170,8 +171,13 @@ def _describe_tool(name: str, given: Mapping[str, Any]) -> str:
 
 def _unwrap_command(command: str) -> str:
     """The command that a shell is started for."""
-    found = re.fullmatch(r"\S*sh -l?c (['\"])(.*)\1", command, re.DOTALL)
-    return found[2] if found else command
+    with suppress(ValueError):
+        match shlex.split(command):
+            case [_, "-c" | "-lc", inner]:
+                return inner
+            case _:
+                pass
+    return command
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class LeadAgent:
                 worker_class(task.kind)  # raises for a kind that there is no worker for
         lm = self.lm
         if bench.program is not None:
-            await asyncio.to_thread(bench.program.check)
+            await bench.program.check()
         elif lm is None or isinstance(lm, str):
             lm = await bench.named_lm(lm)  # raises where there is none
         number = await begin_run(store, project_id)

