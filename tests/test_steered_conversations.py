@@ -129,6 +129,18 @@ async def test_refused_answers_are_counted_and_the_last_round_can_be_announced()
     assert texts_of(lm.prompts[-1])[-1] == "this is your last round"
 
 
+async def test_accept_has_as_many_seconds_as_the_marker_says():
+    async def accept(reply: Any) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(ToolCallError) as raised:
+        await run(graph_with(accept=accept, accept_timeout=0.05), ToolBackend({"text": "a"}))
+    assert raised.value.code == "bae-tools-accept"
+    assert "0.05 s" in str(raised.value)
+    with pytest.raises(ValueError, match="accept_timeout=0"):
+        Tools(search, accept_timeout=0)
+
+
 class Stuck(BaeError):
     code = "app-stuck"
 
@@ -307,3 +319,60 @@ async def test_outside_a_tool_there_is_no_key():
 
     with pytest.raises(BaeError, match="outside a tool"):
         await run(paying(Tool(pay, description="Pay.")), ScriptedLM([Call("pay"), {"text": "."}]))
+
+
+# --- a body that catches the end of a conversation ------------------------------------------------
+
+
+class Found(EndNode):
+    calls: Annotated[list[ToolCall], Tools(search, before_round=stop_at_repeats)]
+    text: str
+
+
+class GaveUp(Node):
+    reason: str
+    tries: int
+
+    async def __call__(self) -> Summary: ...
+
+
+class Summary(EndNode):
+    text: str
+
+
+class Search(Node):
+    text: str
+
+    async def __call__(self, lm: LM) -> Found | GaveUp:
+        tries = 0
+        while tries < 2:
+            try:
+                return await lm.make(self, Found)
+            except Stuck as stuck:
+                reason = stuck.message
+                tries += 1
+        return GaveUp(reason=reason, tries=tries)
+
+
+SEARCHES: Any = Graph(start=Search, end=(Found, Summary))
+SAME: list[Any] = [[call("search", word="a")]] * 2
+
+
+async def test_a_body_that_catches_the_error_is_resumed_after_any_line_and_replayed():
+    journal = MemoryJournal()
+    lm = ToolBackend(*SAME, {"text": "gave up"})
+    whole = await run(SEARCHES, lm, journal=journal, run_id="one")
+    expected = [type(node).__name__ for node in whole.trace]
+    assert expected == ["Search", "GaveUp", "Summary"]
+    replayed = await SEARCHES.replay("one", journal=journal)
+    assert replayed.trace[1] == whole.trace[1]
+    lines = (await journal.read("one")).lines
+    for many in range(1, len(lines)):
+        cut = await killed(journal, many)
+        made = sum(line.kind == "RoundMade" for line in lines[:many])
+        filled = any(line.kind == "FillEnded" for line in lines[:many])
+        left = [*SAME[made:], *([] if filled else [{"text": "gave up"}])]
+        again = await SEARCHES.resume("one", ToolBackend(*left), journal=cut)
+        assert again.trace[1:] == whole.trace[1:], lines[many - 1].kind
+        assert (await SEARCHES.replay("one", journal=cut)).trace[1:] == whole.trace[1:]
+        await cut.why("one", "GaveUp.reason")

@@ -15,6 +15,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from bae.draft import complete, validated, with_resolved
+from bae.exceptions import BaeError
 from bae.failures import chosen_outside, filled_other, invalid, no_tools, too_many
 from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.node import Node
@@ -374,7 +375,10 @@ class GivenLM:
             await writer.ask(asked)
             value = await ask(cast("LM", self._find()), about.storing(writer.unstorable), asked)
             await writer.store_answer(asked, value)
-        except BaseException:
+        except BaseException as error:
+            # A body may catch it, and a replay calls the body again.
+            if isinstance(error, BaeError) and self._asker.kind == "body":
+                writer.write_failure(asked, error)
             asked.free_number()
             raise
         return value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae import records as kinds
 from bae.place import Place
-from bae.records import Asker, Record, RecordedError, Unstored
+from bae.records import NOTHING, Asker, Record, RecordedError, Unstored
 from bae.result import UsageCount
 from bae.run_tree import ITEMS_KEPT, RunTree, WorkChange
 from bae.sources import kind_named
@@ -232,6 +232,8 @@ class History(RunTree):
         for work in self._every_part() if self._keep else self._changed:
             if isinstance(work, Step):
                 work.resumed, work.error = work.whole, None
+                if self.following(work.place.path, work.number + 1) is NOTHING:
+                    work.failed.clear()  # its body is called again
             elif isinstance(work, Source):
                 work.resumed = work.state == "done"
             elif isinstance(work, GraphRun) and work.outcome != "ended":
@@ -592,6 +594,12 @@ class History(RunTree):
             loop = step.loops[key] = ToolLoop("", "", question=record.question)
         question.loop = loop
         return loop
+
+    @_handles(kinds.LMFailed)
+    def _lm_failed(self, record: kinds.LMFailed) -> None:
+        step = self.step(record.path, record.step - 1)
+        if step is not None:
+            step.failed.append(record)
 
     @_handles(kinds.LMAnswered)
     def _lm_answered(self, record: kinds.LMAnswered) -> None:

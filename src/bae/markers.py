@@ -367,6 +367,7 @@ class Tools(Marker):
       answer with what it has, in one more round without tools.
     - `accept`: a function that gets the filled node. A `ToolError` from it goes back to the LM as
       one message, and the LM continues.
+    - `accept_timeout`: seconds for one call of `accept`; 300 unless given, None for no bound.
     - `before_round`: a function that gets the `ToolProgress` before each request. The LM reads the
       text that it returns; None for nothing. A `BaeError` from it ends the conversation.
     - `show`: what later nodes and `Recall` show to an LM of the calls: "calls" for names and
@@ -379,6 +380,7 @@ class Tools(Marker):
 
     __slots__ = (
         "accept",
+        "accept_timeout",
         "at_once",
         "before_round",
         "context",
@@ -398,6 +400,7 @@ class Tools(Marker):
         "max_calls",
         "at_once",
         "before_round",
+        "accept_timeout",
     )
     planned_by = "tools"
     is_source = False
@@ -411,6 +414,7 @@ class Tools(Marker):
     max_calls: int
     at_once: int
     before_round: Callable[..., Any] | None
+    accept_timeout: float | EllipsisType | None
 
     def __init__(
         self,
@@ -423,6 +427,7 @@ class Tools(Marker):
         max_calls: int = MAP_LIMIT,
         at_once: int = MAP_LIMIT,
         before_round: Callable[..., Any] | None = None,
+        accept_timeout: float | EllipsisType | None = ...,
     ) -> None:
         for each in (*tools, accept, before_round):
             if type(each).__module__ == "annotationlib":
@@ -445,6 +450,10 @@ class Tools(Marker):
         for name, value in (numbers | ({} if context is None else {"context": context})).items():
             if type(value) is not int or value < 1:
                 raise ValueError(f"Tools({name}={value!r}): give a number, 1 or more")
+        self._set(accept_timeout=accept_timeout)
+        is_seconds = isinstance(accept_timeout, int | float) and accept_timeout > 0
+        if accept_timeout not in (None, ...) and not is_seconds:
+            raise ValueError(f"Tools(accept_timeout={accept_timeout!r}): give seconds above 0")
         if on_limit not in ("error", "answer"):
             raise ValueError(f'Tools(on_limit={on_limit!r}): give "error" or "answer"')
         if show not in ("calls", "results"):

@@ -507,6 +507,28 @@ class LMAnswered(Record):
 
 
 @dataclass(slots=True, repr=False, eq=False)
+class LMFailed(Record):
+    """A question that a written body asked an LM by itself failed with `error`, which the body may
+    have caught: a replay raises it again. The other attributes are those of `LMAnswered`."""
+
+    asker: Asker
+    method: LMMethod
+    asked: str
+    target: str
+    error: BaseException
+    number: int | None = None
+
+    stored: ClassVar[StorageRoles] = {
+        "asker": _ASKER,
+        "method": _json(LMMethod),
+        "asked": _TEXT,
+        "target": _TEXT,
+        "number": _json(int | None, None, is_omitted=False),
+        "error": StorageRole("error"),
+    }
+
+
+@dataclass(slots=True, repr=False, eq=False)
 class LMUsed(Record):
     """Calls that a written body or a dependency made by itself, or that failed."""
 

@@ -225,11 +225,11 @@ class OfferedTools(Conversation):
         if accept is None or self._accepted:
             self._finish()
             return True
-        hidden = (await self._inputs.fill([(ACCEPT, Input(accept, Dep(accept.fn)))]))[ACCEPT]
+        marker = Dep(accept.fn, timeout=self.marker.accept_timeout)
+        hidden = (await self._inputs.fill([(ACCEPT, Input(accept, marker))]))[ACCEPT]
         arguments = {**hidden, accept.free[0][0]: node}
         try:
             run = self._within
-            marker = Dep(accept.fn)
             once = partial(call_for_model, accept, False, arguments, run)
             is_refused, value = await bounded(accept, marker, once, run)
         except (BaeError, Waiting):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Asker,
         FillEnded,
         LMAnswered,
+        LMFailed,
         Origin,
         Returned,
         RoundMade,
@@ -386,6 +387,8 @@ class Step(Work):
     """What the body asked LMs, in order."""
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
     """What an LM answered the body."""
+    failed: list[LMFailed] = field(default_factory=list["LMFailed"])
+    """The questions of the body that failed, in the process that called it last."""
     called: BodyCall | None = None
     loops: dict[tuple[Asker, str], ToolLoop] = field(
         default_factory=dict[tuple["Asker", str], ToolLoop]

@@ -11,6 +11,7 @@ from bae.records import Record, RunEnded, RunStarted, StepStarted
 
 if TYPE_CHECKING:
     from bae.arguments import Arguments
+    from bae.exceptions import BaeError
     from bae.given_lm import AskedLM
     from bae.graph import Graph
     from bae.markers import OpenGate
@@ -91,6 +92,9 @@ class Writer:
 
     async def store_answer(self, asked: AskedLM, value: Any) -> None:
         """Store what an LM has answered to a body or a dependency."""
+
+    def write_failure(self, asked: AskedLM, error: BaeError) -> None:
+        """Record that a question of a body failed, for a replay."""
 
     async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
         """Store the answer to a gate; returns the answer that counts, the first one."""

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("anthropic")
 pytest.importorskip("h11")
 
-from bae import BaeLMError, Graph, Native, Node, Tool, ToolCall, Tools
+from bae import BaeLMError, Graph, Native, Node, Tool, ToolCall, ToolProgress, Tools
 from bae.exceptions import ToolCallError
 from bae.journal import MemoryJournal
 from bae.lm import AnthropicBackend
@@ -69,6 +69,37 @@ async def test_a_message_goes_back_verbatim_to_its_own_model_and_rebuilt_to_anot
     for each in provider.requests[1:]:
         told = each.body["messages"][2]["content"]
         assert [part["type"] for part in told] == ["tool_result", "text"]
+
+
+def search(word: str) -> str:
+    """Search for a word."""
+    return f"{word} found"
+
+
+def steer(progress: ToolProgress) -> str:
+    return f"after {progress.rounds} of {progress.limit}"
+
+
+class Steered(EndNode):
+    calls: Annotated[list[ToolCall], Tools(search, limit=3, before_round=steer)]
+    text: str
+
+
+class AskSteered(Node):
+    async def __call__(self) -> Steered: ...
+
+
+async def test_a_text_before_a_round_comes_after_the_results_of_the_round_before(
+    provider: Provider, lm: Backend
+) -> None:
+    provider.script(Calls(Call("search", word="a"), Call("search", word="b")), {"text": "done"})
+    result = await Graph(start=AskSteered, end=Steered).arun(AskSteered(), lm=lm)
+    assert result.result.text == "done"
+    first, second = (each.body["messages"] for each in provider.requests)
+    assert "after 0 of 3" in json.dumps(first[-1])
+    told = second[-1]["content"]
+    assert [part["type"] for part in told] == ["tool_result", "tool_result", "text"]
+    assert told[-1]["text"] == "after 1 of 3"
 
 
 async def test_a_text_without_a_letter_before_a_call_does_not_break_the_conversation(

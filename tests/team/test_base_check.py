@@ -115,10 +115,7 @@ async def test_a_generated_file_of_the_checkout_is_named_and_including_it_is_eno
         write(root, {"shop/_version.py": "VERSION = 1\n"})
         found = await bench.check_base("HEAD")
         assert found.problem == "shop/_version.py is missing: git does not have it"
-        write(root, {"shop/locale/de/shop.mo": "", "shop/__pycache__/a.pyc": "", "shop/tmp.py": ""})
-        found = await bench.check_base("HEAD")
-        listed = "shop/_version.py 'shop/**/*.mo'"
-        command = f"printf '%s\\n' {listed} >> .worktreeinclude"
+        command = "echo shop/_version.py >> .worktreeinclude"
         assert found.fix == f"list it in .worktreeinclude: `{command}`"
         await asyncio.to_thread(subprocess.run, ["sh", "-c", command], cwd=root, check=True)
         assert (await bench.check_base("HEAD")).text == "1 test"

@@ -12,6 +12,9 @@ import pytest
 
 from bae.team.models import Project, Task, TaskStatus, TestReport
 from bae.team.test_runs import run_tests
+from bae.team.worker_graph import WorkerLoop, WorkRequest
+from bae.testing import Call, ScriptedLM
+from bae.testing.scripted import Asked
 from bounded import BOUND
 from exercises import COMMAND, Exercise, all_files, cheats, exercises
 from git_repositories import git, left_over, write
@@ -99,6 +102,53 @@ async def test_right_answers_are_merged_wrong_ones_corrected_and_cheating_ones_r
         assert (root / each.path).read_text() == each.answer
     assert git(root, "status", "--porcelain") == ""
     assert left_over(root) == []
+
+
+async def play_with_tools(
+    tmp_path: Path, chosen: Sequence[Exercise], *, command: tuple[str, ...] = COMMAND
+) -> None:
+    """The exercises, done in conversations: look, write something wrong, check, correct, submit."""
+    by_key = {each.key: each for each in chosen}
+
+    def answer(asked: Asked) -> Any:
+        assert isinstance(asked.previous, WorkRequest)
+        each = by_key[asked.previous.task]
+        check = Call("check", tests=[each.test_path])
+        rounds = (
+            [Call("look", path=each.test_path), Call("find", pattern=each.path)],
+            Call("edit", text=each.written(each.wrong)),
+            check,
+            Call("edit", text=each.written(each.answer)),
+            check,
+            f"I wrote {each.path}.",
+        )
+        return rounds[len(asked.prompt.conversation) // 2]
+
+    files = {name: text for each in chosen for name, text in each.files.items()}
+    files |= {"tests/test_here.py": "def test_here():\n    pass\n"}
+    about: dict[str, Any] = {"files": files, "command": command, "update_checkout": True}
+    async with a_project(tmp_path, *(each.planned() for each in chosen), **about) as made:
+        store, project, _ = made
+        lm = ScriptedLM({WorkerLoop: answer})
+        await run_team(project, store, lm)
+        tasks = await store.tasks(project.id)
+        attempts = [await store.attempts(task.id) for task in tasks]
+    assert {task.status for task in tasks} == {TaskStatus.COMPLETED}
+    assert [[each.outcome for each in tried] for tried in attempts] == [["passed"]] * len(tasks)
+    failed = [str(call.result) for call in lm.asked[-1].calls if call.name == "check"]
+    assert "failed" in failed[0]
+    for each in chosen:
+        assert (Path(project.root) / each.path).read_text() == each.answer
+    assert left_over(Path(project.root)) == []
+
+
+async def test_exercises_are_done_in_one_submission_each(tmp_path: Path) -> None:
+    await play_with_tools(tmp_path, [exercises()[4], exercises()[5]], command=PYTEST)
+
+
+@pytest.mark.slow
+async def test_all_exercises_are_done_in_one_submission_each(tmp_path: Path) -> None:
+    await play_with_tools(tmp_path, exercises())
 
 
 @pytest.mark.slow

@@ -147,13 +147,6 @@ def test_packages_for_tools_are_no_part_of_a_project_in_python(tmp_path: Path) -
     assert detect(tmp_path).setup == ()
 
 
-def test_a_command_for_mocha_is_suggested_with_its_report(tmp_path: Path) -> None:
-    scripts = {"test": "npm run unit", "unit": "nyc mocha -R dot --watch test/*.js --exit"}
-    write(tmp_path, {"package.json": json.dumps({"scripts": scripts})})
-    suggested = "node_modules/.bin/mocha 'test/*.js' --exit --reporter xunit --reporter-option "
-    assert shlex.join(detect(tmp_path).suggested) == suggested + "output=report.xml"
-
-
 def test_programs_that_setup_makes_need_not_be_there(tmp_path: Path) -> None:
     setup = ("python", "-m", "venv", ".venv", "&&", ".venv/bin/pip", "install", "pytest")
     command = (".venv/bin/python", "-m", "pytest")

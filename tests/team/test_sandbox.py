@@ -29,7 +29,7 @@ from bounded import BOUND
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 
 MIB = 1024 * 1024
-ALL = [each for each in Protection if each is not Protection.SANDBOX_EXEC]  # which is of macOS
+ALL = [*Protection]
 CONTAINED = [Protection.BUBBLEWRAP, Protection.LANDLOCK]
 
 
@@ -398,19 +398,6 @@ async def test_less_than_a_sandbox_runs_nothing_unless_that_is_allowed(
     assert not (tmp_path / "ran").exists()
     ran = await run(["touch", "ran"], tmp_path, unsandboxed=True)
     assert (ran.exit_code, ran.protection.split()[0]) == (0, "limits")
-    monkeypatch.setattr(sandbox, "_found", [(Protection.SANDBOX_EXEC, True, "")])
-    with pytest.raises(SandboxError, match="never tested on macOS"):
-        await run(["touch", "ran"], tmp_path)
-
-
-def test_the_profile_for_macos_denies_all_but_the_named_paths() -> None:
-    options: dict[str, Any] = {"read": ["/usr"], "write": ['/w"x'], "guarded": ['/w"x/.git']}
-    text = sandbox.write_profile(**options, network=False)
-    assert text.splitlines()[:2] == ["(version 1)", "(deny default)"]
-    assert '(allow file-write* (subpath "/w\\"x"))' in text
-    assert text.index("(allow file-write*") < text.index("(deny file-write*")  # the last one holds
-    assert "(allow network*)" not in text
-    assert "(allow network*)" in sandbox.write_profile(**options, network=True)
 
 
 async def test_a_cancelled_command_has_ended_when_the_cancellation_arrives(

@@ -146,20 +146,6 @@ async def test_a_stalled_client_is_dropped_while_others_get_everything(store: St
             assert (await receive(client, 1))[0]["number"] == numbers[0]
 
 
-async def test_a_client_that_reads_too_slowly_is_told_so(store: Store):
-    async with serving(store, 1, behind=30) as address:
-        async with connect(address.events()) as client:
-            await add(store, 1)
-            await receive(client, 1)
-            await add(store, 400)  # at once: more than it may be behind
-            with pytest.raises(ConnectionClosed) as caught:
-                await receive(client, 400)
-        assert caught.value.rcvd is not None
-        assert (caught.value.rcvd.code, caught.value.rcvd.reason[:8]) == (1013, "too slow")
-        async with connect(address.events(after=1)) as client:
-            assert len(await receive(client, 400)) == 400
-
-
 @pytest.mark.parametrize(
     ("after", "reason"), [("x", "no number"), ("9", "the last one is"), ("-1", "no number")]
 )

@@ -15,7 +15,7 @@ import team_parts
 from bae.team.edits import FileChange
 from bae.team.models import PlannedTask, Project, TestCase, TestReport
 from bae.team.reports import NOT_LOADED
-from bae.team.test_edits import TestEdits, find_concerns, find_edits, is_prose, is_test_file
+from bae.team.test_edits import find_concerns, find_edits, is_prose, is_test_file
 from bae.team.test_runs import run_tests
 from bae.team.verdict import WorkVerdict, judge, verify
 from bounded import BOUND
@@ -287,10 +287,6 @@ def test_text_for_people_is_told_from_what_programs_read() -> None:
 
 # --- honest changes -------------------------------------------------------------------------------
 
-OLD_GONE = CALC[: CALC.index("\n\ndef old")] + "\n\ndef sub(a, b):\n    return a - b\n"
-TESTS_WITHOUT_OLD = TESTS[: TESTS.index("\n\ndef test_old")].replace(
-    "import add, old", "import add"
-)
 HONEST: dict[str, dict[str, str | None]] = {
     "a new file of tests": NEW,
     "a test at the end of a file": {"calc.py": SUB, "tests/test_calc.py": TESTS + TEST_SUB},
@@ -351,11 +347,6 @@ HONEST: dict[str, dict[str, str | None]] = {
         "tests/test_new.py": "import pytest\n\n@pytest.mark.skip\ndef test_later(): pass\n"
         + TEST_SUB,
     },
-    "tests removed with the code that they test": {
-        "calc.py": OLD_GONE,
-        "tests/test_calc.py": TESTS_WITHOUT_OLD,
-        "tests/test_new.py": TEST_SUB,
-    },
     "a test class with set-up of its own": {
         "calc.py": SUB,
         "tests/test_new.py": "import unittest\nfrom calc import sub\n\n"
@@ -400,16 +391,6 @@ async def test_characterization_tests_of_a_refactoring_are_accepted_by_named_tes
     }
     verdict = await work(tmp_path, edits, tests=["tests/test_calc.py"])
     assert verdict.accepted, verdict.text
-
-
-async def test_a_file_of_tests_goes_with_the_module_that_it_tests(tmp_path: Path) -> None:
-    files = {**FILES, "shop/__init__.py": "", "shop/cart.py": "total = 1\n", "tests/cart.json": "1"}
-    files["tests/test_cart.py"] = "from shop.cart import total\n\ndef test_a(): assert total\n"
-    gone = {"shop/cart.py": None, "tests/test_cart.py": None, "tests/cart.json": None}
-    verdict = await work(tmp_path / "1", {**NEW, **gone}, files)
-    assert verdict.accepted, verdict.text
-    verdict = await work(tmp_path / "2", {**NEW, "tests/test_cart.py": None}, files)
-    assert "tests/test_cart.py: it was deleted" in verdict.text
 
 
 # --- tests that are not Python functions ----------------------------------------------------------
@@ -465,10 +446,6 @@ TEST_FOUR = "from shop.roman import to_roman\n\ndef test_four(): assert to_roman
         },
         {"shop/arabic.py": '"""\n>>> from shop.arabic import two\n>>> two\n2\n"""\ntwo = 2\n'},
         {
-            "shop/roman.py": FOUR.partition("\n\n\nclass Old")[0] + "\n",
-            "tests/test_roman.py": TEST_FOUR,
-        },
-        {
             "shop/roman.py": FOUR,
             "README.md": "# The shop\n\n    >>> from shop.roman import to_roman\n"
             "    >>> to_roman(1)\n    'I'\n    >>> to_roman(4)\n    'IV'\n",
@@ -479,7 +456,6 @@ TEST_FOUR = "from shop.roman import to_roman\n\ndef test_four(): assert to_roman
         *(
             "a new function",
             "a new module",
-            "a class removed with its example",
             "an example of a text",
         ),
     ],
@@ -501,15 +477,15 @@ async def test_code_with_examples_is_code_and_its_examples_are_tests(
         ),
         (
             FOUR + '\n\ndef new():\n    """\n    >>> 1 + 1\n    2\n    """\n',
-            "pass without the change too: shop/roman.py::shop.roman.new",
+            "Without the change these are skipped or not there: shop/roman.py::shop.roman.new",
         ),
         (
             FOUR.replace("to_roman(3)\n    'III'", "to_roman(4)\n    'IV'"),
-            "shop/roman.py: an example of to_roman was changed or removed",
+            "shop/roman.py: an example was changed or removed",
         ),
         (
             FOUR.replace("to_roman(2)", "to_roman(2)  # doctest: +SKIP"),
-            "shop/roman.py: an example of the file was changed or removed",
+            "shop/roman.py: an example was changed or removed",
         ),
     ],
 )
@@ -821,7 +797,7 @@ async def test_work_on_a_node_project_is_judged_in_the_same_way(tmp_path: Path) 
     files = {**JAVASCRIPT, "old.js": "exports.a = 1;\n"}
     files["old.test.js"] = 'require("node:test")("a", () => require("./old.js").a);\n'
     gone: dict[str, str | None] = {"old.js": None, "old.test.js": None}
-    verdict = await work(tmp_path / "3", {**edits, **gone}, files, NODE)
+    verdict = await work(tmp_path / "3", {**edits, **gone}, files, NODE, may="change-tests")
     assert verdict.accepted, verdict.text
 
 
@@ -1019,12 +995,12 @@ def test_a_module_that_is_run_as_a_program_may_end_the_process() -> None:
 def test_a_file_that_could_not_be_loaded_before_is_no_test_that_vanished() -> None:
     case = TestCase(id="tests/test_a.py", outcome="failed", message=f"{NOT_LOADED}no module")
     before = TestReport(command=("x",), exit_code=1, cases=(case,))
-    assert judge(before, report(a="passed"), TestEdits()) == ()
+    assert judge(before, report(a="passed")) == ()
 
 
 def test_a_failing_test_may_not_vanish_either() -> None:
     before = TestReport(command=("x",), exit_code=1, cases=report(a="failed", b="passed").cases)
-    assert "not run any more: a;" in " ".join(judge(before, report(b="passed"), TestEdits()))
+    assert "not run any more: a;" in " ".join(judge(before, report(b="passed")))
 
 
 def test_files_of_tests_are_recognized() -> None:

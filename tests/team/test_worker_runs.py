@@ -27,7 +27,6 @@ from bae.team import (
     worker_class,
     worker_kinds,
 )
-from bae.team.files import TemporaryFolder, remove_abandoned
 from bae.team.git import Repository
 from bae.team.models import as_planned
 from bae.team.task_context import Context
@@ -385,24 +384,6 @@ async def test_a_run_of_another_version_of_bae_begins_again(tmp_path: Path) -> N
         )
         result = await worker.execute_task(task)
         assert (result.status, result.error) == ("completed", None)
-
-
-def test_temporary_folders_of_killed_processes_are_removed() -> None:
-    kept = TemporaryFolder()
-    source = (
-        "import os; from bae.team.files import TemporaryFolder as T; t = T(); "
-        "print(t.path, flush=True); os.kill(os.getpid(), 9)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, check=False
-    )
-    left = Path(ran.stdout.strip())
-    assert left.is_dir()
-    remove_abandoned()
-    assert not left.exists()
-    assert Path(kept.path).is_dir()
-    kept.remove()
-    assert not Path(kept.path).exists()
 
 
 async def test_a_task_that_was_edited_is_not_continued_with_what_it_was(tmp_path: Path) -> None:

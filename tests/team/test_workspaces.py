@@ -210,24 +210,6 @@ async def test_a_branch_is_continued_where_it_was_left(root: Path):
     await workspaces.remove(again)
 
 
-async def test_a_pipe_in_place_of_a_file_does_not_keep_a_worktree_from_being_restored(root: Path):
-    workspaces, _ = await open_team(root)
-    workspace = await workspaces.start(TASK)
-    write(workspace.path, {"new.txt": "new\n"})
-
-    def replace() -> None:
-        (workspace.path / "a.txt").unlink()
-        os.mkfifo(workspace.path / "a.txt")
-
-    replace()
-    kept = await workspace.restore("tests ran")
-    assert git(root, "diff", "--name-only", TASK, str(kept)) == "new.txt"
-    assert (workspace.path / "a.txt").read_text() == "a\n"
-    replace()
-    await workspaces.remove(workspace)
-    assert left_over(root) == []
-
-
 async def test_an_update_brings_what_was_merged_meanwhile(root: Path):
     workspaces, integration = await open_team(root)
     one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
@@ -280,19 +262,6 @@ async def test_an_update_never_overwrites_what_is_not_committed(root: Path):
     assert (one.path / "new.txt").read_text() == "mine\n"
     for workspace in (one, two):
         await workspaces.remove(workspace)
-
-
-async def test_attributes_that_git_cannot_apply_do_not_keep_a_worktree_from_being_removed(
-    root: Path,
-):
-    workspaces, _ = await open_team(root)
-    workspace = await workspaces.start(TASK)
-    write(workspace.path, {".gitattributes": "*.txt working-tree-encoding=x\n", "a.txt": "A\n"})
-
-    kept = await workspaces.remove(workspace)
-
-    assert git(root, "show", f"{kept}:a.txt") == "A"
-    assert left_over(root) == []
 
 
 async def test_what_tests_made_unreadable_is_kept_and_removed_too(root: Path):

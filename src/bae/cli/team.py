@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -200,7 +200,7 @@ async def _init(
     if report is None:  # that of before is for the command of before
         report = before.report if before and command == before.test_command else ""
     if not command:
-        command, report = await _ask_test_command(detected, asks, report)
+        command = await _ask_test_command(detected, asks)
     project = detected.project(
         branch=branch or (before.branch if before else "bae/team"),
         test_command=command,
@@ -261,37 +261,24 @@ async def _find_project(store: Store, root: Path) -> Project | None:
     return next(iter(here or gone), None)
 
 
-async def _ask_test_command(
-    detected: Detected, asks: bool, report: str
-) -> tuple[tuple[str, ...], str]:
-    """The test command and what it reports by: as detected, or as a person says."""
+async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
+    """The test command, as detected or as a person says."""
     from bae.team.test_runs import write_command
 
     if not detected.questions:
-        return detected.test_command, report
-    default = detected.suggested or detected.test_command
+        return detected.test_command
     if asks and can_ask():
-        try:
-            said = split_command(await ask(detected.questions[0], write_command(default)))
-        except EOFError:
-            pass
-        else:
-            return said, report or (_REPORT if said == detected.suggested else "")
+        default = write_command(detected.test_command)
+        with suppress(EOFError):
+            return split_command(await ask(detected.questions[0], default))
     if detected.test_command:
         note(detected.questions[0])
-        return detected.test_command, report
-    words = ["--test", write_command(detected.suggested), "--report", _REPORT]
-    named = f"`bae team init {shlex.join(words)}`"
+        return detected.test_command
     raise refused(
         f"the test command of this project is not known. {detected.questions[0]}",
-        fix=f"name it: {named}"
-        if detected.suggested
-        else "name it: bae team init --test COMMAND, and --report junit:PATH for a program that "
+        fix="name it: bae team init --test COMMAND, and --report junit:PATH for a program that "
         "writes a JUnit file",
     )
-
-
-_REPORT: Final = "junit:report.xml"
 
 
 @team_command(

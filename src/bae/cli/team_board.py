@@ -22,7 +22,7 @@ from bae.cli.live.screen import Redrawn, can_redraw
 from bae.cli.wording import count, in_one_line, spent, took
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
-from bae.team.event_log import SlowSubscriber, subscribe
+from bae.team.event_log import subscribe
 from bae.team.events import (
     ActivityUpdate,
     BlockerCreated,
@@ -137,13 +137,10 @@ async def _follow(
     store: Store, project_id: int, number: int
 ) -> AsyncGenerator[Sequence[StoredEvent]]:
     """Batches of events, a few in a second: who watches may be slow, and is never done."""
-    while True:
-        with suppress(SlowSubscriber):
-            async with subscribe(store, project_id, after=number) as events:
-                async for batch in events:
-                    yield batch
-                    number = events.number
-                    await asyncio.sleep(_REFRESH_SECONDS)
+    async with subscribe(store, project_id, after=number) as events:
+        async for batch in events:
+            yield batch
+            await asyncio.sleep(_REFRESH_SECONDS)
 
 
 async def read_board(store: Store, project_id: int, signs: Signs = UNICODE) -> Board:

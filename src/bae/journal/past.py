@@ -18,7 +18,7 @@ from bae.journal.outside import call_name
 from bae.past import FindNext, Past
 from bae.place import Place
 from bae.plan import plan_of
-from bae.records import LIVE, NOTHING, LMAnswered, SourceEnded, Unstored
+from bae.records import LIVE, NOTHING, LMAnswered, LMFailed, SourceEnded, Unstored
 from bae.run_tree import shared_key
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class RecordedPast(Past):
         question = asked.record()
         answers = self._answers_to(question)
         for index, answer in enumerate(answers):
-            if _is_answer_to(answer, question) and not isinstance(answer.value, Unstored):
+            if is_answer_to(answer, question) and not isinstance(answer.value, Unstored):
                 return _read_answer(answers.pop(index).value, asked.types)
         return NOTHING
 
@@ -397,7 +397,7 @@ class ResumedPast(RecordedPast):
 _question = attrgetter("method", "asked", "target")
 
 
-def _is_answer_to(answer: LMAnswered, asked: LMAnswered) -> bool:
+def is_answer_to(answer: LMAnswered | LMFailed, asked: LMAnswered) -> bool:
     """Whether a recorded answer is the one to a question. Answers of a journal that does not number
     equal questions are taken in the order they arrived."""
     if _question(answer) != _question(asked):

@@ -20,7 +20,7 @@ from bae.history import History
 from bae.journal.decoder import decode_run, read_history
 from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
-from bae.journal.past import RecordedPast, is_done
+from bae.journal.past import RecordedPast, is_answer_to, is_done
 from bae.journal.shape import ShapeView
 from bae.node import Node
 from bae.place import Place
@@ -314,12 +314,18 @@ class ReplayedPast(RecordedPast):
         return super().complete_node(run, node, values)
 
     def lm_answer(self, asked: AskedLM) -> Any:
-        """What an LM has answered in a body or a dependency."""
+        """What an LM has answered in a body or a dependency. Where a question of a body failed, the
+        error is raised again."""
+        question = asked.record()
+        step = self._history.step(question.path, question.step - 1)
+        if question.asker.kind == "body" and step is not None:
+            for index, failed in enumerate(step.failed):
+                if is_answer_to(failed, question):
+                    raise _raised_again(step.failed.pop(index).error)
         known = super().lm_answer(asked)
         if known is NOTHING:
             return self._refuse_question(asked.record(), asked.text)
         if isinstance(known, Node) and plan_of(type(known)).tools is not None:
-            question = asked.record()
             key = question.conversation(type(known).__name__)
             loop = self.tool_loop(question.path, question.step, question.asker, key)
             if loop is not None:
@@ -529,12 +535,21 @@ def _raised_again(error: BaseException) -> BaseException:
         return error
     if error.type_name == CallTimeout.__name__:
         return CallTimeout(error.message)
-    kind = getattr(exceptions, error.type_name, None)
+    kind = getattr(exceptions, error.type_name, None) or _find_error_class(error.type_name)
     if not isinstance(kind, type) or not issubclass(kind, BaeError):
         return type(error.type_name, (Exception,), {"__module__": "bae.replay"})(error.message)
-    raised = kind(error.message, fix="it is as recorded: nothing was asked")
+    raised = kind.__new__(kind, error.message)  # a class of the program may take other arguments
+    BaeError.__init__(raised, error.message, fix="it is as recorded: nothing was asked")
     raised.code = error.code or raised.code
     return raised
+
+
+def _find_error_class(name: str) -> type[BaeError] | None:
+    """The class of the program with that name, among the loaded ones; the newest wins."""
+    classes = BaeError.__subclasses__()
+    for each in classes:
+        classes += each.__subclasses__()
+    return next((each for each in reversed(classes) if each.__name__ == name), None)
 
 
 def _differs(said: str, was: str, now: str) -> ReplayError:

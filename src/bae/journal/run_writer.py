@@ -36,6 +36,7 @@ from bae.journal.store import (
 )
 from bae.records import (
     ClassMet,
+    LMFailed,
     Record,
     Returned,
     RunEnded,
@@ -49,6 +50,7 @@ from bae.writer import Log, Writer
 
 if TYPE_CHECKING:
     from bae.arguments import Arguments
+    from bae.exceptions import BaeError
     from bae.given_lm import AskedLM
     from bae.graph import Graph
     from bae.markers import OpenGate
@@ -226,6 +228,14 @@ class JournalWriter(Writer):
     async def store_answer(self, asked: AskedLM, value: Any) -> None:
         """Store what an LM has answered to a body or a dependency."""
         await self.store(asked.record(value))
+
+    def write_failure(self, asked: AskedLM, error: BaeError) -> None:
+        """Store that a question of a body failed, with the next record that is waited for."""
+        if isinstance(error, JournalError):
+            return
+        of = asked.record()
+        at = time(), of.path, of.step, of.asker
+        self.write(LMFailed(*at, of.method, of.asked, of.target, error, of.number))
 
     async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
         """Store the answer to a gate; returns the one that was stored first."""

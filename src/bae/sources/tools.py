@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from bae.sources.recall import RecallField
 
 
-_PARAMETERS: Final = {"accept": "node", "before_round": "progress"}
+_OPTIONS: Final = {
+    "accept": ("bae-tools-accept", "node"),
+    "before_round": ("bae-tools-before-round", "progress"),
+}
+"""The functions of the marker: the code of their problems, and a name for their parameter."""
 
 
 class ToolsField(PlainField):
@@ -294,7 +298,7 @@ def _refuse_secrets(plan: ToolPlan | AskPlan, arguments: Mapping[str, Any]) -> N
 def _option_problems(option: str, call: CallPlan, given: type, what: str) -> Iterator[Problem]:
     """The problems of a function in `Tools(accept=…)` or `Tools(before_round=…)`, which is called
     with one value."""
-    code = f"bae-tools-{option.replace('_', '-')}"
+    code, parameter = _OPTIONS[option]
     yield from call.problems
     free = [name for name, _ in call.free]
     if len(free) != 1:
@@ -302,7 +306,7 @@ def _option_problems(option: str, call: CallPlan, given: type, what: str) -> Ite
             code,
             f"{option}={call.name} must take {what} and nothing else that is not filled, but takes "
             f"{', '.join(free) or 'nothing'}",
-            f"write `def {call.name}({_PARAMETERS[option]}: {given.__name__})`; give other "
+            f"write `def {call.name}({parameter}: {given.__name__})`; give other "
             "parameters a Dep or a Recall",
         )
     elif assignable(given, call.free[0][1]) is False:

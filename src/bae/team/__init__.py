@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         merge_work,
     )
     from bae.team.edit_format import EditError
-    from bae.team.event_log import SlowSubscriber, Subscription, subscribe
+    from bae.team.event_log import Subscription, subscribe
     from bae.team.events import (
         ActivityUpdate,
         AgentCreated,
@@ -130,7 +130,6 @@ __all__ = [
     "Repository",
     "Request",
     "SandboxError",
-    "SlowSubscriber",
     "Spent",
     "Store",
     "StoredEvent",
@@ -201,7 +200,7 @@ __getattr__, __dir__ = export_lazily(
             "Delivery ProvedTask clean_branches diff_task find_delivery format_patch merge_work"
         ),
         "team.edit_format": "EditError",
-        "team.event_log": "SlowSubscriber Subscription subscribe",
+        "team.event_log": "Subscription subscribe",
         "team.events": (
             "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
             "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "

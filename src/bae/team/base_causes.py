@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from bae.team import node_setup, python_setup
@@ -126,12 +126,6 @@ def _find_printed(output: str, project: Project, tracked: Sequence[str]) -> Caus
             "run the tests in an environment of the project's own: bae team init --test "
             "'.venv/bin/python -m pytest'; or leave the plugin out with -p no:NAME",
         )
-    if missing := re.search(r"No projects matched the filter \"([^\"]+)\"", output):
-        command = re.sub(r" --project[ =]\S+", "", write_command(project.test_command))
-        return _cause(
-            f"Vitest has no project {missing[1]} in this commit",
-            f"leave it out: `bae team init --test {shlex.quote(command)}`",
-        )
     return None
 
 
@@ -172,7 +166,7 @@ def _find_missing(text: str, project: Project, tracked: Sequence[str]) -> Cause 
             continue
         path = f"{own}/{'/'.join(name.split('.')[1:])}.py"
         if name.count(".") and path not in tracked and own in _folders(tracked):
-            return _describe_generated(path, own, project, tracked)
+            return _describe_generated(path, project, tracked)
         return _cause(
             f"{name}, a package of this project, is not installed where its tests run",
             _install_own(project, tracked, os.path.dirname(own)),
@@ -185,23 +179,12 @@ def _find_missing(text: str, project: Project, tracked: Sequence[str]) -> Cause 
     return None
 
 
-def _describe_generated(path: str, package: str, project: Project, tracked: Sequence[str]) -> Cause:
-    """A file of a package that git does not have: the checkout may have it, with others."""
-    root = Path(project.root)
-    if (root / path).exists():
-        patterns = [path]
-        for folder, _, names in os.walk(root / package):
-            if os.path.basename(folder) == "__pycache__":
-                continue
-            for name in names:
-                found = os.path.relpath(os.path.join(folder, name), root)
-                suffix = PurePosixPath(name).suffix
-                if found not in tracked and suffix not in ("", ".py", ".pyc", ".orig", ".swp"):
-                    patterns.append(f"{package}/**/*{suffix}")
-        listed = shlex.join(dict.fromkeys(patterns))
+def _describe_generated(path: str, project: Project, tracked: Sequence[str]) -> Cause:
+    """A file of a package that git does not have: the checkout may have it."""
+    if Path(project.root, path).exists():
         return _cause(
             f"{path} is missing: git does not have it",
-            f"list it in {INCLUDE}: `printf '%s\\n' {listed} >> {INCLUDE}`",
+            f"list it in {INCLUDE}: `echo {shlex.quote(path)} >> {INCLUDE}`",
         )
     proposed = _propose(project, tracked)
     make = proposed or "bae team init --setup COMMAND"
@@ -234,18 +217,15 @@ _CODE: Final = re.compile(r"\.(py|go|[cm]?[jt]sx?|sh)$")
 
 def _describe_none(project: Project) -> Cause:
     place = Path(project.root, project.folder)
-    other, words = node_setup.find_other(place)
+    other = node_setup.find_other(place)
     if not other:
         needed = node_setup.read_package(place).needed
         other = next((name for name in node_setup.OTHER_PROGRAMS if name in needed), "")
-        words = (other,)
     if other:
-        suggested = node_setup.write_junit(words)
-        command = f"--test {shlex.quote(write_command(suggested))} --report junit:report.xml"
         return _cause(
             f"the test command found no tests, since those of the project are for {other}",
-            f"name a command that runs them and writes a report: "
-            f"{f'`bae team init {command}`' if suggested else 'bae team init --test COMMAND'}",
+            "name a command that runs them and writes a report: bae team init --test COMMAND "
+            f"--report junit:PATH{node_setup.describe_reporter(other)}",
         )
     return _cause(
         "the test command found no tests, although the project has test files",

@@ -20,7 +20,6 @@ from bae.team import sandbox
 from bae.team.base_causes import find_problem, is_named, list_names
 from bae.team.environment import Cause, find_cause
 from bae.team.files import INCLUDE
-from bae.team.git import split_paths
 from bae.team.models import Project, TeamError, TestReport, bounded
 from bae.team.reports import NOT_LOADED
 from bae.team.verdict import run_fixed
@@ -175,14 +174,12 @@ class BaseReports:
                     output += f"\nall of it: {log}"
             check = BaseCheck(commit=commit, problem=reason.text, fix=reason.fix, output=output)
         else:
-            args = ("ls-tree", "-r", "-z", "--name-only", commit)
-            _, listed, _ = await self.workspaces.repository.run_git(*args)
             check = await asyncio.to_thread(
                 examine_base,
                 report,
                 commit,
                 project=self.project,
-                tracked=split_paths(listed),
+                tracked=await self.workspaces.repository.list_files(commit),
                 tests=tests,
             )
             if check.problem:  # which a person may correct without a commit

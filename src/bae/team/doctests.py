@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import ast
 import doctest
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import PurePosixPath
 from typing import Final
 
 from bae.team.edits import FileChange
-from bae.team.models import TestReport
 
-_OF_FILE: Final = "of_the_file"
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_DOCUMENTED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_ADDED: Final = ".__test__.examples"
 
 
 def is_example(id: str) -> bool:
@@ -27,76 +25,46 @@ def is_example(id: str) -> bool:
     return name == module or "." in name.partition("[")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Examples:
-    """A docstring, or a text, and the examples in it: what is run, and what it shows."""
-
-    text: str
-    pairs: tuple[tuple[str, str], ...]
-
-
-def read_examples(path: str, content: bytes | None) -> dict[str, _Examples]:
-    """The examples of a file by the definition that has them, which is empty for the file itself.
-    A definition without an example has no pairs."""
-    if content is None:
-        return {}
-    if not path.endswith(".py"):
-        return {"": _parse_examples(content.decode("utf-8", "replace"))}
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):  # pytest reports it
-        return {}
-    return {
-        name: _parse_examples(ast.get_docstring(node) or "") for name, node in _documented(tree)
-    }
-
-
-def _documented(
-    node: ast.Module | ast.ClassDef | _Function, name: str = ""
-) -> Iterator[tuple[str, ast.Module | ast.ClassDef | _Function]]:
-    yield name, node
-    for each in () if isinstance(node, _Function) else node.body:
-        if isinstance(each, _Function | ast.ClassDef):
-            yield from _documented(each, f"{name}.{each.name}".lstrip("."))
-
-
-def _parse_examples(text: str) -> _Examples:
-    try:
-        found = doctest.DocTestParser().get_examples(text)
-    except ValueError:  # pytest reports it
-        return _Examples(text, ((text, ""),))
-    return _Examples(text, tuple((each.source, each.want) for each in found))
+def keeps_examples(change: FileChange) -> bool:
+    """Whether all examples that a file had are still there."""
+    before, after = [
+        Counter(example for text in _read_texts(change.path, each) for example in _parse(text))
+        for each in (change.before, change.after)
+    ]
+    return before <= after
 
 
 def add_examples(change: FileChange) -> FileChange:
-    """The code of a file before a change, with the docstrings whose examples the change has added
-    to. They are run by the names that `rename_examples` gives back."""
+    """The code of a file before a change, with the docstrings that the change has added or changed
+    as one more doctest, which `is_added` recognizes. A text is as the change leaves it."""
     if not change.path.endswith(".py"):
         return change
-    known = read_examples(change.path, change.before)
-    added = {
-        name or _OF_FILE: each.text
-        for name, each in read_examples(change.path, change.after).items()
-        if each.pairs and (name not in known or known[name].pairs != each.pairs)
-    }
+    known = _read_texts(change.path, change.before)
+    texts = [text for text in _read_texts(change.path, change.after) if text not in known]
+    added = {"examples": "\n\n".join(texts)}
     code = (change.before or b"") + f"\n__test__ = {added!r}\n".encode()
     return FileChange(change.path, change.before, code)
 
 
-def rename_examples(report: TestReport) -> TestReport:
-    """A report in which the examples of `add_examples` have the names of their docstrings."""
-    added = {
-        case.id.replace(f".__test__.{_OF_FILE}", "").replace(".__test__.", "."): case
-        for case in report.cases
-        if ".__test__." in case.id
-    }
-    cases = [case for case in report.cases if ".__test__." not in case.id and case.id not in added]
-    cases += (case.model_copy(update={"id": id}) for id, case in added.items())
-    return report.model_copy(update={"cases": tuple(cases)})
+def is_added(id: str) -> bool:
+    """Whether a test is the doctest of `add_examples`."""
+    return id.endswith(_ADDED)
 
 
-def ids_of(path: str, name: str, *reports: TestReport) -> list[str]:
-    """The tests that the examples of a definition are."""
-    ids = {case.id for report in reports for case in report.cases}
-    end = f".{name}" if name else ""
-    return [id for id in ids if id.partition("::")[0] == path and id.endswith(end)]
+def _read_texts(path: str, content: bytes | None) -> list[str]:
+    """The docstrings of a file of Python, or the text of another file."""
+    if not path.endswith(".py"):
+        return [(content or b"").decode("utf-8", "replace")]
+    try:
+        nodes = ast.walk(ast.parse(content or b""))
+    except (SyntaxError, ValueError, RecursionError):  # pytest reports it
+        return []
+    return [ast.get_docstring(node) or "" for node in nodes if isinstance(node, _DOCUMENTED)]
+
+
+def _parse(text: str) -> list[tuple[str, str]]:
+    """The examples of a text: what is run, and what it shows."""
+    try:
+        return [(each.source, each.want) for each in doctest.DocTestParser().get_examples(text)]
+    except ValueError:  # pytest reports it
+        return [(text, "")]

@@ -33,6 +33,12 @@ def read_file(path: Path, most: int) -> bytes | None:
         return None
 
 
+def make_folder() -> tempfile.TemporaryDirectory[str]:
+    """A new temporary folder. Its path has no links in it."""
+    place = os.path.realpath(tempfile.gettempdir())
+    return tempfile.TemporaryDirectory(prefix="bae-team-", dir=place, ignore_cleanup_errors=True)
+
+
 def is_secret(path: Path, name: str) -> bool:
     """Whether a file looks like one that holds a key or a password, by its name or its text."""
     *folders, last = Path(name.lower()).parts
@@ -44,18 +50,6 @@ def is_secret(path: Path, name: str) -> bool:
     if not harmless and any(fnmatch(last, pattern) for pattern in _SECRET_NAMES):
         return True
     return _SECRET_TEXT.search(read_file(path, _SEARCHED) or b"") is not None
-
-
-def drop_special_files(root: Path, names: Sequence[str]) -> list[str]:
-    """The paths that git can keep: no pipes or sockets, which tests may have put there."""
-    found: list[str] = []
-    for name in names:
-        mode = stat.S_IFREG
-        with suppress(OSError):  # it was removed
-            mode = (root / name).lstat().st_mode
-        if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
-            found.append(name)
-    return found
 
 
 def copy_files(root: Path, to: Path, names: Sequence[str]) -> list[str]:
@@ -212,39 +206,6 @@ class FileLock:
             self.release()
 
 
-class TemporaryFolder:
-    """A folder in the system's directory for them, locked as long as it is used. Those of processes
-    that were killed are removed by `remove_abandoned`."""
-
-    def __init__(self) -> None:
-        while True:
-            self.path = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
-            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            with suppress(OSError):  # where another process removes it, since it was not locked yet
-                fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                os.stat(self.path)
-                return
-            os.close(self._file)
-
-    def remove(self) -> None:
-        """Remove it, with what is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._file)
-
-
-def remove_abandoned() -> None:
-    """Remove the temporary folders of processes that are gone."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # it is in use, another user's, or gone
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(file)
-
-
-_PREFIX: Final = "bae_team_"
 _CLONE: Final = 0x40049409  # FICLONE
 _LARGEST_SCRIPT: Final = 2**20
 _SELF_NAMED: Final = (

@@ -340,6 +340,35 @@ class Repository:
             await self.git(*args, at=at, stdin=paths, index=index)
         return await self.git("write-tree", at=at, index=index)
 
+    async def list_files(self, commit: str) -> tuple[str, ...]:
+        """The files of a commit."""
+        args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit)
+        code, output, problem = await self.run_git(*args)
+        if code:
+            raise GitError(f"the files of {commit[:12]} cannot be listed: {problem}")
+        return split_paths(output)
+
+    async def read_files(self, commit: str, paths: Sequence[str]) -> list[bytes | None]:
+        """The contents of files at a commit, or in a tree; None for a file that is not there."""
+        names = [os.fsencode(f"{commit}:{path}") for path in paths]
+        asked = b"".join(name + b"\0" for name in names)
+        code, output, problem = await self.run_git("cat-file", "--batch", "-z", stdin=asked)
+        if code:
+            raise GitError(f"files cannot be read as they are at {commit[:12]}: {problem}")
+        contents: list[bytes | None] = []
+        at = 0
+        for name in names:
+            missing = name + b" missing\n"
+            if output.startswith(missing, at):
+                contents.append(None)
+                at += len(missing)
+                continue
+            start = output.index(b"\n", at) + 1
+            size = int(output[at:start].split()[-1])
+            contents.append(output[start : start + size])
+            at = start + size + 1
+        return contents
+
     async def find_commit(self, text: str, within: str) -> str | None:
         """The newest commit of a range that has a text in its message."""
         args = ("rev-list", "-1", "--fixed-strings", f"--grep={text}", within)
@@ -380,25 +409,28 @@ class Repository:
         said = [
             message for message in messages if message.startswith("CONFLICT (") and ":" in message
         ]
-        texts = [await self._show_conflict(tree.decode(), name) for name in files]
+        contents = await self.read_files(tree.decode(), files)
+        texts = [
+            _show_conflict(name, each or b"") for name, each in zip(files, contents, strict=True)
+        ]
         text = "\n\n".join(("\n".join(said), *filter(None, texts)))
         return Conflict(files, bounded(text), tree.decode())
 
-    async def _show_conflict(self, tree: str, name: str) -> str:
-        """The parts of a merged file that have conflict markers."""
-        code, content, _ = await self.run_git("cat-file", "blob", f"{tree}:{name}")
-        if code or b"\0" in content:
-            return ""
-        lines = content.decode("utf-8", "replace").splitlines()
-        shown: set[int] = set()
-        start = None
-        for number, line in enumerate(lines):
-            if line.startswith("<<<<<<< "):
-                start = number
-            elif line.startswith(">>>>>>> ") and start is not None:
-                shown |= set(range(max(0, start - 3), min(len(lines), number + 4)))
-        text = "\n".join(f"{n + 1:>5} {lines[n]}" for n in sorted(shown))
-        return f"{name}:\n{text}" if text else ""
+
+def _show_conflict(name: str, content: bytes | None) -> str:
+    """The parts of a merged file that have conflict markers."""
+    if content is None or b"\0" in content:
+        return ""
+    lines = content.decode("utf-8", "replace").splitlines()
+    shown: set[int] = set()
+    start = None
+    for number, line in enumerate(lines):
+        if line.startswith("<<<<<<< "):
+            start = number
+        elif line.startswith(">>>>>>> ") and start is not None:
+            shown |= set(range(max(0, start - 3), min(len(lines), number + 4)))
+    text = "\n".join(f"{n + 1:>5} {lines[n]}" for n in sorted(shown))
+    return f"{name}:\n{text}" if text else ""
 
 
 def named_path(path: str) -> str:

@@ -92,13 +92,10 @@ async def find_guarded(
             continue
         if not is_guarded(path) and not _is_named(path, setup) and not repository.runs(path):
             continue
-        if _is_table(path):
-            before, after = [await _read(repository, at, path) for at in (base, tip)]
-            if (
-                before is not None
-                and after is not None
-                and read_essence(path, before) == read_essence(path, after)
-            ):
+        if PurePosixPath(path).name.casefold() in _TABLES:
+            contents = [(await repository.read_files(at, [path]))[0] for at in (base, tip)]
+            known = [read_essence(path, each) for each in contents if each is not None]
+            if len(known) == 2 and known[0] == known[1]:
                 continue
         files.append(path)
     if not files:
@@ -154,31 +151,17 @@ def read_essence(path: str, content: bytes) -> bytes:
 async def read_manifests(repository: Repository, commit: str, setup: Sequence[str] = ()) -> str:
     """A digest of what the manifests and build scripts of a commit decide, and of the files that
     the command `setup` names."""
-    args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit)
-    code, output, problem = await repository.run_git(*args)
-    if code:
-        raise GitError(f"the files of {commit[:12]} cannot be listed: {problem}")
+    files = await repository.list_files(commit)
+    paths = sorted(path for path in files if is_manifest(path) or _is_named(path, setup))
     digest = sha256()
-    for path in sorted(split_paths(output)):
-        if not is_manifest(path) and not _is_named(path, setup):
-            continue
-        content = await _read(repository, commit, path) or b""
+    for path, content in zip(paths, await repository.read_files(commit, paths), strict=True):
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0")
-        digest.update(sha256(read_essence(path, content)).digest())
+        digest.update(sha256(read_essence(path, content or b"")).digest())
     return digest.hexdigest()
-
-
-async def _read(repository: Repository, commit: str, path: str) -> bytes | None:
-    code, content, _ = await repository.run_git("cat-file", "blob", f"{commit}:{path}")
-    return None if code else content
 
 
 def _is_named(path: str, command: Sequence[str]) -> bool:
     return any(path == word.removeprefix("./") for word in command)
-
-
-def _is_table(path: str) -> bool:
-    return PurePosixPath(path).name.casefold() in _TABLES
 
 
 def _without(table: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -110,40 +110,31 @@ def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...
     return ()
 
 
-def find_other(place: Path) -> tuple[str, tuple[str, ...]]:
-    """What runs the tests of a project where bae does not know the program, and the words of its
-    command, as far as they are understood; empty texts where there is no such program."""
+def find_other(place: Path) -> str:
+    """What runs the tests of a project where bae does not know the program; empty where there is no
+    such program."""
     package = read_package(place)
     commands = [*_list_commands(package.scripts, "test")]
     if any(map(_find_known, commands)):
-        return "", ()
-    for words in commands:
-        for at, word in enumerate(words):
-            if _find_name(word) in OTHER_PROGRAMS:
-                return _find_name(word), tuple(words[at:])
+        return ""
+    for word in (_find_name(word) for words in commands for word in words):
+        if word in OTHER_PROGRAMS:
+            return word
     if script := package.scripts.get("test"):
-        return f"`{script}`", ()
+        return f"`{script}`"
     named = sorted(package.needed & {*OTHER_PROGRAMS})
-    if named and not package.needed & {"vitest", "jest"}:
-        return named[0], (named[0],)
-    return "", ()
+    return named[0] if named and not package.needed & {"vitest", "jest"} else ""
 
 
-def write_junit(words: Sequence[str]) -> tuple[str, ...]:
-    """A command of Mocha that writes a JUnit file, `report.xml`; empty for other programs."""
-    if not words or _find_name(words[0]) != "mocha":
-        return ()
-    kept: list[str] = []
-    skip = False
-    for word in words[1:]:
-        if skip or word in ("--watch", "-w"):
-            skip = False
-        elif word in ("--reporter", "-R", "--reporter-option", "--reporter-options", "-O"):
-            skip = True
-        elif not word.startswith(("--reporter", "--watch")):
-            kept.append(word)
-    written = ("--reporter", "xunit", "--reporter-option", "output=report.xml")
-    return ("node_modules/.bin/mocha", *kept, *written)
+def describe_reporter(program: str) -> str:
+    """How a test program writes a JUnit file, as an example behind a sentence; empty where that is
+    not known."""
+    if program != "mocha":
+        return ""
+    return (
+        ", as --test 'npx mocha --reporter xunit --reporter-option output=report.xml' "
+        "--report junit:report.xml"
+    )
 
 
 def _list_commands(

@@ -36,8 +36,6 @@ class Detected:
     folder: str = ""
     setup_of_others: tuple[str, ...] = ()
     """What is set up for a test command that names no `.venv` of the worktree."""
-    suggested: tuple[str, ...] = ()
-    """A test command that writes a JUnit file, `report.xml`, where the program is not known."""
 
     def project(
         self,
@@ -93,14 +91,13 @@ def detect(
     )
     known = [each for each in candidates if each.test_command]
     questions: list[str] = []
-    other, words = node_setup.find_other(place)
-    suggested: tuple[str, ...] = ()
+    other = node_setup.find_other(place)
     if other:
-        suggested = node_setup.write_junit(words)
         questions.append(
             f"package.json runs its tests with {other}, whose results bae cannot read by itself. "
             "Which command runs the tests and writes a JUnit file? Name the file with --report "
-            f"junit:PATH. Without that option: {KNOWN_PROGRAMS}."
+            f"junit:PATH{node_setup.describe_reporter(other)}. Without that option: "
+            f"{KNOWN_PROGRAMS}."
         )
     elif not known:
         questions.append(
@@ -115,7 +112,6 @@ def detect(
         tuple(questions),
         folder,
         _join(each.setup for each in candidates if not each.makes),
-        suggested,
     )
 
 
@@ -168,7 +164,8 @@ def find_command_problems(
             problems.append(
                 f"{shlex.join(command)} reports no tests: {what} cannot read its results; name "
                 f"{KNOWN_PROGRAMS} itself, not a script that runs it, or have the program write a "
-                f"JUnit file and name that with --report junit:PATH{_REPORTERS.get(other, '')}"
+                "JUnit file and name that with --report junit:PATH"
+                f"{node_setup.describe_reporter(other)}"
             )
         elif problem := _find_problem(command, root, bool(setup)):
             problems.append(f"{problem}, or name another test command")
@@ -293,7 +290,7 @@ def _find_node(
     is_inside = place != top and not (place / "node_modules").exists() and bool(setup)
     is_inside = is_inside and not any(is_committed(place / name) for name in node_setup.LOCKS)
     command = node_setup.find_test_command(place, is_inside=is_inside)
-    other, _ = node_setup.find_other(place)
+    other = node_setup.find_other(place)
     if not command and not other and any(_is_node_test(name) for name in files):
         command = ("node", "--test")
     return _Candidate(language, command, setup) if command or other else None
@@ -302,11 +299,6 @@ def _find_node(
 def _find_go(root: Path) -> _Candidate | None:
     is_go = (root / "go.mod").exists()
     return _Candidate("go", ("go", "test", "./...")) if is_go else None
-
-
-_REPORTERS: Final = {
-    "mocha": ", as with `mocha --reporter mocha-junit-reporter` and --report junit:test-results.xml"
-}
 
 
 def _is_node_test(name: str) -> bool:

@@ -62,6 +62,18 @@ def _any_junit_case(case: ElementTree.Element, file: str, root: str) -> TestCase
         owner = owner[len(module) :].strip(".")
     if owner == file or name.endswith(owner):  # Mocha's name has the groups, and its class repeats
         owner = ""
+    outcome, message = _read_outcome(case)
+    id = "::".join(filter(None, (file, owner, name))) or "a test without a name"
+    return _case(id, outcome, message)
+
+
+_JUNIT_STATUS: Final[Mapping[str, TestOutcome]] = {
+    **dict.fromkeys(("fail", "failed", "error"), "failed"),
+    **dict.fromkeys(("notrun", "disabled", "skipped", "pending"), "skipped"),
+}
+
+
+def _read_outcome(case: ElementTree.Element) -> tuple[TestOutcome, str]:
     outcome, message = _JUNIT_STATUS.get(case.get("status", "").lower(), "passed"), ""
     printed: list[str] = []
     for child in case:
@@ -74,27 +86,12 @@ def _any_junit_case(case: ElementTree.Element, file: str, root: str) -> TestCase
             printed.append((child.text or "").strip())
     if outcome == "failed" and not message:
         message = "\n".join(filter(None, printed))
-    id = "::".join(filter(None, (file, owner, name))) or "a test without a name"
-    return _case(id, outcome, message)
-
-
-_JUNIT_STATUS: Final[Mapping[str, TestOutcome]] = {
-    **dict.fromkeys(("fail", "failed", "error"), "failed"),
-    **dict.fromkeys(("notrun", "disabled", "skipped", "pending"), "skipped"),
-}
+    return outcome, message
 
 
 def _junit_case(case: ElementTree.Element) -> TestCase:
     owner, name = case.get("classname", ""), case.get("name", "")
-    outcome: TestOutcome = "passed"
-    message = ""
-    for child in case:
-        if child.tag in ("failure", "error"):
-            text = (child.text or "").strip()
-            outcome, message = "failed", text or child.get("message", "")
-            break
-        if child.tag == "skipped":
-            outcome, message = "skipped", child.get("message", "")
+    outcome, message = _read_outcome(case)
     file = case.get("file")  # pytest's
     # The whole file: pytest leaves the class out, Vitest repeats the name.
     if not owner or (owner == name and file is None):

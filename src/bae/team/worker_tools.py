@@ -189,6 +189,7 @@ TOOLS: Final = Tools(
     Ask(str, name="ask", description=_ASK),
     limit=_MOST_ROUNDS,
     accept=submit,
+    accept_timeout=None,  # tests have a limit themselves
     before_round=steer,
     context=60_000,
     at_once=1,  # in the order of the calls: a check after an edit sees it

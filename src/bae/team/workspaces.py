@@ -23,9 +23,7 @@ from bae.team.files import (
     copy_files,
     copy_new,
     delete_folder,
-    drop_special_files,
     make_accessible,
-    remove_abandoned,
 )
 from bae.team.git import (
     BRANCHES,
@@ -211,14 +209,7 @@ class Workspace:
 
     async def _keep(self, why: str) -> str | None:
         await asyncio.to_thread(make_accessible, self.path)
-        try:
-            tree = await self._write_tree()
-        except GitError:
-            # Attributes that tests wrote may name an encoding that the files do not have.
-            names = await self.uncommitted()
-            if not await asyncio.to_thread(_set_attributes_aside, self.path, names):
-                raise
-            tree = await self._write_tree()
+        tree = await self._write_tree()
         head = await self.head()
         if tree == await self.repository.git("rev-parse", f"{head}^{{tree}}"):
             return None
@@ -232,8 +223,7 @@ class Workspace:
         names = await self.uncommitted()
         try:
             await asyncio.to_thread(shutil.copyfile, own, index)
-            known = await asyncio.to_thread(drop_special_files, self.path, names)
-            return await self.repository.write_tree(self.checkout, known, index)
+            return await self.repository.write_tree(self.checkout, names, index)
         finally:
             await asyncio.to_thread(index.unlink, missing_ok=True)
 
@@ -346,7 +336,6 @@ class Workspaces:
             except (BaeError, OSError) as error:
                 done.problems.append(f"{path} is left as it is: {error}")
         await asyncio.to_thread(self._empty_trash)
-        await asyncio.to_thread(remove_abandoned)
         for path in await asyncio.to_thread(_folders, self.directory, _PREFIX):
             if path not in left:
                 done.problems.append(f"{path} is left as it is: git does not know it")
@@ -396,7 +385,9 @@ class Workspaces:
             missing = [
                 name
                 for name in links
-                if not await self._check_out_submodule(workspace.checkout, name, links[name])
+                if not await self._write_submodule(
+                    path / name, self.repository.root / name, links[name]
+                )
             ]
             workspace.left_out = (*await self._copy_included(path), *missing)
             installed = await self._copy_setup(workspace.checkout) if self.setup else ""
@@ -437,8 +428,7 @@ class Workspaces:
         key = sha256("\0".join((commit, *self.setup)).encode()).hexdigest()[:12]
         done, lock = place / f"{key}.ready", FileLock(place / "lock")
         async with self._setting_up, lock.held(exclusive=True, timeout=_SETUP_SECONDS):
-            args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit)
-            known = split_paths((await self.repository.run_git(*args))[1])
+            known = await self.repository.list_files(commit)
             if not await asyncio.to_thread(done.exists):
                 await self._set_up(commit, place / key)
                 await asyncio.to_thread(_remove_others, place, key)
@@ -502,49 +492,32 @@ class Workspaces:
             if about.startswith(b"160000 ")
         }
 
-    async def _check_out_submodule(self, at: Checkout, path: str, commit: str) -> bool:
+    async def _write_submodule(self, to: Path, source: Path, commit: str) -> bool:
         """Write the files of a submodule into a new worktree, and those of its own submodules, from
         the repositories that the user's checkout has: nothing is fetched. Returns whether there is
-        one; its files are plain files, of no repository."""
-        return await self._write_submodule(
-            at.path / path, self.repository.checkout, self.repository.common, path, commit
-        )
-
-    async def _write_submodule(
-        self, to: Path, parent: Checkout, store: Path, path: str, commit: str
-    ) -> bool:
-        own = Checkout(parent.path / path, await self._find_module(parent, store, path))
-        if not await asyncio.to_thread((own.git_dir / "HEAD").is_file):
+        one at `source`; its files are plain files, of no repository."""
+        if not await asyncio.to_thread((source / ".git").exists):
+            return False
+        try:
+            own = Checkout(to, (await Repository.open(source)).checkout.git_dir)
+        except GitError:  # its repository was removed
             return False
         index = own.git_dir / f"index-of-bae.{os.urandom(4).hex()}.tmp"
-        written = Checkout(to, own.git_dir)
         try:
-            await self.repository.git("read-tree", commit, at=written, index=index)
-            await self.repository.git("checkout-index", "--all", "--force", at=written, index=index)
+            await self.repository.git("read-tree", commit, at=own, index=index)
+            await self.repository.git("checkout-index", "--all", "--force", at=own, index=index)
         except GitError as error:
+            name = source.relative_to(self.repository.root)
             raise WorkspaceError(
-                f"the submodule {path} has no commit {commit[:12]} on this machine",
+                f"the submodule {name} has no commit {commit[:12]} on this machine",
                 error,
                 fix=f"run `git submodule update --init --recursive` in {self.repository.root}",
             ) from error
         finally:
             await asyncio.to_thread(index.unlink, missing_ok=True)
-        for name, inner in (await self._find_submodules(written, commit)).items():
-            await self._write_submodule(to / name, own, own.git_dir, name, inner)
+        for name, inner in (await self._find_submodules(own, commit)).items():
+            await self._write_submodule(to / name, source / name, inner)
         return True
-
-    async def _find_module(self, parent: Checkout, store: Path, path: str) -> Path:
-        """The repository of a submodule: where git keeps it, or in the folder itself."""
-        args = ("config", "--file", str(parent.path / _MODULES), "-z", "--get-regexp")
-        _, output, _ = await self.repository.run_git(*args, r"^submodule\..*\.path$", at=parent)
-        for entry in output.split(b"\0"):
-            key, _, value = os.fsdecode(entry).partition("\n")
-            name = key.removeprefix("submodule.").removesuffix(".path")
-            if value == path and ".." not in Path(name).parts:
-                known = store / "modules" / name
-                if await asyncio.to_thread((known / "HEAD").is_file):
-                    return known
-        return parent.path / path / ".git"
 
     async def _copy_included(self, to: Path) -> tuple[str, ...]:
         """Copy the files that git does not have and `.worktreeinclude` names into a new worktree.
@@ -654,15 +627,6 @@ def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
             here = Path(folder).relative_to(root)
             found += [str(here / each) for each in files if each != ".git"]
     return found
-
-
-def _set_attributes_aside(root: Path, names: Sequence[str]) -> bool:
-    """Rename files of git's attributes that were changed. Returns whether there were any."""
-    found = [root / name for name in names if Path(name).name == ".gitattributes"]
-    for path in found:
-        with suppress(OSError):
-            path.rename(path.with_name(".gitattributes.kept"))
-    return bool(found)
 
 
 def _unlink(root: Path, names: Sequence[str]) -> None:
