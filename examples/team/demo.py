@@ -35,6 +35,9 @@ def main(folder: Path) -> int:
             print(f"this ended with {code}, and not with {expected}", file=sys.stderr)
             return 1
     (folder.parent / "text.txt").write_text(TEXT, encoding="utf-8")
+    bae("log", "chart", at=folder)  # a check fails, and the worker corrects itself
+    bae("log", "lengths", at=folder)  # a submission is refused
+    bae("diff", "lengths", "--stat", at=folder)
     show("git", "merge", "--quiet", "bae/team", at=folder)
     show("git", "log", "--oneline", at=folder)
     show("python", "-m", "textfacts", "../text.txt", at=folder)

@@ -1,5 +1,6 @@
-"""The LLM of the demo: it says what is in the files beside it, after a moment, so that the work can
-be watched. `--lm python:examples/team/scripted_lm.py:make_lm` names it."""
+"""The LLM of the demo: it plans, works with tools and reviews as the files beside it say, after a
+moment, so that the work can be watched. `--lm python:examples/team/scripted_lm.py:make_lm` names
+it."""
 
 from __future__ import annotations
 
@@ -9,11 +10,70 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bae.testing import Asked, ScriptedLM
+from bae.testing import Asked, Call, ScriptedLM
 
 HERE = Path(__file__).parent
 SECONDS = float(os.environ.get("DEMO_SECONDS", "1"))
 """How long it takes for an answer."""
+
+
+def edit(name: str) -> Call:
+    """An edit, which is in a file."""
+    return Call("edit", text=(HERE / "edits" / f"{name}.md").read_text("utf-8"))
+
+
+def check(*tests: str) -> Call:
+    """Run some tests, or all."""
+    return Call("check", tests=list(tests))
+
+
+CONVERSATIONS: dict[str, list[Call | list[Call] | str]] = {
+    "words": [
+        Call("outline"),
+        edit("words"),
+        check(),
+        "split finds words with a regular expression. All tests pass.",
+    ],
+    "chart": [
+        Call("outline"),
+        edit("chart"),
+        check("tests/test_chart.py"),  # fails
+        Call("run", command="python -c 'print(1 * 20 // 40)'"),
+        edit("chart-corrected"),
+        check("tests/test_chart.py"),
+        "draw scales the bars. A small count was rounded to no sign: each bar has one now.",
+    ],
+    "counts": [
+        [Call("find", pattern="def split"), Call("look", path="textfacts/words.py")],
+        edit("counts"),
+        check("tests/test_counts.py"),
+        "most_frequent counts what split finds. Its tests pass.",
+    ],
+    "lengths": [
+        Call("look", path="textfacts/words.py"),
+        edit("lengths"),
+        "longest uses split.",  # refused: no test proves it
+        edit("lengths-test"),
+        check("tests/test_lengths.py"),
+        "longest uses split, and has tests now.",
+    ],
+    "report": [
+        Call("outline", path="textfacts"),
+        Call("ask", question="How many of the most frequent words should the report show?"),
+        edit("report"),
+        Call("run", command="python -m textfacts textfacts/words.py"),
+        check(),
+        "The report shows the five most frequent words, as answered. I ran the command.",
+    ],
+}
+"""What the LLM of each task says, round by round: tool calls, and a text to submit the work."""
+
+MISSING_CASE = {
+    "kind": "missing-case",
+    "file": "textfacts/report.py",
+    "line": 14,
+    "text": "No test has a text without words, for which `longest` is followed by nothing.",
+}
 
 
 class DemoLM(ScriptedLM):
@@ -26,22 +86,29 @@ class DemoLM(ScriptedLM):
 
 
 def make_lm() -> DemoLM:
-    """The LLM, which plans and writes."""
+    """The LLM, which plans, works and reviews."""
     return DemoLM(
         {
             "OpenQuestions": lambda asked: {"questions": []},
             "Requirements": lambda asked: (HERE / "requirements.md").read_text("utf-8"),
             "Plan": lambda asked: {"tasks": json.loads((HERE / "plan.json").read_text("utf-8"))},
-            "WorkerAnswer": write_code,
+            "WorkerLoop": work,
+            "WorkReview": review,
         }
     )
 
 
-def write_code(asked: Asked) -> str:
-    """What a worker's LLM writes: wrong at first for the chart, and a question for the report."""
-    turn: Any = asked.previous
-    second = turn.attempt > 1 or "Answer:" in (asked.instruction or "")
-    path = HERE / "answers" / f"{turn.task}.md"
-    if not path.exists():
-        path = path.with_stem(f"{turn.task}-{2 if second else 1}")
-    return path.read_text("utf-8")
+def work(asked: Asked) -> Call | list[Call] | str:
+    """What a worker's LLM says after what it has said so far. It keeps nothing itself, so that a
+    run which was killed continues."""
+    request: Any = asked.previous
+    said = [each for each in asked.prompt.conversation if each.role == "assistant"]
+    return CONVERSATIONS[request.task][len(said)]
+
+
+def review(asked: Asked) -> dict[str, Any]:
+    """What the reviewer finds: something to think about in the report."""
+    request: Any = asked.previous
+    if request.task == "report":
+        return {"findings": [MISSING_CASE], "summary": "The report is as the task says."}
+    return {"findings": [], "summary": "The work does what the task says, and no more."}

@@ -80,6 +80,17 @@ async def test_what_a_call_has_used_takes_the_place_of_what_was_reserved(store: 
     assert await read_spent(store, run=run) == Spent(1, 150, 0.15)
 
 
+async def test_requests_that_an_lm_makes_by_itself_are_counted(store: Store):
+    task, _ = await two_tasks(store)
+    budgets = Budgets(store, await begin_run(store, task.project_id), per_task=Budget(calls=3))
+
+    await ask(budgets.limit(task, Priced(Usage(3, 300, 150, cost=0.45))))
+
+    assert await read_spent(store, task_id=task.id) == Spent(3, 450, 0.45)
+    with pytest.raises(BudgetError, match="3 of it are spent"):
+        await ask(budgets.limit(task, Priced()))
+
+
 async def test_a_call_that_may_cost_more_than_is_left_is_not_sent(store: Store):
     task, other = await two_tasks(store)
     lm = Priced(Usage(1, 100, 400, cost=0.5), Usage(1, 100, 400, cost=0.5))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import os
+import re
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 
 from bae.team.edit_format import (
     Deletion,
+    Edit,
     EditError,
     EditFormat,
     Replacement,
@@ -21,7 +25,8 @@ from bae.team.edit_format import (
     parse_answer,
 )
 from bae.team.edits import LARGEST_FILE, apply_answer, plan_changes, write_changes
-from written_edits import render_answer, whole_file
+from bae.team.unified_diffs import Hunk
+from written_edits import render_answer, render_fenced, whole_file
 
 some = settings(max_examples=25, derandomize=True, deadline=None)
 marks = st.sampled_from(
@@ -320,6 +325,217 @@ def test_the_way_other_tools_write_blocks_is_read_too():
 def test_an_answer_that_is_cut_off_or_unclear_is_refused_with_what_to_do(answer: str, reason: str):
     with pytest.raises(EditError, match=reason):
         parse_answer(answer)
+
+
+def diff_texts(path: str, old: str, new: str) -> str:
+    """What difflib writes, with the mark of git for a last line without a break."""
+    first, second = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
+    diff = difflib.unified_diff(first, second, f"a/{path}", f"b/{path}")
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in diff
+    )
+
+
+def join_lines(each: list[str], ends: bool) -> str:
+    return "\n".join(each) + ("\n" if ends and each else "")
+
+
+texts = st.builds(
+    join_lines,
+    st.lists(st.sampled_from(["a", "b", "", "-- x", "++ y", "@@ -1 +1 @@", "```", "  c"]) | line),
+    st.booleans(),
+)
+
+
+@settings(some, max_examples=100)
+@given(texts, texts, st.sampled_from(["{}", "```diff\n{}```\n", "So:\n\n{}\n- done\n"]))
+def test_a_diff_of_any_two_texts_makes_the_new_one(old: str, new: str, around: str):
+    diff = diff_texts("a.txt", old, new)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "a.txt").write_bytes(old.encode())
+        if old == new:
+            with pytest.raises(EditError):
+                applied(Path(folder), around.format(diff))
+        else:
+            applied(Path(folder), around.format(diff))
+
+        assert contents(Path(folder)) == {"a.txt": new.encode()}
+
+
+@settings(some, max_examples=8)
+@given(st.dictionaries(paths, st.tuples(texts, texts), min_size=1))
+def test_a_diff_that_git_writes_makes_the_new_files(files: dict[str, tuple[str, str]]):
+    with tempfile.TemporaryDirectory() as folder:
+        trees = [Path(folder, name) for name in "ab"]
+        for number, tree in enumerate(trees):
+            tree.mkdir()
+            for path, both in files.items():
+                # An empty text is no file, unless both are.
+                if both[number] or both == ("", ""):
+                    (tree / path).parent.mkdir(parents=True, exist_ok=True)
+                    (tree / path).write_bytes(both[number].encode())
+        command = ["git", "diff", "--no-index", "--no-prefix", "--no-renames", "--text", "a", "b"]
+        diff = subprocess.run(command, cwd=folder, capture_output=True, check=False).stdout.decode()
+        if diff:
+            applied(trees[0], diff)
+
+        assert contents(trees[0]) == contents(trees[1])
+
+
+@some
+@given(
+    st.lists(
+        st.builds(WholeFile, paths, lines)
+        | st.builds(Deletion, paths)
+        | st.builds(Replacement, paths, lines, lines)
+        | st.builds(
+            Hunk, paths, lines.filter(bool), lines.filter(bool), st.integers(0, 9), st.none()
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_edits_of_every_kind_are_read_as_they_were_written(edits: list[Edit]):
+    assert parse_answer(f"Here:\n\n{render_answer(edits)}\nDone.") == tuple(edits)
+
+
+def read_or_refuse(answer: str) -> tuple[Edit, ...] | str:
+    try:
+        return parse_answer(answer)
+    except EditError as error:
+        return "\n".join(error.reasons)
+
+
+fenced = st.builds(
+    WholeFile,
+    paths.filter(lambda path: " " not in path),
+    lines.map(lambda each: ("# first", *each)),  # a fence that begins with an edit is not the file
+)
+
+
+@some
+@given(st.lists(fenced))
+def test_fenced_files_below_their_paths_are_read_whole_or_refused(files: list[WholeFile]):
+    edits = read_or_refuse("\nand\n".join(map(render_fenced, files)))
+
+    # Refused where a file has edits or fences in it.
+    assert edits == tuple(files) or isinstance(edits, str)
+
+
+@settings(some, max_examples=200)
+@given(
+    st.lists(
+        marks
+        | st.sampled_from(["diff --git a/x b/x", "--- a/x", "+++ b/x", "--- ", "@@ -1,2 +3 @@"])
+        | st.sampled_from(["@@", "-x", "+y", "\\ No newline", "a.py", "# `b.md`", "~~~~", "````"])
+        | st.sampled_from(['+++ "b/\\303"', "rename from x", "new file mode 1", "+++ /dev/null"])
+        | line
+    ).map("\n".join)
+)
+def test_any_text_is_read_or_refused(answer: str):
+    assert read_or_refuse(answer)
+
+
+CODE = "".join(f"def f{n}(value):\n    return value + {n}\n\n\n" for n in range(50))
+
+
+def test_a_diff_with_wrong_numbers_is_applied_by_its_lines(tmp_path: Path):
+    (tmp_path / "a.py").write_text(CODE)
+    hunk = " def f7(value):\n-    return value + 7\n+    return value + 70\n"
+    for header in ("@@ -900,9 +12,1 @@", "@@ def f7", "@@", "@@ ... @@"):
+        answer = f"--- a/a.py\n+++ b/a.py\n{header}\n{hunk}\n\nDone.\n"
+        (tmp_path / "a.py").write_text(CODE)
+
+        after = applied(tmp_path, answer)["a.py"]
+
+        assert after == CODE.replace("value + 7\n", "value + 70\n")
+
+
+def test_lines_of_a_hunk_that_are_not_there_are_answered_with_the_nearest(tmp_path: Path):
+    (tmp_path / "a.py").write_text(CODE)
+    answer = "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,1 @@\n def f32(value, more):\n-    return value\n"
+
+    with pytest.raises(EditError) as raised:
+        applied(tmp_path, answer)
+
+    assert "the context and `-` lines of a hunk are not in a.py" in raised.value.reasons[0]
+    assert "def f32(value):\n    return value + 32" in raised.value.reasons[0]
+    assert (tmp_path / "a.py").read_text() == CODE
+
+
+def test_a_hunk_that_fits_twice_is_refused_unless_its_number_tells_the_place(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("a\nb\na\n")
+
+    with pytest.raises(EditError, match=r"more than once \(from lines 1, 3\)"):
+        applied(tmp_path, "--- a.txt\n+++ a.txt\n@@ -2 +2 @@\n-a\n+x\n")
+    assert applied(tmp_path, "--- a.txt\n+++ a.txt\n@@ -3 +3 @@\n-a\n+x\n") == {
+        "a.txt": "a\nb\nx\n"
+    }
+
+
+def test_a_diff_makes_and_removes_files(tmp_path: Path):
+    (tmp_path / "old.txt").write_text("old\n")
+    answer = (
+        "```diff\n--- /dev/null\n+++ b/new/x.txt\n@@ -0,0 +1,2 @@\n+one\n+two\n"
+        "--- a/old.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n```\n"
+    )
+
+    assert applied(tmp_path, answer) == {"new/x.txt": "one\ntwo\n", "old.txt": None}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("--- a/x\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n", "renames x to y"),
+        ("diff --git a/x b/x\nold mode 100644\nnew mode 100755\n", "has 'new mode'"),
+        ("diff --git a/x b/x\nindex 1..2\nBinary files a/x and b/x differ\n", "Binary files"),
+        ("--- a/x.py\n+++ b/x.py\nno hunk\n", "has no hunk"),
+        ("a.py\n```console\n$ pytest\n```\n", "marked as 'console'"),
+        ("`a.md`\n```\n# A\n```\ncode\n```\nend\n```\n", "its end is not clear"),
+        ("a.py\n```\nx = 1\n```python\ny\n```\n", "its end is not clear"),
+        ("**a.py**\n```python\nx = 1\n", "has no end"),
+    ],
+)
+def test_a_diff_or_a_fenced_file_that_is_not_clear_is_refused(answer: str, reason: str):
+    with pytest.raises(EditError, match=reason):
+        parse_answer(answer)
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        *("src/a.py", "`src/a.py`", "**src/a.py**", "### src/a.py", "File: src/a.py", "src/a.py:"),
+        *("**`src/a.py`:**", "#### File: `src/a.py`\n", "Now:\n\n`src/a.py` (new file)"),
+    ],
+)
+def test_a_fenced_block_below_a_path_is_the_whole_file(above: str):
+    answer = f"Sure.\n\n{above}\n```python\nx = 1\n```\n\nRun it:\n```bash\npython src/a.py\n```\n"
+
+    assert parse_answer(answer) == (WholeFile("src/a.py", ("x = 1",)),)
+
+
+def test_fenced_blocks_that_hold_no_file_are_left_out():
+    answer = (
+        "The files:\n```\nsrc/a.py\nsrc/b.py\n```\nIn `src/a.py`:\n```python\nold\n```\n"
+        "`src/__init__.py`\n```\n```\n"
+    )
+
+    assert parse_answer(answer) == (WholeFile("src/__init__.py", ()),)
+
+
+def test_an_edit_that_breaks_the_syntax_is_refused_and_nothing_is_written(tmp_path: Path):
+    (tmp_path / "a.py").write_text("def f():\n    return 1\n")
+    answer = block("a.py", "    return 1", "    return (1") + render_fenced(
+        whole_file("b.txt", "b\n")
+    )
+
+    with pytest.raises(EditError) as raised:
+        applied(tmp_path, answer)
+
+    [reason] = raised.value.reasons
+    assert reason.startswith("a.py would have broken syntax in line 2: '(' was never closed.")
+    assert ">    2     return (1" in reason
+    assert contents(tmp_path) == {"a.py": b"def f():\n    return 1\n"}
 
 
 @pytest.mark.parametrize("form", ["auto", "whole", "blocks"])

@@ -31,7 +31,10 @@ def test_the_demo_builds_a_program_that_works(tmp_path: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "longest  largest\n\nthe  #################### 5\n" in done.stdout
     said = done.stdout + done.stderr
-    assert "correction 1: " in said  # the chart is wrong at first
+    assert "chart  checks tests/test_chart.py" in said
+    assert "-> 1 failed, 1 passed" in said  # the chart is wrong at first, and corrected
+    assert "correction 1: Nothing tests this work" in said  # a submission is refused
+    assert "submitted   longest uses split, and has tests now." in said
     assert "How many of the most frequent words" in said
     titles = git(tmp_path / "textfacts", "log", "--format=%s").splitlines()
     assert titles[0] == "Print the report"

@@ -76,7 +76,11 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
     assert "sub is 8" in found["check", 5]
     assert "1 passed" in found["check", 7]
     shown = [entry.text for entry in log.entries if entry.kind == "tool"]
-    assert [text.partition("(")[0] for text in shown[:3]] == ["find", "outline", "look"]
+    names = ["find", "outline", "look", "run", "check", "check"]  # edits are the commits
+    assert [text.partition("(")[0] for text in shown] == names
+    assert [entry.text for entry in log.entries if entry.kind == "submission"] == [DONE]
+    said = [entry.text for entry in log.entries if entry.kind == "activity"]
+    assert {"searches for add", "looks at calc.sh", f"submits: {DONE}"} <= {*said}
 
 
 async def test_a_refused_submission_comes_back_into_the_same_conversation(tmp_path: Path) -> None:
@@ -92,6 +96,7 @@ async def test_a_refused_submission_comes_back_into_the_same_conversation(tmp_pa
         attempts = await bench.store.attempts(task.id)
     assert result.status == "completed"
     assert [each.outcome for each in attempts] == ["failed", "passed"]
+    assert [each.usage.calls for each in attempts] == [2, 2]
     assert "sub is 8" in read[2]
     assert "You can submit 3 times more" in read[2]
     assert read[2].startswith(read[0])  # one conversation, which grows

@@ -152,6 +152,12 @@ class Budgets:
             values: dict[str, Any] = {"tokens": used.tokens}
             values |= {} if used.cost is None else {"cost": used.cost}
             db.execute(sa.update(tables.spending).filter_by(id=reservation).values(values))
+            if used.calls > 1:  # of an LM that is asked once for a conversation, or asks again
+                row = tables.rows(db, sa.select(tables.spending).filter_by(id=reservation))[0]
+                more = {**row, "tokens": 0, "cost": 0.0}
+                del more["id"]
+                for _ in range(used.calls - 1):
+                    tables.insert(db, tables.spending, **more)
 
         try:
             await self.store.write(settle)

@@ -46,7 +46,7 @@ class Try(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class WorkRefusal:
     """The work is not accepted; `text` says to the worker what is wrong."""
 
     text: str
@@ -69,17 +69,19 @@ class Desk:
         self.bench = bench
         self.task = task
         self.run = run
-        # Of the conversation in progress: its brief, its first attempt, and what came of its work.
+        # Of the conversation in progress: its brief, its first attempt, what it has used since its
+        # last submission, and what came of its work.
         self.brief = ""
         self.attempt = Try(first=1, number=1)
+        self.used: list[Usage] = []
         self.outcome: str | PersonNeeded | None = None
 
-    async def submit(self, attempt: Try) -> str | Refusal | PersonNeeded:
+    async def submit(self, attempt: Try) -> str | WorkRefusal | PersonNeeded:
         """Judge the work and merge it: the commit that it is merged as."""
         judged = await self.judge(attempt)
         return await self.merge(attempt) if isinstance(judged, WorkVerdict) else judged
 
-    async def judge(self, attempt: Try) -> WorkVerdict | Refusal | PersonNeeded:
+    async def judge(self, attempt: Try) -> WorkVerdict | WorkRefusal | PersonNeeded:
         """Run the tests in fresh worktrees and judge the work by them: the verdict that accepts it.
         What the environment fails at is tried twice."""
         workspace = await self.worker.workspace(self.task)
@@ -103,9 +105,9 @@ class Desk:
             return verdict
         text = await self._with_failed_before(verdict.text)
         await self.keep(attempt, "refused" if verdict.report.passed else "failed", verdict, text)
-        return Refusal(text)
+        return WorkRefusal(text)
 
-    async def merge(self, attempt: Try) -> str | Refusal | PersonNeeded:
+    async def merge(self, attempt: Try) -> str | WorkRefusal | PersonNeeded:
         """Merge the work into the team's branch, where the tests run once more: its commit. After a
         conflict, the files of the worktree have conflict markers."""
         try:
@@ -127,7 +129,7 @@ class Desk:
         if conflict:
             text = f"{conflict.text}\n\nThe files have these conflict markers now: resolve them."
         await self.keep(attempt, "conflict" if conflict else "failed", None, text, head)
-        return Refusal(text, is_conflict=conflict is not None)
+        return WorkRefusal(text, is_conflict=conflict is not None)
 
     # --- what is known ---
 

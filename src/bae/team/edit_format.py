@@ -1,5 +1,6 @@
 """The plain text in which an LLM writes edits: whole files, blocks to search and replace, and
-deletions. Markers may be longer than shown, so that any text can be between them."""
+deletions. Markers may be longer than shown, so that any text can be between them. Unified diffs and
+fenced files below their path are read too."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from bae.team.models import TeamError
+from bae.team.unified_diffs import Hunk, begins_diff, read_diff
 
 LARGEST_ANSWER: Final = 4_000_000
 MOST_EDITS: Final = 500
@@ -41,7 +43,7 @@ class Deletion:
     path: str
 
 
-Edit: TypeAlias = WholeFile | Replacement | Deletion
+Edit: TypeAlias = WholeFile | Replacement | Deletion | Hunk
 EditFormat: TypeAlias = Literal["auto", "whole", "blocks"]
 """What an LLM is asked for: `auto` is whole files where they are new or short, blocks elsewhere."""
 
@@ -74,9 +76,28 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
     lines = answer.replace("\r\n", "\n").split("\n")
     edits: list[Edit] = []
     problems: list[str] = []
-    number = 0
+    number, fence = 0, ""
+    """`fence` is the mark of a fenced block, other than a file, that the line is in."""
     while number < len(lines):
         opened = _OPEN.fullmatch(lines[number])
+        if opened is None and begins_diff(lines, number):
+            diff = read_diff(lines, number)
+            number = diff.after
+            if diff.problem:
+                problems.append(diff.problem)
+            elif diff.deletes:
+                edits.append(Deletion(diff.path))
+            else:
+                edits += diff.hunks or [Hunk(diff.path, (), ())]
+            continue
+        if opened is None and (mark := _FENCE.fullmatch(lines[number])):
+            if fence:
+                fence = "" if _closes(lines[number], fence) else fence
+            elif path := _path_of_fence(lines, number):
+                number = _read_fenced_file(lines, number, path, edits, problems)
+                continue
+            else:
+                fence = mark["mark"]
         if opened is None:
             number += 1
             continue
@@ -163,6 +184,87 @@ def _path_above(lines: Sequence[str], number: int, edits: Sequence[Edit]) -> str
     if named and " " not in named and ("." in named or "/" in named) and named[0] not in "<>=":
         return named
     return edits[-1].path if edits else ""
+
+
+def _path_of_fence(lines: Sequence[str], number: int) -> str:
+    """The path of the file that a fenced block holds: in a line of its own above the block, or with
+    an empty line between. Empty where there is none, or the block holds other edits."""
+    at = number - 1 if number and lines[number - 1].strip() else number - 2
+    found = _PATH_LINE.fullmatch(lines[at].strip()) if at >= 0 else None
+    if found is None:
+        return ""
+    path, fenced = found["path"], number + 1
+    while fenced < len(lines) and not lines[fenced].strip():
+        fenced += 1
+    if not found["label"] and not re.search(r"/|\.[A-Za-z]\w*$", path):
+        return ""
+    if fenced == len(lines) or _OPEN.fullmatch(lines[fenced]):
+        return ""
+    is_diff = begins_diff(lines, fenced) or _info(lines[number]) in ("diff", "patch")
+    return "" if is_diff and Path(path).suffix not in (".diff", ".patch") else path
+
+
+def _read_fenced_file(
+    lines: Sequence[str], number: int, path: str, edits: list[Edit], problems: list[str]
+) -> int:
+    """Add the file of a fenced block to the edits, or why it is not clear what the file is. Returns
+    the line below."""
+    start = number + 1
+    where = f"the fenced block of {path[:200]} in line {start}"
+    instead = "write the file between `<<<<<<< FILE path` and `>>>>>>> FILE`"
+    mark = lines[number][: len(lines[number]) - len(lines[number].lstrip(lines[number][0]))]
+    end = start
+    while end < len(lines) and not _closes(lines[end], mark):
+        end += 1
+    body, info = lines[start:end], _info(lines[number])
+    nested = [line for line in body if line.startswith(mark)]
+    if Path(path).suffix.lower() in _TEXTS:  # whose own fences look like the end of this one
+        nested += [line for line in _until_next(lines, end + 1) if line.startswith(mark)]
+    if end == len(lines):
+        problems.append(f"{where} has no end: {instead}")
+    elif nested or any(_OPEN.fullmatch(line) for line in body):
+        problems.append(
+            f"{where} has fences or edits in it, so its end is not clear: {instead}, or with a "
+            "longer fence around it"
+        )
+    elif info in _PRINTED and Path(path).suffix.lower() in _CODE:
+        problems.append(
+            f"{where} is marked as {info!r}, so it is not clear if it is the file: {instead}"
+        )
+    else:
+        edits.append(WholeFile(path, tuple(body)))
+    return end + 1
+
+
+def _until_next(lines: Sequence[str], start: int) -> Sequence[str]:
+    """The lines up to the next edit."""
+    for number in range(start, len(lines)):
+        is_fence = _FENCE.fullmatch(lines[number]) is not None
+        if _OPEN.fullmatch(lines[number]) or begins_diff(lines, number):
+            return lines[start:number]
+        if is_fence and _path_of_fence(lines, number):
+            return lines[start:number]
+    return lines[start:]
+
+
+def _closes(line: str, mark: str) -> bool:
+    """Whether a line ends a fenced block that a mark began."""
+    return line.startswith(mark) and not line.rstrip().strip(mark[0])
+
+
+def _info(line: str) -> str:
+    """The language of a fenced block."""
+    return (line.strip("`~ ").split() or [""])[0].lower()
+
+
+_FENCE: Final = re.compile(r"(?P<mark>`{3,}|~{3,})[^`]*")
+_PATH_LINE: Final = re.compile(
+    r"(?:\#{1,6} +)?[*`]*(?P<label>(?:file|path|filename): *)?[*`]*"
+    r"(?P<path>[\w.@+/\[\]-]*[\w\]])[*`]*(?: \([\w ]+\))?[*`]*:?[*`]*",
+    re.IGNORECASE,
+)
+_TEXTS: Final = {".md", ".mdx", ".markdown", ".rst", ".txt"}
+_PRINTED: Final = {"console", "output", "text", "txt", "bash", "sh", "shell", "log", "traceback"}
 
 
 def _end(lines: Sequence[str], start: int, opened: re.Match[str]) -> int:

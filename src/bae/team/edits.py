@@ -30,6 +30,8 @@ from bae.team.edit_format import (
 )
 from bae.team.files import INCLUDE, read_file
 from bae.team.git import GitError, named_path
+from bae.team.syntax import find_syntax_error
+from bae.team.unified_diffs import Hunk
 
 LARGEST_FILE: Final = 1_000_000
 """How many bytes a file may have, before and after an edit."""
@@ -48,11 +50,14 @@ async def apply_answer(
     root: Path, answer: str, submodules: Sequence[str] = ()
 ) -> tuple[FileChange, ...]:
     """Apply the edits of an answer to the files below `root`, all or none. Raises EditError with
-    all reasons; files in `submodules` are refused. A cancellation waits until the files are as
-    before, or all are written."""
+    all reasons; files in `submodules` are refused, and edits that break the syntax of a file. A
+    cancellation waits until the files are as before, or all are written."""
 
     def apply() -> tuple[FileChange, ...]:
         changes = plan_changes(root, parse_answer(answer), submodules)
+        found = (find_syntax_error(each.path, each.before, each.after) for each in changes)
+        if errors := [error for error in found if error]:
+            raise refusal(errors)
         write_changes(root, changes)
         return changes
 
@@ -285,10 +290,11 @@ class _File:
         elif not edit.search:
             if self.lines:
                 raise _Miss(
-                    f"a block of {self.path} has an empty SEARCH, and the file exists: search for "
-                    "lines that it has, or write it whole"
+                    f"{_name_lines(edit)} of {self.path} are none, and the file exists: name lines "
+                    "that it has, or write it whole"
                 )
-            self.lines, self.ends = list(edit.replace), True
+            self.lines = list(edit.replace)
+            self.ends = not isinstance(edit, Hunk) or edit.ends is not False
         elif self.lines is None:
             raise _Refused(f"there is no file {self.path}: check its path, or write it whole")
         else:
@@ -320,9 +326,12 @@ class _File:
                     "write all lines, or blocks that replace only what changes"
                 )
 
-    def _replace_lines(self, lines: list[str], edit: Replacement) -> list[str]:
+    def _replace_lines(self, lines: list[str], edit: Replacement | Hunk) -> list[str]:
         search, replace = list(edit.search), list(edit.replace)
-        found = _find(lines, search)
+        if isinstance(edit, Hunk) and lines[edit.at : edit.at + len(search)] == search:
+            found = [edit.at]
+        else:
+            found = _find(lines, search)
         if not found:
             search, replace = _trim_empty_lines(search, replace)
             found = _find(_strip_whitespace(lines), _strip_whitespace(search)) if search else []
@@ -331,14 +340,22 @@ class _File:
                 found = [] if fitted is None else found
                 replace = fitted or []
         if len(found) == 1:
-            return [*lines[: found[0]], *replace, *lines[found[0] + len(search) :]]
+            below = lines[found[0] + len(search) :]
+            if isinstance(edit, Hunk) and edit.ends is not None and not below:
+                self.ends = edit.ends
+            return [*lines[: found[0]], *replace, *below]
         if found:
             places = ", ".join(str(at + 1) for at in found)
             raise _Miss(
-                f"the SEARCH lines of a block are in {self.path} more than once (from lines "
-                f"{places}): add lines above or below that tell the place"
+                f"{_name_lines(edit)} are in {self.path} more than once (from lines {places}): add "
+                "lines above or below that tell the place"
             )
-        raise _Miss(_describe_nearest(self.path, lines, search))
+        raise _Miss(_describe_nearest(f"{_name_lines(edit)} are not in {self.path}", lines, search))
+
+
+def _name_lines(edit: Replacement | Hunk) -> str:
+    is_hunk = isinstance(edit, Hunk)
+    return "the context and `-` lines of a hunk" if is_hunk else "the SEARCH lines of a block"
 
 
 def _find(lines: Sequence[str], search: Sequence[str]) -> list[int]:
@@ -403,7 +420,7 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _describe_nearest(path: str, lines: Sequence[str], search: Sequence[str]) -> str:
+def _describe_nearest(problem: str, lines: Sequence[str], search: Sequence[str]) -> str:
     """What is said about lines that are not in a file, with those that are most like them."""
     wanted = sorted({line.strip() for line in search}, key=len)[-_SEARCHED_LINES:]
     words = [frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH])) for line in wanted]
@@ -419,9 +436,8 @@ def _describe_nearest(path: str, lines: Sequence[str], search: Sequence[str]) ->
     best = max(range(len(sums) - size), key=lambda at: sums[at + size] - sums[at], default=0)
     start, end = max(0, best - 3), min(len(lines), best + size + 3)
     if not lines or sums[min(best + size, len(sums) - 1)] - sums[best] == 0:
-        return f"the SEARCH lines of a block are not in {path}, nor any like them: write it whole"
+        return f"{problem}, nor any like them: write it whole"
     shown = "\n".join(line[:_SHOWN_WIDTH] for line in lines[start:end])
     return (
-        f"the SEARCH lines of a block are not in {path}. The nearest lines that it has, from line "
-        f"{start + 1} to {end}, are:\n{shown}"
+        f"{problem}. The nearest lines that it has, from line {start + 1} to {end}, are:\n{shown}"
     )

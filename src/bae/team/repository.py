@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import IntEnum
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,10 +21,11 @@ from bae.given_files import read_file
 from bae.team.files import is_secret
 from bae.team.git import Checkout, GitError, Repository, split_paths
 from bae.team.models import bounded
+from bae.team.syntax import make_parser
 from bae.team.test_edits import is_test_file
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node
 
 MOST_FILES: Final = 20_000
 LARGEST_FILE: Final = 200_000
@@ -248,7 +248,7 @@ class Code:
 def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, ...]:
     """The classes and functions that a file defines. Empty for languages that are not known; code
     that is broken is read as far as it goes."""
-    parser = _parser(PurePosixPath(name).suffix.lower())
+    parser = make_parser(PurePosixPath(name).suffix.lower())
     if parser is None or not text.strip():
         return ()
     source = text.encode("utf-8", "replace")
@@ -391,34 +391,6 @@ def _stem(word: str) -> str:
     if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
         return f"{word[:-3]}y" if word.endswith("ies") else word[:-1]
     return word
-
-
-@cache
-def _language(suffix: str) -> object | None:
-    """The grammar of a file by its suffix; None where there is none, or tree-sitter is missing."""
-    try:
-        if suffix in (".py", ".pyi"):
-            from tree_sitter_python import language
-        elif suffix in (".js", ".jsx", ".mjs", ".cjs"):
-            from tree_sitter_javascript import language
-        elif suffix in (".ts", ".mts", ".cts"):
-            from tree_sitter_typescript import language_typescript as language
-        elif suffix == ".tsx":
-            from tree_sitter_typescript import language_tsx as language
-        else:
-            return None
-    except ImportError:
-        return None
-    return language()
-
-
-def _parser(suffix: str) -> Parser | None:
-    grammar = _language(suffix)
-    if grammar is None:
-        return None
-    from tree_sitter import Language, Parser
-
-    return Parser(Language(grammar))
 
 
 def _definitions(node: Node, depth: int, inside: int) -> Iterator[tuple[int, Node, Node | None]]:

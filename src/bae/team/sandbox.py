@@ -293,6 +293,7 @@ class _Program:
     own_git: bool = False
     hidden: Sequence[str] = ()
     like: Sequence[Sequence[str]] = ()
+    mounts: Mounts = field(default_factory=Mounts)
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
     folder: TemporaryDirectory[str] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,6 +33,7 @@ LogKind = Literal[
     "correction",
     "lm",
     "tool",
+    "submission",
     "edits",
     "tests",
     "question",
@@ -40,8 +42,8 @@ LogKind = Literal[
     "activity",
 ]
 """What an entry of a log is: a new status, an attempt that corrects the one before, a question
-to an LLM, a tool call, edits that were committed, a run of the tests, a question to a person and
-its answer, a merge, and what else an agent says."""
+to an LLM, a tool call, work that an LLM submits, edits that were committed, a run of the tests, a
+question to a person and its answer, a merge, and what else an agent says."""
 _PAGE: Final = 1000
 
 
@@ -78,7 +80,7 @@ async def read_task_log(store: Store, journal: Journal, task: Task) -> TaskLog:
     found = [info.run_id async for info in journal.every_run() if info.run_id.startswith(prefix)]
     for run in found:
         for question in list_questions(await journal.read(run)):
-            entries += _read_question(question, run)
+            entries += _read_question(question, run, run.startswith(f"{prefix}review-"))
     return TaskLog(
         task=task,
         spent=await read_spent(store, task_id=task.id),
@@ -131,19 +133,21 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
             return None
 
 
-def _read_question(question: AskedQuestion, run: str) -> Iterator[LogEntry]:
+def _read_question(question: AskedQuestion, run: str, is_review: bool) -> Iterator[LogEntry]:
     answers = question.answers
     wrong = [error for each in answers if each.verdict == "invalid" for error in each.errors]
-    parts = [f"answer refused: {headline(each)}" for each in wrong]
-    parts += [headline(question.error)] if question.error else []
-    parts += ["not answered"] if question.outcome in ("interrupted", "cancelled") else []
+    refused = [f"answer refused: {headline(each)}" for each in wrong]
+    refused += [headline(question.error)] if question.error else []
+    refused += ["not answered"] if question.outcome in ("interrupted", "cancelled") else []
+    count = len(question.rounds)
+    rounds = [f"{count} rounds" if count > 1 else "1 round"] if count else []
     texts = [f"asked:\n{each.asked}" for each in answers if each.asked]
     texts += [f"answered ({each.verdict}):\n{each.answer}" for each in answers if each.answer]
     yield LogEntry(
         at=question.at,
         kind="lm",
-        text="; ".join(parts),
-        ok=not parts,
+        text="; ".join((*rounds, *refused)),
+        ok=not refused,
         seconds=question.seconds,
         usage=question.usage,
         run=run,
@@ -152,6 +156,9 @@ def _read_question(question: AskedQuestion, run: str) -> Iterator[LogEntry]:
     for made in question.rounds:
         for number, call in enumerate(made.calls):
             yield _read_call(call, made.at + number * 1e-6, run)  # in their order
+        if made.text.strip() and not made.calls and not is_review:
+            said = headline(made.text)
+            yield LogEntry(at=made.at, kind="submission", text=said, detail=made.text, run=run)
         for told in made.told:
             after = made.at + len(made.calls) * 1e-6
             said = headline(told)
@@ -163,12 +170,22 @@ def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
     result = call.result if is_text else json.dumps(call.result, ensure_ascii=False, default=str)
     shown = {"waiting": "waits for a person", "begun": "not finished", "asked": "not begun"}
     said = shown.get(call.state) or (call.error if call.error is not None else str(result))
+    is_edit = call.name == "edit" and call.state == "done"  # its commit is an entry of its own
     return LogEntry(
         at=at,
-        kind="tool",
-        text=f"{call.text} -> {headline(said) or '(nothing)'}",
+        kind="activity" if is_edit else "tool",
+        text=f"{_shorten(call)} -> {headline(said) or '(nothing)'}",
         ok=call.state == "done",
         seconds=call.seconds,
         run=run,
         detail=f"{call.text}\n{said}",
     )
+
+
+def _shorten(call: MadeCall) -> str:
+    """A call with the first line of each of its texts."""
+    first = {
+        name: f"{value.splitlines()[0]} …" if isinstance(value, str) and "\n" in value else value
+        for name, value in call.arguments.items()
+    }
+    return replace(call, arguments=first).text

@@ -16,8 +16,8 @@ from bae.team.desk import (
     SHOWN_FAILURE,
     Desk,
     PersonNeeded,
-    Refusal,
     Try,
+    WorkRefusal,
     ask_about,
     ask_after_failures,
     get_desk,
@@ -27,7 +27,7 @@ from bae.team.events import CorrectionAttempt
 from bae.team.models import Task, bounded, headline
 from bae.team.program_turns import ProgramResult, describe_no_work, take_turn
 from bae.team.task_context import Context
-from bae.team.worker_tools import TOOLS, LoopEnded, submit_work
+from bae.team.worker_tools import TOOLS, LoopEnded, LoopStopped, submit_work
 
 if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
@@ -94,7 +94,9 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | Conversation | ProgramTurn | Checks | Delivered | Blocked:
+    async def __call__(
+        self,
+    ) -> Draft | WorkConversation | ProgramTurn | Checks | Delivered | Blocked:
         desk = self.desk
         done = await desk.bench.integration.merged_as(desk.task.branch)
         if done:
@@ -117,16 +119,16 @@ class Assignment(Node):
         return await begin_attempt(desk, attempt)
 
 
-async def begin_attempt(desk: Desk, attempt: Try) -> Draft | Conversation | ProgramTurn:
+async def begin_attempt(desk: Desk, attempt: Try) -> Draft | WorkConversation | ProgramTurn:
     """The step in which the worker works."""
     if desk.bench.program is not None:
         return ProgramTurn(attempt=attempt)
     if await desk.worker.find_mode() == "loop":
-        return Conversation(attempt=attempt)
+        return WorkConversation(attempt=attempt)
     return Draft(attempt=attempt)
 
 
-class Conversation(Node):
+class WorkConversation(Node):
     """The LLM works with tools until its work is merged, or a person is needed."""
 
     attempt: Try
@@ -138,9 +140,12 @@ class Conversation(Node):
         desk.brief, desk.attempt = self.brief, attempt
         request = WorkRequest(task=desk.task.key, attempt=attempt.number)
         try:
-            return await lm.fill(WorkerLoop, {}, self.brief, request)
+            with metered() as desk.used:
+                return await lm.fill(WorkerLoop, {}, self.brief, request)
         except LoopEnded as ended:
-            return _block(ended.needed) if ended.needed else Stopped(number=attempt.number)
+            return Blocked(question=f"{ended.message} What should be done differently?")
+        except LoopStopped:
+            return Stopped(number=attempt.number)
 
 
 class WorkerLoop(Node):
@@ -158,7 +163,7 @@ class WorkerLoop(Node):
 class Submission(Node):
     """What came of the work that was submitted last."""
 
-    attempt: Annotated[Try, Recall(Conversation)] = Field(init=False)
+    attempt: Annotated[Try, Recall(WorkConversation)] = Field(init=False)
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
     async def __call__(self) -> Delivered | Blocked:
@@ -180,7 +185,7 @@ class ProgramTurn(Node):
         init=False
     )
 
-    async def __call__(self) -> Checks | Draft | Conversation | ProgramTurn | Blocked | Stopped:
+    async def __call__(self) -> Checks | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
         desk, turn = self.desk, self.turn
         used = Usage.total([self.attempt.usage, turn.usage])
         attempt = self.attempt.model_copy(update={"usage": used})
@@ -192,7 +197,7 @@ class ProgramTurn(Node):
             return Blocked(question=question)
         failure = turn.refused or describe_no_work(turn)
         await desk.keep(attempt, "refused", None, failure)
-        return await try_again(desk, attempt, Refusal(failure))
+        return await try_again(desk, attempt, WorkRefusal(failure))
 
 
 class Draft(Node):
@@ -224,7 +229,7 @@ class Edits(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Checks | Draft | Conversation | ProgramTurn | Blocked | Stopped:
+    async def __call__(self) -> Checks | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
         desk, attempt = self.desk, self.attempt
         mark = f"{desk.run}/{attempt.number}"
         try:
@@ -240,7 +245,7 @@ class Edits(Node):
             failure = attempt.failure  # which is still there, as nothing was changed
             if error.message not in failure:
                 failure = f"{error.message}\n\n{failure}".rstrip()
-            return await try_again(desk, attempt, Refusal(failure))
+            return await try_again(desk, attempt, WorkRefusal(failure))
         return Checks(attempt=attempt)
 
 
@@ -258,9 +263,9 @@ class Checks(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Merge | Draft | Conversation | ProgramTurn | Blocked | Stopped:
+    async def __call__(self) -> Merge | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
         match await self.desk.judge(self.attempt):
-            case Refusal() as refusal:
+            case WorkRefusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
             case PersonNeeded() as needed:
                 return _block(needed)
@@ -274,9 +279,11 @@ class Merge(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Delivered | Draft | Conversation | ProgramTurn | Blocked | Stopped:
+    async def __call__(
+        self,
+    ) -> Delivered | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
         match await self.desk.merge(self.attempt):
-            case Refusal() as refusal:
+            case WorkRefusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
             case PersonNeeded() as needed:
                 return _block(needed)
@@ -310,8 +317,8 @@ class Stopped(Node):
 
 
 async def try_again(
-    desk: Desk, attempt: Try, refusal: Refusal
-) -> Draft | Conversation | ProgramTurn | Blocked | Stopped:
+    desk: Desk, attempt: Try, refusal: WorkRefusal
+) -> Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
     """The next attempt, with what was wrong with this one, unless there were enough of them."""
     task, done, failure = desk.task, attempt.number - attempt.first, refusal.text
     again = is_same_failure(failure, attempt.failure)

@@ -18,13 +18,14 @@ from bae import (
     Tools,
     idempotency_key,
 )
+from bae.lm import Usage
 from bae.team import trials
 from bae.team.desk import (
     SHOWN_FAILURE,
     Desk,
     PersonNeeded,
-    Refusal,
     Try,
+    WorkRefusal,
     ask_after_failures,
     get_desk,
 )
@@ -46,11 +47,15 @@ _MOST_ROUNDS: Final = 1_000
 
 
 class LoopEnded(TeamError):
-    """A conversation ended before its work was accepted. `needed` is the question to a person; None
-    where a person had it stopped."""
+    """A conversation has come to nothing. A person is asked, with the message as the reason."""
 
     code: str = "bae-team-loop"
-    needed: PersonNeeded | None = None
+
+
+class LoopStopped(TeamError):
+    """A person had the work stopped between two rounds of its conversation."""
+
+    code: str = "bae-team-stopped"
 
 
 async def edit(text: str, *, desk: Annotated[Desk, Dep(get_desk)]) -> str:
@@ -95,6 +100,7 @@ async def check(tests: tuple[str, ...] = (), *, desk: Annotated[Desk, Dep(get_de
 
 async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
     """Judge and merge the work. A refusal is the next message of the conversation."""
+    await desk.worker.say(desk.task, f"submits: {headline(getattr(work, 'summary', ''), 80)}")
     desk.outcome = await submit_work(desk, desk.attempt)
 
 
@@ -113,8 +119,10 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
         if tried[-1].outcome in ("failed", "refused"):
             raise ToolError(f"The work, as it is now, was refused:\n\n{tried[-1].failure}")
         number = tried[-1].number
-    outcome = await desk.submit(Try(first=attempt.first, number=number))
-    if not isinstance(outcome, Refusal):
+    usage = Usage.total(desk.used)  # since the last submission
+    desk.used.clear()
+    outcome = await desk.submit(Try(first=attempt.first, number=number, usage=usage))
+    if not isinstance(outcome, WorkRefusal):
         return outcome
     done, failure = number - attempt.first, outcome.text
     if done >= bench.corrections:
@@ -131,7 +139,7 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     used up. Ends a conversation that repeats itself or leads to nothing."""
     bench, task = desk.bench, desk.task
     if bench.should_stop(task.id):
-        raise LoopEnded(f"the work on {task.title!r} was stopped")
+        raise LoopStopped(f"the work on {task.title!r} was stopped")
     idle = _count_idle(progress.by_round)
     last = progress.calls[-_EQUAL:]
     if len(last) == _EQUAL and len({(each.name, str(each.arguments)) for each in last}) == 1:
@@ -161,11 +169,7 @@ def _count_idle(rounds: Sequence[Sequence[ToolCall]]) -> int:
 
 
 def _ended(task: Task, why: str) -> LoopEnded:
-    error = LoopEnded(f"the work on {task.title!r} has come to nothing: {why}")
-    error.needed = PersonNeeded(
-        f"The work on {task.title!r} was stopped: {why}. What should be done differently?"
-    )
-    return error
+    return LoopEnded(f"The work on {task.title!r} has come to nothing: {why}.")
 
 
 _EDIT: Final = (

@@ -1,0 +1,173 @@
+"""The syntax of files that an LLM has edited. A file that was broken before, that may have a newer
+syntax, or that is test data meant to be broken, is not judged."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tree_sitter import Parser
+
+
+def find_syntax_error(path: str, before: bytes | None, after: bytes | None) -> str | None:
+    """Why the syntax of a file is broken, with its lines around; None where it is not, or was
+    before. Python, JSON, TOML, JavaScript and TypeScript are read."""
+    check = _CHECKS.get(PurePosixPath(path).suffix.lower())
+    if check is None or after is None or is_broken_on_purpose(path):
+        return None
+    try:
+        text = after.decode().removeprefix("\ufeff").replace("\r\n", "\n")
+        known = before.decode().removeprefix("\ufeff") if before is not None else None
+    except UnicodeDecodeError:
+        return None
+    error = check(path, text)
+    if error is None or (known is not None and check(path, known) is not None):
+        return None
+    lines = text.split("\n")
+    first, last = max(1, error.line - _AROUND), min(len(lines), error.line + _AROUND)
+    shown = "\n".join(
+        f"{'>' if number == error.line else ' '} {number:>4} {lines[number - 1][:_WIDEST]}"
+        for number in range(first, last + 1)
+    )
+    return (
+        f"{path} would have broken syntax in line {error.line}: {error.message}. As it would be:\n"
+        f"{shown}"
+    )
+
+
+def is_broken_on_purpose(path: str) -> bool:
+    """Whether a file may be test data that is meant to be broken: in a folder of test data, such as
+    `tests/data` or `fixtures`, or with a name such as `broken.json` below a folder of tests."""
+    *folders, name = PurePosixPath(path.lower()).parts
+    if _DATA.intersection(folders):
+        return True
+    if not _TESTS.intersection(folders) or _TEST_FILE.search(name):
+        return False
+    return bool(_TEST_DATA.intersection(folders)) or _BROKEN.search(name) is not None
+
+
+def make_parser(suffix: str) -> Parser | None:
+    """A parser for files with a suffix; None where there is no grammar for them."""
+    grammar = _language(suffix)
+    if grammar is None:
+        return None
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(grammar))
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    line: int
+    message: str
+
+
+def _check_python(path: str, text: str) -> _Error | None:
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        lines = text.split("\n")
+        number = min(error.lineno or 1, len(lines))
+        # A newer Python than this may read it.
+        if _NEWER_PYTHON.search(lines[number - 1]) and _check_tree(path, text) is None:
+            return None
+        return _Error(number, error.msg)
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return None
+
+
+def _check_json(path: str, text: str) -> _Error | None:
+    if _WITH_COMMENTS.search(path) or re.search(r"(?m)^\s*(//|/\*)", text):
+        return None
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return _Error(error.lineno, error.msg)
+    except (ValueError, RecursionError):
+        return None
+    return None
+
+
+def _check_toml(path: str, text: str) -> _Error | None:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"\(at line (\d+)", str(error))  # an attribute from Python 3.14 on
+        return _Error(int(place[1]) if place else text.rstrip().count("\n") + 1, str(error))
+    except RecursionError:
+        return None
+    return None
+
+
+def _check_tree(path: str, text: str) -> _Error | None:
+    parser = make_parser(PurePosixPath(path).suffix.lower())
+    if parser is None or "@flow" in text[:_PRAGMA]:
+        return None
+    node = parser.parse(text.encode()).root_node
+    if not node.has_error:
+        return None
+    while not (node.is_error or node.is_missing):
+        inner = [each for each in node.children if each.has_error or each.is_missing]
+        if not inner:
+            break
+        node = inner[0]
+    line = node.start_point[0] + 1
+    if node.is_missing:
+        return _Error(line, f"{node.type!r} is missing")
+    words = (node.text or b"").decode("utf-8", "replace").strip().partition("\n")[0][:60]
+    return _Error(line, f"unexpected {words!r}" if words else "it cannot be read")
+
+
+_AROUND: Final = 3
+_WIDEST: Final = 200
+_PRAGMA: Final = 500
+_NEWER_PYTHON: Final = re.compile(
+    r"^\s*type \w+|\b(def|class) \w+\[|^\s*except [^(\n]+,|\b[tT][rR]?[\"']|\b[rR]?[fF][rR]?[\"']"
+)
+"""Syntax of Python 3.12 and later: type parameters, nested f-strings, template strings, `except`
+without parentheses."""
+_WITH_COMMENTS: Final = re.compile(
+    r"(^|/)([tj]sconfig[^/]*|\.eslintrc|devcontainer|deno|\.swcrc|babel\.config|api-extractor)\.json$"
+    r"|(^|/)\.vscode/",
+    re.IGNORECASE,
+)
+"""Files that programs read with comments and trailing commas."""
+_TESTS: Final = frozenset(("test", "tests", "__tests__", "spec", "specs"))
+_DATA: Final = frozenset(("fixtures", "__fixtures__", "testdata", "test_data", "test-data"))
+_TEST_DATA: Final = frozenset(("data", "cases", "samples", "snapshots", "resources", "files"))
+_TEST_FILE: Final = re.compile(r"^(test_|conftest\.)|(_test|\.test|\.spec)\.\w+$")
+_BROKEN: Final = re.compile(r"broken|invalid|malformed|corrupt|(^|[._-])bad([._-]|$)|syntax.?error")
+_CHECKS: Final[Mapping[str, Callable[[str, str], _Error | None]]] = {
+    **dict.fromkeys((".py", ".pyi"), _check_python),
+    ".json": _check_json,
+    ".toml": _check_toml,
+    **dict.fromkeys((".js", ".jsx", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".tsx"), _check_tree),
+}
+
+
+@cache
+def _language(suffix: str) -> object | None:
+    """The grammar of a file by its suffix; None where there is none, or tree-sitter is missing."""
+    try:
+        if suffix in (".py", ".pyi"):
+            from tree_sitter_python import language
+        elif suffix in (".js", ".jsx", ".mjs", ".cjs"):
+            from tree_sitter_javascript import language
+        elif suffix in (".ts", ".mts", ".cts"):
+            from tree_sitter_typescript import language_typescript as language
+        elif suffix == ".tsx":
+            from tree_sitter_typescript import language_tsx as language
+        else:
+            return None
+    except ImportError:
+        return None
+    return language()

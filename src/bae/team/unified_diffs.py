@@ -1,0 +1,178 @@
+"""Unified diffs as an LLM or git writes them: hunks are found by their lines, and the numbers in
+their headers only tell equal places apart."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """Lines of a file, and the lines that take their place, from one hunk of a diff."""
+
+    path: str
+    search: tuple[str, ...]
+    replace: tuple[str, ...]
+    at: int = 0
+    """How many lines are above, when the hunks before it are applied; it may be wrong."""
+    ends: bool | None = None
+    """Whether the file ends with a line break afterwards; None where the diff does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """What a diff does to one file. `problem` is why it cannot be applied; `after` is the number of
+    the first line below it."""
+
+    path: str
+    after: int
+    hunks: tuple[Hunk, ...] = ()
+    deletes: bool = False
+    problem: str = ""
+
+
+def begins_diff(lines: Sequence[str], number: int) -> bool:
+    """Whether the diff of a file begins in a line."""
+    return lines[number].startswith(_GIT) or _is_header(lines, number)
+
+
+def read_diff(lines: Sequence[str], number: int) -> FileDiff:
+    """The diff of a file that begins in a line."""
+    start, kinds = number, set[str]()
+    old = new = ""
+    if lines[number].startswith(_GIT):
+        old = new = _read_git_line(lines[number])
+        number += 1
+        while number < len(lines) and (found := _EXTENDED.match(lines[number])):
+            kinds.add(found[1])
+            number += 1
+    try:
+        if number < len(lines) and _is_header(lines, number):
+            number += 2
+            old, new = (_read_path(line[4:]) for line in lines[number - 2 : number])
+            kinds |= {"deleted file mode"} if new == _NONE else set()
+        old, new = _strip_prefixes(old, new)
+    except ValueError:
+        return FileDiff("", number, problem=f"the path in line {start + 1} cannot be read")
+    path = old if new == _NONE else new
+    hunks: list[Hunk] = []
+    while number < len(lines) and (header := _HUNK.match(lines[number])):
+        hunk, number = _read_hunk(lines, number, path, header)
+        hunks.append(hunk)
+    if not path:
+        problem = f"the diff in line {start + 1} names no file: write `--- a/x` and `+++ b/x`"
+    elif unread := sorted(kinds - {"index", "new file mode", "deleted file mode"}):
+        problem = (
+            f"the diff of {path} has {unread[0]!r}, which is not read: delete the old file, and "
+            "write the new one whole"
+        )
+    elif _NONE not in (old, new) and old != new:
+        problem = f"a diff renames {old} to {new}: delete the old file, and write the new one whole"
+    elif not hunks and not kinds & {"new file mode", "deleted file mode"}:
+        problem = f"the diff of {path} has no hunk: each begins with a line such as @@ -1,4 +1,5 @@"
+    else:
+        problem = ""
+    return FileDiff(path, number, tuple(hunks), "deleted file mode" in kinds, problem)
+
+
+_GIT: Final = "diff --git "
+_NONE: Final = "/dev/null"
+_EXTENDED: Final = re.compile(
+    r"(index|new file mode|deleted file mode|old mode|new mode|(?:dis)?similarity index"
+    r"|rename from|rename to|copy from|copy to|Binary files|GIT binary patch)\b"
+)
+_HUNK: Final = re.compile(r"@@(?: -\d+(?:,(?P<old>\d+))? \+(?P<at>\d+)(?:,(?P<new>\d+))? @@|\s|$)")
+_NO_BREAK: Final = "\\"
+
+
+def _is_header(lines: Sequence[str], number: int) -> bool:
+    return (
+        number + 1 < len(lines)
+        and lines[number].startswith("--- ")
+        and lines[number + 1].startswith("+++ ")
+    )
+
+
+def _read_git_line(line: str) -> str:
+    """The path in `diff --git a/x b/x`, where both are the same; it counts only without others."""
+    words = line.removeprefix(_GIT).rstrip()
+    half = len(words) // 2
+    first, second = words[:half].strip('"'), words[half + 1 :].strip('"')
+    return first.removeprefix("a/") if first[2:] == second[2:] else ""
+
+
+def _read_path(text: str) -> str:
+    """A path as git writes it: in quotes with escapes, or up to a tab. Raises ValueError."""
+    text = text.partition("\t")[0].rstrip() if not text.startswith('"') else text.rstrip()
+    if not text.startswith('"'):
+        return text
+    try:
+        quoted = ast.literal_eval(f"b{text}")
+    except (SyntaxError, ValueError, MemoryError) as error:
+        raise ValueError(text) from error
+    if not isinstance(quoted, bytes):
+        raise ValueError(text)
+    return quoted.decode()
+
+
+def _strip_prefixes(old: str, new: str) -> tuple[str, str]:
+    first = old == _NONE or old.startswith("a/")
+    second = new == _NONE or new.startswith("b/")
+    if first and second:
+        return old.removeprefix("a/"), new.removeprefix("b/")
+    return old, new
+
+
+def _read_hunk(
+    lines: Sequence[str], number: int, path: str, header: re.Match[str]
+) -> tuple[Hunk, int]:
+    """A hunk, and the line below it. Its end is where its header says, if that can be: otherwise
+    the first line that belongs to no hunk."""
+    start = number + 1
+    end = start
+    if header["at"] is not None:
+        end = _find_counted_end(lines, start, int(header["old"] or 1), int(header["new"] or 1))
+    if end == start:
+        while end < len(lines) and (not lines[end] or lines[end][0] in " +-\\"):
+            if _is_header(lines, end) and lines[end + 2 : end + 3] and _HUNK.match(lines[end + 2]):
+                break
+            end += 1
+        while end > start and not lines[end - 1]:
+            end -= 1
+    search: list[str] = []
+    replace: list[str] = []
+    marked = ""
+    before = " "
+    for line in lines[start:end]:
+        kind, text = line[:1] or " ", line[1:]
+        if kind == _NO_BREAK:
+            marked += before
+            continue
+        before = kind
+        search += [text] if kind in " -" else []
+        replace += [text] if kind in " +" else []
+    ends = None if not marked else marked == "-"
+    at = int(header["at"] or 1)
+    return Hunk(path, tuple(search), tuple(replace), at - 1 if replace and at else at, ends), end
+
+
+def _find_counted_end(lines: Sequence[str], start: int, old: int, new: int) -> int:
+    """The end of a hunk by its numbers of lines; its start where these are wrong."""
+    end = start
+    while (old or new) and end < len(lines):
+        kind = lines[end][:1] or " "
+        if kind not in " +-\\":
+            return start
+        old -= kind in " -"
+        new -= kind in " +"
+        end += 1
+    if old or new:
+        return start
+    while lines[end : end + 1] and lines[end].startswith(_NO_BREAK):
+        end += 1
+    is_over = end == len(lines) or lines[end][:1] not in (" ", "+", "-") or begins_diff(lines, end)
+    return end if is_over else start
