@@ -142,7 +142,7 @@ async def a_bench(folder: Path, tasks: Sequence[PlannedTask]) -> AsyncIterator[W
     async with await Store.open(folder / "state" / "team.db") as store:
         project = await store.save_project(project)
         await store.add_tasks(project.id, tasks)
-        async with Workbench.open(project, store) as bench:
+        async with Workbench.open(project, store, review="off") as bench:
             yield bench
 
 

@@ -67,7 +67,9 @@ class Printer:
 async def main(state: str, *waiting: str) -> None:
     async with await Store.open(state) as store:
         [project] = await store.projects()
-        opening = Workbench.open(project, store, ws_manager=Printer(), limits={"timeout": BOUND})
+        opening = Workbench.open(
+            project, store, ws_manager=Printer(), limits={"timeout": BOUND}, review="off"
+        )
         async with opening as bench:
             lm = TeamLM(**dict.fromkeys(waiting, never))
             summary = await LeadAgent(bench, lm, max_agents=3, poll=0.02).run()

@@ -104,6 +104,7 @@ async def a_bench(
     """The bench of a team for such a project; `options` are its own, and what watches it."""
     own = {"files", "command", *Project.model_fields}
     made = {name: options.pop(name) for name in own if name in options}
+    options.setdefault("review", "off")  # for tests that are not about reviews
     hooks = {name: options.pop(name) for name in HOOKS if name in options}
     async with (
         a_project(tmp_path, *tasks, **made) as (store, project, added),

@@ -68,6 +68,6 @@ async def run_team(
     **options: Any,
 ) -> TeamSummary:
     """Have a team carry out the tasks of a project; `options` are those of its bench."""
-    async with Workbench.open(project, store, **options) as bench:
+    async with Workbench.open(project, store, **{"review": "off"} | options) as bench:
         lead = LeadAgent(bench, lm, max_agents=max_agents, wait=wait, timeout=timeout)
         return await lead.run()

@@ -127,7 +127,7 @@ async def test_commits_of_the_team_in_the_users_branch_get_no_network_either(tmp
             root = Path(project.root)
             assert "model" in (root / "fetch.py").read_text()
             async with (
-                Workbench.open(project, store) as bench,
+                Workbench.open(project, store, review="off") as bench,
                 bench.workspaces.scratch("main") as scratch,
             ):
                 assert (scratch.path / "made" / "offline").read_text() == "model"

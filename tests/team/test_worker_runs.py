@@ -149,14 +149,18 @@ async def test_anthropic_is_asked_by_its_own_client(
     pytest.importorskip("anthropic")
     async with Provider() as provider, a_project(tmp_path) as (store, project, [task]):
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-        provider.script(Call("edit", text=RIGHT), "I added sub.")
+        review = {"findings": [], "summary": "It is right."}
+        provider.script(Call("edit", text=RIGHT), "I added sub.", review)
         worker = BackendWorkerAgent(project_id=project.id, db=store, api_key="sk-any")
         result = await worker.execute_task(task)
         assert (result.status, result.error) == ("completed", None)
         assert result.usage.output_tokens > 0
-        asked, submitted = provider.requests
+        asked, submitted, reviewed = provider.requests
         assert "Write a function sub in calc.sh." in str(asked.body)
         assert "changed: calc.sh" in str(submitted.body)
+        assert "+sub() { echo" in str(reviewed.body)
+        [stored] = (await store.reviews(project.id))[task.id]
+        assert stored.headline == "no findings; It is right."
 
 
 async def test_a_worker_alone_carries_out_one_task_at_a_time(tmp_path: Path) -> None:

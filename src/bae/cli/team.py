@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from bae.journal import Journal, Record
     from bae.run import GateAnswerer
     from bae.team.git import Repository
-    from bae.team.models import Project
+    from bae.team.models import Project, Review, Task
     from bae.team.project import Detected
     from bae.team.store import Store
 else:
@@ -444,6 +445,8 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     check = await asyncio.to_thread(read_check, team.store.path.parent)
     found = await team.store.flaky_tests(team.project.id)
     flaky = list(dict.fromkeys(name for names in found.values() for name in names))
+    reviews = await team.store.reviews(team.project.id)
+    newest = {task_id: each[-1] for task_id, each in reviews.items()}
     if as_json:
         print_json(
             {
@@ -458,7 +461,11 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
                 "spent": asdict(spent),
                 "tasks": [
                     task.model_dump(mode="json")
-                    | {"branch": task.branch, "spent": asdict(by_task.get(task.id, Spent()))}
+                    | {
+                        "branch": task.branch,
+                        "spent": asdict(by_task.get(task.id, Spent())),
+                        "findings": len(newest[task.id].findings) if task.id in newest else None,
+                    }
                     for task in tasks
                 ],
                 "blockers": as_data(blockers),
@@ -482,11 +489,27 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
             "paused": "the run" if None in paused else ", ".join(held),
             "spent": spent_text(spent),
             "questions": str(len(blockers) or ""),
+            "reviews": _describe_reviews(newest, tasks),
         }
     )
     costs = {task_id: spent_text(each) for task_id, each in by_task.items()}
     print_tasks(tasks, blockers, interrupted=interrupted, spent=costs)
     print_blockers(blockers, tasks)
+
+
+def _describe_reviews(newest: Mapping[int, Review], tasks: Sequence[Task]) -> str:
+    """How many findings the newest review of each task has."""
+    if not newest:
+        return ""
+    findings = [each for review in newest.values() for each in review.findings]
+    blocking = sum(each.blocking for each in findings)
+    failed = sum(bool(review.error) for review in newest.values())
+    facts = [f"{count(len(findings), 'finding')} in {count(len(newest), 'task')}"]
+    facts += [f"{blocking} blocking"] if blocking else []
+    facts += [f"{failed} failed"] if failed else []
+    keys = [task.key for task in tasks if task.id in newest and newest[task.id].findings]
+    look = f": bae team tasks show {keys[0]}" if keys else ""
+    return f"{', '.join(facts)}{look}"
 
 
 group.add_typer(team_run.group)

@@ -33,6 +33,7 @@ from bae.team.events import (
     StoredEvent,
     TaskStatusChanged,
     TestResult,
+    WorkReviewed,
 )
 from bae.team.models import (
     AgentInfo,
@@ -348,6 +349,8 @@ def _describe(event: Event) -> str:
             said = f"correction {attempt}: {headline(failure)}"
         case CommitCreated(commit=commit, files=files):
             said = f"commit {commit[:10]} {', '.join(files)}"
+        case WorkReviewed(review=review):
+            said = f"reviewed: {review.headline}"
         case BlockerCreated(question=question, blocker_id=number):
             said = f'asks: {headline(question)} (bae team answer {number} "...")'
         case BlockerResolved(answer=answer):

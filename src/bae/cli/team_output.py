@@ -16,7 +16,7 @@ from bae.team.models import headline
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from bae.team.models import Blocker, Project, Task, TaskAttempt
+    from bae.team.models import Blocker, Project, Review, Task, TaskAttempt
 
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "pending": ("○", "dim"),
@@ -170,6 +170,7 @@ def print_task(
     attempts: Sequence[TaskAttempt],
     blockers: Sequence[Blocker],
     flaky: Sequence[str] = (),
+    reviews: Sequence[Review] = (),
 ) -> None:
     """All that is known of one task."""
     is_asked = headline(task.reason, 1000) in [each.summary for each in blockers]
@@ -208,6 +209,10 @@ def print_task(
         shown = "; ".join(each for each in facts if each)
         shown += f"\n{cut(attempt.failure, 2_000)}" if attempt.failure else ""
         print_fields({f"attempt {attempt.number}": shown})
+    for review in reviews:
+        lines = [f"{review.commit[:12]}: {review.headline}"]
+        lines += (f"- {'blocking: ' if each.blocking else ''}{each}" for each in review.findings)
+        print_fields({"review": "\n".join(lines)})
 
 
 def print_blockers(

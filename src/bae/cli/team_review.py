@@ -100,8 +100,8 @@ async def log(
 ) -> None:
     """Show what the worker of a task asked, did and saw.
 
-    LLM calls with what they used, tool calls, edits, test runs, questions to you, merges; oldest
-    first.
+    LLM calls with what they used, tool calls, edits, test runs, reviews, questions to you, merges;
+    oldest first.
     """
     from bae.journal import SQLiteJournal
     from bae.team import read_task_log
@@ -166,6 +166,7 @@ _LABELS: Final = {
     "submission": ("submitted", "bold"),
     "edits": ("edited", "green"),
     "tests": ("tested", "green"),
+    "review": ("reviewed", "green"),
     "question": ("asks you", "yellow"),
     "answer": ("answered", "green"),
     "merge": ("merged", "green"),
@@ -181,9 +182,9 @@ _INDENT: Final = 10
 async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
     """Merge the team's work into a branch of yours.
 
-    It is one merge commit, with you as its author: its message lists the tasks and the tests that
-    prove each. With conflicts, or changes of yours that are not committed, nothing is changed, and
-    the exit code is 1.
+    It is one merge commit, with you as its author: its message lists the tasks, the tests that
+    prove each, and what a reviewer has found. With conflicts, or changes of yours that are not
+    committed, nothing is changed, and the exit code is 1.
     """
     from bae.team import merge_work
 
@@ -215,8 +216,8 @@ async def patch(
 ) -> None:
     """Write the team's work as one patch, and merge nothing.
 
-    Its header lists the tasks and the tests that prove each. It applies to your branch, or to
-    --into BRANCH.
+    Its header lists the tasks, the tests that prove each, and what a reviewer has found. It applies
+    to your branch, or to --into BRANCH.
     """
     from bae.cli.wording import count
     from bae.team import format_patch
@@ -274,5 +275,12 @@ def _as_data(done: Delivery) -> dict[str, object]:
         "into": done.into,
         "commit": done.commit,
         "message": done.message if done.tasks else "",
-        "tasks": [{"key": each.task.key, "tests": each.tests} for each in done.tasks],
+        "tasks": [
+            {
+                "key": each.task.key,
+                "tests": each.tests,
+                "review": each.review.model_dump(mode="json") if each.review else None,
+            }
+            for each in done.tasks
+        ],
     }

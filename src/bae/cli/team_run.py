@@ -135,6 +135,23 @@ async def run(
             "length of each file.",
         ),
     ] = "auto",
+    require_review: Annotated[
+        bool,
+        typer.Option(
+            "--require-review",
+            help="Refuse work in which the reviewer finds something that blocks it.",
+        ),
+    ] = False,
+    no_review: Annotated[
+        bool, typer.Option("--no-review", help="Have no second model read the work.")
+    ] = False,
+    reviewer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LM",
+            help="The language model that reviews. Left out: the one of the workers.",
+        ),
+    ] = None,
     wait: Annotated[
         bool | None,
         typer.Option(
@@ -168,6 +185,8 @@ async def run(
     }
     if task_budget is not None:
         options["task_budget"] = _budget(task_budget, "--task-budget")
+    if no_review and (require_review or reviewer):
+        raise typer.BadParameter("there is nothing to review with", param_hint="'--no-review'")
     project = with_settings(
         team.project, update_checkout=update_checkout, allow_unsandboxed=allow_unsandboxed
     )
@@ -190,8 +209,15 @@ async def run(
         log, silent = logging.getLogger("bae.team.worker_runs"), logging.NullHandler()
         log.addHandler(silent)
         stack.callback(log.removeHandler, silent)
+        review = "require" if require_review else "off" if no_review else "advise"
         opening = Workbench.open(
-            team.project, team.store, edit_format=edit_format, worker=works, rounds=max_rounds
+            team.project,
+            team.store,
+            edit_format=edit_format,
+            worker=works,
+            rounds=max_rounds,
+            review=review,
+            reviewer=find_lm(reviewer) if reviewer else None,
         )
         bench = await stack.enter_async_context(opening)
         if serve:

@@ -123,17 +123,18 @@ async def list_(team: Team, as_json: AsJSON = False) -> None:
 
 @team_command(group, "bae team tasks show add-login")
 async def show(team: Team, task: OneTask, as_json: AsJSON = False) -> None:
-    """Show one task: what is planned, what was tried, what was asked and answered."""
+    """Show one task: what is planned, what was tried, reviewed, asked and answered."""
     found = await team.task(task)
     attempts = await team.store.attempts(found.id)
     asked = await team.store.blockers(team.project.id)
     blockers = [each for each in asked if each.task_id == found.id]
     flaky = (await team.store.flaky_tests(team.project.id)).get(found.id, ())
+    reviews = (await team.store.reviews(team.project.id)).get(found.id, ())
     if as_json:
         more = {"attempts": as_data(attempts), "blockers": as_data(blockers), "flaky": flaky}
-        print_json(found.model_dump(mode="json") | more)
+        print_json(found.model_dump(mode="json") | more | {"reviews": as_data(reviews)})
     else:
-        print_task(found, attempts, blockers, flaky)
+        print_task(found, attempts, blockers, flaky, reviews)
 
 
 @team_command(

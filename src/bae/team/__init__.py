@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         TaskStatusChanged,
         TaskUnblocked,
         TestResult,
+        WorkReviewed,
         broadcast,
         broadcast_activity,
         broadcast_agent_created,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         broadcast_task_status,
         broadcast_task_unblocked,
         broadcast_test_result,
+        broadcast_work_reviewed,
     )
     from bae.team.git import GitError, Repository
     from bae.team.known_programs import ClaudeCode, Codex
@@ -59,9 +61,12 @@ if TYPE_CHECKING:
     from bae.team.models import (
         AgentInfo,
         Blocker,
+        Finding,
+        FindingKind,
         PlannedTask,
         Project,
         Request,
+        Review,
         Task,
         TaskAttempt,
         TaskResult,
@@ -116,6 +121,8 @@ __all__ = [
     "DryRun",
     "EditError",
     "Event",
+    "Finding",
+    "FindingKind",
     "FrontendWorkerAgent",
     "GitError",
     "LeadAgent",
@@ -129,6 +136,7 @@ __all__ = [
     "ProvedTask",
     "Repository",
     "Request",
+    "Review",
     "SandboxError",
     "Spent",
     "Store",
@@ -149,6 +157,7 @@ __all__ = [
     "TestReport",
     "TestResult",
     "TestWorkerAgent",
+    "WorkReviewed",
     "Workbench",
     "WorkerAgent",
     "WorkspaceError",
@@ -168,6 +177,7 @@ __all__ = [
     "broadcast_task_status",
     "broadcast_task_unblocked",
     "broadcast_test_result",
+    "broadcast_work_reviewed",
     "clean_branches",
     "detect",
     "diff_task",
@@ -205,18 +215,19 @@ __getattr__, __dir__ = export_lazily(
             "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
             "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
             "StoredEvent TaskAssigned TaskBlocked TaskStatusChanged TaskUnblocked TestResult "
-            "broadcast broadcast_activity broadcast_agent_created broadcast_agent_retired "
-            "broadcast_agent_status broadcast_blocker_created broadcast_blocker_resolved "
-            "broadcast_commit_created broadcast_correction_attempt broadcast_progress "
-            "broadcast_task_assigned broadcast_task_blocked broadcast_task_status "
-            "broadcast_task_unblocked broadcast_test_result"
+            "WorkReviewed broadcast broadcast_activity broadcast_agent_created "
+            "broadcast_agent_retired broadcast_agent_status broadcast_blocker_created "
+            "broadcast_blocker_resolved broadcast_commit_created broadcast_correction_attempt "
+            "broadcast_progress broadcast_task_assigned broadcast_task_blocked "
+            "broadcast_task_status broadcast_task_unblocked broadcast_test_result "
+            "broadcast_work_reviewed"
         ),
         "team.git": "GitError Repository",
         "team.known_programs": "ClaudeCode Codex",
         "team.lead": "LeadAgent TeamSummary",
         "team.models": (
-            "AgentInfo TaskAttempt Blocker PlannedTask Project Request Task TaskResult TaskStatus "
-            "TeamError TestCase TestReport"
+            "AgentInfo TaskAttempt Blocker Finding FindingKind PlannedTask Project Request Review "
+            "Task TaskResult TaskStatus TeamError TestCase TestReport"
         ),
         "team.planning": "plan_tasks",
         "team.pool": "AgentPoolManager",

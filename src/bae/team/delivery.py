@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bae.team.git import BRANCHES, Conflict, GitError, Repository, shown_path
-from bae.team.models import Project, Task, TaskAttempt, TeamError, TestReport, strip_escapes
+from bae.team.models import (
+    Project,
+    Review,
+    Task,
+    TaskAttempt,
+    TeamError,
+    TestReport,
+    strip_escapes,
+)
 
 if TYPE_CHECKING:
     from bae.team.store import Store
@@ -30,10 +38,12 @@ _PLAIN: Final = (
 @dataclass(frozen=True, slots=True)
 class ProvedTask:
     """A merged task, and the tests that prove it: those it names, or else those that are new with
-    its work. A task that was approved without tests has none."""
+    its work. A task that was approved without tests has none. `review` is that of the merged work,
+    if it was reviewed."""
 
     task: Task
     tests: tuple[str, ...]
+    review: Review | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,8 @@ class Delivery:
 
     @property
     def message(self) -> str:
-        """The message of the merge: the tasks, with the tests that prove each."""
+        """The message of the merge: the tasks, with the tests that prove each, and what a reviewer
+        has found."""
         many = len(self.tasks)
         lines = [f"Merge {many} {'task' if many == 1 else 'tasks'} of {self.branch}"]
         for each in self.tasks:
@@ -61,6 +72,8 @@ class Delivery:
                 lines.append(f"- and {len(each.tests) - MOST_TESTS} more tests")
             if not each.tests:
                 lines.append("- without tests, as a person approved")
+            if each.review is not None:
+                lines += (f"- review, {_in_one_line(str(f))}" for f in each.review.findings)
         return "\n".join(lines) + "\n"
 
 
@@ -70,10 +83,14 @@ async def diff_task(
     """The change of a task, as git shows it: its merged commit, or else its branch against where it
     started from the team's. With `stat`, how many lines of each file."""
     start, end = await _find_change(project, repository, task)
-    shown = ("--stat", "--summary") if stat else ()
-    code, output, problem = await repository.run_git("diff", *_PLAIN, *shown, start, end)
+    return await read_diff(repository, start, end, *(("--stat", "--summary") if stat else ()))
+
+
+async def read_diff(repository: Repository, start: str, end: str, *options: str) -> str:
+    """What differs between two commits, as git shows it, whatever the user has configured."""
+    code, output, problem = await repository.run_git("diff", *_PLAIN, *options, start, end)
     if code:
-        raise GitError(f"the change of {task.key} cannot be shown: {problem}")
+        raise GitError(f"the change from {start} to {end} cannot be shown: {problem}")
     return output.decode("utf-8", "surrogateescape")
 
 
@@ -110,6 +127,7 @@ async def find_delivery(
         raise GitError(f"there is no {project.branch} yet", fix="bae team run")
     start = await repository.resolve(BRANCHES + branch) or await repository.commit_id("HEAD")
     reports = open_reports(project, repository, store, {})
+    reviews = await store.reviews(project.id)
     proved: list[ProvedTask] = []
     for task in await store.tasks(project.id):
         if task.commit is None or not await repository.contains(head, task.commit):
@@ -118,8 +136,22 @@ async def find_delivery(
             continue
         before = await reports.find(await repository.commit_id(f"{task.commit}^"))
         tests = find_proving_tests(task, await store.attempts(task.id), before)
-        proved.append(ProvedTask(task, tests))
+        review = await _find_review(repository, task, reviews.get(task.id, ()))
+        proved.append(ProvedTask(task, tests, review))
     return Delivery(branch, project.branch, start, head, tuple(proved))
+
+
+async def _find_review(
+    repository: Repository, task: Task, reviews: Sequence[Review]
+) -> Review | None:
+    """The review of the work that was merged; those of refused work are left out."""
+    from bae.team.workspaces import trailer
+
+    within = f"{task.commit}^..{task.commit}"
+    for review in reversed(reviews):
+        if await repository.find_commit(trailer(task.branch, review.commit), within):
+            return review
+    return None
 
 
 def find_proving_tests(

@@ -16,6 +16,7 @@ from bae.team.git import shown_path
 from bae.team.guarded_files import Guarded
 from bae.team.integration import Failed, Integrated
 from bae.team.models import Task, TaskAttempt, TestReport, bounded, headline
+from bae.team.review import ask_about_review, decide, review_work
 from bae.team.verdict import WorkVerdict
 from bae.team.workspaces import ManifestError
 
@@ -102,10 +103,26 @@ class Desk:
             await self.keep(attempt, "passed", verdict)
             if verdict.concerns and not await self.bench.has_yes(self.task, verdict.digest):
                 return PersonNeeded(_describe_concerns(verdict), verdict.digest)
-            return verdict
+            return await self._review(attempt, verdict) or verdict
         text = await self._with_failed_before(verdict.text)
         await self.keep(attempt, "refused" if verdict.report.passed else "failed", verdict, text)
         return WorkRefusal(text)
+
+    async def _review(
+        self, attempt: Try, verdict: WorkVerdict
+    ) -> WorkRefusal | PersonNeeded | None:
+        """Have the work that a verdict accepts reviewed: why it is not merged, or None."""
+        workspace, own = await self.worker.workspace(self.task), await self.worker.lm()
+        review = await review_work(self.bench, self.task, workspace, own, verdict)
+        decision = await decide(self.bench, self.task, review)
+        if review is None or decision == "merge":
+            return None
+        if decision == "refuse":
+            await self.keep(attempt, "refused", verdict, review.text)
+            return WorkRefusal(review.text)
+        if review.error:  # the work is there still, and judged again by the next run
+            await self.keep(attempt, "error", verdict, review.error)
+        return PersonNeeded(ask_about_review(self.task, review), review.digest)
 
     async def merge(self, attempt: Try) -> str | WorkRefusal | PersonNeeded:
         """Merge the work into the team's branch, where the tests run once more: its commit. After a

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, Proto
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from bae.team.models import TaskStatus, TestReport
+from bae.team.models import Review, TaskStatus, TestReport
 
 P = ParamSpec("P")
 _log = logging.getLogger(__name__)
@@ -147,6 +147,15 @@ class CommitCreated(_Event):
 
 
 @dataclass(frozen=True, config=_FORBID)
+class WorkReviewed(_Event):
+    """A reviewer has read the work of a task, or failed to."""
+
+    task_id: int
+    review: Review
+    type: Literal["work_reviewed"] = field(default="work_reviewed", kw_only=True)
+
+
+@dataclass(frozen=True, config=_FORBID)
 class BlockerCreated(_Event):
     """A task asks a person."""
 
@@ -195,6 +204,7 @@ Event = Annotated[
     | TestResult
     | CorrectionAttempt
     | CommitCreated
+    | WorkReviewed
     | BlockerCreated
     | BlockerResolved
     | ProgressUpdate
@@ -284,6 +294,7 @@ broadcast_agent_retired = _broadcast_of(AgentRetired)
 broadcast_test_result = _broadcast_of(TestResult.of)
 broadcast_correction_attempt = _broadcast_of(CorrectionAttempt)
 broadcast_commit_created = _broadcast_of(CommitCreated)
+broadcast_work_reviewed = _broadcast_of(WorkReviewed)
 broadcast_blocker_created = _broadcast_of(BlockerCreated)
 broadcast_blocker_resolved = _broadcast_of(BlockerResolved)
 broadcast_progress = _broadcast_of(ProgressUpdate)

@@ -252,6 +252,74 @@ class TestReport(_Model):
         return tuple(case for case in self.cases if case.outcome == outcome)
 
 
+ReviewMode = Literal["off", "advise", "require"]
+"""Whether work that passes its tests is reviewed, and whether a blocking finding refuses it."""
+
+
+class FindingKind(StrEnum):
+    """What is wrong with work that passes its tests."""
+
+    SCOPE_CREEP = "scope-creep"
+    HARD_CODED_ANSWER = "hard-coded-answer"
+    WEAKENED_CHECK = "weakened-check"
+    MISSING_CASE = "missing-case"
+    WRONG_BEHAVIOR = "wrong-behavior"
+    OTHER = "other"
+
+
+class Finding(_Model):
+    """Something that a reviewer has found in the change of a task."""
+
+    kind: FindingKind
+    file: str = Field(description="the path of the file")
+    line: int | None = Field(default=None, description="the line in the new file, if it is known")
+    code: str = Field(default="", description="the code that is meant, quoted from the change")
+    text: str = Field(description="what is wrong, and what to do, in one or two sentences")
+    blocking: bool = Field(description="whether the work must not be merged like this")
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        said = f"{self.kind} in {place}: {self.text}" if place else f"{self.kind}: {self.text}"
+        return f"{said} ({self.code.strip()})" if self.code.strip() else said
+
+
+class Review(_Model):
+    """What a reviewer says about the work of a task, which passes its tests."""
+
+    commit: str = Field(description="the commit of the task's branch that was reviewed")
+    digest: str = Field(description="of the content of the work")
+    summary: str = ""
+    findings: tuple[Finding, ...] = ()
+    error: str = Field(default="", description="why there is no review, where the reviewer failed")
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        """The findings for which the work must not be merged."""
+        return tuple(each for each in self.findings if each.blocking)
+
+    @property
+    def text(self) -> str:
+        """The findings for the worker, the blocking ones first."""
+        others = [each for each in self.findings if not each.blocking]
+        parts = [f"The tests pass, and a reviewer refuses the work: {self.summary}"]
+        parts += [_list_findings("Correct this", self.blocking)] if self.blocking else []
+        parts += [_list_findings("Also noted, and not required", others)] if others else []
+        return "\n\n".join(parts)
+
+    @property
+    def headline(self) -> str:
+        """The review in one line."""
+        if self.error:
+            return f"review failed: {headline(self.error)}"
+        counted = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
+        counted += f", {len(self.blocking)} blocking" if self.blocking else ""
+        return f"{counted if self.findings else 'no findings'}; {self.summary}".rstrip("; ")
+
+
+def _list_findings(title: str, findings: Iterable[Finding]) -> str:
+    return "\n".join((f"{title}:", *(f"- {each}" for each in findings)))
+
+
 class TaskAttempt(_Model):
     """One try at a task: what was written, and what became of it."""
 

@@ -29,6 +29,7 @@ from bae.team.events import (
     TaskBlocked,
     TaskStatusChanged,
     TaskUnblocked,
+    WorkReviewed,
     read_event,
 )
 from bae.team.models import (
@@ -36,6 +37,7 @@ from bae.team.models import (
     Blocker,
     PlannedTask,
     Project,
+    Review,
     Task,
     TaskAttempt,
     TaskStatus,
@@ -451,6 +453,17 @@ class Store:
             StoredEvent(number=row["id"], at=row["at"], event=read_event(row["data"]))
             for row in rows
         ]
+
+    async def reviews(self, project_id: int) -> dict[int, tuple[Review, ...]]:
+        """The reviews of the work of tasks, oldest first, by the numbers of tasks."""
+        which = tables.events.c.data["type"].as_string() == WorkReviewed.type
+        found = sa.select(tables.events).filter_by(project_id=project_id).where(which)
+        reviews: dict[int, tuple[Review, ...]] = {}
+        for row in await self.read(lambda db: _rows(db, found.order_by(tables.events.c.id))):
+            event = read_event(row["data"])
+            assert isinstance(event, WorkReviewed)
+            reviews[event.task_id] = (*reviews.get(event.task_id, ()), event.review)
+        return reviews
 
     async def last_event(self, project_id: int) -> int:
         """The number of a project's last event, or 0."""

@@ -57,7 +57,7 @@ async def gather_context(
         if each.task_id == task.id and each.answer
     ]
     texts = {
-        "Task": (_describe(task), 0.2),
+        "Task": (describe_task(task), 0.2),
         "From the people you work for": ("\n\n".join((*said, *task.notes)), 0.05),
         "Requirements of the project": (project.result().requirements, 0.15),
         "Work that this task builds on": ("\n".join(text for text, _ in results.result()), 0.05),
@@ -133,7 +133,8 @@ _LEVELS: Final[Mapping[May, str]] = {
 }
 
 
-def _describe(task: Task) -> str:
+def describe_task(task: Task) -> str:
+    """What is to be done, when it is done, and the rules that its work is judged by."""
     criteria = "\n".join(f"- {each}" for each in task.criteria)
     tests = f"{_PROOFS[task.proof]} {_LEVELS[task.may]}"
     named = f"These tests must pass: {', '.join(task.tests)}" if task.tests else ""

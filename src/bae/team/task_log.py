@@ -22,6 +22,7 @@ from bae.team.events import (
     Event,
     TaskStatusChanged,
     TestResult,
+    WorkReviewed,
 )
 from bae.team.models import Task, TaskAttempt, TaskStatus, headline
 
@@ -36,6 +37,7 @@ LogKind = Literal[
     "submission",
     "edits",
     "tests",
+    "review",
     "question",
     "answer",
     "merge",
@@ -43,7 +45,7 @@ LogKind = Literal[
 ]
 """What an entry of a log is: a new status, an attempt that corrects the one before, a question
 to an LLM, a tool call, work that an LLM submits, edits that were committed, a run of the tests, a
-question to a person and its answer, a merge, and what else an agent says."""
+review, a question to a person and its answer, a merge, and what else an agent says."""
 _PAGE: Final = 1000
 
 
@@ -123,6 +125,11 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
                 return {"kind": "merge", "text": f"as {commit[:12]}"}
             about = {"text": ", ".join(files), "detail": commit}
             return {"kind": "edits", **about}
+        case WorkReviewed(review=review):
+            good = not (review.error or review.blocking)
+            told = "\n".join(("", *map(str, review.findings))) if review.findings else review.error
+            detail = f"{review.headline}\n{told}".rstrip()
+            return {"kind": "review", "text": review.headline, "ok": good, "detail": detail}
         case BlockerCreated(question=question):
             return {"kind": "question", "text": headline(question), "detail": question}
         case BlockerResolved(answer=answer):

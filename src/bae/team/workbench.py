@@ -24,7 +24,7 @@ from bae.team.events import Broadcaster, Event
 from bae.team.git import Repository
 from bae.team.guarded_files import Guarded, find_guarded
 from bae.team.integration import Integrated, Integration, MergeOutcome
-from bae.team.models import Project, Task, TestReport
+from bae.team.models import Project, ReviewMode, Task, TestReport
 from bae.team.programs import CodingProgram
 from bae.team.registries import RegistryAccess, find_access
 from bae.team.repository import CodeReader
@@ -65,11 +65,13 @@ def _prepare_runs() -> None:
     """Import and prove what the first run of a worker would, off the event loop."""
     from importlib import import_module
 
+    from bae.team.review import review_graph
     from bae.team.worker_graph import worker_graph
 
     for name in ("bae.runner", "bae.given_lm", "bae.journal.resume"):
         import_module(name)
-    worker_graph.validate(journal=True)
+    for graph in (worker_graph, review_graph):
+        graph.validate(journal=True)
 
 
 def refuse_local(found: str) -> None:
@@ -148,6 +150,11 @@ class Workbench:
     """How many requests a conversation of a worker has at most."""
     idle_rounds: int = 8
     """How many rounds in a row a conversation may have without an edit."""
+    review: ReviewMode = "advise"
+    """Whether a second LLM reads work that the tests accept, before it is merged: not at all, with
+    findings that people are shown, or with blocking findings that refuse the work."""
+    reviewer: LM | str | None = None
+    """The LM that reviews, or its name; without one, that of the worker."""
     budgets: Budgets | None = None
     """What turns of a coding program are charged to."""
     limit_lm: Callable[[Task, LM], LM] = lambda task, lm: lm
@@ -174,6 +181,8 @@ class Workbench:
         corrections: int = 3,
         worker: Literal["auto"] | WorkerMode | CodingProgram = "auto",
         rounds: int = 40,
+        review: ReviewMode = "advise",
+        reviewer: LM | str | None = None,
     ) -> AsyncGenerator[Self]:
         """Open the repository of a project, the team's branch in it, which is made if there is
         none, and the journal beside the store. Events that are stored are sent to `ws_manager`.
@@ -224,6 +233,8 @@ class Workbench:
                 corrections,
                 worker,
                 rounds,
+                review=review,
+                reviewer=reviewer,
             )
 
     @property

@@ -466,7 +466,7 @@ async def _end_alone(
 async def _store_alone(bench: Workbench, result: TaskResult) -> None:
     """Store what a worker has to say about a task: its status, and its question."""
     if result.question is not None:
-        await bench.store.add_blocker(result.task_id, result.question)
+        await bench.store.add_blocker(result.task_id, result.question, digest=result.digest)
     reason = result.error or result.question or ""
     after = TaskStatus(result.status)
     await _end_alone(bench, result.task_id, after, reason, result.commit)
