@@ -413,11 +413,12 @@ EXTRAS = {
     "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
     "bae.team.budgets": {"sqlalchemy"},
-    "bae.team.repository": {
-        *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),
-    },
+    "bae.team.repository": {"tree_sitter"},
     "bae.team.server": {"starlette", "uvicorn"},
     "bae.team.store": {"sqlalchemy"},
+    "bae.team.syntax": {
+        *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),
+    },
     "bae.team.tables": {"sqlalchemy"},
     "bae.team.team_run": {"sqlalchemy"},
     "bae.testing.": {"h11"},

@@ -531,6 +531,12 @@ CALLS = [
         ("Wear.calls", "names no tool", "give it a function: Tools(search)"),
     ),
     Mistake(
+        "function before a round that takes nothing",
+        "bae-tools-before-round",
+        later("calls: Annotated[list[ToolCall], Tools(double, before_round=get_name)]"),
+        ("before_round=get_name must take a ToolProgress",),
+    ),
+    Mistake(
         "tools on the start node",
         "bae-tools-start",
         field("calls: Annotated[list[ToolCall], Tools(double)]"),
@@ -654,7 +660,7 @@ CALLS = [
         "function that accepts nothing",
         "bae-tools-accept",
         later("calls: Annotated[list[ToolCall], Tools(double, accept=get_name)]"),
-        ("accept=get_name must take the filled Wear", "write `def get_name(node: Wear) -> None`"),
+        ("accept=get_name must take the filled Wear", "write `def get_name("),
     ),
     Mistake(
         "function that accepts with an LM",

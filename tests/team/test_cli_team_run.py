@@ -265,7 +265,7 @@ def test_a_task_that_is_skipped_holds_up_no_other(bae: Bae):
 
 def test_a_note_is_shown_to_the_next_attempt(bae: Bae):
     add(bae, "prices")
-    assert "the next attempt at prices" in bae("note", "prices", "Mind the tax.").err
+    assert "the worker of prices reads the note" in bae("note", "prices", "Mind the tax.").err
     assert "- Mind the tax." in bae("tasks", "show", "prices").out
 
 

@@ -20,6 +20,8 @@ from git_repositories import git
 from team_parts import (
     FAILING,
     NODE,
+    PYTEST,
+    PYTHON,
     SUB,
     SUM,
     SUM_TEST,
@@ -159,6 +161,20 @@ async def test_a_refused_edit_changes_nothing_and_says_why(tmp_path: Path) -> No
     refused = calls_of(lm)[0]
     assert "Nothing was changed" in refused.error
     assert "add() { echo $(($1 + $2)); }" in refused.error  # the nearest line
+
+
+async def test_an_edit_that_breaks_the_syntax_of_a_file_is_refused(tmp_path: Path) -> None:
+    task = PlannedTask(key="sub", title="Subtract", tests=("tests/test_sub.py",))
+    broken = Call("edit", text=edits({"calc.py": "def add(a, b):\n    return a +\n"}))
+    right = {
+        "calc.py": PYTHON["calc.py"] + "\n\ndef sub(a, b):\n    return a - b\n",
+        "tests/test_sub.py": "from calc import sub\n\ndef test_sub():\n    assert sub(3, 1) == 2\n",
+    }
+    lm = a_script(broken, Call("edit", text=edits(right)), DONE)
+    async with a_bench(tmp_path, task, files=PYTHON, command=PYTEST) as (bench, [planned]):
+        result = await work(bench, planned, lm)
+    assert result.status == "completed", result
+    assert "calc.py" in calls_of(lm)[0].error
 
 
 @needs_node

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from bae.cli.printing import err, out, print_hanging
-from bae.cli.wording import cut, in_lines, in_one_line
+from bae.cli.wording import count, cut, in_lines, in_one_line
 from bae.team.models import headline
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def print_task(
     for attempt in attempts:
         facts = [attempt.outcome, ", ".join(attempt.files)]
         if attempt.report is not None:
-            facts.append(f"{len(attempt.report.cases)} tests")
+            facts.append(count(len(attempt.report.cases), "test"))
         shown = "; ".join(each for each in facts if each)
         shown += f"\n{cut(attempt.failure, 2_000)}" if attempt.failure else ""
         print_fields({f"attempt {attempt.number}": shown})

@@ -161,15 +161,15 @@ async def add_note(
         typer.Argument(metavar="TEXT", help="What to mind; `@FILE` for a file of it."),
     ],
 ) -> None:
-    """Steer a task: the next attempt at it sees the note."""
+    """Steer a task: its worker reads the note before it asks its LLM again."""
     found = await _find_unmerged(team, task)
     await team.store.add_note(found.id, read_text(text))
-    note(f"the next attempt at {found.key} sees the note")
+    note(f"the worker of {found.key} reads the note before its next LM call")
 
 
 @team_command(group, "bae team stop", "bae team stop report")
 async def stop(team: Team, task: OneOrAll = None) -> None:
-    """Stop a task, or the run, after its attempt."""
+    """Stop a task, or the run, after its current round or attempt."""
     await _request(team, "stop", task)
 
 
@@ -183,7 +183,7 @@ async def kill(team: Team, task: OneOrAll = None) -> None:
 async def pause(team: Team, task: OneOrAll = None) -> None:
     """Start nothing new until `bae team resume`.
 
-    A task in progress stops after its attempt.
+    A task in progress stops after its current round or attempt.
     """
     await _request(team, "pause", task)
 
