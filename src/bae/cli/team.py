@@ -429,9 +429,10 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
 
     from bae.cli.team_board import counts_text, spent_text
     from bae.cli.team_output import INTERRUPTED
-    from bae.team.base_check import list_names, read_check
+    from bae.team.base_check import read_check
     from bae.team.budgets import Spent, read_spent, read_spent_by_task
     from bae.team.models import summary
+    from bae.team.reports import list_names
     from bae.team.team_run import read_paused
 
     tasks = await team.tasks()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,22 +14,10 @@ from bae.team import node_setup, python_setup
 from bae.team.environment import PROGRAM, Cause, find_cause
 from bae.team.files import INCLUDE
 from bae.team.models import Project, TestReport
-from bae.team.reports import NOT_LOADED
+from bae.team.reports import NOT_LOADED, list_names
+from bae.team.test_order import is_selected
 from bae.team.test_runs import AND, find_test_program, split_commands, write_command
 from bae.team.verdict import is_test_file
-
-_SHOWN: Final = 20
-
-
-def list_names(names: Sequence[str]) -> str:
-    """Names in one line, the first twenty of them."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def is_named(case: str, tests: Iterable[str]) -> bool:
-    """Whether a test is among those that are named, or in a file or group of them."""
-    return any(case == each or case.startswith(f"{each}::") for each in tests)
 
 
 def _cause(text: str, fix: str) -> Cause:
@@ -45,10 +33,10 @@ def find_problem(
     if report.ended_by in _ENDED:
         return _ENDED[report.ended_by]
     failed = report.of("failed")
-    not_loaded = [case.id for case in failed if case.message.startswith(NOT_LOADED)]
+    not_loaded = [case for case in failed if case.message.startswith(NOT_LOADED)]
     if (cause := find_cause(report)) is not None:
         return _complete_program(cause, project, tracked) if cause is PROGRAM else cause
-    loaded = [case for case in report.cases if case.id not in not_loaded]
+    loaded = [case for case in report.cases if case not in not_loaded]
     nothing_ran = bool(not_loaded) and not report.of("passed")
     if loaded and not nothing_ran:
         if report.exit_code != 0 and not failed:
@@ -58,7 +46,7 @@ def find_problem(
                 "leave that condition out of it: bae team init --test COMMAND",
             )
         return None
-    if not_loaded and all(is_named(each, tests) for each in not_loaded):
+    if not_loaded and all(is_selected(case, tests) for case in not_loaded):
         return None  # the tasks write what they load
     texts = [case.message for case in report.cases] or [report.output]
     found = _find_missing("\n".join(texts), project, tracked)
@@ -68,7 +56,7 @@ def find_problem(
         return None  # tests that fail, and files that tasks may be about
     if not_loaded:
         return _cause(
-            f"no test file can be loaded: {list_names(not_loaded)}",
+            f"no test file can be loaded: {list_names([case.id for case in not_loaded])}",
             "see why in a fresh clone, or name another command: bae team init --test COMMAND",
         )
     has_tests = any(is_test_file(name) and not _is_helper(name) for name in tracked)

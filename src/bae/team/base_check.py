@@ -17,11 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bae import __version__
 from bae.team import sandbox
-from bae.team.base_causes import find_problem, is_named, list_names
+from bae.team.base_causes import find_problem
 from bae.team.environment import Cause, find_cause
 from bae.team.files import INCLUDE
 from bae.team.models import Project, TeamError, TestReport, bounded
-from bae.team.reports import NOT_LOADED
+from bae.team.reports import NOT_LOADED, list_names
+from bae.team.test_order import is_selected
 from bae.team.verdict import run_fixed
 from bae.team.workspaces import SetupError, Workspaces
 
@@ -83,7 +84,7 @@ class BaseCheck(BaseModel):
 def describe_failed_before(report: TestReport, tests: Sequence[str] = ()) -> str:
     """The tests that fail without the work of a task, which is not judged by them, as a text; empty
     where there are none. `tests` are those that the task has to make pass."""
-    failed = [case.id for case in report.of("failed") if not is_named(case.id, tests)]
+    failed = [case.id for case in report.of("failed") if not is_selected(case, tests)]
     if not failed:
         return ""
     return f"Failed before this task too, and not counted: {list_names(failed)}"

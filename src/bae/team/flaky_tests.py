@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
-from bae.team.models import TestReport
+from bae.team.models import TestCase, TestReport
+from bae.team.test_order import is_selected
 
 MOST_FLAKY: Final = 3
 """How many failed tests have a second chance at most: more are hardly an accident."""
@@ -39,13 +40,13 @@ def find_doubtful(
     """The failed tests that may be flaky: each passed before, the task does not name it and does
     not change its file. There are none where anything else failed, or more than a few."""
     own = report.for_task(tests, before)
-    failed = [case.id for case in own.of("failed")]
+    failed = own.of("failed")
     passed = {case.id for case in before.of("passed")}
 
-    def is_untouched(id: str) -> bool:
-        is_named = any(id == each or id.startswith((f"{each}::", f"{each}[")) for each in tests)
-        return id in passed and not is_named and id.partition("::")[0] not in changed
+    def is_untouched(case: TestCase) -> bool:
+        is_known = case.id in passed and case.id.partition("::")[0] not in changed
+        return is_known and not is_selected(case, tests)
 
     if own.problem or own.exit_code is None or len(failed) > MOST_FLAKY:
         return ()
-    return tuple(failed) if all(map(is_untouched, failed)) else ()
+    return tuple(case.id for case in failed) if all(map(is_untouched, failed)) else ()

@@ -14,11 +14,12 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from bae.tasks import finish_despite_cancel
-from bae.team.base_check import BaseReports, list_names
+from bae.team.base_check import BaseReports
 from bae.team.files import read_file
 from bae.team.flaky_tests import run_again
 from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale, split_paths
 from bae.team.models import May, TestReport, bounded
+from bae.team.reports import list_names
 from bae.team.verdict import describe_failure, find_broken
 from bae.team.workspaces import (
     TRAILER,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import Self
 
 from bae import LM
@@ -81,12 +80,7 @@ class AgentPoolManager:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await finish_despite_cancel(self.close())
 
     async def _make(self, kind: str, idle: list[AgentInfo]) -> WorkerAgent:

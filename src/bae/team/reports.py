@@ -19,6 +19,12 @@ LONGEST_MESSAGE: Final = 4_000
 TestOutcome = Literal["passed", "failed", "skipped"]
 
 
+def list_names(names: Sequence[str]) -> str:
+    """Names in one line, the first twenty of them."""
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(names[:20]) + more
+
+
 class ReportError(ValueError):
     """A report that cannot be read."""
 

@@ -240,45 +240,34 @@ def _is_loopback(host: str) -> bool:
 async def _send_all(websocket: WebSocket, events: Subscription, timeout: float) -> None:
     """Send batches as JSON lists until the client leaves, or is dropped because it is slow."""
     await websocket.accept()
-    sender = asyncio.create_task(_send(websocket, events, timeout))
-    listener = asyncio.create_task(_until_gone(websocket))
+    listener = asyncio.create_task(_listen_until_gone(websocket, events))
+    end: tuple[int, str] | None = None
     try:
-        await asyncio.wait([sender, listener], return_when=asyncio.FIRST_COMPLETED)
+        async for batch in events:
+            async with asyncio.timeout(timeout):
+                await websocket.send_text(json.dumps([event.to_message() for event in batch]))
+            await asyncio.sleep(BATCH_SECONDS)
+    except TimeoutError:
+        end = TRY_AGAIN_LATER, f"too slow: nothing was taken for {timeout:g} s"
+    except TeamError as error:
+        _log.warning("a client gets no more events: %s", error)
+        end = 1011, "the events cannot be read"
+    except WebSocketDisconnect:
+        pass
     finally:
         listener.cancel()
-        sender.cancel()
-        await asyncio.wait([sender, listener])
-    if not sender.cancelled() and (end := sender.result()):
+        await asyncio.wait([listener])
+    if end is not None:
         with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):  # it may be gone by itself
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await websocket.close(*end)
 
 
-async def _send(
-    websocket: WebSocket, events: Subscription, timeout: float
-) -> tuple[int, str] | None:
-    """Returns the code and the reason to close the client with."""
-    try:
-        async for batch in events:
-            text = json.dumps([event.to_message() for event in batch])
-            try:
-                async with asyncio.timeout(timeout):
-                    await websocket.send_text(text)
-            except TimeoutError:
-                return TRY_AGAIN_LATER, f"too slow: nothing was taken for {timeout:g} s"
-            await asyncio.sleep(BATCH_SECONDS)
-    except WebSocketDisconnect:
-        return None
-    except TeamError as error:
-        _log.warning("a client gets no more events: %s", error)
-        return 1011, "the events cannot be read"
-    return None
-
-
-async def _until_gone(websocket: WebSocket) -> None:
-    """Wait for the end of a connection. What a client sends is ignored."""
+async def _listen_until_gone(websocket: WebSocket, events: Subscription) -> None:
+    """End the subscription of a client that leaves. What a client sends is ignored."""
     while (await websocket.receive())["type"] != "websocket.disconnect":
         pass
+    events.close()
 
 
 # The server

@@ -22,8 +22,8 @@ from bae.team.models import May, TestReport
 
 
 def is_test_file(path: str, *reports: TestReport) -> bool:
-    """Whether a file holds tests, or what only tests use: by its name, by its folder, or since a
-    report has tests of it. Code with doctests is code."""
+    """Whether a file holds tests, or code and data of tests: by its name, by its folder, or because
+    a report has tests of the file. Code with doctests is code."""
     pure = PurePosixPath(path)
     if _TEST_FOLDERS.intersection(part.lower() for part in pure.parts[:-1]):
         return True
@@ -40,13 +40,13 @@ def is_fixed(path: str) -> bool:
 
 
 def reported_files(report: TestReport) -> set[str]:
-    """The files that a report has tests of, without those that have only examples."""
+    """The files with tests in a report, without files that have only examples."""
     paths = ((case.id, case.id.partition("::")[0]) for case in report.cases)
     return {path for id, path in paths if is_test_file(path) or not is_example(id)}
 
 
 def files_with_examples(*reports: TestReport) -> set[str]:
-    """The files of code and text that reports have examples of: doctests of pytest."""
+    """The files of code and text with examples in reports: doctests of pytest."""
     ids = [case.id for report in reports for case in report.cases]
     found = {id.partition("::")[0] for id in ids if is_example(id)}
     return {path for path in found if not is_test_file(path, *reports)}
@@ -157,7 +157,7 @@ def _restore(level: May) -> str:
 
 
 def ask_for(level: May) -> str:
-    """What is to be done where a task needs another level."""
+    """What to do where a task needs another level."""
     return f"If the task needs it, ask a person for `bae team tasks edit TASK --may {level}`"
 
 
@@ -271,7 +271,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _describe_edit(change: FileChange) -> str:
-    """How tests of a file were changed; empty where some were only added."""
+    """How the tests of a file were changed; empty if tests were only added."""
     before, after = change.before or b"", change.after
     if after is None:
         return "it was deleted"
@@ -291,9 +291,10 @@ def _describe_edit(change: FileChange) -> str:
         if not _is_extended(test, left[name]):
             return f"{name} was changed"
     used = {node.id for node in ast.walk(new) if isinstance(node, ast.Name)}
-    for name, source in sorted(_find_imports(old) - _find_imports(new)):
-        if name in used:
-            return f"{name} is not imported from {source} any more"
+    imported = _find_imports(old)
+    for name, _ in sorted(imported ^ _find_imports(new)):
+        if name in used & {known for known, _ in imported}:
+            return f"the import of {name} was changed"
     tokens = _tokens_of(_write_code(new))
     for each in old.body:
         if not is_added_to(_tokens_of(_write_code(ast.Module([each], []))), tokens):
@@ -302,7 +303,7 @@ def _describe_edit(change: FileChange) -> str:
 
 
 def is_added_to(old: Sequence[object], new: Sequence[object]) -> bool:
-    """Whether something was only added: all that existed is there, in its order."""
+    """Whether tokens were only added: all old tokens are there, in their order."""
     rest = iter(new)
     return all(token in rest for token in old)
 
@@ -365,8 +366,8 @@ def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str
 
 
 def _is_extended(old: _Function, new: _Function) -> bool:
-    """Whether a test does what it did, with more assertions between, and then perhaps more. Its
-    cases and marks do not count."""
+    """Whether a test keeps its statements. Assertions may be added between them, and any statement
+    at the end. Cases and marks do not count."""
     if ast.dump(old.args) != ast.dump(new.args):
         return False
     rest, more = [*new.body], list[ast.stmt]()
@@ -388,7 +389,7 @@ _CHANGING: Final = (
     *(ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Delete),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.pattern),
 )
-"""What changes the statements before it too, or binds names."""
+"""Code that also changes the statements before it, or binds names."""
 
 
 def _write_code(tree: ast.Module) -> str:

@@ -19,7 +19,7 @@ from bae.team.edits import FileChange
 from bae.team.flaky_tests import run_again
 from bae.team.git import Repository, split_paths
 from bae.team.models import May, PlannedTask, Project, TestCase, TestReport
-from bae.team.reports import NOT_LOADED
+from bae.team.reports import NOT_LOADED, list_names
 from bae.team.test_edits import (
     ask_for,
     files_with_examples,
@@ -78,7 +78,7 @@ async def verify(
     before: TestReport | None = None,
     **limits: Unpack[sandbox.Limits],
 ) -> WorkVerdict:
-    """Judge what is committed in the worktree of a task, by runs of the tests in fresh ones.
+    """Judge the commits of a task by runs of the tests in fresh worktrees.
 
     `before` is the report of the tests at its base, which are run if it is None. The tests run on
     the work; then those of the base alone, where the work changes or adds some; then those of the
@@ -161,7 +161,7 @@ async def run_fixed(
     project: Project, workspace: Workspace, *known: TestReport, **limits: Unpack[sandbox.Limits]
 ) -> TestReport:
     """Run the tests of a worktree. They cannot write to files of tests, nor to files that say how
-    tests are run. Files that the reports `known` have tests of are such files too."""
+    tests are run. Files with tests in the reports `known` are such files too."""
     fixed = await list_fixed(project, workspace, *known)
     return await run_tests(project, workspace.path, fixed=fixed, **limits)
 
@@ -229,14 +229,14 @@ def _find_lost(before: TestReport, after: TestReport) -> Iterator[str]:
         if case.id not in now and case.id.partition("::")[0] not in files
     ]
     if vanished and after.cases:
-        yield f"tests that existed are not run any more: {_list_names(vanished)}; restore them"
+        yield f"tests that existed are not run any more: {list_names(vanished)}; restore them"
     skipped = [
         case.id
         for case in existed
         if case.outcome != "skipped" and case.id in now and now[case.id].outcome == "skipped"
     ]
     if skipped:
-        yield f"tests that were run before are skipped now: {_list_names(skipped)}; run them again"
+        yield f"tests that were run before are skipped now: {list_names(skipped)}; run them again"
 
 
 def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
@@ -246,12 +246,12 @@ def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
     if not broken:
         return ()
     why = describe_failure(after)
-    return (f"tests that passed before do not pass now: {_list_names(broken)}\n\n{why}".rstrip(),)
+    return (f"tests that passed before do not pass now: {list_names(broken)}\n\n{why}".rstrip(),)
 
 
 def find_existing(names: Sequence[str], before: TestReport) -> tuple[str, ...]:
-    """Those of the named tests, files or groups that `before` has tests of. A file that could not
-    be loaded has all tests that are named of it."""
+    """The named tests, files or groups with tests in `before`. A file that could not be loaded
+    counts as all of its tests."""
 
     return tuple(name for name in names if any(is_selected(case, [name]) for case in before.cases))
 
@@ -265,9 +265,9 @@ def find_unproved(
     only_tests: bool = False,
     may: May = "add-tests",
 ) -> tuple[str, ...]:
-    """What is missing where no new test proves a change: one that passes now, and fails in
-    `on_base`, the report of the new and changed tests on the code of the base; where the task has
-    `only_tests` to write, one that passes."""
+    """What is missing if no new test proves a change. A proof passes now, and fails in `on_base`,
+    the report of the new and changed tests on the code of the base. If the task is to write
+    `only_tests`, a proof only has to pass."""
     known = {case.id for case in before.cases}
     new = [case for case in after.cases if case.id not in known]
     passed = [case.id for case in new if case.outcome == "passed"]
@@ -283,33 +283,33 @@ def find_unproved(
     what = "passes" if only_tests else "fails without the change and passes with it"
     lines = [f"Nothing tests this work: it needs at least one new test that {what}."]
     if useless := [each for each in passed if each in without]:
-        lines.append(f"These new tests pass without the change too: {_list_names(useless)}.")
+        lines.append(f"These new tests pass without the change too: {list_names(useless)}.")
         if all(is_test_file(each.path, after) for each in changes):
             how = "Where tests alone are asked for, a person says so: {} --kind test`."
         else:
             how = "A refactoring is proved by the tests that a person names: {} --test TEST`."
         lines.append(how.format("`bae team tasks edit TASK"))
     if skipped := [case.id for case in new if case.outcome == "skipped"]:
-        lines.append(f"These new tests are skipped: {_list_names(skipped)}.")
+        lines.append(f"These new tests are skipped: {list_names(skipped)}.")
     if on_base is not None and (absent := [each for each in passed if each not in without]):
-        lines.append(f"Without the change these are skipped or not there: {_list_names(absent)}.")
+        lines.append(f"Without the change these are skipped or not there: {list_names(absent)}.")
     if ignored := _find_uncollected(changes, after):
         lines.append(
             f"These files look like tests, and the test program ({' '.join(after.command)}) "
-            f"collects no test of them: {_list_names(ignored)}. Put them where it looks for tests, "
+            f"collects no test of them: {list_names(ignored)}. Put them where it looks for tests, "
             "and name them as the others are."
         )
     fixed = {c.id for c in before.of("failed")} & {c.id for c in after.of("passed")}
     if fixed:
         lines.append(
-            f"Tests that failed before pass now: {_list_names(sorted(fixed))}. They prove the work "
+            f"Tests that failed before pass now: {list_names(sorted(fixed))}. They prove the work "
             "only of a task that names them, which a person does."
         )
     return (" ".join(lines),)
 
 
 def _fails(on_base: TestReport | None, before: TestReport) -> bool:
-    """Whether a test fails without the work: one that is only skipped or missing there does not."""
+    """Whether a test fails without the work. A skipped or missing test does not fail."""
     if on_base is None or (on_base.reported and not on_base.cases):
         return False
     return on_base.for_task((), before).exit_code != 0
@@ -371,17 +371,12 @@ def _find_code(changes: Sequence[FileChange], allowed: Collection[str]) -> Itera
     if code := [c.path for c in changes if not is_prose(c.path) and c.path not in allowed]:
         yield (
             "This task is to be merged without tests, so it may change only text for people and "
-            f"the files that the task names, and it changes {_list_names(code)}: restore them"
+            f"the files that the task names, and it changes {list_names(code)}: restore them"
         )
 
 
 def _stands_for_file(case: TestCase) -> bool:
     return case.message.startswith(NOT_LOADED)
-
-
-def _list_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return ", ".join(names[:20]) + more
 
 
 def describe_failure(report: TestReport) -> str:
