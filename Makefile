@@ -152,6 +152,10 @@ bench-tools: .venv/.dev ## Measure a round of tool calls against PydanticAI, and
 bench-team: .venv/.dev ## Measure a team: five workers against one, idle agents, events to 50 clients
 	.venv/bin/python -m benchmarks.team
 
+.PHONY: bench-team-reading
+bench-team-reading: .venv/.dev ## Measure whether a worker finds the files of 60 commits by their messages
+	.venv/bin/python -m benchmarks.team_reading
+
 .PHONY: optimize
 optimize: .venv/.dev ## Have the local model learn from runs, and see what came of it, offline
 	.venv/bin/python -m benchmarks.optimizing

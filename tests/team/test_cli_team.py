@@ -391,3 +391,25 @@ def test_at_a_terminal_what_is_open_is_asked(tmp_path: Path, bae: Bae):
         terminal.types("Portugal\r")
         assert terminal.ends() == 0
         assert "○ prices" in terminal.screen
+
+
+def test_the_brief_of_a_task_is_printed_without_a_model(
+    shop: Bae, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    before = git(tmp_path / "shop", "worktree", "list"), git(tmp_path / "shop", "branch", "--list")
+
+    assert main(["prompts", "--task", "prices"]) == 0
+    out = capfd.readouterr().out
+
+    for part in ("# How your work is judged", "python -m pytest", "- price() adds tax", "`find`"):
+        assert part in out
+    assert out.rstrip().splitlines()[-2] == "# In short"
+    assert main(["prompts", "--task", "prices", "--structured", "--json"]) == 0
+    data = json.loads(capfd.readouterr().out)
+    assert data["task"] == "prices"
+    assert "<<<<<<< FILE" in data["brief"]
+    assert main(["prompts", "--task", "price"]) == 1
+    assert "did you mean prices?" in capfd.readouterr().err
+    assert main(["prompts", "app.py", "--task", "prices"]) == 2
+    after = git(tmp_path / "shop", "worktree", "list"), git(tmp_path / "shop", "branch", "--list")
+    assert before == after

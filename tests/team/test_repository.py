@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from bae.team.git import Repository
-from bae.team.repository import LARGEST_FILE, Code, CodeReader, FileKind, outline_file, read_code
+from bae.team.repository import (
+    LARGEST_FILE,
+    Code,
+    CodeReader,
+    CommitReader,
+    FileKind,
+    outline_file,
+    read_code,
+)
 from git_repositories import make_repository, write
 
 FILES = {
@@ -212,3 +220,16 @@ def test_a_folder_is_listed_level_by_level_within_its_bound():
     ]
     assert "shop/m007.py: f7\n" in code(files).list_folder("shop", longest=20_000)
     assert len(code(files).list_folder("shop", longest=1000)) < 1100
+
+
+async def test_code_that_is_named_like_a_secret_is_read_and_its_constants_are_not(tmp_path: Path):
+    pytest.importorskip("tree_sitter_python")
+    files = {
+        "shop/secrets.py": "def mask(text): ...\n",
+        "shop/my_secrets.py": "PASSWORD = 'hunter2'\n",
+        "shop/credentials.py": f"def key():\n    return 'sk-{'a' * 30}'\n",
+    }
+    repository = await Repository.open(make_repository(tmp_path / "project", files))
+
+    assert (await read_code(repository)).names == ("shop/secrets.py",)
+    assert (await CommitReader(repository, "HEAD").read()).names == ("shop/secrets.py",)

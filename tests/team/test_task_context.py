@@ -103,7 +103,8 @@ async def test_a_context_has_all_that_is_known_and_reads_it_concurrently(tmp_pat
     assert "Still open?" not in text
     assert "- cart (completed): Make a cart. Changed: shop/cart.py." in text
     assert "Unrelated" not in text
-    assert "Attempt 1: failed\nAssertionError: 1 != 2" in text
+    assert "# The last attempt failed\nAssertionError: 1 != 2" in text
+    assert "1 != 2" not in str(context.without_failure())
     assert "AGENTS.md:\nUse plain words." in text
     assert list(context.files)[:2] == ["shop/cart.py", "shop/payment.py"]
     assert "do not change, skip or remove tests" in text
@@ -120,7 +121,7 @@ async def test_a_context_is_never_longer_than_its_bound(tmp_path: Path):
     questions = [Blocker(id=1, task_id=2, question=long, answer=long)]
     task = make_task(description="x " * 10_000, files=("m7.py",), notes=(long,))
 
-    for longest in (10_000, 40_000, 80_000):
+    for longest in (10_000, 16_000, 40_000):
         known = Known(requirements=long, tried=tried, questions=questions)
         context = await gather_context(task, known, reader, longest=longest)
 
@@ -138,3 +139,43 @@ async def test_a_context_that_cannot_be_read_fails_as_itself_does(tmp_path: Path
 
     with pytest.raises(LookupError, match="no such project"):
         await gather_context(make_task(), Broken(), reader)
+
+
+async def test_what_is_the_same_for_all_tasks_comes_first_and_the_task_again_at_the_end(
+    tmp_path: Path,
+):
+    files = FILES | {"pyproject.toml": '[project]\nrequires-python = ">=3.11"\n'}
+    reader = await open_reader(tmp_path / "project", files)
+
+    one = await gather_context(make_task(), Known(), reader)
+    other = await gather_context(make_task(title="Print a label"), Known(), reader)
+
+    constant, _, rest = str(one).partition("# Task\n")
+    assert str(other).startswith(constant)
+    for part in ("without a network: `pytest`", 'requires-python = ">=3.11"', "Use plain words."):
+        assert part in constant
+    assert "shop/cart.py: Cart" in constant
+    assert rest.startswith("Charge a card\n")
+    assert one.reminder.startswith("# In short\nCharge a card. Write at least one new test")
+
+
+async def test_functions_are_shown_in_tags_and_one_file_has_at_most_a_quarter(tmp_path: Path):
+    pytest.importorskip("tree_sitter_python")
+    charge = "def charge(card):\n    return card.charge()\n"
+    files = {
+        "shop/payment.py": "".join(f"def other{n}(): ...\n\n\n" for n in range(500)) + charge,
+        "shop/many.py": "".join(charge.replace("charge(", f"charge_{n}(") for n in range(900)),
+        "CHANGELOG.md": "Charge a card\n" * 50,
+        "uv.lock": "Charge a card\n" * 50,
+    }
+    reader = await open_reader(tmp_path / "project", files)
+
+    context = await gather_context(make_task(), Known(), reader, longest=16_000)
+
+    shown = context.files["shop/payment.py"]
+    assert f'<file path="shop/payment.py" lines="1501-1502">\n{charge}</file>' in shown
+    assert "def other3()" not in shown
+    assert 1_000 < len(context.files["shop/many.py"]) < 4_500
+    assert set(context.files) == {"shop/payment.py", "shop/many.py"}
+    named = await gather_context(make_task(files=("shop/payment.py",)), Known(), reader)
+    assert "def other3()" in named.files["shop/payment.py"]

@@ -9,16 +9,29 @@ from typing import Annotated, Any, Final
 
 from rich.text import Text
 
-from bae.cli.exits import refused
+from bae.cli.exits import Misuse, refused
+from bae.cli.later import call_later
 from bae.cli.learned import artifacts_in, with_prompts
 from bae.cli.loading import load_proved
-from bae.cli.options import AsJSON, InputOption, Module, Optimized, Sets, argument, examples, flag
+from bae.cli.options import (
+    AsJSON,
+    InputOption,
+    Module,
+    Optimized,
+    Sets,
+    argument,
+    examples,
+    flag,
+    option,
+)
 from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.start import start_node
 from bae.cli.wording import in_lines
 from bae.graph import Graph
 from bae.lm import LM, Answer, Backend, Prompt
 from bae.plan import plan_of
+
+(print_brief,) = call_later("bae.cli.team_tasks", "print_brief")
 
 
 class PromptOnly(Backend):
@@ -37,6 +50,7 @@ EPILOG: Final = examples(
     "bae prompts app.py",
     'bae prompts app.py Reply -i \'{"message": "just got up"}\'',
     "bae prompts app.py --optimized learned --json",
+    "bae prompts --task add-login",
 )
 
 
@@ -58,16 +72,30 @@ def prompts(
         flag(
             "--structured",
             "Show tools as a model without native tool calls gets them: in the question, with one "
-            "schema for a call or the answer.",
+            "schema for a call or the answer. With --task: the brief for such a model.",
         ),
     ] = False,
+    task: Annotated[
+        str | None,
+        option(
+            "--task TASK",
+            "Show the brief that the worker of a task gets first, in the team's project around "
+            "this directory. TASK is a key or a number.",
+        ),
+    ] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Print every prompt that a graph can send: system text, messages and schema.
 
     Nothing is called: no function, no body and no language model. Values are samples named like
-    their fields; `-i` and `--set` give those of the start node.
+    their fields; `-i` and `--set` give those of the start node. `--task` prints the brief of a
+    team's task instead.
     """
+    if task is not None:
+        if module is not None:
+            raise Misuse("--task is about the team's project, and takes no file")
+        print_brief(task, with_tools=not structured, as_json=as_json)
+        return
     graph = load_proved(module)
     nodes: list[Any] = []
     if given is not None or sets:

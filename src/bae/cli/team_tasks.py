@@ -10,15 +10,24 @@ import typer
 from bae.cli.exits import Misuse, refused
 from bae.cli.later import call_later
 from bae.cli.options import AsJSON, examples
-from bae.cli.team_project import OneTask, Team, can_ask, read_file, read_text, team_command
+from bae.cli.team_project import (
+    OneTask,
+    Team,
+    can_ask,
+    open_team,
+    read_file,
+    read_text,
+    run_async,
+    team_command,
+)
 
 if TYPE_CHECKING:
-    from bae.cli.printing import note, print_json
+    from bae.cli.printing import note, out, print_json
     from bae.cli.team_output import as_data, print_next, print_task, print_tasks
     from bae.cli.wording import count, in_one_line
     from bae.team.models import PlannedTask, Task
 else:
-    note, print_json = call_later("bae.cli.printing", "note print_json")
+    note, out, print_json = call_later("bae.cli.printing", "note out print_json")
     as_data, print_next, print_task, print_tasks = call_later(
         "bae.cli.team_output", "as_data print_next print_task print_tasks"
     )
@@ -289,6 +298,23 @@ async def _check_files(team: Team, tasks: list[PlannedTask]) -> None:
         first, *rest = problems
         more = "".join(f"\n{each.place}: {each.message}; {each.fix}" for each in rest)
         raise refused(f"{first.place} {first.message}{more}", fix=first.fix)
+
+
+def print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
+    """Print the brief that the worker of a task gets first: `bae prompts --task`."""
+
+    async def write() -> None:
+        from bae.team.worker import preview_brief
+
+        async with open_team() as team:
+            task = await team.task(named)
+            brief = await preview_brief(team.store, team.repository, task, with_tools=with_tools)
+        if as_json:
+            print_json({"task": task.key, "brief": brief})
+        else:
+            out().print(brief, soft_wrap=True, markup=False, highlight=False)
+
+    run_async(write)
 
 
 def _note_untested(*tasks: PlannedTask) -> None:

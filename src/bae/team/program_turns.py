@@ -194,6 +194,7 @@ class _Turn:
 
 def compose_prompt(role: str, context: Context, failure: str, diff: str, failed_before: str) -> str:
     """What a coding program is told about a task. It reads the files by itself."""
+    context = context.without_failure() if failure else context
     parts = [role, *(f"# {title}\n{text}" for title, text in context.sections.items() if text)]
     parts = [part for part in parts if not part.startswith(_READ_BY_ITSELF)]
     if failed_before:
@@ -235,7 +236,7 @@ def _write_progress(folder: Path, text: str) -> None:
 _ATTEMPT: Final = "Bae-Attempt:"
 _PROGRESS: Final = "progress.json"
 _SHOWN_ACTIVITY: Final = 200
-_READ_BY_ITSELF: Final = ("# Files\n", "# Outline of the repository\n")
+_READ_BY_ITSELF: Final = ("# Files\n", "# Files of the repository\n")
 _RULES: Final = (
     "Edit the files in the folder that you are started in. Write nowhere else. Do not commit: git "
     "does not work here. When you end, your changes are committed as they are, the tests are run "

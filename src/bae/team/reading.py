@@ -126,7 +126,7 @@ class _Hit(NamedTuple):
 
 _PASSES: Final = 5
 """Lines of one file among the hits, where other files have some too."""
-_WIDEST: Final = 160
+_WIDEST: Final = 120
 _LONGEST_LINE: Final = 500
 _WORDS: Final = re.compile(r"[\w\s.,:;'\"`/-]+")
 _MAY_TAKE_LONG: Final = re.compile(r"[*+?{]|\\[1-9]")
@@ -188,7 +188,9 @@ def _show_words(
     """The files that have most to do with words, with their best lines."""
     names = [each.path for each in code.search(words, most=len(texts)) if each.path in texts]
     names = [name for name in names if name not in without and name in code.texts]
-    found = code.best_lines(words, names[: most // 2], most=2)
+    few = most // 5  # files with two lines, the others have one
+    found = code.best_lines(words, names[:few], most=2)
+    found |= code.best_lines(words, names[few : most - few], most=1)
     parts = [_write(name, [_Hit(*each) for each in own], None) for name, own in found.items()]
     about = "No line has these words in this order." if not without else ""
     head = f"{about} Files that have most to do with them, best first:".strip()

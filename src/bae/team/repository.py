@@ -14,11 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import IntEnum
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bae.given_files import read_file
-from bae.team.files import is_secret
+from bae.team.files import is_secret, make_folder
 from bae.team.git import Checkout, GitError, Repository, split_paths
 from bae.team.models import bounded
 from bae.team.syntax import make_parser
@@ -53,6 +55,16 @@ class Definition(NamedTuple):
     first: int
     """Where it starts, decorators included."""
     last: int
+
+
+class Chunk(NamedTuple):
+    """Lines of a file that belong together, as a function, with how well they fit a search."""
+
+    path: str
+    first: int
+    last: int
+    text: str
+    score: float = 0.0
 
 
 class FileKind(IntEnum):
@@ -105,9 +117,24 @@ class CodeReader:
         if before and code.is_same_as(before):
             return before
         async with self._turn:  # the first one counts, the others wait for it
-            words = await asyncio.to_thread(_count_words, code, before or self._last)
-            self._last = replace(code, words=words)
+            self._last = await asyncio.to_thread(count_words, code, before or self._last)
             return self._last
+
+
+class CommitReader(CodeReader):
+    """Reads the files of a commit, without a checkout."""
+
+    def __init__(self, repository: Repository, commit: str) -> None:
+        super().__init__(repository)
+        self.commit = commit
+
+    async def read(self, at: Checkout | None = None, before: Code | None = None) -> Code:
+        """The files of the commit, ready to be searched."""
+        names = await self.repository.list_files(self.commit)
+        contents = await self.repository.read_files(self.commit, names)
+        files = dict(zip(names, contents, strict=True))
+        code = await asyncio.to_thread(_read_contents, files)
+        return await asyncio.to_thread(count_words, code, before)
 
 
 @dataclass(frozen=True)
@@ -143,42 +170,63 @@ class Code:
         return is_known and self.names == other.names and self.stamps == other.stamps
 
     def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
-        """The files that have most to do with a text, best first, by BM25."""
-        wanted = tuple(dict.fromkeys(_words(query)))
-        words = self.words or _count_words(self)
+        """The files that have most to do with a text, best first, by BM25. Code counts more than
+        tests and texts, and files next to good ones count a little more."""
+        words = self.words or count_words(self).words
+        rarity = self._rarity(query)
         mean = max(1.0, sum(map(len, self.texts.values())) / max(1, len(words)))
-        found = {
-            name: {word: each[word] for word in wanted if word in each}
-            for name, each in words.items()
-        }
-        files = Counter(word for each in found.values() for word in each)
-        rarity = {
-            word: math.log(1 + (len(words) - count + 0.5) / (count + 0.5))
-            for word, count in files.items()
-        }
-        matches: list[Match] = []
-        for name, counts in found.items():
-            if counts:
-                norm = 1.2 * (0.25 + 0.75 * len(self.texts.get(name, "")) / mean)
-                score = sum(rarity[w] * n * 2.2 / (n + norm) for w, n in counts.items())
-                matches.append(Match(name, score))
+        scores: dict[str, float] = {}
+        for name, counts in words.items():
+            score = _bm25(rarity, counts, len(self.texts.get(name, "")) / mean)
+            if score:
+                scores[name] = score * _WEIGHTS[self.kind(name)]
+        folders: dict[str, list[float]] = {}
+        for name, score in scores.items():
+            folders.setdefault(name.rpartition("/")[0], []).append(score)
+        near = {name: sum(sorted(own)[-_NEAR:]) / _NEAR for name, own in folders.items()}
+        matches = (
+            Match(name, score + 0.5 * near[name.rpartition("/")[0]])
+            for name, score in scores.items()
+        )
         return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])
+
+    def search_chunks(self, query: str, names: Iterable[str]) -> list[Chunk]:
+        """The functions and classes of files, those that have most to do with a text first."""
+        rarity = self._rarity(query)
+        chunks: list[Chunk] = []
+        for name in names:
+            weight = _WEIGHTS[self.kind(name)]
+            for chunk in split_file(name, self.texts[name]):
+                fit = _bm25(rarity, Counter(_words(chunk.text)), len(chunk.text) / _USUAL)
+                chunks.append(chunk._replace(score=weight * fit))
+        return sorted(chunks, key=lambda chunk: -chunk.score)
+
+    def _rarity(self, query: str) -> dict[str, float]:
+        """How much each word of a text tells: more, the fewer files have it."""
+        words = self.words or count_words(self).words
+        wanted = dict.fromkeys(_words(query))
+        counts = {word: sum(word in own for own in words.values()) for word in wanted}
+        return {
+            word: math.log(1 + (len(words) - count + 0.5) / (count + 0.5))
+            for word, count in counts.items()
+            if count
+        }
 
     def best_lines(
         self, query: str, names: Iterable[str], *, most: int = 2
     ) -> dict[str, list[tuple[int, str]]]:
         """The lines of files that have most to do with a text, with their numbers. The line that
         starts a definition counts more than another."""
-        wanted = frozenset(_words(query))
+        rarity = self._rarity(query)
         found: dict[str, list[tuple[int, str]]] = {}
         for name in names:
             text = self.texts[name]
             defined = {each.line for each in outline_file(name, text, most=1000)}
             scores: list[tuple[float, int, str]] = []
             for number, line in enumerate(text.split("\n"), 1):
-                score = len(wanted.intersection(_words(line[:_SEARCHED])))
-                if score:
-                    scores.append((score + 0.6 * (number in defined), -number, line))
+                words = set(_words(line[:_SEARCHED]))
+                if score := sum(rarity.get(word, 0.0) for word in words):
+                    scores.append((score * (1.5 if number in defined else 1), -number, line))
             best = sorted(scores, reverse=True)[:most] or [(0, -1, text.partition("\n")[0])]
             found[name] = sorted((-number, line) for _, number, line in best)
         return found
@@ -238,6 +286,14 @@ class Code:
             lines.append(f"{entry}: {defined}" if defined else entry)
         return bounded("\n".join(lines), longest)
 
+    def versions(self) -> list[str]:
+        """The versions of languages that the repository names, as lines of a list."""
+        return [
+            f"- {name}: {' '.join(match[0].split())}"
+            for name, pattern in _VERSIONS.items()
+            if (match := pattern.search(self.texts.get(name, "")))
+        ]
+
     def conventions(self, *, longest: int = 6_000) -> str:
         """What the repository says about how to work in it, and how its files are laid out."""
         found = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
@@ -245,6 +301,7 @@ class Code:
         return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in found)
 
 
+@lru_cache(1000)
 def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, ...]:
     """The classes and functions that a file defines. Empty for languages that are not known; code
     that is broken is read as far as it goes."""
@@ -271,6 +328,38 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
     return tuple(found)
 
 
+def split_file(name: str, text: str) -> list[Chunk]:
+    """The parts of a file: before its first definition, then each function and each class up to its
+    first method. Where nothing is known of what it defines, so many lines each."""
+    lines = text.splitlines()
+    starts = sorted({each.first for each in outline_file(name, text, most=1000) if each.depth < 3})
+    starts = starts or list(range(1 + _LINES, len(lines) + 1, _LINES))
+    edges = sorted({1, *starts, len(lines) + 1})
+    chunks: list[Chunk] = []
+    for first, end in pairwise(edges):
+        own = "\n".join(lines[first - 1 : end - 1]).rstrip()
+        if own.strip():
+            chunks.append(Chunk(name, first, first + own.count("\n"), own))
+    return chunks
+
+
+def _bm25(rarity: Mapping[str, float], counts: Mapping[str, int], length: float) -> float:
+    """How well words fit, where `length` is relative to the usual one."""
+    norm = 1.2 * (0.25 + 0.75 * length)
+    found = ((weight, counts[word]) for word, weight in rarity.items() if word in counts)
+    return sum(weight * count * 2.2 / (count + norm) for weight, count in found)
+
+
+_VERSIONS: Final = {
+    "pyproject.toml": re.compile(r"^requires-python *=.*", re.MULTILINE),
+    ".python-version": re.compile(r"^\S+", re.MULTILINE),
+    "package.json": re.compile(r'"engines": *\{[^}]*\}'),
+    ".nvmrc": re.compile(r"^\S+", re.MULTILINE),
+    "go.mod": re.compile(r"^go .*", re.MULTILINE),
+}
+_USUAL: Final = 1500
+"""Characters of a function, as a rule."""
+_LINES: Final = 40
 Stamp = tuple[int, int, int, int]
 _SETTLES: Final = 100_000_000
 """Nanoseconds in which a file may change twice without a difference in its times."""
@@ -306,9 +395,22 @@ _STOP: Final = frozenset(
     re.findall(
         r"\w+",
         "the and for not with this that are from import def self return none true false class if "
-        "in is of to as or be it an at by on we do else const let var function new export default",
+        "in is of to as or be it an at by on we do else const let var function new export default "
+        "has have had its which where when what who how than then too also only no nor so such any "
+        "all each every other another same own out into over after before again without more most "
+        "less few some many one two first last can may might must should would could will does "
+        "did done was were been being they them their there here you your us our but because "
+        "since until while about between through both very just now never still yet says",
     )
 )
+_HEAD: Final = 300
+_NEAR: Final = 5
+_WEIGHTS: Final = {
+    FileKind.CODE: 1.0,
+    FileKind.TEST: 0.8,
+    FileKind.TEXT: 0.8,
+    FileKind.DATA: 0.4,
+}
 
 
 def _join(names: Iterable[str], longest: int) -> str:
@@ -345,7 +447,7 @@ def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
                     texts[name] = before.texts[name]
                     left -= status.st_size
                 continue
-            if is_secret(path, name):
+            if is_secret(path, name) and not _is_code(path, name):
                 stamps.pop(name, None)
                 continue
             kept.append(name)
@@ -359,18 +461,36 @@ def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
     return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES), stamps=stamps)
 
 
-def _count_words(code: Code, before: Code | None = None) -> dict[str, Counter[str]]:
-    """The words of each file, taken from `before` for files that are as they were there."""
+def _read_contents(files: Mapping[str, bytes | None]) -> Code:
+    with make_folder() as folder:
+        for name, content in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content or b"")
+        return _read_all(Path(folder), sorted(files), None)
+
+
+def _is_code(path: Path, name: str) -> bool:
+    """Whether a file that is named like a secret is code, as secrets.py: it defines something, and
+    neither its text nor its folder tells of a secret."""
+    text = read_file(path, LARGEST_FILE, follow=False).decode("utf-8", "replace")
+    return bool(outline_file(name, text)) and not is_secret(path, f"{name.rpartition('/')[0]}/x")
+
+
+def count_words(code: Code, before: Code | None = None) -> Code:
+    """The same files with their words counted, taken from `before` for files that are as they were
+    there."""
     words: dict[str, Counter[str]] = {}
     for name in code.names:
         text = code.texts.get(name, "")
         if before is not None and name in before.words and before.texts.get(name, "") == text:
             words[name] = before.words[name]
             continue
-        # A word in the name of a file tells more than one in its text.
-        words[name] = Counter(word for word in _words(name) for _ in range(3))
-        words[name].update(_words(text))
-    return words
+        # A word in the name of a file, or in its first lines, tells more than another.
+        head = f"{name} {text[:_HEAD]}"
+        words[name] = Counter(word for word in _words(head) for _ in range(3))
+        words[name].update(_words(text[_HEAD:]))
+    return replace(code, words=words)
 
 
 def _words(text: str) -> Iterator[str]:
@@ -386,11 +506,20 @@ def _words(text: str) -> Iterator[str]:
                     yield _stem(lower)
 
 
+@lru_cache(100_000)
 def _stem(word: str) -> str:
-    """The same for a singular and its plural."""
-    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
-        return f"{word[:-3]}y" if word.endswith("ies") else word[:-1]
-    return word
+    """The same for the forms of a word: plan, plans, planned, planning."""
+    if len(word) > 4 and word.endswith("ies"):
+        return f"{word[:-3]}y"
+    for end in _ENDS:
+        if word.endswith(end) and len(word) - len(end) >= 3 and not word.endswith("ss"):
+            word = word.removesuffix(end)
+            break
+    doubled = len(word) > 4 and word[-1] == word[-2] and word[-1] not in "aeiouls"
+    return word[:-1] if doubled else word
+
+
+_ENDS: Final = ("ions", "ings", "ers", "ing", "ion", "ed", "er", "es", "ly", "s", "e")
 
 
 def _definitions(node: Node, depth: int, inside: int) -> Iterator[tuple[int, Node, Node | None]]:

@@ -4,32 +4,44 @@ repository, what was tried before and what people said, gathered at once and bou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bae.team.git import Checkout
-from bae.team.models import May, Proof, Task, TaskAttempt, bounded
-from bae.team.repository import Code, CodeReader
+from bae.team.models import May, Project, Proof, Task, TaskAttempt, bounded, headline
+from bae.team.repository import Chunk, Code, CodeReader, FileKind
+from bae.team.test_runs import write_command
 
 if TYPE_CHECKING:
     from bae.team.store import Store
 
-LONGEST_CONTEXT: Final = 80_000
-"""How many characters a context has at most."""
+LONGEST_CONTEXT: Final = 36_000
+"""How many characters a context has at most, for an LLM that is asked once."""
+LOOP_CONTEXT: Final = 16_000
+"""How many it has for an LLM that can look at files itself."""
+LAST_FAILURE: Final = "The last attempt failed"
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a worker's LLM is shown of its task: `str` gives the text."""
+    """What a worker's LLM is shown of its task: `str` gives the text. What is the same for all
+    tasks of a project comes first, so that providers can cache it."""
 
     sections: Mapping[str, str]
     """Texts by their headings."""
     files: Mapping[str, str]
-    """The files that the task is about, whole unless they are too long."""
+    """What is shown of files that the task is about: all of them, or their best parts."""
+    reminder: str = ""
+    """The task and its rules once more, in short, for the end of a brief."""
 
     def __str__(self) -> str:
         return "\n\n".join(f"# {title}\n{text}" for title, text in self.sections.items() if text)
+
+    def without_failure(self) -> Context:
+        """The same without the failure of the last attempt, for a brief that shows it elsewhere."""
+        rest = {title: text for title, text in self.sections.items() if title != LAST_FAILURE}
+        return replace(self, sections=rest)
 
 
 async def gather_context(
@@ -56,27 +68,32 @@ async def gather_context(
         for each in blockers.result()
         if each.task_id == task.id and each.answer
     ]
+    tried = [each for each in attempts.result() if each.outcome != "passed"]
     texts = {
+        "Requirements of the project": (project.result().requirements, 0.15),
         "Task": (describe_task(task), 0.2),
         "From the people you work for": ("\n\n".join((*said, *task.notes)), 0.05),
-        "Requirements of the project": (project.result().requirements, 0.15),
         "Work that this task builds on": ("\n".join(text for text, _ in results.result()), 0.05),
-        _ATTEMPTS: ("\n\n".join(filter(None, map(_describe_attempt, attempts.result()))), 0.15),
+        _ATTEMPTS: ("\n".join(_describe_attempt(each) for each in tried[:-1]), 0.05),
+        LAST_FAILURE: (tried[-1].failure if tried else "", 0.15),
     }
     built_on = [name for _, files in results.result() for name in files]
-    return await asyncio.to_thread(_assemble, task, texts, built_on, code.result(), longest)
+    rules = describe_rules(project.result())
+    return await asyncio.to_thread(_assemble, task, rules, texts, built_on, code.result(), longest)
 
 
-_ATTEMPTS: Final = "Earlier attempts, all of them failed"
-_RULE: Final = "-----"
-_HEADS: Final = 500
+_ATTEMPTS: Final = "Attempts before that, which failed too"
+_HEADS: Final = 700
 _CUT: Final = 60
 """How much longer a text may be that says how much of it was left out."""
-_SHORTEST: Final = 400
+_TAG: Final = 40
+_SEARCHED: Final = 25
+"""Files whose functions are ranked."""
 
 
 def _assemble(
     task: Task,
+    rules: str,
     texts: Mapping[str, tuple[str, float]],
     built_on: Sequence[str],
     code: Code,
@@ -84,28 +101,99 @@ def _assemble(
 ) -> Context:
     """The context of texts, each with its share of the length, and of code. Files have the rest,
     and what others do not need."""
-    sections = {
+    bound = {
         title: bounded(text.strip(), max(0, int(longest * share) - _CUT))
         for title, (text, share) in texts.items()
     }
-    attempts = sections.pop(_ATTEMPTS)
-    sections["Conventions"] = code.conventions(longest=longest // 20)
+    rules = "\n".join((rules, *code.versions()))
+    constant = {
+        "How your work is judged": bounded(rules, longest // 10),
+        "Conventions": code.conventions(longest=longest // 20),
+        "Files of the repository": code.list_folder(longest=longest // 8),
+    }
+    left = longest - _HEADS - sum(map(len, (*constant.values(), *bound.values())))
+    files = _choose_files(task, built_on, code, left - len(describe_in_short(task)))
+    shown = "\n\n".join(files.values())
+    requirements, described, *rest = bound.items()
+    sections = constant | dict([requirements, described, ("Files", shown), *rest])
+    return Context(sections, files, describe_in_short(task))
+
+
+def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) -> dict[str, str]:
+    """What is shown of the files that a task is about: those that it names whole where they have
+    room, then the best functions of others. No other file has more than a quarter of the room."""
     query = "\n".join((task.title, task.description, *task.criteria, *task.files, *task.tests))
-    found = [match.path for match in code.search(query, most=10)]
-    order = [name for name in dict.fromkeys((*task.files, *built_on, *found)) if name in code.texts]
-    sections["Outline of the repository"] = code.outline(order, longest=longest // 10)
-    left = longest - _HEADS - len(attempts) - sum(map(len, sections.values()))
-    files: dict[str, str] = {}
-    for name in order:
-        text, room = code.texts[name], left - len(name) - len(_RULE) - 4
-        if len(text) > room and name in task.files and room > _SHORTEST:
-            text = bounded(text, room - _CUT)
-        if len(text) <= room:
-            files[name] = text
-            left = room - len(text)
-    sections["Files"] = "\n\n".join(f"{_RULE} {name}\n{text}" for name, text in files.items())
-    sections[_ATTEMPTS] = attempts
-    return Context(sections, files)
+    named = [name for name in dict.fromkeys(task.files) if name in code.texts]
+    found = [
+        match.path
+        for match in code.search(query, most=2 * _SEARCHED)
+        if match.path in code.texts and code.kind(match.path) is not FileKind.DATA
+    ]
+    names = list(dict.fromkeys((*named, *(n for n in built_on if n in code.texts), *found)))
+    most = dict.fromkeys(names[: _SEARCHED + len(named)], room // 4)
+    most |= dict.fromkeys(named, max(room // 4, room * 2 // 3 // max(1, len(named))))
+    ranks = {name: rank for rank, name in enumerate(most)}
+    chosen: dict[str, list[Chunk]] = {}
+    sizes = dict.fromkeys(most, 0)
+
+    def choose(name: str, chunks: list[Chunk]) -> None:
+        """Show chunks of a file in place of those chosen before, if there is room."""
+        nonlocal room
+        size = sum(len(each.text) + len(name) + _TAG for each in chunks)
+        if size <= most[name] and size - sizes[name] <= room:
+            room -= size - sizes[name]
+            chosen[name], sizes[name] = chunks, size
+
+    def choose_whole(names: Iterable[str]) -> None:
+        for name in names:
+            text = code.texts[name].rstrip("\n")
+            choose(name, [Chunk(name, 1, text.count("\n") + 1, text)])
+
+    choose_whole(name for name in (*named, *built_on) if name in most)
+    whole = frozenset(chosen)
+    parts = [chunk for chunk in code.search_chunks(query, most) if chunk.score]
+    # Of equal functions the one in the better file comes first.
+    parts.sort(key=lambda chunk: -chunk.score / (1 + 0.1 * ranks[chunk.path]))
+    for chunk in parts:
+        if chunk.path not in whole:
+            choose(chunk.path, [*chosen.get(chunk.path, ()), chunk])
+    choose_whole(name for name in most if name not in whole)  # small ones, where room is left
+    return {name: _show_chunks(chosen[name]) for name in chosen}
+
+
+def _show_chunks(chunks: Sequence[Chunk]) -> str:
+    """Parts of one file in tags, in the order of their lines; neighbors are joined."""
+    joined: list[Chunk] = []
+    for chunk in sorted(chunks, key=lambda each: each.first):
+        before = joined[-1] if joined else None
+        if before is not None and chunk.first - before.last <= _GAP:
+            gap = "\n" * (chunk.first - before.last)
+            joined[-1] = before._replace(last=chunk.last, text=f"{before.text}{gap}{chunk.text}")
+        else:
+            joined.append(chunk)
+    return "\n".join(
+        f'<file path="{each.path}" lines="{each.first}-{each.last}">\n{each.text}\n</file>'
+        for each in joined
+    )
+
+
+_GAP: Final = 3
+"""Lines from one definition to the next that may only be blank."""
+
+
+def describe_rules(project: Project) -> str:
+    """How the work of every task of a project is judged."""
+    where = f" in the folder {project.folder}" if project.folder else ""
+    languages = f" Languages: {', '.join(project.languages)}." if project.languages else ""
+    return (
+        f"- The tests run in a fresh copy of the repository{where}, without a network: "
+        f"`{write_command(project.test_command)}`.{languages}\n"
+        "- Nothing can be installed: use the packages that the project has.\n"
+        "- Work is merged only if the tests pass with it, and the proof that its task asks for is "
+        "there. Tests that fail already may still fail.\n"
+        "- Change what the task needs, and nothing else. A person is asked before changes to files "
+        "that run on their machine or that instruct later workers are merged."
+    )
 
 
 async def _results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
@@ -143,8 +231,11 @@ def describe_task(task: Task) -> str:
     return "\n\n".join(text for text in parts if text)
 
 
+def describe_in_short(task: Task) -> str:
+    """The task and its rules in a few lines."""
+    return f"# In short\n{task.title}. {_PROOFS[task.proof]} {_LEVELS[task.may]}"
+
+
 def _describe_attempt(attempt: TaskAttempt) -> str:
-    if attempt.outcome == "passed":
-        return ""
     files = f" of {', '.join(attempt.files)}" if attempt.files else ""
-    return f"Attempt {attempt.number}{files}: {attempt.outcome}\n{attempt.failure}".rstrip()
+    return f"- Attempt {attempt.number}{files}: {attempt.outcome}. {headline(attempt.failure)}"

@@ -17,7 +17,7 @@ from bae.lm import check_lm_name
 from bae.tasks import finish_despite_cancel
 from bae.team.edits import apply_answer, find_unused
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
-from bae.team.git import BRANCHES, shown_path
+from bae.team.git import BRANCHES, Repository, shown_path
 from bae.team.guarded_files import Guarded
 from bae.team.integration import Integrated, MergeOutcome
 from bae.team.models import (
@@ -31,8 +31,9 @@ from bae.team.models import (
     headline,
 )
 from bae.team.programs import NoLM
+from bae.team.repository import CommitReader
 from bae.team.store import Store
-from bae.team.task_context import Context, gather_context
+from bae.team.task_context import LONGEST_CONTEXT, LOOP_CONTEXT, Context, gather_context
 from bae.team.verdict import WorkVerdict, is_test_file
 from bae.team.workbench import Workbench, WorkerMode, can_loop
 from bae.team.worker_graph import WorkerAnswer, WorkRequest, compose_brief
@@ -154,7 +155,9 @@ class WorkerAgent:
         workspace = await self.workspace(task)
         notes = (*task.notes, *(await bench.store.task(task.id)).notes)  # some since it was started
         task = task.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
-        return await gather_context(task, bench.store, bench.code, workspace.checkout)
+        longest = LONGEST_CONTEXT if await self.find_mode() == "oneshot" else LOOP_CONTEXT
+        at = workspace.checkout
+        return await gather_context(task, bench.store, bench.code, at, longest=longest)
 
     async def generate_code(
         self,
@@ -420,6 +423,25 @@ def worker_class(kind: str) -> type[WorkerAgent]:
             fix=f"use one of {', '.join(_KINDS)}, or register_worker({kind!r}, …)",
         )
     return _KINDS[kind]
+
+
+async def preview_brief(
+    store: Store, repository: Repository, task: Task, *, with_tools: bool = True
+) -> str:
+    """What the worker of a task would be asked first, as a model with tools gets it, or one that
+    writes edits as text. No model is asked and no worktree is made."""
+    project = await store.project(task.project_id)
+    # The first run makes the team's branch from the user's.
+    known = await repository.resolve(BRANCHES + project.branch)
+    team = known or await repository.commit_id("HEAD")
+    head = await repository.resolve(BRANCHES + task.branch) or team
+    base = await repository.merge_base(team, head) or team
+    diff = await repository.git("diff", "--no-ext-diff", "--no-textconv", base, head)
+    longest = LOOP_CONTEXT if with_tools else LONGEST_CONTEXT
+    reader = CommitReader(repository, head)
+    context = await gather_context(task, store, reader, longest=longest)
+    role = worker_class(task.kind).role
+    return compose_brief(role, context, "", bounded(diff), None if with_tools else "auto")
 
 
 def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:

@@ -347,15 +347,14 @@ def compose_brief(
 ) -> str:
     """All that the LLM is told for an attempt, in plain text. Without a form of edits it works with
     tools."""
-    parts = [role, str(context)]
+    parts = [role, str(context.without_failure() if failure else context)]
     if diff:
         stays = _STAYS if failure and form else ""
         parts.append(f"# What was changed for this task so far\n{diff}{stays}")
     if failure:
         parts.append(f"# What is wrong with it, to be corrected now\n{failure}")
     how = f"# How to answer\n{format_instructions(form)}\n\n{_ASK}" if form else _LOOP
-    parts.append(how)
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, (*parts, how, context.reminder)))
 
 
 def question_in(answer: str) -> str | None:
