@@ -126,6 +126,10 @@ async def run(
         bool,
         typer.Option("--require-sandbox", help="Refuse to run tests with less than a sandbox."),
     ] = False,
+    approve_tests: Annotated[
+        bool,
+        typer.Option("--approve-tests", help="Ask you before acceptance tests are taken."),
+    ] = False,
     update_checkout: UpdateCheckout = None,
     allow_unsandboxed: AllowUnsandboxed = None,
     edit_format: Annotated[
@@ -216,6 +220,7 @@ async def run(
             edit_format=edit_format,
             worker=works,
             rounds=max_rounds,
+            approve_tests=approve_tests,
             review=review,
             reviewer=find_lm(reviewer) if reviewer else None,
         )

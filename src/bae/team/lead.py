@@ -218,6 +218,7 @@ class LeadAgent:
             outcome = await run.take_request(request)
             if outcome is not None:
                 await close_request(store, request, outcome)
+        await run.settle_features()
         paused = await read_paused(store, project_id)
         held = await read_held(store, project_id)
         tasks = await self._apply_rules(run, held)
@@ -307,7 +308,7 @@ class LeadAgent:
         return await self.bench.store.tasks(self.bench.project.id)
 
     async def _start(self, run: TeamRun, group: asyncio.TaskGroup, task: Task) -> None:
-        base = await self.bench.integration.head()
+        base = await (await self.bench.features.branch_of(task)).head()
         moved = await run.move(task.id, _S.READY, _S.IN_PROGRESS, base=base)
         if moved is not None:
             work = run.works[task.id] = TaskInProgress(moved)
@@ -344,7 +345,7 @@ class LeadAgent:
     async def _settle(self, run: TeamRun, work: TaskInProgress, result: TaskResult) -> None:
         """Store where the work on a task has led."""
         task = work.task
-        if result.status in ("completed", "merged"):
+        if result.status in ("completed", "merged", "staged"):
             lie = f"it was reported as {result.status}, and is not merged"
             await run.end_work(task, _S.FAILED, lie)
         elif work.asked is not None:

@@ -295,10 +295,12 @@ class WorkerAgent:
         async with self._opening:
             if task.id not in self._workspaces:
                 with bench.busy(task.id):  # its setup may take a while, and has a limit itself
+                    await bench.features.refresh(task)
+                    workspaces = (await bench.features.branch_of(task)).workspaces
                     try:
-                        started = await bench.workspaces.start(task.branch)
+                        started = await workspaces.start(task.branch)
                     except SetupError:  # of the environment, which may have more luck once more
-                        started = await bench.workspaces.start(task.branch)
+                        started = await workspaces.start(task.branch)
                     self._workspaces[task.id] = started
                 if started.left_out:
                     names = bounded(", ".join(map(shown_path, started.left_out)), 500)
@@ -473,7 +475,7 @@ async def _begin_alone(bench: Workbench, task_id: int) -> None:
     if task.status not in (TaskStatus.READY, TaskStatus.IN_PROGRESS, *_MERGED):
         await store.move(task_id, task.status, TaskStatus.READY)
     if task.status not in (TaskStatus.IN_PROGRESS, *_MERGED):
-        base = await bench.integration.head()
+        base = await (await bench.features.branch_of(task)).head()
         await store.move(task_id, TaskStatus.READY, TaskStatus.IN_PROGRESS, base=base)
 
 

@@ -96,21 +96,27 @@ class Assignment(Node):
 
     async def __call__(
         self,
-    ) -> Draft | WorkConversation | ProgramTurn | Checks | Delivered | Blocked:
+    ) -> Draft | WorkConversation | ProgramTurn | Checks | Delivered | Blocked | Stopped:
         desk = self.desk
-        done = await desk.bench.integration.merged_as(desk.task.branch)
-        if done:
-            return Delivered(commit=done)
+        tried = await desk.bench.store.attempts(self.task_id)
+        number = max((each.number for each in tried), default=0) + 1
+        match await desk.finish_merged(again := Try(first=number, number=number)):
+            case str() as commit:
+                return Delivered(commit=commit)
+            case PersonNeeded() as needed:
+                return _block(needed)
+            case WorkRefusal() as refusal:
+                return await try_again(desk, again, refusal)
+            case None:
+                pass
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
         check = await desk.bench.check_base(workspace.base)
         if check.problem:
             return Blocked(question=ask_about(desk.task, check.cause, check.output))
-        tried = await desk.bench.store.attempts(self.task_id)
         if tried and tried[-1].outcome == "error" and not (self.failure or conflict):
             number = tried[-1].number  # its work is there, and was never judged
             return Checks(attempt=Try(first=number, number=number, usage=tried[-1].usage))
-        number = max((each.number for each in tried), default=0) + 1
         failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
         first = number - 1 if self.failure else number
         attempt = Try(first=first, number=number, failure=failure)

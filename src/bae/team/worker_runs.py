@@ -169,6 +169,8 @@ async def _result(
         case Delivered(commit=commit):
             text = f"{task.title}: merged as {commit[:12]}"
             done = "merged" if task.proof == "none" else "completed"
+            if task.feature and not await bench.integration.merged_as(task.branch):
+                done = "staged"
             return TaskResult(status=done, commit=commit, summary=text, **about)
         case Blocked(question=question, digest=digest):
             return TaskResult(status="blocked", question=question, digest=digest, **about)
