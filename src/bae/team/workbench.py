@@ -18,6 +18,7 @@ from bae.journal import Journal, SQLiteJournal
 from bae.lm import Backend, Policy, find_default_lm, find_default_name, list_lm_kinds, resolve
 from bae.team import sandbox
 from bae.team.base_check import BaseCheck, BaseReports
+from bae.team.budgets import Budgets
 from bae.team.edit_format import EditFormat
 from bae.team.events import Broadcaster, Event
 from bae.team.features import Features
@@ -25,6 +26,7 @@ from bae.team.git import Repository
 from bae.team.guarded_files import Guarded, find_guarded
 from bae.team.integration import Integrated, Integration, MergeOutcome
 from bae.team.models import Project, ReviewMode, Task, TestReport
+from bae.team.programs import CodingProgram
 from bae.team.registries import RegistryAccess, find_access
 from bae.team.repository import CodeReader
 from bae.team.store import Store
@@ -143,8 +145,8 @@ class Workbench:
     """Those of every command that is run: tests and the setup of worktrees."""
     corrections: int = 3
     """How often a worker corrects itself before it asks a person."""
-    worker: Literal["auto"] | WorkerMode = "auto"
-    """How workers work; "auto": by what the LM can do."""
+    worker: Literal["auto"] | WorkerMode | CodingProgram = "auto"
+    """How workers work; "auto": by what the LM can do. A coding program works in place of an LM."""
     rounds: int = 40
     """How many requests a conversation of a worker has at most."""
     approve_tests: bool = False
@@ -156,6 +158,8 @@ class Workbench:
     findings that people are shown, or with blocking findings that refuse the work."""
     reviewer: LM | str | None = None
     """The LM that reviews, or its name; without one, that of the worker."""
+    budgets: Budgets | None = None
+    """What turns of a coding program are charged to."""
     limit_lm: Callable[[Task, LM], LM] = lambda task, lm: lm
     """The LM that may be asked for a task in place of a worker's own: where budgets are."""
     on_progress: Callable[[int], None] = lambda task_id: None
@@ -179,7 +183,7 @@ class Workbench:
         edit_format: EditFormat | Mapping[str, EditFormat] = "auto",
         limits: sandbox.Limits | None = None,
         corrections: int = 3,
-        worker: Literal["auto"] | WorkerMode = "auto",
+        worker: Literal["auto"] | WorkerMode | CodingProgram = "auto",
         rounds: int = 40,
         approve_tests: bool = False,
         review: ReviewMode = "advise",
@@ -238,6 +242,11 @@ class Workbench:
                 review=review,
                 reviewer=reviewer,
             )
+
+    @property
+    def program(self) -> CodingProgram | None:
+        """The coding program that works, if there is one."""
+        return self.worker if isinstance(self.worker, CodingProgram) else None
 
     def edit_format_for(self, lm: LM) -> EditFormat:
         """How the model of an LM is asked for edits."""
