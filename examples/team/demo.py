@@ -38,6 +38,7 @@ def main(folder: Path) -> int:
     bae("log", "chart", at=folder)  # a check fails, and the worker corrects itself
     bae("log", "lengths", at=folder)  # a submission is refused
     bae("diff", "lengths", "--stat", at=folder)
+    bae("tasks", "show", "report", at=folder)  # with what the reviewer found
     show("git", "merge", "--quiet", "bae/team", at=folder)
     show("git", "log", "--oneline", at=folder)
     show("python", "-m", "textfacts", "../text.txt", at=folder)

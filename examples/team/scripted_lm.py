@@ -73,6 +73,7 @@ MISSING_CASE = {
     "file": "textfacts/report.py",
     "line": 14,
     "text": "No test has a text without words, for which `longest` is followed by nothing.",
+    "blocking": False,
 }
 
 

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import PIPE
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -49,6 +49,7 @@ async def run_program(
     limit: int = LARGEST_OUTPUT,
     grace: float = 1.0,
     pass_fds: Sequence[int] = (),
+    on_output: Callable[[bytes], None] | None = None,
 ) -> EndedProgram:
     """Run a program with `given` on its stdin, and wait for its end. It has the environment of this
     process unless `env` replaces it, and inherits the open files `pass_fds`. No shell is used.
@@ -59,9 +60,10 @@ async def run_program(
     group, as a daemon does, is not followed. Raises `OSError` if the program cannot be started.
 
     With `given=None`, stdin stays open, and is closed in place of the SIGTERM. A program that looks
-    after others learns from that when it has to end them, also if this process dies.
+    after others learns from that when it has to end them, also if this process dies. With
+    `on_output`, every piece of stdout goes to that function when it arrives, and `out` is empty.
     """
-    child = _Child(limit)
+    child = _Child(limit, on_output)
     try:
         await child.start(command, cwd=cwd, env=env, pass_fds=pass_fds)
         if given is not None:
@@ -150,9 +152,10 @@ class ProcessGroup(asyncio.SubprocessProtocol):
 class _Child(ProcessGroup):
     """A running program: what it has printed, and how to end it."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, on_output: Callable[[bytes], None] | None = None) -> None:
         super().__init__()
         self.limit = limit
+        self.on_output = on_output
         self.out = bytearray()
         self.err = bytearray()
         self.sizes = {1: 0, 2: 0}
@@ -196,6 +199,8 @@ class _Child(ProcessGroup):
         if fd == 2:
             self.err += data
             del self.err[:-KEPT]
+        elif self.on_output is not None:
+            self.on_output(data)
         elif self.bound is None:
             self.out += data
 

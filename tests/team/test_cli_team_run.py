@@ -24,6 +24,7 @@ pytest.importorskip("typer")
 from bae.cli import main
 from bae.team import Store, store_path
 from bae.team.models import TaskAttempt, TestReport
+from claude_programs import script
 from default_signals import restore_signals
 from git_repositories import git, make_repository
 from team_parts import JEST, RUN_SHELL
@@ -497,3 +498,33 @@ def test_flaky_tests_are_shown(bae: Bae) -> None:
     for command in (("status",), ("tasks", "show", "one")):
         assert "flaky tests  flaky.test.sh::flaky\n" in bae(*command).out
         assert json.loads(bae(*command, "--json").out)["flaky"] == ["flaky.test.sh::flaky"]
+
+
+CODEX = """
+tell = lambda **event: print(json.dumps(event), flush=True)
+key = sys.stdin.read().partition("# Task\\n")[2].split()[0].lower()
+tell(type="thread.started", thread_id="t-1")
+open(f"{key}.sh", "w").write(f"name() {{ echo {key}; }}\\n")
+open(f"{key}.test.sh", "w").write(f'. ./{key}.sh\\n[ "$(name)" = {key} ]\\n')
+tell(type="turn.completed", usage={"input_tokens": 1000, "output_tokens": 234})
+"""
+
+
+def test_a_program_works_after_a_person_let_it_use_the_network(
+    bae: Bae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    Path(script(tmp_path / "bin", CODEX)).rename(tmp_path / "bin" / "codex")
+    add(bae, "Orders")
+    missing = bae("run", "--worker", "codex", "--quiet", code=1)
+    assert "npm install -g @openai/codex" in missing.err
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    refused = bae("run", "--worker", "codex", "--quiet", code=1)
+    assert "codex reaches every address that this machine reaches" in " ".join(refused.err.split())
+    assert "--allow-network" in refused.err
+    limited = ("--worker", "codex", "--allow-network", "--quiet", "--retries", "0")
+    assert "does not report its cost" in bae("run", *limited, "--budget", "cost=1", code=1).out
+    bae("retry", "orders")
+    bae("run", *limited)
+    assert statuses(bae) == {"orders": "completed"}
+    assert "1234" in bae("status", "--json").out.replace(",", "")

@@ -49,8 +49,9 @@ def test_every_status_has_its_transitions_and_completed_is_final():
     assert not any(may_move(status, status) for status in TaskStatus)
 
 
-def test_only_a_task_in_progress_is_completed():
-    assert [s for s in TaskStatus if may_move(s, TaskStatus.COMPLETED)] == [TaskStatus.IN_PROGRESS]
+def test_only_a_task_in_progress_or_staged_is_completed():
+    before = [s for s in TaskStatus if may_move(s, TaskStatus.COMPLETED)]
+    assert before == [TaskStatus.IN_PROGRESS, TaskStatus.STAGED]
 
 
 @given(st.lists(st.sampled_from(list(TaskStatus))))

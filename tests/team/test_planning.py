@@ -267,6 +267,58 @@ async def test_planning_that_was_interrupted_reads_nothing_again(team: Team):
     assert "1|def total" in said_in(lm.prompts[-1])
 
 
+FEATURE = [
+    {
+        "key": "accept",
+        "title": "Test prices",
+        "kind": "test",
+        "criteria": ["all of it"],
+        "proof": "failing-tests",
+        "feature": "prices",
+        "new_files": ["test_tax.py", "tax.py"],
+    },
+    {
+        "key": "tax",
+        "title": "Tax",
+        "criteria": ["tax(100) is 23"],
+        "feature": "prices",
+        "files": ["tax.py"],
+        "tests": ["test_tax.py"],
+        "depends_on": ["accept"],
+    },
+]
+
+
+async def test_the_author_of_acceptance_tests_is_told_the_criteria_of_the_feature(team: Team):
+    planned = await team.plan(script({"questions": []}, "It ships.", {"tasks": FEATURE}))
+    assert "For 'tax' (Tax) in test_tax.py:\n- tax(100) is 23" in planned.tasks[0].description
+    assert [task.feature_branch for task in planned.tasks] == ["bae/feature-prices"] * 2
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ([FEATURE[1] | {"depends_on": [], "files": []}], "has 0 tasks with the proof failing"),
+        ([FEATURE[0], FEATURE[1] | {"depends_on": [], "files": []}], "does not wait for the acc"),
+        ([FEATURE[0], FEATURE[1] | {"tests": ["test_shop.py"]}], "names no acceptance test"),
+        ([FEATURE[0], FEATURE[1] | {"tests": ["test_shop.py"]}], "no task makes test_tax.py pass"),
+    ],
+)
+async def test_a_plan_whose_features_lack_something_is_asked_for_again(
+    team: Team, tasks: list[Any], said: str
+):
+    lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": FEATURE})
+    await team.plan(lm)
+    assert said in "\n".join(lm.asked[-1].errors)
+
+
+async def test_acceptance_tests_can_be_switched_off(team: Team):
+    lm = script({"questions": []}, "It ships.", {"tasks": FEATURE}, {"tasks": TASKS})
+    await team.plan(lm, acceptance=False)
+    assert "acceptance tests are not wanted" in "\n".join(lm.asked[-1].errors)
+    assert await team.keys() == ["prices", "orders", "page"]
+
+
 async def test_a_plan_that_never_fits_stores_nothing(team: Team):
     lm = script({"questions": []}, "It ships.", *[{"tasks": [TASKS[1]]}] * 3)
     with pytest.raises(ToolCallError, match="no such task"):
@@ -320,7 +372,8 @@ async def test_the_same_goal_is_planned_afresh_once_its_plan_is_stored(team: Tea
 def test_a_task_may_need_one_that_exists_already():
     before = PlannedTask(key="prices", title="Prices")
     tasks = [PlannedTask.model_validate(TASKS[1])]
-    plan = Plan(calls=[], planned=[before], kinds=["backend"], tasks=tasks)
+    about: dict[str, Any] = {"calls": [], "kinds": ["backend"], "acceptance": True}
+    plan = Plan(**about, planned=[before], tasks=tasks)
     assert plan.tasks[0].depends_on == ("prices",)
 
 

@@ -133,7 +133,7 @@ def projects(draw: st.DrawFn) -> list[Task]:
     tasks: list[Task] = []
     for number in range(1, count + 1):
         needs = draw(st.sets(st.integers(1, number - 1), max_size=3)) if number > 1 else set[int]()
-        status = draw(st.sampled_from(TaskStatus))
+        status = draw(st.sampled_from([each for each in TaskStatus if each != "staged"]))
         reason = draw(st.sampled_from(["", "another reason"])) if status is BLOCKED else ""
         failures = draw(st.integers(1, 3)) if status is FAILED else 0
         more = {"reason": reason, "failures": failures, "priority": draw(st.integers(0, 2))}
@@ -142,6 +142,14 @@ def projects(draw: st.DrawFn) -> list[Task]:
 
 
 HELD = st.dictionaries(st.integers(1, 8), st.just("a question"), max_size=2)
+
+
+def test_a_staged_task_is_enough_within_its_feature_and_not_outside():
+    staged = a_task(1, status=TaskStatus.STAGED, feature="login")
+    within, outside = a_task(2, 1, feature="login"), a_task(3, 1)
+    other = a_task(4, 1, feature="search")
+    changed = apply_changes(tasks := [staged, within, outside, other], find_changes(tasks))
+    assert [task.status for task in changed[1:]] == [READY, PENDING, PENDING]
 
 
 def test_tasks_that_name_the_same_file_are_not_in_progress_at_the_same_time():

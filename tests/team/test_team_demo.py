@@ -36,6 +36,7 @@ def test_the_demo_builds_a_program_that_works(tmp_path: Path):
     assert "correction 1: Nothing tests this work" in said  # a submission is refused
     assert "submitted   longest uses split, and has tests now." in said
     assert "How many of the most frequent words" in said
+    assert "- missing-case in textfacts/report.py:14: No test has a text without words" in said
     titles = git(tmp_path / "textfacts", "log", "--format=%s").splitlines()
     assert titles[0] == "Print the report"
     assert {*titles} == {

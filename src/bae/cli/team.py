@@ -305,6 +305,13 @@ async def plan(
             "below, as this command writes it.",
         ),
     ] = None,
+    acceptance: Annotated[
+        bool,
+        typer.Option(
+            "--acceptance/--no-acceptance",
+            help="Whether features begin with acceptance tests, on a branch of their own.",
+        ),
+    ] = True,
     decide: Annotated[
         bool,
         typer.Option(
@@ -341,6 +348,7 @@ async def plan(
                 journal=journal,
                 answer=answer,
                 kinds=kinds,
+                acceptance=acceptance,
             )
     if planned.questions:
         path = team.store.path.with_name(_QUESTIONS)

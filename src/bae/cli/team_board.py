@@ -67,7 +67,7 @@ _Show: TypeAlias = Callable[[Sequence[StoredEvent]], Awaitable[None]]
 _S = TaskStatus
 _ORDER: Final = (
     *(_S.IN_PROGRESS, _S.BLOCKED, _S.FAILED, _S.READY, _S.PENDING),
-    *(_S.CANCELLED, _S.SKIPPED, _S.MERGED, _S.COMPLETED),
+    *(_S.CANCELLED, _S.SKIPPED, _S.STAGED, _S.MERGED, _S.COMPLETED),
 )
 _STYLES: Final[Mapping[TaskStatus, str]] = {
     _S.IN_PROGRESS: "bold cyan",
@@ -77,6 +77,7 @@ _STYLES: Final[Mapping[TaskStatus, str]] = {
     _S.PENDING: "dim",
     _S.CANCELLED: "magenta",
     _S.SKIPPED: "dim",
+    _S.STAGED: "green",
     _S.MERGED: "green",
     _S.COMPLETED: "green",
 }
@@ -256,11 +257,17 @@ class Board:
             if heard:
                 age = took(max(0.0, now - heard.at))
                 yield f"{f'{age} ago: ' if age else ''}{heard.text}", "dim"
+        elif task.status is _S.STAGED:
+            yield f"in {task.feature_branch}  ", ""
+            yield (task.commit or "")[:10], "dim"
         elif task.status in (_S.COMPLETED, _S.MERGED):
             yield tests if task.status is _S.COMPLETED else "without tests of its own  ", ""
             yield (task.commit or "")[:10], "dim"
         else:
             done = {each.key for each in self.tasks if each.status in DONE}
+            if task.feature:
+                staged = (each for each in self.tasks if each.status is _S.STAGED)
+                done |= {each.key for each in staged if each.feature == task.feature}
             waits = [key for key in task.depends_on if key not in done]
             yield headline(task.reason) or (f"after {', '.join(waits)}" if waits else ""), style
 

@@ -23,6 +23,7 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "ready": ("○", "cyan"),
     "in_progress": ("●", "bold cyan"),
     "blocked": ("?", "bold yellow"),
+    "staged": ("◐", "green"),
     "completed": ("✓", "green"),
     "merged": ("+", "green"),
     "failed": ("✗", "bold red"),
@@ -137,7 +138,11 @@ def draw_tasks(
     return whole
 
 
-_PROOFS: Final = {"named-tests": "proved by named tests", "none": "WITHOUT TESTS"}
+_PROOFS: Final = {
+    "named-tests": "proved by named tests",
+    "failing-tests": "writes acceptance tests",
+    "none": "WITHOUT TESTS",
+}
 _LEVELS: Final = {
     "change-tests": "may change tests",
     "change-test-setup": "may change tests and how they run",
@@ -154,6 +159,7 @@ def _line(
     facts = [task.kind]
     label = INTERRUPTED if stopped else task.status.label
     facts += [label] if task.approved else ["not approved"]
+    facts += [f"feature {task.feature}"] if task.feature else []
     facts += [f"priority {task.priority}"] if task.priority else []
     facts += [_PROOFS[task.proof]] if task.proof in _PROOFS else []
     facts += [_LEVELS[task.may]] if task.may in _LEVELS else []
@@ -163,6 +169,12 @@ def _line(
     if task.reason and shows_reason and task.status in ("blocked", "failed", "cancelled"):
         said.append(f"\n  {in_one_line(headline(task.reason))}", style=style)
     return said
+
+
+def _describe_feature(task: Task) -> str:
+    if task.status != "staged":
+        return task.feature
+    return f"{task.feature}: merged into {task.feature_branch}, not yet into the team's branch"
 
 
 def print_task(
@@ -181,6 +193,7 @@ def print_task(
             "kind": task.kind,
             "status": task.status.label + ("" if task.approved else ", not approved"),
             "reason": "" if is_asked else task.reason,
+            "feature": _describe_feature(task),
             "after": ", ".join(task.depends_on),
             "priority": str(task.priority or ""),
             "proof": _PROOFS.get(task.proof, ""),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget
     from bae.team.lead import TeamSummary
     from bae.team.models import Task
+    from bae.team.programs import CodingProgram
 else:
     err, note, out, print_json = call_later("bae.cli.printing", "err note out print_json")
     as_data, print_blockers, print_fields, print_next, print_tasks = call_later(
@@ -69,19 +70,29 @@ async def run(
         ),
     ] = None,
     task_budget: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="LIMITS",
-            help="What each task may spend, in the same form.",
+            help="What each task may spend, in the same form. Left out: `tokens=1000000`; with "
+            "claude-code `cost=5`, with codex `tokens=5000000`.",
         ),
-    ] = "tokens=1000000",
+    ] = None,
     worker: Annotated[
-        Literal["auto", "loop", "oneshot"],
+        Literal["auto", "loop", "oneshot", "claude-code", "codex"],
         typer.Option(
             help="How workers work: `loop` is a conversation with tools, `oneshot` one answer that "
-            "has all edits; `auto` is a loop for models with tool calls.",
+            "has all edits; `auto` is a loop for models with tool calls. `claude-code` and `codex` "
+            "are programs that you have, which work in place of a model.",
         ),
     ] = "auto",
+    allow_network: Annotated[
+        bool,
+        typer.Option(
+            "--allow-network",
+            help="Let the program of --worker use this machine's network. Left out: at a terminal "
+            "it asks.",
+        ),
+    ] = False,
     max_rounds: Annotated[
         int,
         typer.Option(
@@ -114,6 +125,10 @@ async def run(
     require_sandbox: Annotated[
         bool,
         typer.Option("--require-sandbox", help="Refuse to run tests with less than a sandbox."),
+    ] = False,
+    approve_tests: Annotated[
+        bool,
+        typer.Option("--approve-tests", help="Ask you before acceptance tests are taken."),
     ] = False,
     update_checkout: UpdateCheckout = None,
     allow_unsandboxed: AllowUnsandboxed = None,
@@ -167,12 +182,13 @@ async def run(
     options: dict[str, Any] = {
         "max_agents": max_agents,
         "budget": _budget(budget, "--budget"),
-        "task_budget": _budget(task_budget, "--task-budget"),
         "timeout": timeout,
         "task_timeout": task_timeout,
         "retries": retries,
         "wait": can_ask() if wait is None else wait,
     }
+    if task_budget is not None:
+        options["task_budget"] = _budget(task_budget, "--task-budget")
     if no_review and (require_review or reviewer):
         raise typer.BadParameter("there is nothing to review with", param_hint="'--no-review'")
     project = with_settings(
@@ -189,7 +205,8 @@ async def run(
     from bae.team.workbench import Workbench
 
     load_workers(team, workers)
-    asked = find_lm(lm)
+    works = await _find_worker(worker, allow_network=allow_network)
+    asked = find_lm(lm) if lm is not None or isinstance(works, str) else None
     here = team.store, team.project.id
     async with AsyncExitStack() as stack:
         # Events and the summary show what failed: nothing is printed for the log beside them.
@@ -201,8 +218,9 @@ async def run(
             team.project,
             team.store,
             edit_format=edit_format,
-            worker=worker,
+            worker=works,
             rounds=max_rounds,
+            approve_tests=approve_tests,
             review=review,
             reviewer=find_lm(reviewer) if reviewer else None,
         )
@@ -215,6 +233,24 @@ async def run(
         summary = await LeadAgent(bench, asked, **options).run()
     shown = err().is_terminal and out().is_terminal and not quiet
     await _report(team, summary, as_json=as_json, shown=shown)
+
+
+async def _find_worker(
+    name: Literal["auto", "loop", "oneshot", "claude-code", "codex"], *, allow_network: bool
+) -> Literal["auto", "loop", "oneshot"] | CodingProgram:
+    """How workers work; a program, after a person has let it use the network."""
+    if name != "claude-code" and name != "codex":
+        return name
+    from bae.team.known_programs import PROGRAMS
+
+    program = PROGRAMS[name](allow_network=True)
+    await program.check()
+    if not allow_network and can_ask():
+        note(program.describe_reach())
+        allow_network = typer.confirm(f"Let {name} work on the tasks?", err=True)
+    program.allow_network = allow_network
+    await program.check()
+    return program
 
 
 async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:

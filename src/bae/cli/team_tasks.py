@@ -93,10 +93,17 @@ _FIELDS: Final = {
     ),
     "priority": _make_option(int | None, "--priority", "-p", help="Higher ones are first."),
     "proof": _make_option(
-        Literal["new-tests", "named-tests", "none"] | None,
+        Literal["new-tests", "named-tests", "failing-tests", "none"] | None,
         "--proof",
         help="What shows that it is done: new tests that fail without it (usual), the tests that "
-        "--test names, or nothing. Then it has to be approved --without-tests.",
+        "--test names, acceptance tests of its feature that fail, or nothing. Then it has to be "
+        "approved --without-tests.",
+    ),
+    "feature": _make_option(
+        str | None,
+        "--feature",
+        metavar="NAME",
+        help="The feature that it is a part of: its tasks reach the team's branch together.",
     ),
     "may": _make_option(
         Literal["add-tests", "change-tests", "change-test-setup"] | None,
@@ -198,7 +205,8 @@ def _is_agreed(task: Task) -> bool:
     "bae team tasks add 'Add a login page' --kind frontend --after sessions -c 'it says hello'",
     "bae team tasks add --from tasks.json",
     "A file has a list of objects with key, title, description, kind, criteria, files, "
-    "new_files, tests, depends_on, priority, proof and may; all but title may be left out.",
+    "new_files, tests, depends_on, priority, proof, may and feature; all but title may be left "
+    "out.",
     options=_FIELDS,
 )
 async def add(

@@ -211,7 +211,7 @@ def _answer_in(ended: EndedProgram, who: str, model: str, *, in_text: bool) -> A
     messages = _messages(ended, who)
     result = messages[-1]
     failed = result.get("is_error") is not False  # it can be set although the subtype is "success"
-    usage = _usage(result, model)
+    usage = usage_in(result, model)
     texts, given = _said_by_model(messages)
     if not failed and "structured_output" in result:
         given.append(result["structured_output"])
@@ -301,7 +301,9 @@ def _given(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") ->
     return Answer(json.dumps(value, ensure_ascii=False), usage, stop, value)
 
 
-def _usage(result: CLIMessage, model: str) -> Usage:
+def usage_in(result: CLIMessage, model: str) -> Usage:
+    """What a message of the program says that was used. The name `model` is for messages without
+    one."""
     models = _dict(result.get("modelUsage"))
     # By model, because the sum beside it leaves out a request that was not streamed.
     fresh, written, read, out = (

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         broadcast_work_reviewed,
     )
     from bae.team.git import GitError, Repository
+    from bae.team.known_programs import ClaudeCode, Codex
     from bae.team.lead import LeadAgent, TeamSummary
     from bae.team.models import (
         AgentInfo,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     )
     from bae.team.planning import plan_tasks
     from bae.team.pool import AgentPoolManager
+    from bae.team.programs import CodingProgram, ProgramEvent
     from bae.team.project import detect
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
     from bae.team.schedule import DryRun, plan_dry_run
@@ -109,6 +111,9 @@ __all__ = [
     "BlockerCreated",
     "BlockerResolved",
     "Broadcaster",
+    "ClaudeCode",
+    "Codex",
+    "CodingProgram",
     "CommitCreated",
     "CorrectionAttempt",
     "Delivery",
@@ -124,6 +129,7 @@ __all__ = [
     "Limits",
     "LogEntry",
     "PlannedTask",
+    "ProgramEvent",
     "ProgressUpdate",
     "Project",
     "Protection",
@@ -217,6 +223,7 @@ __getattr__, __dir__ = export_lazily(
             "broadcast_work_reviewed"
         ),
         "team.git": "GitError Repository",
+        "team.known_programs": "ClaudeCode Codex",
         "team.lead": "LeadAgent TeamSummary",
         "team.models": (
             "AgentInfo TaskAttempt Blocker Finding FindingKind PlannedTask Project Request Review "
@@ -224,6 +231,7 @@ __getattr__, __dir__ = export_lazily(
         ),
         "team.planning": "plan_tasks",
         "team.pool": "AgentPoolManager",
+        "team.programs": "CodingProgram ProgramEvent",
         "team.project": "detect",
         "team.sandbox": "Limits Protection SandboxError protection",
         "team.schedule": "DryRun plan_dry_run",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bae import BudgetError
 from bae.lm import Budget, Policy, Usage, estimate_tokens, metered
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ANSWER_TOKENS: Final = 2000
 """What is reserved for an answer where the LM has no `max_tokens` that bounds it."""
 _NOTHING: Final = Budget()
+_LEAST: Final = 1e-6
+"""The dollars that have to be left for a turn of a program to begin."""
 TASK_BUDGET: Final = Budget(tokens=1_000_000)
 """What a task may spend, unless another budget is given."""
 
@@ -164,14 +166,72 @@ class Budgets:
             self._settled.set()
             self._settled = asyncio.Event()
 
-    def _reserve(
+    async def begin_turn(
+        self, task: Task, program: str, *, knows_cost: bool
+    ) -> tuple[int, float | None]:
+        """Begin a turn of a coding program, which counts as one call: the number to `charge`, and
+        how many dollars are left, if that is limited. Raises BudgetError where nothing is left, and
+        where the cost is limited and the program does not report it."""
+        bounds = [each.cost for each in (self.per_run, self.per_task) if each.cost is not None]
+        if bounds and not knows_cost:
+            raise BudgetError(
+                f"the cost is limited to ${min(bounds):g}, and {program} does not report its cost",
+                code="bae-budget-cost-unknown",
+                limit="cost",
+                bound=min(bounds),
+                used=0.0,
+                scope=program,
+                budget=self.per_run,
+                fix="limit tokens instead, as with tokens=1000000",
+            )
+
+        def begin(db: sa.Connection) -> tuple[int, float | None] | tuple[BudgetScope, BudgetError]:
+            found = self._reserve(db, task, Spent(1, 1, _LEAST))
+            if isinstance(found, tuple):
+                return found
+            scopes = (self.per_task, {"task_id": task.id}), (self.per_run, {"run_id": self.run})
+            left = [
+                budget.cost - _sum_spent(db, **which).cost + _LEAST
+                for budget, which in scopes
+                if budget.cost is not None
+            ]
+            return found, min(left, default=None)
+
+        begun = await self.store.write(begin)
+        if isinstance(begun[1], BudgetError):
+            self.refused[task.id] = cast(BudgetScope, begun[0])
+            raise begun[1]
+        return cast("tuple[int, float | None]", begun)
+
+    async def charge(self, task: Task, turn: int, used: Usage) -> None:
+        """Store what a turn of a program has used so far. Raises BudgetError where a budget is
+        exceeded by that: the program is to be ended."""
+
+        def charge(db: sa.Connection) -> tuple[BudgetScope, BudgetError] | None:
+            values = {"tokens": used.tokens, "cost": used.cost or 0.0}
+            db.execute(sa.update(tables.spending).filter_by(id=turn).values(values))
+            return self._find_refusal(db, task, Spent())
+
+        refused = await self.store.write(charge)
+        if refused is not None:
+            self.refused[task.id], error = refused
+            raise error
+
+    def _find_refusal(
         self, db: sa.Connection, task: Task, needed: Spent
-    ) -> int | tuple[BudgetScope, BudgetError]:
+    ) -> tuple[BudgetScope, BudgetError] | None:
         spent = _sum_spent(db, task_id=task.id)
         if error := _find_excess(self.per_task, f"task {task.key!r}", spent, needed):
             return "task", error
         if error := _find_excess(self.per_run, "the run", _sum_spent(db, run_id=self.run), needed):
             return "run", error
+        return None
+
+    def _reserve(
+        self, db: sa.Connection, task: Task, needed: Spent
+    ) -> int | tuple[BudgetScope, BudgetError]:
+        if refused := self._find_refusal(db, task, needed):
+            return refused
         about = {"project_id": task.project_id, "task_id": task.id, "run_id": self.run}
         return tables.insert(db, tables.spending, **about, tokens=needed.tokens, cost=needed.cost)
 

@@ -237,7 +237,7 @@ def _become(spec: dict[str, Any]) -> NoReturn:
     try:
         os.setsid()
         os.chdir(spec["cwd"])
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(spec.get("stdin") or os.devnull, os.O_RDONLY), 0)
         os.dup2(1, 2)
         os.nice(5)  # bae, and the process that watches, come first
         _limit(spec)

@@ -98,7 +98,8 @@ async def _find_change(project: Project, repository: Repository, task: Task) -> 
     if task.commit is not None:
         return await repository.commit_id(f"{task.commit}^"), task.commit
     tip = await repository.resolve(BRANCHES + task.branch)
-    start = tip and await repository.merge_base(BRANCHES + project.branch, tip)
+    into = BRANCHES + (task.feature_branch or project.branch)
+    start = tip and await repository.merge_base(into, tip)
     if tip is None or not start or start == tip:
         raise TeamError(
             f"nothing is written for {task.key} yet: it is {task.status.label}",
@@ -159,11 +160,16 @@ def find_proving_tests(
 ) -> tuple[str, ...]:
     """The tests that prove a task: those it names; else those that pass with its work and did not
     `before`; else those in files that it changed."""
-    if task.proof != "new-tests":
-        return task.tests if task.proof == "named-tests" else ()
+    if task.proof == "none":
+        return ()
+    if task.proof == "named-tests":
+        return task.tests
     last = next((each for each in reversed(attempts) if each.outcome == "passed"), None)
     if last is None or last.report is None:
         return ()
+    if task.proof == "failing-tests":  # which pass with its feature
+        old = {case.id for case in before.cases} if before else set[str]()
+        return tuple(case.id for case in last.report.of("failed") if case.id not in old)
     passed = [case.id for case in last.report.of("passed")]
     known = {case.id for case in before.of("passed")} if before else set[str]()
     new = [id for id in passed if id not in known] if before else []
@@ -267,12 +273,15 @@ async def clean_branches(
     project: Project, repository: Repository, store: Store, *, dry_run: bool = False
 ) -> list[str]:
     """Delete the branches of tasks whose work is merged as it is on them, and that no worktree
-    has. Returns their names. With `dry_run` none is deleted."""
+    has, and the branches of delivered features. Returns their names. With `dry_run` none is
+    deleted."""
+    from bae.team.schedule import DONE
     from bae.team.workspaces import trailer
 
     head = await repository.resolve(BRANCHES + project.branch)
     cleaned: list[str] = []
-    for task in await store.tasks(project.id):
+    tasks = await store.tasks(project.id)
+    for task in tasks:
         ref = BRANCHES + task.branch
         tip = await repository.resolve(ref) if task.commit is not None else None
         if tip is None or head is None:
@@ -283,6 +292,14 @@ async def clean_branches(
         if not dry_run:
             await repository.git("update-ref", "-d", ref, tip)
         cleaned.append(task.branch)
+    done = {task.feature_branch for task in tasks if task.feature}
+    done -= {task.feature_branch for task in tasks if task.status not in DONE}
+    for branch in sorted(done):
+        tip = await repository.resolve(BRANCHES + branch)
+        if tip and head and await repository.contains(head, tip):
+            if not dry_run:
+                await repository.git("update-ref", "-d", BRANCHES + branch, tip)
+            cleaned.append(branch)
     return cleaned
 
 

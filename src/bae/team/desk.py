@@ -148,6 +148,15 @@ class Desk:
         await self.keep(attempt, "conflict" if conflict else "failed", None, text, head)
         return WorkRefusal(text, is_conflict=conflict is not None)
 
+    async def finish_merged(self, attempt: Try) -> str | WorkRefusal | PersonNeeded | None:
+        """What came of work that an earlier run has merged; None where nothing is merged. A killed
+        run may have left a feature to be delivered."""
+        if (found := await self.bench.features.find_merged(self.task)) is not None:
+            return found.commit
+        if await self.bench.features.is_undelivered(self.task):
+            return await self.merge(attempt)
+        return None
+
     # --- what is known ---
 
     async def keep(

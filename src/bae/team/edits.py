@@ -101,6 +101,24 @@ def plan_changes(
     return tuple(changes)
 
 
+def find_refused(root: Path, names: Sequence[str], submodules: Sequence[str] = ()) -> list[str]:
+    """Why files that another program has changed are not taken, for the same reasons as edits: a
+    line for each."""
+    problems: list[str] = []
+    if len(names) > _MOST_FILES:
+        return [f"{len(names)} files are changed, and at most {_MOST_FILES} are taken at once"]
+    for name in names:
+        try:
+            path = _check_path(root, name)
+            for each in submodules:
+                if f"{path}/".startswith(f"{each}/"):
+                    raise _Refused(f"{path} is in the submodule {each}, another repository")
+            _File(path, _read(root / path, path))
+        except _Refused as reason:
+            problems.append(str(reason))
+    return problems
+
+
 def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
     """Write all changes, or leave all files as they are and raise EditError."""
     folders: list[Path] = []
@@ -153,6 +171,7 @@ _SEARCHED_FILE: Final = 20_000
 _SHOWN_LINES: Final = 60
 _SHOWN_WIDTH: Final = 300
 _LONGEST_NAME: Final = 255
+_MOST_FILES: Final = 1000
 _LONGEST_PATH: Final = 1000
 
 

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -156,6 +157,43 @@ class Integration:
             untested=untested,
             keep=may == "add-tests",
         )
+
+    def on_branch(self, branch: str) -> Integration:
+        """The same for another branch of the team, which the user's checkout does not follow."""
+        other = copy(self)
+        other.workspaces = copy(self.workspaces)  # which share the open worktrees
+        other.workspaces.team = other.branch = branch
+        other.update_checkout = False
+        other._ref = BRANCHES + branch
+        other._turn = asyncio.Lock()
+        other._head_report = None
+        return other
+
+    async def merge_branch(
+        self, branch: str, message: str, *, tests: Sequence[str] = ()
+    ) -> MergeOutcome:
+        """Merge another branch of the team with its commits, if the merged tree passes its tests,
+        `tests` among them. A conflict or a failure leaves everything as it was."""
+        return await self._in_turn(BRANCHES + branch, message, squash=False, tests=tests, keep=True)
+
+    async def take_in(self, branch: str) -> Conflict | None:
+        """Merge another branch of the team without a test run. With a conflict nothing changes."""
+        async with self._turn:
+            for _ in range(_TRIES):
+                theirs, head = await self.repository.commit_id(BRANCHES + branch), await self.head()
+                if await self.repository.contains(head, theirs):
+                    return None
+                merged: str | Conflict = theirs
+                if not await self.repository.contains(theirs, head):
+                    message = f"Merge {branch} into {self.branch}"
+                    merged = await self.repository.merge(
+                        BRANCHES + branch, self._ref, message, squash=False
+                    )
+                if isinstance(merged, Conflict):
+                    return merged
+                if await self._move(merged, head):
+                    return None
+        raise GitError(f"{self.branch} was moved by another process each time, {_TRIES} times")
 
     async def catch_up(self, commit: str = "HEAD") -> MergeOutcome | None:
         """Merge what the user has committed meanwhile; None where there is nothing new."""

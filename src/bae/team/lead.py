@@ -144,15 +144,20 @@ class LeadAgent:
             if task.status not in DONE:
                 worker_class(task.kind)  # raises for a kind that there is no worker for
         lm = self.lm
-        if lm is None or isinstance(lm, str):
+        if bench.program is not None:
+            await bench.program.check()
+        elif lm is None or isinstance(lm, str):
             lm = await bench.named_lm(lm)  # raises where there is none
         number = await begin_run(store, project_id)
-        budgets = Budgets(store, number, per_run=self.budget, per_task=self.task_budget)
+        per_task = self.task_budget
+        if bench.program is not None and per_task is TASK_BUDGET:
+            per_task = bench.program.task_budget
+        budgets = Budgets(store, number, per_run=self.budget, per_task=per_task)
         pool = AgentPoolManager(bench, lm, most=self.max_agents)
         branch = await bench.repository.current_branch()
         run = TeamRun(bench, number, budgets, pool, branch, self.task_timeout)
         before = bench.limit_lm, bench.on_progress, bench.should_stop
-        bench.limit_lm = budgets.limit
+        bench.limit_lm, bench.budgets = budgets.limit, budgets
         bench.on_progress, bench.should_stop = run.note_progress, run.is_to_stop
         leave = store.on_event(self._note_stored)
         try:
@@ -162,6 +167,7 @@ class LeadAgent:
         finally:
             leave()
             bench.limit_lm, bench.on_progress, bench.should_stop = before
+            bench.budgets = None
         await run.deliver()
         if ended == "done":
             await finish_run(store, number)
@@ -212,6 +218,7 @@ class LeadAgent:
             outcome = await run.take_request(request)
             if outcome is not None:
                 await close_request(store, request, outcome)
+        await run.settle_features()
         paused = await read_paused(store, project_id)
         held = await read_held(store, project_id)
         tasks = await self._apply_rules(run, held)
@@ -301,7 +308,7 @@ class LeadAgent:
         return await self.bench.store.tasks(self.bench.project.id)
 
     async def _start(self, run: TeamRun, group: asyncio.TaskGroup, task: Task) -> None:
-        base = await self.bench.integration.head()
+        base = await (await self.bench.features.branch_of(task)).head()
         moved = await run.move(task.id, _S.READY, _S.IN_PROGRESS, base=base)
         if moved is not None:
             work = run.works[task.id] = TaskInProgress(moved)
@@ -338,7 +345,7 @@ class LeadAgent:
     async def _settle(self, run: TeamRun, work: TaskInProgress, result: TaskResult) -> None:
         """Store where the work on a task has led."""
         task = work.task
-        if result.status in ("completed", "merged"):
+        if result.status in ("completed", "merged", "staged"):
             lie = f"it was reported as {result.status}, and is not merged"
             await run.end_work(task, _S.FAILED, lie)
         elif work.asked is not None:

@@ -28,12 +28,14 @@ class TeamError(BaeError):
 
 class TaskStatus(StrEnum):
     """Where a task is. Completed means merged, with tests that prove it. Merged means merged
-    without such tests, as a person approved."""
+    without such tests, as a person approved. Staged means merged into the branch of its feature,
+    which is not in the team's branch yet."""
 
     PENDING = "pending"
     READY = "ready"
     IN_PROGRESS = "in_progress"
     BLOCKED = "blocked"
+    STAGED = "staged"
     COMPLETED = "completed"
     MERGED = "merged"
     FAILED = "failed"
@@ -51,8 +53,9 @@ TRANSITIONS: Final[Mapping[TaskStatus, frozenset[TaskStatus]]] = {
     _S.PENDING: frozenset({_S.READY, _S.BLOCKED, _S.CANCELLED, _S.SKIPPED}),
     _S.READY: frozenset({_S.IN_PROGRESS, _S.PENDING, _S.BLOCKED, _S.CANCELLED, _S.SKIPPED}),
     _S.IN_PROGRESS: frozenset(
-        {_S.COMPLETED, _S.MERGED, _S.FAILED, _S.BLOCKED, _S.CANCELLED, _S.READY}
+        {_S.COMPLETED, _S.MERGED, _S.STAGED, _S.FAILED, _S.BLOCKED, _S.CANCELLED, _S.READY}
     ),
+    _S.STAGED: frozenset({_S.COMPLETED, _S.MERGED, _S.READY}),
     _S.BLOCKED: frozenset({_S.PENDING, _S.READY, _S.FAILED, _S.CANCELLED, _S.SKIPPED}),
     _S.FAILED: frozenset({_S.READY, _S.PENDING, _S.SKIPPED}),
     _S.CANCELLED: frozenset({_S.READY, _S.PENDING, _S.SKIPPED}),
@@ -101,9 +104,10 @@ class Project(_Model):
     )
 
 
-Proof = Literal["new-tests", "named-tests", "none"]
+Proof = Literal["new-tests", "named-tests", "failing-tests", "none"]
 """What shows that a task is done: a new test that fails without its work, tests that the task
-names, or nothing, which a person approves."""
+names, acceptance tests that fail until their feature is done, or nothing, which a person
+approves."""
 May = Literal["add-tests", "change-tests", "change-test-setup"]
 """What a task may do to tests: add to them, also change and remove them, also change how they are
 run."""
@@ -136,7 +140,8 @@ class PlannedTask(_Model):
         default="new-tests",
         description="what shows that it is done. new-tests: at least one new test that fails "
         "without the change. named-tests: those of `tests`, for a refactoring or to fix tests that "
-        "fail. none: nothing can be tested, as in documentation; a person has to approve that",
+        "fail. failing-tests: it writes acceptance tests of its feature, which load and fail. "
+        "none: nothing can be tested, as in documentation; a person has to approve that",
     )
     may: May = Field(
         default="add-tests",
@@ -157,6 +162,17 @@ class PlannedTask(_Model):
             given.setdefault("proof", "named-tests")
         return given
 
+    feature: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9-]{0,59})?$")] = Field(
+        default="",
+        description="the feature that it is a part of, as login: its tasks reach the team's branch "
+        "together",
+    )
+
+    @property
+    def feature_branch(self) -> str:
+        """The branch of its feature; empty without one."""
+        return f"bae/feature-{self.feature}" if self.feature else ""
+
     @property
     def paths(self) -> tuple[str, ...]:
         """The files that the task names, new ones too."""
@@ -166,6 +182,8 @@ class PlannedTask(_Model):
     def _names_its_proof(self) -> Self:
         if self.proof == "named-tests" and not self.tests:
             raise ValueError("proof named-tests needs the names in tests")
+        if self.proof == "failing-tests" and not self.feature:
+            raise ValueError("proof failing-tests needs a feature, whose tasks make the tests pass")
         return self
 
 
@@ -387,7 +405,7 @@ class AgentInfo(_Model):
 class TaskResult(_Model):
     """What a worker has to say about a task. `from_dict` and `to_dict` are its plain form."""
 
-    status: Literal["completed", "merged", "failed", "blocked"]
+    status: Literal["completed", "merged", "staged", "failed", "blocked"]
     task_id: int
     tested: bool = Field(default=False, description="whether tests prove it: it is completed")
     summary: str = ""

@@ -31,7 +31,7 @@ def find_file_problems(
     already. A file that a prerequisite creates exists. `others` are the tasks that were planned
     before, and `known` the files of the repository."""
     every = {task.key: task for task in (*others, *tasks)}
-    needs = _find_prerequisites(every)
+    needs = find_prerequisites(every)
     problems: list[Problem] = []
     for task in tasks:
         created = {path for key in needs[task.key] for path in every[key].new_files}
@@ -57,7 +57,7 @@ def find_shared_files(
     """The pairs of tasks that name the same file, and neither of which waits for the other. A pair
     has at least one of `tasks`; `others` were planned before."""
     every = {task.key: task for task in (*others, *tasks)}
-    needs = _find_prerequisites(every)
+    needs = find_prerequisites(every)
     planned = {task.key for task in tasks}
     problems: list[Problem] = []
     for one, other in combinations(every.values(), 2):
@@ -71,7 +71,7 @@ def find_shared_files(
     return problems
 
 
-def _find_prerequisites(tasks: Mapping[str, PlannedTask]) -> dict[str, set[str]]:
+def find_prerequisites(tasks: Mapping[str, PlannedTask]) -> dict[str, set[str]]:
     """All tasks that each task waits for, directly or not."""
     found: dict[str, set[str]] = {}
     for key in tasks:

@@ -34,6 +34,7 @@ from bae import (
     Tools,
 )
 from bae.journal import Journal
+from bae.team.features import find_feature_problems
 from bae.team.git import Repository
 from bae.team.models import PlannedTask, Project, Task, TeamError, as_planned
 from bae.team.planned_files import find_file_problems, find_shared_files, list_files
@@ -63,6 +64,7 @@ async def plan_tasks(
     journal: Journal | None = None,
     answer: GateAnswerer | None = None,
     kinds: Sequence[str] = KINDS,
+    acceptance: bool = True,
 ) -> Planning:
     """Plan the tasks of a goal and store them, not yet approved. Where questions are open and
     `answer` leaves them so, `questions` has them and nothing is stored; with a `journal`, the same
@@ -78,6 +80,7 @@ async def plan_tasks(
         requirements=project.requirements,
         planned=[as_planned(task, description="") for task in before],
         kinds=list(kinds),
+        acceptance=acceptance,
         languages=list(project.languages),
         test_command=write_command(project.test_command),
         conventions=await asyncio.to_thread(code.conventions),
@@ -139,6 +142,7 @@ class Goal(Node):
     requirements: str = Field(description="the requirements document so far")
     planned: list[PlannedTask] = Field(description="tasks that exist already")
     kinds: list[str] = Field(description="the kinds of workers that there are")
+    acceptance: bool = Field(description="whether features begin with acceptance tests")
     languages: list[str]
     test_command: str
     conventions: str
@@ -226,11 +230,25 @@ class _Plan:
         """Store the plan, once: after a crash it may be there already."""
         known = {task.key: task for task in await self._store.tasks(self._project.id)}
         if not all(task.key in known and known[task.key].title == task.title for task in tasks):
-            added = await self._store.add_tasks(self._project.id, tasks, approved=False)
+            wanted = [describe_acceptance(task, tasks) for task in tasks]
+            added = await self._store.add_tasks(self._project.id, wanted, approved=False)
             known |= {task.key: task for task in added}
         project = await self._store.project(self._project.id)
         await self._store.save_project(project.model_copy(update={"requirements": document}))
         return [known[task.key].id for task in tasks]
+
+
+def describe_acceptance(task: PlannedTask, tasks: Sequence[PlannedTask]) -> PlannedTask:
+    """A task that writes acceptance tests, with the criteria of the tasks that make them pass."""
+    if task.proof != "failing-tests":
+        return task
+    parts = [task.description]
+    for other in tasks:
+        if other.feature == task.feature and other.key != task.key and other.criteria:
+            where = f" in {', '.join(other.tests)}" if other.tests else ""
+            lines = "\n".join(f"- {each}" for each in other.criteria)
+            parts.append(f"For {other.key!r} ({other.title}){where}:\n{lines}")
+    return as_planned(task, description="\n\n".join(filter(None, parts))[:20_000])
 
 
 async def open_plan() -> _Plan:
@@ -265,7 +283,14 @@ class Plan(Node):
         "tests: at least one has to fail without the change. A refactoring, or a task that has "
         "tests that fail pass, names its tests and has the proof named-tests. Use the proof none "
         "only where nothing can be tested, as for documentation, which is of kind docs. A "
-        "task of kind test is for tests across tasks. Let a task change tests that exist only if "
+        "task of kind test is for tests across tasks. Where `acceptance` is true, and several "
+        "tasks make up a behavior that people use, give them the same `feature`, and plan one more "
+        "task of this feature: of kind test, with the proof failing-tests. Its worker writes the "
+        "acceptance tests of the whole feature from the criteria, before the others begin: one new "
+        "file of tests for each of the other tasks, and stubs of the interfaces between them, with "
+        "signatures and types. Name all these files in its new_files. The others depend on it, and "
+        "name in `tests` the file that they make pass, and in `files` the stubs that they fill. "
+        "One task alone needs no feature. Let a task change tests that exist only if "
         "the goal makes them wrong."
     )
     calls: Annotated[
@@ -274,16 +299,21 @@ class Plan(Node):
     ]
     planned: Annotated[list[PlannedTask], Recall(Goal)]
     kinds: Annotated[list[str], Recall(Goal)]
+    acceptance: Annotated[bool, Recall(Goal)]
     tasks: list[PlannedTask] = Field(min_length=1, max_length=MOST_TASKS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         problems = find_problems([*self.planned, *self.tasks])
+        problems += find_feature_problems(self.tasks, self.planned)
         for task in self.tasks:
             if task.kind not in self.kinds:
                 what = f"there is no worker of kind {task.kind!r}"
                 fix = f"use one of {', '.join(self.kinds)}"
                 problems.append(Problem("error", "bae-team-unknown", task.key, what, fix))
+            if task.feature and not self.acceptance:
+                what, fix = "has a feature, and acceptance tests are not wanted", "plan without it"
+                problems.append(Problem("error", "bae-team-feature", task.key, what, fix))
             untested = task.kind == "docs" or task.proof == "none"
             if not untested and not any(each.strip() for each in task.criteria):
                 what = "has no criterion"

@@ -29,6 +29,7 @@ from bae.lm import Backend, Policy
 from bae.team.delivery import read_diff
 from bae.team.events import ActivityUpdate, WorkReviewed
 from bae.team.models import Finding, Review, Task, as_planned, bounded
+from bae.team.programs import NoLM
 from bae.team.reading import CodeTree, find, get_tree, look, outline
 from bae.team.task_context import describe_task
 
@@ -268,15 +269,15 @@ def _find_innermost(lm: LM | None) -> object:
 
 
 def _can_review(lm: LM | None) -> bool:
-    """Whether a worker's LM can review too: a script needs answers for that, and the model inside
-    bae is too small."""
+    """Whether a worker's LM can review too: a script needs answers for that, the model inside bae
+    is too small, and a coding program is no LM."""
     from bae.lm import LocalBackend
     from bae.testing import ScriptedLM
 
     inner = _find_innermost(lm)
     if isinstance(inner, ScriptedLM):
         return inner.has_answers(WorkReview)
-    return inner is not None and not isinstance(inner, LocalBackend)
+    return inner is not None and not isinstance(inner, LocalBackend | NoLM)
 
 
 def _calls_tools(lm: LM) -> bool:

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -80,6 +80,23 @@ class Limits(TypedDict, total=False):
     unsandboxed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    """What a command has besides its worktree, where bubblewrap mounts it.
+
+    - `home`: a folder that is its home directory. It may write there, and the folder is kept.
+    - `logins`: the user's own files by their paths in that home, which it may write to as well, as
+      a program does that renews a login.
+    - `covered`: files and folders of the worktree that are empty and read-only for it.
+    - `stdin`: a file that it reads on its stdin; it must be inside `home`.
+    """
+
+    home: str = ""
+    logins: Mapping[str, str] = field(default_factory=dict[str, str])
+    covered: Sequence[str] = ()
+    stdin: str = ""
+
+
 class SandboxError(TeamError):
     """A command cannot be run with the protection that was asked for. Nothing was run."""
 
@@ -109,6 +126,8 @@ async def run(
     home: Mapping[str, str | os.PathLike[str]] | None = None,
     like: Sequence[Sequence[str]] = (),
     own_git: bool = False,
+    mounts: Mounts | None = None,
+    on_output: Callable[[bytes], None] | None = None,
     kind: Protection | None = None,
     unsandboxed: bool = False,
 ) -> Ran:
@@ -127,6 +146,8 @@ async def run(
     is empty but for the files `home`, by their paths there. It finds the programs that the commands
     `like` find, in place of those that its own words name. The best kind of protection there is,
     unless one is named; less than a sandbox only where it is named, or `unsandboxed` allows it.
+    `mounts` needs bubblewrap. With `on_output`, all that it prints goes to that function, piece by
+    piece, and the returned `output` is empty.
     """
     if not command:
         raise ValueError("no command to run")
@@ -140,6 +161,9 @@ async def run(
     program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within, kept, own)
     program.own_git = own_git
     program.hidden = [os.fspath(path) for path in hidden]
+    program.mounts = mounts or Mounts()
+    if mounts is not None and kind is not Protection.BUBBLEWRAP:
+        raise _refusal(kind, "it cannot mount files over others")
     program.like = like or [command]
     spec = {"memory": memory, "processes": processes, "file_size": file_size, "disk": disk}
     began = time.monotonic()
@@ -153,6 +177,7 @@ async def run(
             timeout=timeout,
             limit=output,
             grace=_GRACE,
+            on_output=on_output,
         )
     except OSError as error:
         raise _refusal(kind, str(error)) from error
@@ -267,6 +292,7 @@ class _Program:
     own_git: bool = False
     hidden: Sequence[str] = ()
     like: Sequence[Sequence[str]] = ()
+    mounts: Mounts = field(default_factory=Mounts)
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
     folder: TemporaryFolder | None = None
@@ -282,6 +308,8 @@ class _Program:
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
         self.fixed = [os.path.realpath(path) for path in self.fixed]
+        if self.mounts.home:
+            self.writable = [*self.writable, os.path.realpath(self.mounts.home)]
         start = os.path.join(self.cwd, self.within)
         prefixes = (prefix for words in self.like for prefix in _find_installations(words, start))
         self.programs = list(dict.fromkeys(prefixes))
@@ -316,7 +344,7 @@ class _Program:
         usual = ["/usr/local/bin", "/usr/bin", "/bin"]
         return {
             "PATH": os.pathsep.join(dict.fromkeys([*bins, *usual])),
-            "HOME": self.scratch,
+            "HOME": os.path.realpath(self.mounts.home) if self.mounts.home else self.scratch,
             "TMPDIR": self.scratch,
             "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1",  # a stale .pyc would hide an edit of the same second
@@ -333,7 +361,7 @@ class _Program:
         written = [path for path in (self.cwd, *own, *self.writable) if path != "/"]
         start = os.path.join(self.cwd, self.within)
         spec = {**spec, "command": self.command, "cwd": start, "landlock": landlock}
-        spec["written"] = written
+        spec["written"], spec["stdin"] = written, self.mounts.stdin
         watched = [os.path.realpath(sys.executable), "-I", "-S", _CONFINE, json.dumps(spec)]
         if self.kind is not Protection.BUBBLEWRAP:
             return watched
@@ -352,8 +380,6 @@ class _Program:
         arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
         for path in ("/dev/shm", "/tmp"):
             arguments += ["--size", str(size), "--tmpfs", path]
-        for name, path in self.home.items():
-            arguments += ["--ro-bind", path, os.path.join(self.scratch, name)]
         for path in (*_SETTINGS, *self._list_readable(), _CONFINE):
             arguments += ["--ro-bind-try", path, path]
         if self.cwd != "/":
@@ -362,6 +388,16 @@ class _Program:
             guarded = () if self.own_git else (os.path.join(self.cwd, ".git"),)
             for path in (*guarded, *self.fixed):
                 arguments += ["--ro-bind-try", path, path]
+            home = self.environment()["HOME"]
+            for option, files in (("--ro-bind", self.home), ("--bind", self.mounts.logins)):
+                for name, path in files.items():
+                    arguments += [option, path, os.path.join(home, name)]
+            for name in self.mounts.covered:
+                path = os.path.join(self.cwd, name)
+                if os.path.isdir(path) and not os.path.islink(path):
+                    arguments += ["--tmpfs", path, "--remount-ro", path]
+                elif os.path.isfile(path) and not os.path.islink(path):
+                    arguments += ["--ro-bind", os.devnull, path]
         return [*arguments, "--remount-ro", "/"]
 
     def _list_readable(self) -> list[str]:

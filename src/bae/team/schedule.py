@@ -32,7 +32,7 @@ def find_problems(tasks: Sequence[PlannedTask]) -> list[Problem]:
     return [
         *_find_duplicates(tasks),
         *(problem for task in tasks for problem in _find_unknown(task, keys)),
-        *_find_cycle({task.key: task.depends_on for task in tasks}),
+        *_find_cycle(tasks),
     ]
 
 
@@ -61,7 +61,21 @@ def _find_unknown(task: PlannedTask, keys: Sequence[str]) -> Iterable[Problem]:
             yield Problem("error", "bae-team-unknown-dependency", task.key, what, fix)
 
 
-def _find_cycle(needs: Mapping[str, Sequence[str]]) -> Iterable[Problem]:
+def _find_cycle(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
+    feature = {task.key: task.feature for task in tasks}
+    # Who waits for a task of another feature waits for all of that feature.
+    needs = {
+        task.key: {
+            each
+            for key in task.depends_on
+            for each in (
+                [key]
+                if feature.get(key) in ("", None, task.feature)
+                else [other for other in feature if feature[other] == feature[key]]
+            )
+        }
+        for task in tasks
+    }
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
@@ -93,18 +107,24 @@ def find_changes(
 
     A task is blocked while one of its prerequisites failed, was cancelled or is blocked itself, and
     while it is `held`: by a question or a person, with that reason. It is ready when it is approved
-    and all its prerequisites are merged, or skipped by a person. A failed one is tried again
+    and all its prerequisites are merged, or skipped by a person; within a feature, staged ones are
+    enough. A failed one is tried again
     `retries` times, unless it is `final`.
     """
     held = held or {}
     found: dict[str, TaskStatus] = {}
     changes: list[StatusChange] = []
+    feature = {task.key: task.feature for task in tasks}
     for task in in_order(tasks):
         before = task.status
         obstacle = held.get(task.id) or _find_obstacle(task, found)
         again = before is _S.FAILED and task.failures <= retries and task.id not in final
         if before in _FOLLOWS or again:
-            merged = all(found.get(key) in DONE for key in task.depends_on)
+            merged = all(
+                found.get(key) in DONE
+                or (found.get(key) is _S.STAGED and feature[key] == task.feature != "")
+                for key in task.depends_on
+            )
             after = _S.READY if merged and task.approved else _S.PENDING
             reason = f"try {task.failures + 1} of {retries + 1}" if again else ""
             if obstacle:

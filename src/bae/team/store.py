@@ -54,7 +54,7 @@ from bae.team.tables import unknown as _unknown
 
 T = TypeVar("T")
 _STORED: Final = "events that were stored in this transaction"
-_MERGED: Final = frozenset({TaskStatus.COMPLETED, TaskStatus.MERGED})
+_MERGED: Final = frozenset({TaskStatus.COMPLETED, TaskStatus.MERGED, TaskStatus.STAGED})
 _UNSTARTED: Final = frozenset(TaskStatus) - _MERGED - {TaskStatus.IN_PROGRESS}
 
 

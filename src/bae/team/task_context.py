@@ -211,6 +211,10 @@ async def _results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]
 _PROOFS: Final[Mapping[Proof, str]] = {
     "new-tests": "Write at least one new test that fails without your change and passes with it.",
     "named-tests": "The tests that are named prove the work.",
+    "failing-tests": "Write acceptance tests before the work of others: tests of each criterion, "
+    "all of which load and fail now because the behavior is missing. Write the interfaces that "
+    "they import as stubs with signatures and types, whose bodies raise NotImplementedError, and "
+    "no other code.",
     "none": "This needs no tests: change only text for people, and the files that are named.",
 }
 _LEVELS: Final[Mapping[May, str]] = {

@@ -80,6 +80,7 @@ class TeamRun:
     checkout: Moved | None = None
     notes: list[str] = field(default_factory=list[str])
     _counts: dict[TaskStatus, int] = field(default_factory=dict[TaskStatus, int])
+    _settled: tuple[object, ...] = ()
 
     # --- the status of tasks ---
 
@@ -96,14 +97,32 @@ class TeamRun:
 
     async def end_work(self, task: Task, after: TaskStatus, reason: str) -> Task | None:
         """End the work on a task: whatever became of it, it is completed if it was merged, or
-        `merged` if no tests prove it."""
-        commit = await self.bench.integration.merged_as(task.branch)
-        if commit is None:
+        `merged` if no tests prove it, or `staged` if its feature is not delivered yet."""
+        found = await self.bench.features.find_merged(task)
+        if found is None:
             reason = bounded(reason, LONGEST_REASON)
             return await self.move(task.id, _S.IN_PROGRESS, after, reason=reason)
         self.merged.set()
-        done = _S.MERGED if task.proof == "none" else _S.COMPLETED
-        return await self.move(task.id, _S.IN_PROGRESS, done, commit=commit)
+        return await self.move(task.id, _S.IN_PROGRESS, found.status, commit=found.commit)
+
+    async def settle_features(self) -> None:
+        """Have the tasks of delivered features completed. A feature that is complete and was not
+        delivered, as when a person skips its last task, is delivered by its newest task."""
+        tasks = await self.bench.store.tasks(self.bench.project.id)
+        staged = [task for task in tasks if task.status is _S.STAGED]
+        if not staged:
+            return
+        head = await self.bench.integration.head()
+        state = (head, *((task.id, task.status) for task in tasks))
+        if state == self._settled:
+            return
+        for task in staged:
+            found = await self.bench.features.find_merged(task)
+            if found is None and await self.bench.features.is_undelivered(task):
+                await self.move(task.id, _S.STAGED, _S.READY, reason="its feature is complete")
+            elif found is not None and found.status is not _S.STAGED:
+                await self.move(task.id, _S.STAGED, found.status, commit=found.commit)
+        self._settled = state
 
     async def end_early(self, work: TaskInProgress) -> None:
         """Store where a task is whose work was cut off, or stopped by a person."""
@@ -143,7 +162,7 @@ class TeamRun:
             case "pause":
                 if work:
                     work.asked = work.asked or "pause"
-                return "pauses after its attempt" if work else "paused"
+                return "pauses after its current round or attempt" if work else "paused"
             case "stop" if work:
                 work.asked = work.asked or "stop"
                 return None

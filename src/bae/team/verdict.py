@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Unpack
 
 from bae.team import sandbox
+from bae.team.acceptance import find_acceptance_problems
 from bae.team.doctests import add_examples, is_added
 from bae.team.edits import FileChange
 from bae.team.flaky_tests import run_again
@@ -116,6 +117,9 @@ async def verify(
     if task.proof == "none":
         problems += _find_code(changes, () if task.kind == "docs" else task.paths)
         judged = find_broken(before, after)
+    elif task.proof == "failing-tests":
+        missing = find_acceptance_problems(before, after, changes)
+        judged = (*find_broken(before, after), *missing)
     else:
         judged = judge(before, after, tests=task.tests, may=may)
     problems += (f"With that restored: {each}" if edits.forbidden else each for each in judged)
@@ -136,7 +140,8 @@ async def verify(
                 problems.append(f"{_HIDDEN}{describe_failure(shown)}")
     # Where tests alone were asked for, there is no change without which they would fail.
     only_tests = task.kind == "test" and len(own) == len(changes)
-    if not problems and (task.proof == "new-tests" or (task.proof != "none" and not named)):
+    unproved = task.proof == "new-tests" or (task.proof == "named-tests" and not named)
+    if not problems and unproved:
         on_base = None
         documented = files_with_examples(after)
         examples = [add_examples(each) for each in changes if each.path in documented]

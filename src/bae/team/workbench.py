@@ -18,12 +18,15 @@ from bae.journal import Journal, SQLiteJournal
 from bae.lm import Backend, Policy, find_default_lm, find_default_name, list_lm_kinds, resolve
 from bae.team import sandbox
 from bae.team.base_check import BaseCheck, BaseReports
+from bae.team.budgets import Budgets
 from bae.team.edit_format import EditFormat
 from bae.team.events import Broadcaster, Event
+from bae.team.features import Features
 from bae.team.git import Repository
 from bae.team.guarded_files import Guarded, find_guarded
 from bae.team.integration import Integrated, Integration, MergeOutcome
 from bae.team.models import Project, ReviewMode, Task, TestReport
+from bae.team.programs import CodingProgram
 from bae.team.registries import RegistryAccess, find_access
 from bae.team.repository import CodeReader
 from bae.team.store import Store
@@ -142,10 +145,12 @@ class Workbench:
     """Those of every command that is run: tests and the setup of worktrees."""
     corrections: int = 3
     """How often a worker corrects itself before it asks a person."""
-    worker: Literal["auto"] | WorkerMode = "auto"
-    """How workers work; "auto": by what the LM can do."""
+    worker: Literal["auto"] | WorkerMode | CodingProgram = "auto"
+    """How workers work; "auto": by what the LM can do. A coding program works in place of an LM."""
     rounds: int = 40
     """How many requests a conversation of a worker has at most."""
+    approve_tests: bool = False
+    """Whether a person is asked about acceptance tests before they are taken."""
     idle_rounds: int = 8
     """How many rounds in a row a conversation may have without an edit."""
     review: ReviewMode = "advise"
@@ -153,6 +158,8 @@ class Workbench:
     findings that people are shown, or with blocking findings that refuse the work."""
     reviewer: LM | str | None = None
     """The LM that reviews, or its name; without one, that of the worker."""
+    budgets: Budgets | None = None
+    """What turns of a coding program are charged to."""
     limit_lm: Callable[[Task, LM], LM] = lambda task, lm: lm
     """The LM that may be asked for a task in place of a worker's own: where budgets are."""
     on_progress: Callable[[int], None] = lambda task_id: None
@@ -163,6 +170,7 @@ class Workbench:
     def __post_init__(self) -> None:
         self._lms: dict[str | None, LM] = {}
         self._naming = asyncio.Lock()
+        self.features = Features(self.integration, self.store, self.project.id)
 
     @classmethod
     @asynccontextmanager
@@ -175,8 +183,9 @@ class Workbench:
         edit_format: EditFormat | Mapping[str, EditFormat] = "auto",
         limits: sandbox.Limits | None = None,
         corrections: int = 3,
-        worker: Literal["auto"] | WorkerMode = "auto",
+        worker: Literal["auto"] | WorkerMode | CodingProgram = "auto",
         rounds: int = 40,
+        approve_tests: bool = False,
         review: ReviewMode = "advise",
         reviewer: LM | str | None = None,
     ) -> AsyncGenerator[Self]:
@@ -229,9 +238,15 @@ class Workbench:
                 corrections,
                 worker,
                 rounds,
+                approve_tests=approve_tests,
                 review=review,
                 reviewer=reviewer,
             )
+
+    @property
+    def program(self) -> CodingProgram | None:
+        """The coding program that works, if there is one."""
+        return self.worker if isinstance(self.worker, CodingProgram) else None
 
     def edit_format_for(self, lm: LM) -> EditFormat:
         """How the model of an LM is asked for edits."""
@@ -278,26 +293,34 @@ class Workbench:
             return verdict
 
     async def integrate(self, task: Task) -> MergeOutcome | Guarded:
-        """Merge the work of a task into the team's branch, if it passes its tests there. Guarded
-        files need a person's yes to their content first."""
-        if not await self.integration.merged_as(task.branch):
-            project, team = self.project, self.integration.branch
-            guarded = await find_guarded(
-                self.repository, task.branch, team, project.allow, project.setup
+        """Merge the work of a task into the team's branch, or into the branch of its feature, if it
+        passes its tests there. Guarded files, and acceptance tests that are to be approved, need a
+        person's yes to their content first. The last task of a feature delivers the feature."""
+        into = await self.features.branch_of(task)
+        if not await into.merged_as(task.branch):
+            project = self.project
+            asked = await find_guarded(
+                self.repository, task.branch, into.branch, project.allow, project.setup
             )
-            if guarded is not None and not await self.has_yes(task, guarded.digest):
-                return guarded
+            if asked is not None and not await self.has_yes(task, asked.digest):
+                return asked
+            if self.approve_tests and task.proof == "failing-tests":
+                asked = await self.features.ask_about_tests(task)
+                if not await self.has_yes(task, asked.digest):
+                    return asked
         with self.busy(task.id):
-            outcome = await self.integration.integrate(
+            outcome = await into.integrate(
                 task.branch,
                 task.title,
                 tests=task.tests,
-                untested=task.proof == "none",
+                untested=task.proof in ("none", "failing-tests"),
                 may=task.may,
             )
-        if isinstance(outcome, Integrated) and outcome.everything is not None:
-            await self.reports.remember(outcome.commit, outcome.everything)
-        return outcome
+            if not isinstance(outcome, Integrated):
+                return outcome
+            if outcome.everything is not None:
+                await self.reports.remember(outcome.commit, outcome.everything)
+            return await self.features.deliver(task) or outcome
 
     async def has_yes(self, task: Task, digest: str) -> bool:
         """Whether a person has said yes to exactly this content of a task."""

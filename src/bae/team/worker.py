@@ -30,6 +30,7 @@ from bae.team.models import (
     bounded,
     headline,
 )
+from bae.team.programs import NoLM
 from bae.team.repository import CommitReader
 from bae.team.store import Store
 from bae.team.task_context import LONGEST_CONTEXT, LOOP_CONTEXT, Context, gather_context
@@ -262,7 +263,10 @@ class WorkerAgent:
         if self._lm is not None and not isinstance(self._lm, str):
             return self._lm
         if self._api_key is None:
-            return await (await self.open()).named_lm(self._lm)
+            bench = await self.open()
+            if self._lm is None and bench.program is not None:
+                return NoLM(bench.program.name)
+            return await bench.named_lm(self._lm)
         model = (self._lm or "").partition(":")[2]
         self._lm = await asyncio.to_thread(_make_anthropic, model, self._api_key)
         return self._lm
@@ -271,7 +275,7 @@ class WorkerAgent:
         """How the worker works: as the bench says, or by what its LM can do. A worker class with
         steps of its own takes these."""
         bench = await self.open()
-        if bench.worker != "auto":
+        if isinstance(bench.worker, str) and bench.worker != "auto":
             return bench.worker
         if type(self).generate_code is not WorkerAgent.generate_code:
             return "oneshot"
@@ -291,10 +295,12 @@ class WorkerAgent:
         async with self._opening:
             if task.id not in self._workspaces:
                 with bench.busy(task.id):  # its setup may take a while, and has a limit itself
+                    await bench.features.refresh(task)
+                    workspaces = (await bench.features.branch_of(task)).workspaces
                     try:
-                        started = await bench.workspaces.start(task.branch)
+                        started = await workspaces.start(task.branch)
                     except SetupError:  # of the environment, which may have more luck once more
-                        started = await bench.workspaces.start(task.branch)
+                        started = await workspaces.start(task.branch)
                     self._workspaces[task.id] = started
                 if started.left_out:
                     names = bounded(", ".join(map(shown_path, started.left_out)), 500)
@@ -469,7 +475,7 @@ async def _begin_alone(bench: Workbench, task_id: int) -> None:
     if task.status not in (TaskStatus.READY, TaskStatus.IN_PROGRESS, *_MERGED):
         await store.move(task_id, task.status, TaskStatus.READY)
     if task.status not in (TaskStatus.IN_PROGRESS, *_MERGED):
-        base = await bench.integration.head()
+        base = await (await bench.features.branch_of(task)).head()
         await store.move(task_id, TaskStatus.READY, TaskStatus.IN_PROGRESS, base=base)
 
 

@@ -25,6 +25,7 @@ from bae.team.desk import (
 from bae.team.edit_format import UNCHANGED, EditError, format_instructions, parse_answer
 from bae.team.events import CorrectionAttempt
 from bae.team.models import Task, bounded, headline
+from bae.team.program_turns import ProgramResult, describe_no_work, take_turn
 from bae.team.task_context import Context
 from bae.team.worker_tools import TOOLS, LoopEnded, LoopStopped, submit_work
 
@@ -93,21 +94,29 @@ class Assignment(Node):
     failure: str = Field(default="", description="what an attempt has left to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Draft | WorkConversation | Checks | Delivered | Blocked:
+    async def __call__(
+        self,
+    ) -> Draft | WorkConversation | ProgramTurn | Checks | Delivered | Blocked | Stopped:
         desk = self.desk
-        done = await desk.bench.integration.merged_as(desk.task.branch)
-        if done:
-            return Delivered(commit=done)
+        tried = await desk.bench.store.attempts(self.task_id)
+        number = max((each.number for each in tried), default=0) + 1
+        match await desk.finish_merged(again := Try(first=number, number=number)):
+            case str() as commit:
+                return Delivered(commit=commit)
+            case PersonNeeded() as needed:
+                return _block(needed)
+            case WorkRefusal() as refusal:
+                return await try_again(desk, again, refusal)
+            case None:
+                pass
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
         check = await desk.bench.check_base(workspace.base)
         if check.problem:
             return Blocked(question=ask_about(desk.task, check.cause, check.output))
-        tried = await desk.bench.store.attempts(self.task_id)
         if tried and tried[-1].outcome == "error" and not (self.failure or conflict):
             number = tried[-1].number  # its work is there, and was never judged
             return Checks(attempt=Try(first=number, number=number, usage=tried[-1].usage))
-        number = max((each.number for each in tried), default=0) + 1
         failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
         first = number - 1 if self.failure else number
         attempt = Try(first=first, number=number, failure=failure)
@@ -116,8 +125,10 @@ class Assignment(Node):
         return await begin_attempt(desk, attempt)
 
 
-async def begin_attempt(desk: Desk, attempt: Try) -> Draft | WorkConversation:
+async def begin_attempt(desk: Desk, attempt: Try) -> Draft | WorkConversation | ProgramTurn:
     """The step in which the worker works."""
+    if desk.bench.program is not None:
+        return ProgramTurn(attempt=attempt)
     if await desk.worker.find_mode() == "loop":
         return WorkConversation(attempt=attempt)
     return Draft(attempt=attempt)
@@ -171,6 +182,30 @@ class Submission(Node):
         return _block(outcome) if isinstance(outcome, PersonNeeded) else Delivered(commit=outcome)
 
 
+class ProgramTurn(Node):
+    """A coding program works in the worktree until it ends; what it has left is committed."""
+
+    attempt: Try
+    desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
+    turn: Annotated[ProgramResult, Dep(take_turn, timeout=None, attempt="attempt")] = Field(
+        init=False
+    )
+
+    async def __call__(self) -> Checks | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
+        desk, turn = self.desk, self.turn
+        used = Usage.total([self.attempt.usage, turn.usage])
+        attempt = self.attempt.model_copy(update={"usage": used})
+        workspace = await desk.worker.workspace(desk.task)
+        is_first = attempt.number == attempt.first
+        if turn.files or (is_first and not turn.refused and await workspace.changed()):
+            return Checks(attempt=attempt)
+        if not turn.refused and (question := question_in(turn.summary)) is not None:
+            return Blocked(question=question)
+        failure = turn.refused or describe_no_work(turn)
+        await desk.keep(attempt, "refused", None, failure)
+        return await try_again(desk, attempt, WorkRefusal(failure))
+
+
 class Draft(Node):
     """An attempt begins: the LLM is asked."""
 
@@ -200,7 +235,7 @@ class Edits(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Checks | Draft | WorkConversation | Blocked | Stopped:
+    async def __call__(self) -> Checks | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
         desk, attempt = self.desk, self.attempt
         mark = f"{desk.run}/{attempt.number}"
         try:
@@ -234,7 +269,7 @@ class Checks(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Merge | Draft | WorkConversation | Blocked | Stopped:
+    async def __call__(self) -> Merge | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
         match await self.desk.judge(self.attempt):
             case WorkRefusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
@@ -250,7 +285,9 @@ class Merge(Node):
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
-    async def __call__(self) -> Delivered | Draft | WorkConversation | Blocked | Stopped:
+    async def __call__(
+        self,
+    ) -> Delivered | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
         match await self.desk.merge(self.attempt):
             case WorkRefusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
@@ -287,7 +324,7 @@ class Stopped(Node):
 
 async def try_again(
     desk: Desk, attempt: Try, refusal: WorkRefusal
-) -> Draft | WorkConversation | Blocked | Stopped:
+) -> Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
     """The next attempt, with what was wrong with this one, unless there were enough of them."""
     task, done, failure = desk.task, attempt.number - attempt.first, refusal.text
     again = is_same_failure(failure, attempt.failure)

@@ -11,7 +11,7 @@ from hashlib import sha256
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
-from bae import BaeError, JournalError
+from bae import BaeError, BudgetError, JournalError
 from bae.journal import Record
 from bae.lm import Usage
 from bae.observers import observing
@@ -20,6 +20,8 @@ from bae.team.desk import Desk, ask_about, get_desk
 from bae.team.environment import find_error_cause
 from bae.team.git import Checkout
 from bae.team.models import LONGEST_REASON, Task, TaskResult, as_planned, bounded, headline
+from bae.team.program_turns import forget_program
+from bae.team.programs import ProgramError
 from bae.team.reading import CodeTree, get_tree
 from bae.team.worker_graph import Assignment, Blocked, Delivered, Stopped, worker_graph
 
@@ -82,6 +84,8 @@ async def run_task(
         _log.error("task %s failed: %s", task.key, error.message.partition("\n")[0])
         _log.debug("task %s failed", task.key, exc_info=True)
         used = error.journal.usage() if error.journal else Usage()
+        if isinstance(error.cause, ProgramError | BudgetError):
+            error = error.cause  # which says more than that a step failed
         cause = find_error_cause(error)
         last = Blocked(question=ask_about(task, cause, str(error))) if cause else error
     except CancelledError:
@@ -92,6 +96,8 @@ async def run_task(
         raise
     finally:
         await finish_despite_cancel(worker.leave(task.id, why))
+    if isinstance(last, Delivered):
+        await forget_program(bench, task)
     return await _result(bench, task, last, used)
 
 
@@ -163,6 +169,8 @@ async def _result(
         case Delivered(commit=commit):
             text = f"{task.title}: merged as {commit[:12]}"
             done = "merged" if task.proof == "none" else "completed"
+            if task.feature and not await bench.integration.merged_as(task.branch):
+                done = "staged"
             return TaskResult(status=done, commit=commit, summary=text, **about)
         case Blocked(question=question, digest=digest):
             return TaskResult(status="blocked", question=question, digest=digest, **about)

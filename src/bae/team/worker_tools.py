@@ -108,8 +108,13 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
     """Judge what is committed, and merge it. Raises ToolError with what is wrong, as long as there
     are submissions left. Content that was refused is not judged again."""
     bench, task = desk.bench, desk.task
-    if merged := await bench.integration.merged_as(task.branch):
-        return merged
+    match await desk.finish_merged(attempt):
+        case WorkRefusal() as refusal:
+            raise ToolError(f"The work was refused:\n\n{refusal.text}")
+        case None:
+            pass
+        case merged:
+            return merged
     workspace = await desk.worker.workspace(task)
     if not await workspace.changed():
         raise ToolError("No file is changed yet. Use `edit`, or `ask` if the task cannot be done.")

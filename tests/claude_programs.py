@@ -19,7 +19,7 @@ import pytest
 
 from bounded import BOUND
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def real_claude() -> str:

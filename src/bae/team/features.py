@@ -1,0 +1,201 @@
+"""Features: groups of tasks on a branch of their own, which reaches the team's branch as a whole.
+Acceptance tests come first on that branch; what is merged and delivered is read from git."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from bae import Problem
+from bae.team.git import BRANCHES, Conflict, GitError, shown_path
+from bae.team.guarded_files import Guarded
+from bae.team.integration import Failed, Integrated, Integration, MergeOutcome
+from bae.team.models import PlannedTask, Task, TaskStatus, bounded
+from bae.team.planned_files import find_prerequisites
+from bae.team.schedule import DONE
+from bae.team.test_edits import is_test_file
+from bae.team.workspaces import TRAILER
+
+if TYPE_CHECKING:
+    from bae.team.store import Store
+
+_SHOWN: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class MergedWork:
+    """The commit of a merged task, and the status that it gives the task."""
+
+    commit: str
+    status: TaskStatus
+
+
+class Features:
+    """The branches of a team's features, each made at the head of the team's branch when its first
+    task is started."""
+
+    def __init__(self, team: Integration, store: Store, project_id: int) -> None:
+        self._team = team
+        self._store = store
+        self._project_id = project_id
+        self._branches: dict[str, Integration] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def branch_of(self, task: Task) -> Integration:
+        """The branch that a task is merged into: its feature's, or the team's."""
+        if not task.feature_branch:
+            return self._team
+        if task.feature_branch not in self._branches:
+            self._branches[task.feature_branch] = self._team.on_branch(task.feature_branch)
+        branch = self._branches[task.feature_branch]
+        if await self._team.repository.resolve(BRANCHES + branch.branch) is None:
+            ref, head = BRANCHES + branch.branch, await self._team.head()
+            await self._team.repository.move(ref, head, None)
+        return branch
+
+    async def refresh(self, task: Task) -> None:
+        """Bring what the team's branch has by now into the branch of a task's feature. With a
+        conflict, it stays as it is, and the delivery reports the conflict."""
+        branch = await self.branch_of(task)
+        if branch is not self._team:
+            await branch.take_in(self._team.branch)
+
+    async def find_merged(self, task: Task) -> MergedWork | None:
+        """The merged work of a task. The last task of a feature counts as merged when the feature
+        is delivered; the others are staged until then."""
+        commit = await self._team.merged_as(task.branch)
+        if commit:
+            done = TaskStatus.MERGED if task.proof == "none" else TaskStatus.COMPLETED
+            return MergedWork(commit, done)
+        commit = await self.find_staged(task)
+        if commit is None or await self._is_last(task, commit):
+            return None
+        return MergedWork(commit, TaskStatus.STAGED)
+
+    async def find_staged(self, task: Task) -> str | None:
+        """The commit of a task in the branch of its feature, if it was merged there."""
+        branch = await self.branch_of(task)
+        return None if branch is self._team else await branch.merged_as(task.branch)
+
+    async def is_undelivered(self, task: Task) -> bool:
+        """Whether a task was the last of its feature to be merged there, and the feature has not
+        reached the team's branch."""
+        if await self._team.merged_as(task.branch):
+            return False
+        commit = await self.find_staged(task)
+        return commit is not None and await self._is_last(task, commit)
+
+    async def _is_last(self, task: Task, commit: str) -> bool:
+        """Whether all tasks of a feature are merged into its branch, or skipped, and this task was
+        the last. Acceptance tests alone are no feature."""
+        has_work = task.proof != "failing-tests"
+        for other in await self._tasks_of(task):
+            if other.id == task.id or other.status in DONE:
+                continue
+            staged = await self.find_staged(other)
+            if staged is None or not await self._team.repository.contains(commit, staged):
+                return False
+            has_work = True
+        return has_work
+
+    async def _tasks_of(self, task: Task) -> list[Task]:
+        tasks = await self._store.tasks(self._project_id)
+        return [each for each in tasks if each.feature == task.feature]
+
+    async def deliver(self, task: Task) -> MergeOutcome | Guarded | None:
+        """Merge a feature into the team's branch as a whole, where this task was the last: the
+        outcome, with the task's own commit; None where others are left to do."""
+        commit = await self.find_staged(task)
+        if commit is None:
+            return None
+        async with self._turns.setdefault(task.feature, asyncio.Lock()):
+            if not await self.is_undelivered(task):
+                return None
+            tasks = await self._tasks_of(task)
+            lines = "\n".join(f"{each.key}: {each.title}" for each in tasks)
+            message = f"Merge the feature {task.feature}\n\n{lines}".replace(TRAILER, "Task:")
+            tests = dict.fromkeys(name for each in tasks for name in each.tests)
+            branch = await self.branch_of(task)
+            outcome = await self._team.merge_branch(branch.branch, message, tests=tuple(tests))
+            if isinstance(outcome, Conflict):
+                return await self._ask_about_conflict(branch, outcome)
+            if isinstance(outcome, Failed):
+                await self.refresh(task)  # so that the next attempt sees what it has to fit
+                return outcome
+            if outcome.everything is not None and self._team.reports is not None:
+                await self._team.reports.remember(outcome.commit, outcome.everything)
+            return Integrated(commit, outcome.report)
+
+    async def _ask_about_conflict(self, branch: Integration, conflict: Conflict) -> Guarded:
+        heads = f"{await branch.head()} {await self._team.head()}"
+        names = ", ".join(map(shown_path, conflict.files[:20]))
+        question = (
+            f"All tasks of {branch.branch} are merged, and it has conflicts with "
+            f"{self._team.branch} in {names}. Resolve them yourself: git switch {branch.branch} && "
+            f"git merge {self._team.branch}. Commit, switch back, and answer yes.\n\n"
+            f"{conflict.text}"
+        )
+        return Guarded(conflict.files, question, sha256(heads.encode()).hexdigest())
+
+    async def ask_about_tests(self, task: Task) -> Guarded:
+        """What a person is asked before acceptance tests are taken."""
+        repository, branch = self._team.repository, await self.branch_of(task)
+        base = await repository.merge_base(BRANCHES + branch.branch, BRANCHES + task.branch)
+        if base is None:
+            raise GitError(f"{task.branch} and {branch.branch} have no commit in common")
+        args = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", base)
+        diff = await repository.git(*args, BRANCHES + task.branch)
+        files = await repository.changed_files(base, BRANCHES + task.branch)
+        question = (
+            f"Are these the acceptance tests of {task.feature}? The answer `yes` takes exactly "
+            "this content; any other answer is guidance for the next attempt.\n\n"
+            f"{bounded(diff, _SHOWN)}"
+        )
+        return Guarded(files, question, sha256(diff.encode()).hexdigest())
+
+
+def find_feature_problems(
+    tasks: Sequence[PlannedTask], others: Sequence[PlannedTask] = ()
+) -> list[Problem]:
+    """What is missing in the features of a plan: one task writes the acceptance tests, and the
+    others wait for it and name the tests that they make pass. `others` were planned before."""
+    every = {task.key: task for task in (*others, *tasks)}
+    needs = find_prerequisites(every)
+    problems: list[Problem] = []
+
+    def report(key: str, what: str, fix: str) -> None:
+        problems.append(Problem("error", "bae-team-feature", key, what, fix))
+
+    planned = {task.feature for task in tasks if task.feature}
+    grouped = sorted(every.values(), key=lambda task: task.feature)
+    for name, members in groupby(grouped, key=lambda task: task.feature):
+        if name not in planned:
+            continue
+        group = list(members)
+        writers = [task for task in group if task.proof == "failing-tests"]
+        if len(writers) != 1:
+            what = f"the feature {name!r} has {len(writers)} tasks with the proof failing-tests"
+            report(group[0].key, what, "plan exactly one, of kind test, which the others depend on")
+            continue
+        [writer] = writers
+        written = [path for path in writer.paths if is_test_file(path)]
+        named = {each.partition("::")[0] for task in group for each in task.tests}
+        for task in group:
+            if task is writer or task.proof == "none":
+                continue
+            if writer.key not in needs[task.key]:
+                report(task.key, "does not wait for the acceptance tests", f"add {writer.key!r}")
+            if not {each.partition("::")[0] for each in task.tests} & {*written}:
+                fix = f"name in tests what it makes pass of {', '.join(written) or writer.key}"
+                report(task.key, "names no acceptance test of its feature", fix)
+        if unnamed := [path for path in written if path not in named]:
+            what = f"no task makes {', '.join(unnamed)} pass"
+            report(writer.key, what, "name them in the tests of the task that does")
+        if not written:
+            fix = "name the files of the tests in its new_files"
+            report(writer.key, "has the proof failing-tests and names no file of tests", fix)
+    return problems

@@ -1,0 +1,255 @@
+"""The turns of a coding program at a task: what it is told, what it has used, and what it has left
+in the worktree, which bae commits. A turn that has ended is not repeated after a kill."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bae import Dep
+from bae.lm import Usage, report
+from bae.team.desk import Desk, Try, get_desk
+from bae.team.edits import find_refused
+from bae.team.events import CommitCreated
+from bae.team.files import delete_folder
+from bae.team.git import BRANCHES, shown_path
+from bae.team.models import Task, bounded
+from bae.team.programs import CodingProgram, EndedTurn, ProgramError, ProgramEvent, TurnEnd
+
+if TYPE_CHECKING:
+    from bae.team.task_context import Context
+    from bae.team.workbench import Workbench
+    from bae.team.workspaces import Workspace
+
+
+class ProgramResult(BaseModel):
+    """What a turn of a coding program has led to."""
+
+    model_config = ConfigDict(frozen=True)
+
+    session: str = Field(default="", description="the conversation, by which it is resumed")
+    summary: str = Field(default="", description="the last message of the program")
+    usage: Usage = Usage()
+    end: TurnEnd = "done"
+    files: tuple[str, ...] = Field(default=(), description="the files that are committed")
+    refused: str = Field(default="", description="why the files it left were not committed")
+
+
+class _Progress(BaseModel):
+    """What is kept of a program's work on a task, beside its home directory."""
+
+    session: str = ""
+    total: Usage = Usage()
+    mark: str = ""
+    result: ProgramResult | None = None
+
+
+async def take_turn(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> ProgramResult:
+    """Run the program of a team once for an attempt, and commit what it has left."""
+    program = desk.bench.program
+    assert program is not None
+    turn = _Turn(desk, attempt, program)
+    if (ended := await turn.find_ended()) is None:
+        ended = await turn.run()
+        report(ended.usage)
+    return ended
+
+
+async def forget_program(bench: Workbench, task: Task) -> None:
+    """Remove the conversation of a program about a task."""
+    await asyncio.to_thread(delete_folder, _find_folder(bench, task))
+
+
+class _Turn:
+    """A turn of a program for an attempt."""
+
+    def __init__(self, desk: Desk, attempt: Try, program: CodingProgram) -> None:
+        self.desk = desk
+        self.attempt = attempt
+        self.program = program
+        self.mark = f"{desk.run}/{attempt.number}"
+        self.folder = _find_folder(desk.bench, desk.task)
+        self.progress = _Progress()
+        self.said = ""
+
+    async def find_ended(self) -> ProgramResult | None:
+        """What this turn has led to, where the team was killed after it had ended."""
+        self.progress = await asyncio.to_thread(_read_progress, self.folder)
+        if self.progress.mark == self.mark:
+            return self.progress.result
+        workspace = await self.desk.worker.workspace(self.desk.task)
+        commit = await self._find_commit(workspace)
+        if commit is None:
+            return None
+        files = await self.desk.bench.repository.changed_files(f"{commit}^", commit)
+        return ProgramResult(session=self.progress.session, files=tuple(map(shown_path, files)))
+
+    async def run(self) -> ProgramResult:
+        """Run the program until it ends, in the conversation that it has about the task, or in a
+        new one where that cannot be resumed."""
+        worker, task = self.desk.worker, self.desk.task
+        workspace = await worker.workspace(task)
+        await worker.say(task, f"works on {task.title} with {self.program.name}")
+        session = self.progress.session
+        try:
+            ended = await self._run(workspace, session)
+        except ProgramError:
+            if not session or self.progress.session:
+                raise
+            await worker.say(task, "begins a new conversation: the last one cannot be resumed")
+            ended = await self._run(workspace, "")
+        files, refused = await self._commit(workspace)
+        result = ProgramResult(
+            session=ended.session,
+            summary=ended.summary,
+            usage=ended.used,
+            end=ended.end,
+            files=files,
+            refused=refused,
+        )
+        total = self.progress.total + ended.used
+        await self._save(session=ended.session, total=total, mark=self.mark, result=result)
+        if ended.used.cost is None:
+            known = (
+                f"{ended.used.tokens} tokens" if ended.used.tokens else "nothing of what it used"
+            )
+            await worker.say(task, f"{self.program.name} reports {known}: its cost is unknown")
+        return result
+
+    async def _run(self, workspace: Workspace, session: str) -> EndedTurn:
+        bench, task = self.desk.bench, self.desk.task
+        row, left = 0, None
+        if bench.budgets is not None:
+            knows = self.program.reports_cost
+            row, left = await bench.budgets.begin_turn(task, self.program.name, knows_cost=knows)
+        heard = False
+
+        async def on_event(event: ProgramEvent, used: Usage) -> None:
+            nonlocal heard
+            bench.on_progress(task.id)
+            if event.session and event.session != self.progress.session:
+                await self._save(session=event.session)
+            heard = heard or used.tokens > 0
+            if event.activity and event.activity != self.said:
+                self.said = event.activity
+                shown = event.activity.replace(f"{workspace.path}/", "")
+                await self.desk.worker.say(task, bounded(shown, _SHOWN_ACTIVITY))
+            if bench.budgets is not None and (event.used or event.total):
+                await bench.budgets.charge(task, row, used)
+
+        prompt = await self._write_prompt(workspace, resumed=bool(session))
+        try:
+            return await self.program.run(
+                prompt,
+                workspace.path,
+                self.folder / "home",
+                session=session,
+                cost=left,
+                before=self.progress.total,
+                hidden=[bench.project.root],
+                on_event=on_event,
+            )
+        except ProgramError:
+            if session and not heard:
+                await self._save(session="", total=Usage())
+            raise
+
+    async def _write_prompt(self, workspace: Workspace, *, resumed: bool) -> str:
+        failure = self.attempt.failure
+        if resumed and failure:
+            return f"{_REFUSED}\n\n{failure}\n\n{_RULES}"
+        worker, task = self.desk.worker, self.desk.task
+        context = await worker.build_context(task)
+        diff = await workspace.diff()
+        known = await self.desk.describe_failed_before()
+        return compose_prompt(worker.role, context, failure, diff, known)
+
+    async def _commit(self, workspace: Workspace) -> tuple[tuple[str, ...], str]:
+        """Commit what was left, with the mark of the attempt: the files, or why that is refused."""
+        task = self.desk.task
+        names = await workspace.uncommitted()
+        args = (workspace.path, names, workspace.submodules)
+        problems = await asyncio.to_thread(find_refused, *args)
+        if problems:
+            return (), _LEFT.format(bounded("\n".join(f"- {each}" for each in problems), 4000))
+        title = " ".join(task.title.split()).replace(_ATTEMPT, "")
+        commit = await workspace.commit(names, f"{title}\n\n{_ATTEMPT} {self.mark}\n")
+        files = tuple(map(shown_path, names))
+        if commit:
+            await self.desk.bench.emit(CommitCreated(task.project_id, task.id, commit, files))
+        return files if commit else (), ""
+
+    async def _find_commit(self, workspace: Workspace) -> str | None:
+        within = f"{workspace.base}..{BRANCHES}{self.desk.task.branch}"
+        return await self.desk.bench.repository.find_commit(f"{_ATTEMPT} {self.mark}", within)
+
+    async def _save(self, **changed: object) -> None:
+        self.progress = self.progress.model_copy(update=changed)
+        text = self.progress.model_dump_json()
+        await asyncio.to_thread(_write_progress, self.folder, text)
+
+
+def compose_prompt(role: str, context: Context, failure: str, diff: str, failed_before: str) -> str:
+    """What a coding program is told about a task. It reads the files by itself."""
+    context = context.without_failure() if failure else context
+    parts = [role, *(f"# {title}\n{text}" for title, text in context.sections.items() if text)]
+    parts = [part for part in parts if not part.startswith(_READ_BY_ITSELF)]
+    if failed_before:
+        parts.append(f"# Tests that failed before\n{failed_before}")
+    if diff:
+        parts.append(f"# What was changed for this task so far\n{diff}")
+    if failure:
+        parts.append(f"# What is wrong with it, to be corrected now\n{failure}")
+    parts.append(f"# How to work\n{_RULES}\n{_ASK}")
+    return "\n\n".join(parts)
+
+
+def describe_no_work(turn: ProgramResult) -> str:
+    """What a program is told that has changed no file."""
+    why = {"limit": "its limit on cost was reached", "timeout": "its time was over"}
+    ended = f" It ended since {why[turn.end]}." if turn.end != "done" else ""
+    said = f"\nThe last message was:\n{turn.summary}" if turn.summary else ""
+    return f"No file was changed, so that there is nothing to judge.{ended}{said}"
+
+
+def _find_folder(bench: Workbench, task: Task) -> Path:
+    return bench.store.path.parent / "programs" / f"task-{task.id}"
+
+
+def _read_progress(folder: Path) -> _Progress:
+    try:
+        return _Progress.model_validate_json((folder / _PROGRESS).read_bytes())
+    except (OSError, ValueError):  # there is none yet
+        return _Progress()
+
+
+def _write_progress(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = folder / f"{_PROGRESS}.new"
+    new.write_text(text, "utf-8")
+    new.replace(folder / _PROGRESS)
+
+
+_ATTEMPT: Final = "Bae-Attempt:"
+_PROGRESS: Final = "progress.json"
+_SHOWN_ACTIVITY: Final = 200
+_READ_BY_ITSELF: Final = ("# Files\n", "# Files of the repository\n")
+_RULES: Final = (
+    "Edit the files in the folder that you are started in. Write nowhere else. Do not commit: git "
+    "does not work here. When you end, your changes are committed as they are, the tests are run "
+    "in a fresh copy, and the work is merged if they pass. End with a summary in a few lines."
+)
+_REFUSED: Final = (
+    "Your work was not accepted. The folder has what was committed of it. Correct it there:"
+)
+_ASK: Final = (
+    "If, and only if, the task cannot be done before a person has decided something, change no "
+    "file and end with one question, as `QUESTION: …`."
+)
+_LEFT: Final = (
+    "Nothing of your work was committed, since these files cannot be taken:\n{}\n"
+    "Undo or remove them; your other changes are still in the folder."
+)
