@@ -27,6 +27,7 @@ from bae.team import (
     worker_class,
     worker_kinds,
 )
+from bae.team.files import make_folder, remove_abandoned
 from bae.team.git import Repository
 from bae.team.models import as_planned
 from bae.team.task_context import Context
@@ -388,6 +389,24 @@ async def test_a_run_of_another_version_of_bae_begins_again(tmp_path: Path) -> N
         )
         result = await worker.execute_task(task)
         assert (result.status, result.error) == ("completed", None)
+
+
+def test_temporary_folders_of_killed_processes_are_removed() -> None:
+    kept = make_folder()
+    source = (
+        "import os; from bae.team.files import make_folder; t = make_folder(); "
+        "print(t.name, flush=True); os.kill(os.getpid(), 9)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, check=False
+    )
+    left = Path(ran.stdout.strip())
+    assert left.is_dir()
+    remove_abandoned()
+    assert not left.exists()
+    assert Path(kept.name).is_dir()
+    kept.cleanup()
+    assert not Path(kept.name).exists()
 
 
 async def test_a_task_that_was_edited_is_not_continued_with_what_it_was(tmp_path: Path) -> None:

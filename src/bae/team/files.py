@@ -33,10 +33,42 @@ def read_file(path: Path, most: int) -> bytes | None:
         return None
 
 
-def make_folder() -> tempfile.TemporaryDirectory[str]:
+class TemporaryFolder(tempfile.TemporaryDirectory[str]):
+    """A temporary folder that is locked as long as it is used."""
+
+    file: int = -1
+
+    def cleanup(self) -> None:
+        """Remove the folder, and let its lock go."""
+        super().cleanup()
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+def make_folder() -> TemporaryFolder:
     """A new temporary folder. Its path has no links in it."""
     place = os.path.realpath(tempfile.gettempdir())
-    return tempfile.TemporaryDirectory(prefix="bae-team-", dir=place, ignore_cleanup_errors=True)
+    while True:
+        folder = TemporaryFolder(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
+        with suppress(OSError):  # another process removes it, since it is not locked yet
+            folder.file = os.open(folder.name, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(folder.file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            os.stat(folder.name)
+            return folder
+        folder.cleanup()
+
+
+def remove_abandoned() -> None:
+    """Remove the temporary folders of processes that are gone."""
+    for path in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # it is in use, another user's, or gone
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(file)
 
 
 def is_secret(path: Path, name: str) -> bool:
@@ -206,6 +238,7 @@ class FileLock:
             self.release()
 
 
+_PREFIX: Final = "bae_team_run_"
 _CLONE: Final = 0x40049409  # FICLONE
 _LARGEST_SCRIPT: Final = 2**20
 _SELF_NAMED: Final = (

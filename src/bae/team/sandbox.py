@@ -19,12 +19,11 @@ from enum import StrEnum
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, TypedDict
 
 from bae.subprocesses import run_program
 from bae.tasks import finish_despite_cancel
-from bae.team.files import make_folder, read_file
+from bae.team.files import TemporaryFolder, make_folder, read_file
 from bae.team.models import TeamError
 
 
@@ -296,7 +295,7 @@ class _Program:
     mounts: Mounts = field(default_factory=Mounts)
     programs: Sequence[str] = ()
     """Where the command and Python are installed."""
-    folder: TemporaryDirectory[str] | None = None
+    folder: TemporaryFolder | None = None
     scratch: str = "/tmp"
     pointer: bytes | None = None
     group: Path | None = None

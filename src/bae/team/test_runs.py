@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import Final, Unpack
 
 from bae.tasks import finish_despite_cancel
 from bae.team import reports, sandbox
-from bae.team.files import make_folder, read_file
+from bae.team.files import TemporaryFolder, make_folder, read_file
 from bae.team.models import Project, TestCase, TestReport, bounded, strip_escapes
 
 LARGEST_REPORT: Final = 32 * 1024 * 1024
@@ -117,7 +116,7 @@ async def _run_command(
         unknown = _describe_unknown(command)
         return TestReport(command=command, exit_code=None, reported=False, problem=unknown)
     root, start = Path(project.root), worktree / project.folder
-    made: list[TemporaryDirectory[str]] = []
+    made: list[TemporaryFolder] = []
     try:
         making = asyncio.to_thread(make_folder)
         folder = await finish_despite_cancel(making, then=made.append)

@@ -24,6 +24,7 @@ from bae.team.files import (
     copy_new,
     delete_folder,
     make_accessible,
+    remove_abandoned,
 )
 from bae.team.git import (
     BRANCHES,
@@ -336,6 +337,7 @@ class Workspaces:
             except (BaeError, OSError) as error:
                 done.problems.append(f"{path} is left as it is: {error}")
         await asyncio.to_thread(self._empty_trash)
+        await asyncio.to_thread(remove_abandoned)
         for path in await asyncio.to_thread(_folders, self.directory, _PREFIX):
             if path not in left:
                 done.problems.append(f"{path} is left as it is: git does not know it")
