@@ -243,8 +243,8 @@ async def test_the_advice_that_a_budget_has_no_room_for_is_left_out(
 ) -> None:
     async with a_bench(tmp_path, review="advise") as (bench, [task]):
         edit = Call("edit", text=RIGHT)
-        script = {WorkerLoop: [edit, "Done."]} if mode == "loop" else {WorkerAnswer: [RIGHT]}
-        lm = ScriptedLM({**script, WorkReview: [GOOD]})
+        script: dict[Any, Any] = {WorkerAnswer: [RIGHT], WorkReview: [GOOD]}
+        lm = ScriptedLM(script | ({WorkerLoop: [edit, "Done."]} if mode == "loop" else {}))
         summary = await LeadAgent(bench, lm, task_budget=Budget(calls=1)).run()
         assert summary.done
         [review] = (await bench.store.reviews(task.project_id))[task.id]
