@@ -85,7 +85,9 @@ _EXTENDED: Final = re.compile(
     r"(index|new file mode|deleted file mode|old mode|new mode|(?:dis)?similarity index"
     r"|rename from|rename to|copy from|copy to|Binary files|GIT binary patch)\b"
 )
-_HUNK: Final = re.compile(r"@@(?: -\d+(?:,(?P<old>\d+))? \+(?P<at>\d+)(?:,(?P<new>\d+))? @@|\s|$)")
+_HUNK: Final = re.compile(
+    r"@@(?: -\d+(?:,(?P<old>\d{1,9}))? \+(?P<at>\d{1,9})(?:,(?P<new>\d{1,9}))? @@|\s|$)"
+)
 _NO_BREAK: Final = "\\"
 
 
