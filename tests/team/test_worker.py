@@ -380,33 +380,6 @@ async def test_a_submodule_that_is_not_on_this_machine_is_named(tmp_path: Path) 
     assert "not in the worktree: one" in [each.get("text") for each in heard.messages]
 
 
-JUNK = {"junk.sh": "x=1\n", "helper.sh": "minus=-\n", "notes.md": "About sub.\n"}
-HELPED = ". ./helper.sh\n" + SUB.replace("$1 - $2", "$1 $minus $2")
-
-
-async def test_what_only_a_failed_attempt_wrote_is_not_merged_with_the_next(
-    tmp_path: Path,
-) -> None:
-    async with a_bench(tmp_path) as (bench, [task]):
-        first = edits({**JUNK, "sub.test.sh": TEST_SUB, "calc.sh": WRONG})
-        lm = ScriptedLM({WorkerAnswer: [first, "notes.md stays.\n" + edits({"calc.sh": HELPED})]})
-        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
-        result = await worker.execute_task(task)
-        assert (result.status, result.attempts) == ("completed", 2)
-        merged = git(Path(bench.project.root), "ls-tree", "--name-only", "bae/team").split()
-    assert "junk.sh" not in merged
-    # A test, what the tests need, and what the answer names are no debris.
-    assert {"sub.test.sh", "helper.sh", "notes.md", "calc.sh"} <= set(merged)
-    assert "name each that is to stay" in lm.prompts[1].text
-    assert "name each that is to stay" not in lm.prompts[0].text
-
-
-async def test_what_the_first_attempt_writes_is_all_merged(tmp_path: Path) -> None:
-    async with a_bench(tmp_path) as (bench, [task]):
-        result = await work(bench, task, edits({**JUNK, "sub.test.sh": TEST_SUB, "calc.sh": SUB}))
-        assert result.files == ("calc.sh", "helper.sh", "junk.sh", "notes.md", "sub.test.sh")
-
-
 async def test_file_names_that_are_not_utf_8_are_no_obstacle(tmp_path: Path) -> None:
     dirt = 'echo x > "$(printf "d\\351.test.sh")"\n'
     files = {**SHELL, "dirt.test.sh": dirt, ".worktreeinclude": "*.odd\n", ".gitignore": "*.odd\n"}

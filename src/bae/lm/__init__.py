@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
     from bae.lm.policies.limits import Concurrency, RateLimit
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
+    from bae.lm.prices import cost_of
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.registry import (
         DefaultName,
@@ -86,6 +87,7 @@ __all__ = [
     "Usage",
     "WithPrompts",
     "check_lm_name",
+    "cost_of",
     "estimate_tokens",
     "find_default_lm",
     "find_default_name",
@@ -118,6 +120,7 @@ __getattr__, __dir__ = export_lazily(
         "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
         "policies.limits": "Concurrency RateLimit",
         "policies.policy": "Budgeted Policy Retry Timeout",
+        "prices": "cost_of",
         "pydantic_ai_backend": "PydanticAIBackend",
         "registry": (
             "DefaultName LMKind check_lm_name find_default_lm find_default_name list_lm_kinds "

@@ -85,9 +85,6 @@ class Desk:
     async def judge(self, attempt: Try) -> WorkVerdict | WorkRefusal | PersonNeeded:
         """Run the tests in fresh worktrees and judge the work by them: the verdict that accepts it.
         What the environment fails at is tried twice."""
-        workspace = await self.worker.workspace(self.task)
-        if attempt.number > 1:  # a run may have been killed here
-            await workspace.put_back()
         try:
             verdict = await self.worker.run_tests(self.task)
             if await self.find_cause(verdict.report) is not None:
@@ -95,8 +92,6 @@ class Desk:
             cause = None if verdict.accepted else await self.find_cause(verdict.report)
             if cause is not None:
                 return await self._ask_about_environment(attempt, verdict.report, cause)
-            if verdict.accepted and attempt.number > 1 and attempt.answer:
-                verdict = await self.worker.leave_out_debris(self.task, attempt.answer, verdict)
         except ManifestError as error:
             return PersonNeeded(error.question, error.digest)
         if verdict.accepted:

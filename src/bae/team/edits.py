@@ -28,7 +28,7 @@ from bae.team.edit_format import (
     parse_answer,
     refusal,
 )
-from bae.team.files import INCLUDE, read_file
+from bae.team.files import INCLUDE
 from bae.team.git import GitError, named_path
 from bae.team.syntax import find_syntax_error
 from bae.team.unified_diffs import Hunk
@@ -140,25 +140,6 @@ def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
             with suppress(OSError):
                 folder.rmdir()
         raise refusal([f"{at} cannot be written: {error}"]) from error
-
-
-def find_unused(root: Path, changed: Sequence[str], doubtful: Sequence[str]) -> tuple[str, ...]:
-    """Those of the `doubtful` among changed files that no other changed file names, by the name of
-    the file or of its package. What only unused files name is unused too."""
-    used = [path for path in changed if path not in doubtful]
-    left = list(doubtful)
-    for path in used:  # grows
-        text = (read_file(root / path, LARGEST_FILE) or b"").decode("utf-8", "replace")
-        words = {*re.findall(r"[\w-]+", text), *Path(path).parts[:-1]}
-        found = [each for each in left if _module_name(each) in words]
-        used += found
-        left = [each for each in left if each not in found]
-    return tuple(left)
-
-
-def _module_name(path: str) -> str:
-    name = Path(path).name.split(".")[0] or Path(path).name
-    return Path(path).parent.name if name in ("__init__", "index", "mod") else name
 
 
 _ELIDED: Final = re.compile(

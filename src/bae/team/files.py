@@ -238,7 +238,7 @@ class FileLock:
             self.release()
 
 
-_PREFIX: Final = "bae-team-run-"
+_PREFIX: Final = "bae_team_run_"
 _CLONE: Final = 0x40049409  # FICLONE
 _LARGEST_SCRIPT: Final = 2**20
 _SELF_NAMED: Final = (

@@ -14,7 +14,6 @@ from bae.lm import Budget, Usage
 from bae.lm.claude_cli import usage_in
 from bae.team.models import headline
 from bae.team.programs import CodingProgram, ProgramEvent
-from bae.usage import read_count
 
 
 class ClaudeCode(CodingProgram):
@@ -135,9 +134,9 @@ class Codex(CodingProgram):
                 yield ProgramEvent(
                     total=Usage(
                         calls=1,
-                        input_tokens=read_count(counts.get("input_tokens")),
-                        output_tokens=read_count(counts.get("output_tokens")),
-                        cached_tokens=read_count(counts.get("cached_input_tokens")),
+                        input_tokens=_count(counts.get("input_tokens")),
+                        output_tokens=_count(counts.get("output_tokens")),
+                        cached_tokens=_count(counts.get("cached_input_tokens")),
                         cost=None,
                     )
                 )
@@ -191,3 +190,7 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 _TOOLS: Final = "Bash,Edit,Glob,Grep,NotebookEdit,Read,TodoWrite,Write"
 _SHOWN_COMMAND: Final = 120
 _OF_LOGIN: Final = ("primaryApiKey", "oauthAccount", "customApiKeyResponses", "userID")
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

@@ -15,7 +15,7 @@ from bae import LM, BaeError
 from bae.exceptions import describe
 from bae.lm import check_lm_name
 from bae.tasks import finish_despite_cancel
-from bae.team.edits import apply_answer, find_unused
+from bae.team.edits import apply_answer
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
 from bae.team.git import BRANCHES, Repository, shown_path
 from bae.team.guarded_files import Guarded
@@ -34,7 +34,7 @@ from bae.team.programs import NoLM
 from bae.team.repository import CommitReader
 from bae.team.store import Store
 from bae.team.task_context import LONGEST_CONTEXT, LOOP_CONTEXT, Context, gather_context
-from bae.team.verdict import WorkVerdict, is_test_file
+from bae.team.verdict import WorkVerdict
 from bae.team.workbench import Workbench, WorkerMode, can_loop
 from bae.team.worker_graph import WorkerAnswer, WorkRequest, compose_brief
 from bae.team.worker_runs import run_task
@@ -212,28 +212,6 @@ class WorkerAgent:
         await bench.emit(event)
         await self._tell_flaky(task, verdict.report)
         return verdict
-
-    async def leave_out_debris(self, task: Task, answer: str, verdict: WorkVerdict) -> WorkVerdict:
-        """Remove what only earlier attempts meant from work that was accepted: files that they
-        created, that are no tests, that neither the task nor the last answer names, that no other
-        file of the work uses, and without which the work is accepted too. Returns the verdict of
-        what is left."""
-        workspace = await self.workspace(task)
-        named = "\n".join((answer, task.title, task.description, *task.criteria, *task.paths))
-        created = [path for path in await workspace.created() if path not in named]
-        doubtful = [path for path in created if not is_test_file(path, verdict.report)]
-        changed = await workspace.changed() if doubtful else ()
-        debris = await asyncio.to_thread(find_unused, workspace.path, changed, doubtful)
-        if not debris:
-            return verdict
-        await workspace.leave_out(debris)
-        rest = await self.run_tests(task)
-        if not rest.accepted:
-            await workspace.put_back()
-            return verdict
-        names = bounded(", ".join(map(shown_path, debris)), 500)
-        await self.say(task, f"leaves out what only earlier attempts wrote: {names}")
-        return rest
 
     async def merge(self, task: Task) -> MergeOutcome | Guarded:
         """Merge the task's branch into the team's, if the tests pass there too. Where it changes

@@ -391,10 +391,7 @@ def _ask_about_repetition(task: Task, failure: str) -> str:
 
 REPEATED: Final = "the LLM repeated its last answer word for word"
 _SHOWN_ANSWER: Final = 40_000
-_STAYS: Final = (
-    "\n\nYour answer continues from there. Files that were created for this task are removed if "
-    "your answer does not name them and nothing uses them: name each that is to stay."
-)
+_STAYS: Final = "\n\nYour answer continues from there: delete the files that are not to stay."
 _ASK: Final = (
     "If, and only if, the task cannot be done before a person has decided something, write no "
     "edits but one question, as `QUESTION: …`."

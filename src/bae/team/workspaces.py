@@ -44,7 +44,6 @@ from bae.team.sandbox import Ran
 from bae.team.test_runs import write_command
 
 TRAILER: Final = "Bae-Task:"
-LEFT_OUT: Final = "Leave out what only failed attempts wrote"
 _PREFIX: Final = "bae."
 _CHECK: Final = _PREFIX + "check-"
 _TRASH: Final = "removed."
@@ -125,23 +124,6 @@ class Workspace:
         if INCLUDE in (named_path(path).casefold() for path in paths):
             raise WorkspaceError(f"{INCLUDE} says what a worktree gets: only the user changes it")
         return await self.repository.commit(self.checkout, paths, message)
-
-    async def created(self) -> tuple[str, ...]:
-        """The files that the committed work has, and its base does not have."""
-        args = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
-        _, output, _ = await self.repository.run_git(*args, self.base, await self.head())
-        return split_paths(output)
-
-    async def leave_out(self, paths: Sequence[str]) -> None:
-        """Commit that files are removed, to be seen whether they are needed."""
-        await asyncio.to_thread(_unlink, self.path, paths)
-        await self.commit(paths, LEFT_OUT)
-
-    async def put_back(self) -> None:
-        """Undo `leave_out`, if that was the last commit."""
-        message = await self.repository.git("log", "-1", "--format=%B", at=self.checkout)
-        if message.strip() == LEFT_OUT:
-            await self.repository.git("reset", "--hard", "--quiet", "HEAD^", at=self.checkout)
 
     async def uncommitted(self) -> tuple[str, ...]:
         """The files that are changed, new or removed since the last commit, without those that git
