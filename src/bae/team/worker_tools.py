@@ -153,7 +153,7 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
         raise _ended(task, f"it changed nothing in {idle} rounds")
     left = bench.rounds - progress.rounds
     if left <= 0:
-        raise _ended(task, f"it was not done after {progress.rounds} rounds")
+        raise _ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
     known = [desk.brief, *progress.messages]
     notes = (await bench.store.task(task.id)).notes
     told = [f"A person says: {note}" for note in notes if not any(note in each for each in known)]
