@@ -126,6 +126,15 @@ async def test_words_of_a_task_find_files_that_have_no_such_line(tmp_path: Path)
         await find("zebra crossing", tree=tree)
 
 
+async def test_a_pattern_without_an_end_for_the_name_of_a_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bae.team.reading.SEARCH_SECONDS", 0.5)
+    tree = await open_tree(tmp_path / "project", {f"{'a' * 60}.py": "x = 1\n"})
+    with pytest.raises(ToolError, match=r"took over 0\.5 s"):
+        await find("^(a+)+$", tree=tree)
+
+
 async def test_bad_patterns_and_patterns_without_an_end_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -138,6 +147,8 @@ async def test_bad_patterns_and_patterns_without_an_end_are_refused(
         await find("(a+)+$", tree=tree)
     with pytest.raises(ToolError, match="1 to 300 characters"):
         await find("a" * 301, tree=tree)
+    with pytest.raises(ToolError, match="not a regular expression"):
+        await find("a{99999999999999}", tree=tree)
     assert await find("x = .a+", tree=tree)
 
 

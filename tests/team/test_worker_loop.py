@@ -240,6 +240,24 @@ async def test_a_note_reaches_a_conversation_before_its_next_round(tmp_path: Pat
     assert seen[2].count("Use the shell only.") == 1
 
 
+async def test_a_note_is_told_although_its_words_are_in_the_task(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def answer(asked: Asked) -> Any:
+        seen.append("\n".join(message.text for message in asked.prompt.conversation))
+        return [Call("look", path="calc.sh"), RIGHT, DONE][len(seen) - 1]
+
+    class Noting(ScriptedLM):
+        async def fill(self, *args: Any, **options: Any) -> Any:
+            await bench.store.add_note(task.id, "Write a function")
+            return await super().fill(*args, **options)
+
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        assert (await work(bench, task, Noting({WorkerLoop: answer}))).status == "completed"
+    assert "Write a function sub" in seen[0]
+    assert [each.count("A person says: Write a function") for each in seen[1:]] == [1, 1]
+
+
 async def test_work_is_stopped_between_two_rounds_and_kept(tmp_path: Path) -> None:
     stops: list[bool] = []
     lm = a_script(RIGHT, DONE)
@@ -290,6 +308,41 @@ async def test_the_last_rounds_say_to_submit_and_then_a_person_is_asked(tmp_path
     ]
 
 
+@pytest.mark.parametrize("limit", ["idle", "rounds"])
+async def test_an_answer_to_a_question_in_the_last_round_can_still_be_acted_on(
+    tmp_path: Path, limit: str
+) -> None:
+    looks = [Call("find", pattern=f"word{n}") for n in range(3)]
+    lm = a_script(*looks, Call("ask", question="Decimals too?"), RIGHT, DONE)
+    async with a_bench(tmp_path, files=FAILING, rounds=4 if limit == "rounds" else 40) as (
+        bench,
+        [task],
+    ):
+        bench.idle_rounds = 4 if limit == "idle" else 8
+        asked = await work(bench, task, lm)
+        blocker = await bench.store.add_blocker(task.id, asked.question)
+        await bench.store.answer_blocker(blocker.id, "No, integers.")
+        assert (await work(bench, task, lm)).status == "completed"
+    lm.assert_complete()
+
+
+async def test_no_arguments_of_a_call_make_a_task_fail(tmp_path: Path) -> None:
+    lm = a_script(
+        Call("find", pattern="a{99999999999999}"),
+        Call("check", tests=["x" * 300, "a\0b"]),
+        Call("edit", text=edits({"git~1/x": "git does not keep this"})),
+        RIGHT,
+        DONE,
+    )
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        result = await work(bench, task, lm)
+    assert result.status == "completed", result
+    find, check, edit, _ = calls_of(lm)
+    assert "not a regular expression" in find.error
+    assert check.error is not None
+    assert "belongs to git itself" in edit.error
+
+
 # --- runs -----------------------------------------------------------------------------------------
 
 
@@ -303,6 +356,15 @@ async def test_a_conversation_that_was_interrupted_continues_without_repeating_a
         assert (await work(bench, task, lm)).status == "completed"
     lm.assert_complete()
     assert [call.name for call in calls_of(lm)] == ["look", "edit"]
+
+
+async def test_another_mode_begins_a_new_run_with_the_work_that_is_there(tmp_path: Path) -> None:
+    lm = a_script(WRONG_EDIT, BaeLMError("the provider is down"))
+    other = ScriptedLM({"WorkerAnswer": [edits({"calc.sh": SUB})]})
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        assert (await work(bench, task, lm)).status == "failed"
+        assert (await work(bench, task, other)).status == "completed"
+    assert "echo $(($1 + $2)); }\n+sub()" in other.asked[0].prompt.text
 
 
 async def test_the_mode_follows_the_lm_unless_it_is_set(tmp_path: Path) -> None:

@@ -463,7 +463,7 @@ def named_path(path: str) -> str:
         inside = False
     if not inside:
         raise GitError(f"{path!r} is not a path inside the repository")
-    if any(part.casefold().rstrip(". ") == ".git" for part in parts):
+    if any(part.casefold().rstrip(". ") in (".git", "git~1") for part in parts):
         raise GitError(f"{path!r} belongs to git itself")
     return "/".join(parts)
 

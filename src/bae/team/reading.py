@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
 from bae import Dep, ToolError
@@ -95,7 +95,7 @@ async def find(pattern: str, glob: str = "", *, tree: Annotated[CodeTree, Dep(ge
         if not pattern.strip() or len(pattern) > LONGEST_PATTERN:
             raise ToolError(f"give a pattern of 1 to {LONGEST_PATTERN} characters")
         compiled = re.compile(pattern, flags)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ToolError(
             f"{pattern!r} is not a regular expression: {error}. To search for it as it is, use "
             f"{re.escape(pattern)!r}"
@@ -103,8 +103,9 @@ async def find(pattern: str, glob: str = "", *, tree: Annotated[CodeTree, Dep(ge
     texts = {name: text for name, text in code.texts.items() if _is_in(name, glob)}
     if not texts:
         raise ToolError(f"no file fits {glob!r}: use a pattern as '*.py', or a folder as 'src/'")
-    hits = await _search(pattern, flags, texts)
-    return await asyncio.to_thread(_show_hits, code, compiled, texts, hits)
+    hits = await _search(pattern, flags, {**texts, _NAMES: _list_names(code)})
+    names = {code.names[number - 1] for number in hits.pop(_NAMES, ())}
+    return await asyncio.to_thread(_show_hits, code, compiled, texts, hits, names)
 
 
 async def outline(path: str = "", *, tree: Annotated[CodeTree, Dep(get_tree)]) -> str:
@@ -124,6 +125,8 @@ class _Hit(NamedTuple):
     text: str
 
 
+_NAMES: Final = ""
+"""The names of all files, among the texts that are searched."""
 _PASSES: Final = 5
 """Lines of one file among the hits, where other files have some too."""
 _WIDEST: Final = 120
@@ -149,15 +152,24 @@ async def _search(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[st
     return json.loads(ended.out)
 
 
+def _list_names(code: Code) -> str:
+    return "\n".join(name.replace("\n", " ") for name in code.names)
+
+
 def _show_hits(
-    code: Code, pattern: re.Pattern[str], texts: Mapping[str, str], hits: Mapping[str, list[int]]
+    code: Code,
+    pattern: re.Pattern[str],
+    texts: Mapping[str, str],
+    hits: Mapping[str, list[int]],
+    named: Container[str],
 ) -> str:
+    """The hits as a text; `named` are the files whose names match."""
     ranked: list[tuple[tuple[object, ...], str, list[_Hit]]] = []
     for name, numbers in hits.items():
         lines = texts[name].split("\n")
         defined = {each.line for each in outline_file(name, texts[name], most=1000)}
         order = sorted(numbers, key=lambda number: (number not in defined, number))
-        is_use = not (defined.intersection(numbers) or pattern.search(name))
+        is_use = not (defined.intersection(numbers) or name in named)
         key = code.kind(name), is_use, -len(numbers), name
         ranked.append((key, name, [_Hit(each, lines[each - 1]) for each in order]))
     ranked.sort(key=lambda each: each[0])
@@ -171,7 +183,7 @@ def _show_hits(
     is_text = len(words.split()) > (2 if found else 1) and _WORDS.fullmatch(words)
     if is_text and left >= MOST_HITS // 2:
         parts.append(_show_words(code, words, texts, left, without=found))
-    names = [name for name in code.names if name not in found and pattern.search(name)]
+    names = [name for name in code.names if name not in found and name in named]
     if names and not (found or any(parts)):
         parts.append("\n".join(["No line matches. Files with such a name:", *names[:MOST_HITS]]))
     if not any(parts):

@@ -149,7 +149,7 @@ def _find_missing(names: Sequence[str], report: TestReport) -> list[str]:
 
 def _find_files(root: Path, names: Sequence[str]) -> list[str]:
     """The names whose files there are."""
-    return [name for name in names if (root / name.partition("::")[0]).exists()]
+    return [name for name in names if os.path.exists(root / name.partition("::")[0])]
 
 
 def _describe(

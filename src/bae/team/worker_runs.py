@@ -101,11 +101,12 @@ async def run_task(
     return await _result(bench, task, last, used)
 
 
-def name_run(task: Task, number: int, *, is_loop: bool = False) -> str:
-    """The id of a run of a task. It tells what the task was: one that was edited, or has a note
-    that the run does not know, begins a new one."""
-    notes = () if is_loop else task.notes  # a conversation is told of them
+def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
+    """The id of a run of a task. It tells what the task was, and how its worker works: a task that
+    was edited, or has a note that the run does not know, begins a new one."""
+    notes = () if mode == "loop" else task.notes  # a conversation is told of them
     wanted = as_planned(task, priority=0).model_dump_json() + json.dumps(notes)
+    wanted += mode if mode != "oneshot" else ""
     return f"task-{task.id}-{number}-{sha256(wanted.encode()).hexdigest()[:8]}"
 
 
@@ -127,7 +128,8 @@ async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
 
 async def _run_id(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
     """The newest run of a task, if it is to continue, or a new one."""
-    name = partial(name_run, task, is_loop=await worker.find_mode() == "loop")
+    mode = bench.program.name if bench.program else await worker.find_mode()
+    name = partial(name_run, task, mode=mode)
     prefix, newest, known, ended = f"task-{task.id}-", 0, "", True
     async for info in bench.journal.every_run(graph=worker_graph.name):
         number = info.run_id.removeprefix(prefix).partition("-")[0]

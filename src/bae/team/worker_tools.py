@@ -44,6 +44,7 @@ _EQUAL: Final = 3
 _LAST: Final = 3
 """How many rounds before the end of a conversation the LLM is told to submit."""
 _MOST_ROUNDS: Final = 1_000
+_ASKS: Final = "ask"
 
 
 class LoopEnded(TeamError):
@@ -145,18 +146,20 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     bench, task = desk.bench, desk.task
     if bench.should_stop(task.id):
         raise LoopStopped(f"the work on {task.title!r} was stopped")
-    idle = _count_idle(progress.by_round)
+    idle = _count_since((edit.__name__, _ASKS), progress.by_round)
     last = progress.calls[-_EQUAL:]
     if len(last) == _EQUAL and len({(each.name, str(each.arguments)) for each in last}) == 1:
         raise _ended(task, f"it made the same call {_EQUAL} times: {headline(str(last[0]), 200)}")
     if idle >= bench.idle_rounds:
         raise _ended(task, f"it changed nothing in {idle} rounds")
-    left = bench.rounds - progress.rounds
+    asked = progress.rounds - _count_since((_ASKS,), progress.by_round)
+    left = max(bench.rounds, asked and asked + _LAST) - progress.rounds  # to act on an answer
     if left <= 0:
         raise _ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
-    known = [desk.brief, *progress.messages]
+    known = "\n".join(("", desk.brief, *progress.messages, ""))
     notes = (await bench.store.task(task.id)).notes
-    told = [f"A person says: {note}" for note in notes if not any(note in each for each in known)]
+    new = [f"A person says: {note}" for note in notes if f"\n{note}\n" not in known]
+    told = [text for text in new if f"\n{text}\n" not in known]
     if left <= _LAST:
         rounds = "This is the last round" if left == 1 else f"{left} rounds are left"
         told.append(f"{rounds}: submit by answering without a call, or ask.")
@@ -165,10 +168,10 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     return "\n\n".join(told) or None
 
 
-def _count_idle(rounds: Sequence[Sequence[ToolCall]]) -> int:
-    """How many rounds there were since the last edit that was applied."""
+def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> int:
+    """How many rounds there were since the last call of such a tool that had a result."""
     for count, calls in enumerate(reversed(rounds)):
-        if any(call.name == edit.__name__ and call.error is None for call in calls):
+        if any(call.name in names and call.error is None for call in calls):
             return count
     return len(rounds)
 
@@ -195,7 +198,7 @@ TOOLS: Final = Tools(
     Tool(edit, description=_EDIT, unfinished="repeat"),
     Tool(run, timeout=None, unfinished="repeat"),
     Tool(check, timeout=None, unfinished="repeat"),
-    Ask(str, name="ask", description=_ASK),
+    Ask(str, name=_ASKS, description=_ASK),
     limit=_MOST_ROUNDS,
     accept=submit,
     accept_timeout=None,  # tests have a limit themselves
