@@ -237,9 +237,14 @@ async def test_a_review_counts_for_the_budget_of_its_task(tmp_path: Path) -> Non
         assert (await read_spent(bench.store, task_id=task.id)).calls == 2
 
 
-async def test_the_advice_that_a_budget_has_no_room_for_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["oneshot", "loop"])
+async def test_the_advice_that_a_budget_has_no_room_for_is_left_out(
+    tmp_path: Path, mode: str
+) -> None:
     async with a_bench(tmp_path, review="advise") as (bench, [task]):
-        lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [GOOD]})
+        edit = Call("edit", text=RIGHT)
+        script: dict[Any, Any] = {WorkerAnswer: [RIGHT], WorkReview: [GOOD]}
+        lm = ScriptedLM(script | ({WorkerLoop: [edit, "Done."]} if mode == "loop" else {}))
         summary = await LeadAgent(bench, lm, task_budget=Budget(calls=1)).run()
         assert summary.done
         [review] = (await bench.store.reviews(task.project_id))[task.id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -115,7 +116,8 @@ class Budgets:
 
     async def reserve(self, task: Task, backend: Policy, prompt: Prompt) -> int:
         """Reserve what a call may cost at most: the number to `settle`. Where calls in progress
-        hold what is left, it waits for them. Raises BudgetError where it does not fit."""
+        hold what is left, it waits for them, unless it is made inside one of them. Raises
+        BudgetError where it does not fit."""
         asked = estimate_tokens(prompt)
         innermost: Backend = backend
         while isinstance(innermost, Policy):
@@ -134,7 +136,7 @@ class Budgets:
             if isinstance(reserved, int):
                 self._in_progress += 1
                 return reserved
-            if not self._in_progress and not settled.is_set():
+            if _is_inside.get() or (not self._in_progress and not settled.is_set()):
                 self.refused[task.id], error = reserved
                 raise error
             await settled.wait()
@@ -236,6 +238,10 @@ class Budgets:
         return tables.insert(db, tables.spending, **about, tokens=needed.tokens, cost=needed.cost)
 
 
+_is_inside: ContextVar[bool] = ContextVar("bae_team_call", default=False)
+"""Whether this code runs inside a call, as of an LM that is asked once for a conversation."""
+
+
 class Reserved(Policy):
     """Reserves every request to an LM in the budgets of a team, for one task."""
 
@@ -247,6 +253,7 @@ class Reserved(Policy):
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the LM inside, where the budgets have enough left."""
         reservation = await self.budgets.reserve(self.task, self, prompt)
+        inside = _is_inside.set(True)
         used: Usage | None = None
         reported: list[Usage] = []
         try:
@@ -262,6 +269,7 @@ class Reserved(Policy):
             used = None if unknown else Usage.total(reported)
             raise
         finally:
+            _is_inside.reset(inside)
             await self.budgets.settle(reservation, used)
 
     def _estimate_usage(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
