@@ -149,7 +149,7 @@ def test_a_command_that_reports_no_tests_is_refused(bae: Bae):
 
 def test_work_that_is_not_committed_is_pointed_out(bae: Bae):
     Path("prices.py").write_text("")
-    assert "the team does not see it: 1 file" in bae("init").err
+    assert "the team does not see it: prices.py" in bae("init").err
 
 
 def test_a_setup_command_that_was_found_can_be_left_out(bae: Bae):

@@ -181,6 +181,14 @@ async def test_a_name_that_no_test_has_is_answered_with_the_nearest_ones(tmp_pat
     assert third == "no test is named -x."
 
 
+async def test_a_misspelled_test_file_is_answered_with_the_new_file_of_the_task(tmp_path: Path):
+    new = {"tests/test_more.py": MORE}
+    async with at_work(tmp_path, new, files=TESTS, command=PYTEST) as trial:
+        text = await check_tests(*trial, ["tests/test_mor.py"])
+
+    assert "tests/test_mor.py. The nearest names: tests/test_more.py" in text
+
+
 async def test_a_test_file_that_cannot_be_loaded_is_a_failure_of_its_tests(tmp_path: Path):
     broken = {"tests/test_more.py": "import nothing_of_this_name\n"}
     async with at_work(tmp_path, broken, files=PYTHON, command=PYTEST) as trial:

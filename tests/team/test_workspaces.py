@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bae.team.git import Conflict, GitError
+from bae.team.repository import read_code
 from bae.team.sandbox import Ran
 from bae.team.workspaces import WorkspaceError
 from git_repositories import (
@@ -130,6 +131,20 @@ async def test_the_setup_command_is_run_once_and_every_worktree_has_a_copy(root:
     async with workspaces.scratch("main") as scratch:
         assert (scratch.path / "ignored" / "log").read_text() == "ran\n"
     assert not scratch.path.exists()
+    await workspaces.remove(workspace)
+
+
+async def test_what_setup_made_is_not_shown_to_an_llm_if_git_does_not_ignore_it(root: Path):
+    setup = ("sh", "-c", "mkdir .venv app.egg-info && touch .venv/b.py app.egg-info/c.py")
+    workspaces, _ = await open_team(root, setup=setup, run=run)
+    before = await read_code(workspaces.repository)
+
+    workspace = await workspaces.start(TASK)
+    (workspace.path / "new.py").write_text("y = 1\n")
+
+    assert (workspace.path / ".venv" / "b.py").exists()
+    shown = await read_code(workspaces.repository, workspace.checkout)
+    assert set(shown.names) == {*before.names, "new.py"}
     await workspaces.remove(workspace)
 
 

@@ -21,6 +21,7 @@ from bae import (
     Node,
     Recall,
     ToolCall,
+    ToolError,
     Tools,
     Usage,
 )
@@ -432,3 +433,26 @@ async def test_what_make_leaves_out_is_resolved_when_the_run_gets_there():
     result = await Graph(start=Open).arun(Open(), ScriptedLM([{"counts": [1, 2]}]))
 
     assert result.trace[-1].model_dump() == {"number": 7, "counts": [1, 2], "doubled": [2, 4]}
+
+
+def test_a_script_sees_why_its_answer_was_refused():
+    def check(reply: Total) -> None:
+        if reply.euros != 7:
+            raise ToolError("it has to be 7")
+
+    class Total(EndNode):
+        calls: Annotated[list[ToolCall], Tools(print_bill, accept=check)]
+        euros: int
+
+    class Bill(Node):
+        async def __call__(self) -> Total: ...
+
+    lm = ScriptedLM({Total: lambda asked: {"euros": 7 if asked.errors else 6}})
+
+    assert Graph(start=Bill, end=Total).run(Bill(), lm=lm).result.euros == 7
+    assert [asked.errors for asked in lm.asked] == [(), ("it has to be 7",)]
+
+
+def print_bill() -> str:
+    """Print the bill."""
+    return "7 euros"

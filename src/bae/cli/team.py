@@ -229,7 +229,8 @@ async def _init(
         await print_project(project, state)
         dirty = (await repository.git("status", "--porcelain")).splitlines()
         if dirty:
-            note(f"not committed, so the team does not see it: {count(len(dirty), 'file')}")
+            names = ", ".join(line[3:] for line in dirty[:3]) + (", …" if len(dirty) > 3 else "")
+            note(f"not committed, so the team does not see it: {names}")
         if checks:
             await _check_base(project, repository, store)
     print_next("bae team plan 'WHAT TO BUILD'")
@@ -239,6 +240,7 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
     """Run the tests once on the commit that work would start from. Raises BaseError."""
     from bae.team.git import BRANCHES
     from bae.team.workbench import open_reports
+    from bae.team.workspaces import ManifestError, WorkspaceError
 
     commit = await repository.commit_id("HEAD")
     team = await repository.resolve(BRANCHES + project.branch)
@@ -247,7 +249,11 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
     note("running the tests once …")
     tasks = await store.tasks(project.id)
     names = [name for task in tasks for name in task.tests]
-    check = await open_reports(project, repository, store, {}).check(commit, names)
+    try:
+        check = await open_reports(project, repository, store, {}).check(commit, names)
+    except ManifestError as error:  # there is no task that could ask
+        fix = "commit the manifests on your branch, and run `bae team init` again"
+        raise WorkspaceError(error.message, fix=fix) from error
     check.raise_problem()
     print_fields({"base": check.text})
 

@@ -212,7 +212,12 @@ async def patch(
     file: Annotated[
         str | None, typer.Argument(metavar="FILE", help="Where it is written. Left out: stdout.")
     ] = None,
-    into: Into = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BRANCH", help="The branch it applies to. Left out: the one that you are on."
+        ),
+    ] = None,
 ) -> None:
     """Write the team's work as one patch, and merge nothing.
 

@@ -195,7 +195,15 @@ async def resume(team: Team, task: OneOrAll = None) -> None:
 
 
 @team_command(group, "bae team retry", "bae team retry report")
-async def retry(team: Team, task: OneOrAll = None) -> None:
+async def retry(
+    team: Team,
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TASK", help="A task: its key, or its number. Left out: all that failed."
+        ),
+    ] = None,
+) -> None:
     """Do a task again, or all that failed.
 
     It may have failed, been cancelled or skipped, or be blocked.

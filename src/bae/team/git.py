@@ -57,12 +57,23 @@ class Conflict:
     """The merged tree, with conflict markers in the files."""
 
 
+MADE: Final = "bae-made.txt"
+"""What setup has made in a worktree, written like a `.gitignore`."""
+_BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
+
+
 class Checkout(NamedTuple):
     """A directory with files of the repository, and the git directory that belongs to it. Git never
     looks for the latter by itself: code that ran in the directory may have replaced its `.git`."""
 
     path: Path
     git_dir: Path
+
+    def ignored(self) -> list[str]:
+        """The options of `git ls-files` that leave out what setup and tests have made."""
+        options = [f"--exclude={pattern}" for pattern in _BYPRODUCTS]
+        made = self.git_dir / MADE
+        return [*options, f"--exclude-from={made}"] if made.is_file() else options
 
 
 class Repository:
@@ -346,6 +357,15 @@ class Repository:
         code, output, problem = await self.run_git(*args)
         if code:
             raise GitError(f"the files of {commit[:12]} cannot be listed: {problem}")
+        return split_paths(output)
+
+    async def list_checkout(self, at: Checkout | None = None) -> tuple[str, ...]:
+        """The files of a checkout that git has or would add, without those that setup made."""
+        args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+        ignored = await asyncio.to_thread((at or self.checkout).ignored)
+        code, output, problem = await self.run_git(*args, *ignored, at=at)
+        if code:
+            raise GitError(f"git ls-files failed with {code}: {problem}")
         return split_paths(output)
 
     async def read_files(self, commit: str, paths: Sequence[str]) -> list[bytes | None]:

@@ -15,9 +15,7 @@ from bae.team.repository import find_nearest_paths
 async def list_files(repository: Repository, branch: str) -> frozenset[str]:
     """The files that tasks can name: those of the user's checkout, without ignored files, and those
     of the team's branch."""
-    shown = ("--cached", "--others", "--exclude-standard")
-    _, here, _ = await repository.run_git("ls-files", "-z", *shown)
-    names = {*split_paths(here)}
+    names = {*await repository.list_checkout()}
     if head := await repository.resolve(BRANCHES + branch):
         _, merged, _ = await repository.run_git("ls-tree", "-r", "-z", "--name-only", head)
         names |= {*split_paths(merged)}

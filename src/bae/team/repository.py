@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bae.given_files import read_file
 from bae.team.files import is_secret, make_folder
-from bae.team.git import Checkout, GitError, Repository, split_paths
+from bae.team.git import Checkout, Repository
 from bae.team.models import bounded
 from bae.team.syntax import make_parser
 from bae.team.test_edits import is_test_file
@@ -83,12 +83,9 @@ async def read_code(
 ) -> Code:
     """The files of a checkout that git has or would add. Files that look like secrets, and files
     behind links, are left out. Files that did not change since `before` are taken from there."""
-    args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
-    code, output, problem = await repository.run_git(*args, at=at)
-    if code:
-        raise GitError(f"git ls-files failed with {code}: {problem}")
+    names = sorted(await repository.list_checkout(at))
     root = (at or repository.checkout).path
-    return await asyncio.to_thread(_read_all, root, sorted(split_paths(output)), before)
+    return await asyncio.to_thread(_read_all, root, names, before)
 
 
 def find_nearest_paths(path: str, names: Iterable[str], most: int = 5) -> list[str]:

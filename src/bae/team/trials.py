@@ -102,7 +102,9 @@ async def check_tests(
                 project.test_command, exists, folder=project.folder, only_files=True
             )
             report = await run(command) if command else report
-    text = await asyncio.to_thread(_describe, report, before, names, is_part=bool(command))
+    text = await asyncio.to_thread(
+        _describe, report, before, names, files=fixed, is_part=bool(command)
+    )
     return bounded(text, LONGEST_RESULT)
 
 
@@ -151,7 +153,12 @@ def _find_files(root: Path, names: Sequence[str]) -> list[str]:
 
 
 def _describe(
-    report: TestReport, before: TestReport, names: Sequence[str], *, is_part: bool
+    report: TestReport,
+    before: TestReport,
+    names: Sequence[str],
+    *,
+    files: Sequence[str],
+    is_part: bool,
 ) -> str:
     missing = _find_missing(names, report)
     cases = [each for each in report.cases if not names or is_selected(each, names)]
@@ -161,7 +168,10 @@ def _describe(
     for outcome in ("passed", "skipped"):
         if number := sum(each.outcome == outcome for each in cases):
             counts.append(f"{number} {outcome}")
-    lines = [", ".join(counts) or "no test was run", *_describe_missing(missing, report, before)]
+    lines = [
+        ", ".join(counts) or "no test was run",
+        *_describe_missing(missing, report, before, files),
+    ]
     for number, case in enumerate(failed):
         mark = " (failed before your work too)" if is_selected(case, known) else ""
         lines.append(f"FAILED {case.id}{mark}")
@@ -174,13 +184,15 @@ def _describe(
     return "\n".join(lines)
 
 
-def _describe_missing(missing: Sequence[str], report: TestReport, before: TestReport) -> list[str]:
+def _describe_missing(
+    missing: Sequence[str], report: TestReport, before: TestReport, files: Sequence[str]
+) -> list[str]:
     """Names that no test has, each with the nearest names of tests."""
     ids = dict.fromkeys(case.id for each in (report, before) for case in each.cases)
-    files = dict.fromkeys(id.partition("::")[0] for id in ids)
+    known = dict.fromkeys((*ids, *(id.partition("::")[0] for id in ids), *files))
     lines: list[str] = []
     for name in missing:
-        near = get_close_matches(name, [*ids, *files], n=5, cutoff=0.5)
+        near = get_close_matches(name, known, n=5, cutoff=0.5)
         shown = f" The nearest names: {', '.join(near)}" if near else ""
         lines.append(f"no test is named {name}.{shown}")
     return lines

@@ -155,7 +155,7 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     asked = progress.rounds - _count_since((_ASKS,), progress.by_round)
     left = max(bench.rounds, asked and asked + _LAST) - progress.rounds  # to act on an answer
     if left <= 0:
-        raise _ended(task, f"it was not done after {progress.rounds} rounds")
+        raise _ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
     known = "\n".join(("", desk.brief, *progress.messages, ""))
     notes = (await bench.store.task(task.id)).notes
     new = [f"A person says: {note}" for note in notes if f"\n{note}\n" not in known]

@@ -29,6 +29,7 @@ from bae.team.files import (
 from bae.team.git import (
     BRANCHES,
     KEPT,
+    MADE,
     Checkout,
     Conflict,
     GitError,
@@ -47,14 +48,11 @@ _PREFIX: Final = "bae."
 _CHECK: Final = _PREFIX + "check-"
 _TRASH: Final = "removed."
 _READY: Final = "bae-ready.txt"
-_MADE: Final = "bae-made.txt"
-"""What setup has made in a worktree, written like a `.gitignore`."""
 _SETUP: Final = "setup"
 _SETUP_SECONDS: Final = 3600.0
 _MOST_COMMITS: Final = 10_000
 _MODULES: Final = ".gitmodules"
 _MOST_COPIED: Final = 50_000
-_BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
 
 
 class WorkspaceError(TeamError):
@@ -130,10 +128,7 @@ class Workspace:
     async def uncommitted(self) -> tuple[str, ...]:
         """The files that are changed, new or removed since the last commit, without those that git
         ignores or `.worktreeinclude` names."""
-        ignored = [f"--exclude={pattern}" for pattern in _BYPRODUCTS]
-        made = self.checkout.git_dir / _MADE
-        if await asyncio.to_thread(made.is_file):
-            ignored.append(f"--exclude-from={made}")
+        ignored = await asyncio.to_thread(self.checkout.ignored)
         include = self.repository.root / INCLUDE
         if await asyncio.to_thread(include.is_file):
             ignored.append(f"--exclude-from={include}")
@@ -419,7 +414,7 @@ class Workspaces:
                 await asyncio.to_thread(done.touch)
             made = await asyncio.to_thread(copy_new, place / key, to.path, frozenset(known))
         lines = b"".join(b"/%b\n" % _escape(os.fsencode(name)) for name in made)
-        await asyncio.to_thread((to.git_dir / _MADE).write_bytes, lines)
+        await asyncio.to_thread((to.git_dir / MADE).write_bytes, lines)
         return await read_manifests(self.repository, commit, self.setup)
 
     async def _set_up(self, commit: str, path: Path) -> None:

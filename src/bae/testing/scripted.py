@@ -478,9 +478,9 @@ def _text(values: Mapping[str, Any] | str) -> str:
 
 
 def _errors_of(box: Toolbox) -> tuple[str, ...]:
-    """What was wrong with the round before."""
+    """What was wrong with the round before, or why its answer was refused."""
     last = box.rounds[-1] if box.rounds else None
-    return tuple(last.replies) if last is not None and last.is_wrong else ()
+    return tuple(last.replies) if last and (last.is_wrong or last.is_refused) else ()
 
 
 def _report_call(ask: Callable[[], T]) -> T:
