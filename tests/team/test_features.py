@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
+from bae.team.base_check import read_check
 from bae.team.delivery import clean_branches, diff_task, find_delivery
 from bae.team.features import Features
 from bae.team.git import Repository
@@ -107,6 +108,9 @@ async def test_a_feature_reaches_the_teams_branch_as_a_whole_and_others_wait_for
         cleaned = await clean_branches(project, await _open(project), store)
         assert "bae/feature-prices" in cleaned
         assert len(cleaned) == 5
+        check = read_check(store.path.parent)
+        assert check is not None
+        assert check.failed == ()  # the acceptance tests did not fail before any work
 
 
 async def _open(project: Any) -> Any:

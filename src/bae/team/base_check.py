@@ -160,8 +160,11 @@ class BaseReports:
         self._testing: dict[str, asyncio.Lock] = {}
         self._environment = ""
 
-    async def check(self, commit: str, tests: Sequence[str] = ()) -> BaseCheck:
-        """Look at a commit that work is to start from, and store what was found."""
+    async def check(
+        self, commit: str, tests: Sequence[str] = (), *, keep: bool = True
+    ) -> BaseCheck:
+        """Look at a commit that work is to start from, and store what was found if it is to be
+        kept."""
         commit = await self.workspaces.repository.commit_id(commit)
         try:
             report = await self.get(commit)
@@ -185,7 +188,7 @@ class BaseReports:
             )
             if check.problem:  # which a person may correct without a commit
                 await self._forget(await self._tree(commit))
-        if self.folder is not None:
+        if keep and self.folder is not None:
             await asyncio.to_thread(_write, self.folder / CHECK, check.model_dump_json())
         return check
 

@@ -333,10 +333,12 @@ class Workbench:
         """What the tests of a commit show, run once for all tasks that start from it."""
         return await self.reports.get(commit)
 
-    async def check_base(self, commit: str) -> BaseCheck:
-        """Whether the tests can be run on a commit that tasks are to start from."""
+    async def check_base(self, commit: str, *, keep: bool = True) -> BaseCheck:
+        """Whether the tests can be run on a commit that tasks are to start from. The status of the
+        team shows what was found if it is to be kept."""
         tasks = await self.store.tasks(self.project.id)
-        return await self.reports.check(commit, [name for task in tasks for name in task.tests])
+        named = [name for task in tasks for name in task.tests]
+        return await self.reports.check(commit, named, keep=keep)
 
     @contextmanager
     def busy(self, task_id: int) -> Generator[None]:

@@ -111,7 +111,8 @@ class Assignment(Node):
                 pass
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
-        check = await desk.bench.check_base(workspace.base)
+        # The tests of a feature fail before its work: that is no fault of the project.
+        check = await desk.bench.check_base(workspace.base, keep=not desk.task.feature)
         if check.problem:
             return Blocked(question=ask_about(desk.task, check.cause, check.output))
         if tried and tried[-1].outcome == "error" and not (self.failure or conflict):
