@@ -226,6 +226,7 @@ VARYING = (
     (re.compile(r"\b(?:[0-9a-f]{24}|[0-9a-f]{8})\b"), "_id_"),  # a run that nobody named
     (re.compile(r"[ ╴╶╸╺━─╱┅]*[╴╶╸╺━─╱┅]+[ ╴╶╸╺━─╱┅]*"), " "),  # bars are as long as it took
     (re.compile(r"(?: ·| in|,)? *\b\d+(?:\.\d+)?(?:e-\d+)? ?(?:µs|ms|s)\b"), ""),  # or not shown
+    (re.compile(r" · "), " "),  # which follows a time only where there is one
     (re.compile(r" +"), " "),
 )
 
