@@ -556,3 +556,17 @@ def test_a_huge_search_in_a_huge_file_is_answered_in_seconds(tmp_path: Path):
         plan_changes(tmp_path, edits)
 
     assert len(raised.value.reasons) == 2
+
+
+def test_a_diff_that_deletes_other_lines_or_makes_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    deletes = "--- a/a.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-two\n"
+    link = (
+        "diff --git a/b b/b\nnew file mode 120000\n--- /dev/null\n+++ b/b\n@@ -0,0 +1 @@\n+/etc\n"
+    )
+    for diff in (deletes, link):
+        with pytest.raises(EditError):
+            plan_changes(tmp_path, parse_answer(diff))
+    right = deletes.replace("two", "one")
+    [change] = plan_changes(tmp_path, parse_answer(right))
+    assert change.after is None

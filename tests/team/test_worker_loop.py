@@ -345,6 +345,14 @@ async def test_no_arguments_of_a_call_make_a_task_fail(tmp_path: Path) -> None:
     assert "Nothing was changed" in diff.error
 
 
+async def test_the_question_at_a_limit_has_the_last_failure(tmp_path: Path) -> None:
+    lm = a_script(WRONG_EDIT, DONE)
+    async with a_bench(tmp_path, files=FAILING, rounds=2) as (bench, [task]):
+        result = await work(bench, task, lm)
+    assert "was not done after 2 rounds" in result.question
+    assert "sub is 8" in result.question
+
+
 # --- runs -----------------------------------------------------------------------------------------
 
 

@@ -79,14 +79,14 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
     number, fence = 0, ""
     """`fence` is the mark of a fenced block, other than a file, that the line is in."""
     while number < len(lines):
-        opened = _OPEN.fullmatch(lines[number])
+        opened = _OPEN.fullmatch(lines[number].rstrip())
         if opened is None and begins_diff(lines, number):
             diff = read_diff(lines, number)
             number = diff.after
             if diff.problem:
                 problems.append(diff.problem)
             elif diff.deletes:
-                edits.append(Deletion(diff.path))
+                edits += (*diff.hunks, Deletion(diff.path))  # the lines must be those of the file
             else:
                 edits += diff.hunks or [Hunk(diff.path, (), ())]
             continue
@@ -168,7 +168,7 @@ file look like these markers, write all markers of the block one character longe
 also for one file, are applied in order; if one of them does not fit, none is applied."""
 
 _OPEN: Final = re.compile(
-    r"(?P<mark><{7,}) (?P<kind>FILE|SEARCH|DELETE)(?: +(?P<path>\S.*?))?\s*", re.ASCII
+    r"(?P<mark><{7,}) (?P<kind>FILE|SEARCH|DELETE)(?: +(?P<path>\S.*))?", re.ASCII
 )
 _CLOSE: Final = re.compile(r"(?P<mark>>{7,}) (?P<kind>FILE|REPLACE)(?: .*)?\s*", re.ASCII)
 _CLOSED_BY: Final = {"FILE": "FILE", "SEARCH": "REPLACE"}
@@ -198,7 +198,7 @@ def _path_of_fence(lines: Sequence[str], number: int) -> str:
         fenced += 1
     if not found["label"] and not re.search(r"/|\.[A-Za-z]\w*$", path):
         return ""
-    if fenced == len(lines) or _OPEN.fullmatch(lines[fenced]):
+    if fenced == len(lines) or _OPEN.fullmatch(lines[fenced].rstrip()):
         return ""
     is_diff = begins_diff(lines, fenced) or _info(lines[number]) in ("diff", "patch")
     return "" if is_diff and Path(path).suffix not in (".diff", ".patch") else path
@@ -222,7 +222,7 @@ def _read_fenced_file(
         nested += [line for line in _until_next(lines, end + 1) if line.startswith(mark)]
     if end == len(lines):
         problems.append(f"{where} has no end: {instead}")
-    elif nested or any(_OPEN.fullmatch(line) for line in body):
+    elif nested or any(_OPEN.fullmatch(line.rstrip()) for line in body):
         problems.append(
             f"{where} has fences or edits in it, so its end is not clear: {instead}, or with a "
             "longer fence around it"
@@ -240,7 +240,7 @@ def _until_next(lines: Sequence[str], start: int) -> Sequence[str]:
     """The lines up to the next edit."""
     for number in range(start, len(lines)):
         is_fence = _FENCE.fullmatch(lines[number]) is not None
-        if _OPEN.fullmatch(lines[number]) or begins_diff(lines, number):
+        if _OPEN.fullmatch(lines[number].rstrip()) or begins_diff(lines, number):
             return lines[start:number]
         if is_fence and _path_of_fence(lines, number):
             return lines[start:number]

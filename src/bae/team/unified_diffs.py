@@ -48,7 +48,7 @@ def read_diff(lines: Sequence[str], number: int) -> FileDiff:
         old = new = _read_git_line(lines[number])
         number += 1
         while number < len(lines) and (found := _EXTENDED.match(lines[number])):
-            kinds.add(found[1])
+            kinds.add("a link" if lines[number].split()[-1] in _LINKS else found[1])
             number += 1
     try:
         if number < len(lines) and _is_header(lines, number):
@@ -81,6 +81,8 @@ def read_diff(lines: Sequence[str], number: int) -> FileDiff:
 
 _GIT: Final = "diff --git "
 _NONE: Final = "/dev/null"
+_LINKS: Final = ("120000", "160000")
+"""The modes of links and of submodules."""
 _EXTENDED: Final = re.compile(
     r"(index|new file mode|deleted file mode|old mode|new mode|(?:dis)?similarity index"
     r"|rename from|rename to|copy from|copy to|Binary files|GIT binary patch)\b"

@@ -150,7 +150,11 @@ class WorkConversation(Node):
             with metered() as desk.used:
                 return await lm.fill(WorkerLoop, {}, self.brief, request)
         except LoopEnded as ended:
-            return Blocked(question=f"{ended.message} What should be done differently?")
+            question = f"{ended.message} What should be done differently?"
+            tried = await desk.bench.store.attempts(desk.task.id)
+            if tried and tried[-1].number >= attempt.number and tried[-1].failure:
+                question += f"\n\nThe last failure:\n{bounded(tried[-1].failure, SHOWN_FAILURE)}"
+            return Blocked(question=question)
         except LoopStopped:
             return Stopped(number=attempt.number)
 
