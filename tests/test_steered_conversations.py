@@ -141,19 +141,19 @@ async def test_accept_has_as_many_seconds_as_the_marker_says():
         Tools(search, accept_timeout=0)
 
 
-class Stuck(BaeError):
+class StuckWork(BaeError):
     code = "app-stuck"
 
 
 def stop_at_repeats(progress: ToolProgress) -> None:
     calls = [str(call) for call in progress.calls]
     if len(calls) != len(set(calls)):
-        raise Stuck(f"{calls[-1]} was called twice")
+        raise StuckWork(f"{calls[-1]} was called twice")
 
 
 async def test_an_error_of_bae_passes_unchanged_and_ends_the_conversation():
     lm = ToolBackend(*[[call("search", word="a")]] * 3)
-    with pytest.raises(Stuck, match="was called twice"):
+    with pytest.raises(StuckWork, match="was called twice"):
         await run(graph_with(before_round=stop_at_repeats), lm)
     assert len(lm.prompts) == 2
 
@@ -348,7 +348,7 @@ class Search(Node):
         while tries < 2:
             try:
                 return await lm.make(self, Found)
-            except Stuck as stuck:
+            except StuckWork as stuck:
                 reason = stuck.message
                 tries += 1
         return GaveUp(reason=reason, tries=tries)

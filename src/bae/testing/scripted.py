@@ -329,9 +329,11 @@ class ScriptedLM(RoutingLM):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The prompts of the questions so far, without those that need no call: a single type to
-        choose, or a node with nothing to fill."""
-        prompts = [asked.prompt for asked in self.asked if not asked.errors]
+        """The prompts of the questions so far, with each round of a conversation with tools, and
+        without those that need no call: a single type to choose, or a node with nothing to
+        fill."""
+        asked = [each for each in self.asked if not each.errors or _has_tools(each.target)]
+        prompts = [each.prompt for each in asked]
         return [p for p in prompts if len(p.question.types) > 1 or p.question.fields or p.tools]
 
     def has_answers(self, target: type[Node] | str) -> bool:
@@ -475,6 +477,10 @@ def _text(values: Mapping[str, Any] | str) -> str:
         return values if isinstance(values, str) else to_json(values, fallback=repr).decode()
     except ValueError:  # half a character, which a node may hold all the same
         return "(it cannot be written as JSON)"
+
+
+def _has_tools(target: type[Node] | None) -> bool:
+    return target is not None and plan_of(target).tools is not None
 
 
 def _errors_of(box: Toolbox) -> tuple[str, ...]:
