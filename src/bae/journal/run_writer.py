@@ -290,6 +290,13 @@ class JournalWriter(Writer):
         release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
         await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
 
+    async def hand_over(self, run: Run) -> None:
+        """Release the claim without an end: the run is interrupted, and can be resumed at once."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            release = self._journal.release(claim, "running", (), summary=self._summary(run))
+            await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
+
     def _summary(self, run: Run) -> RunSummary:
         """What lists show of the run."""
         nodes = run.trace
