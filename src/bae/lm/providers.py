@@ -46,7 +46,7 @@ PROVIDERS: Final = (
     _row(
         *("ollama", "models on a server of Ollama", "qwen3"),
         address_variable="OLLAMA_BASE_URL",
-        default_address="http://localhost:11434/v1",
+        default_address="http://127.0.0.1:11434/v1",
         open="its server, with the model pulled",
         **_HERE,
     ),

@@ -144,8 +144,8 @@ _SYNONYMS: Final = {
     "google-gla": "google",
     "google-vertex": "google-cloud",
     "vertex": "google-cloud",
-    "lmstudio": "openai:MODEL@http://localhost:1234/v1",
-    "llamacpp": "openai:MODEL@http://localhost:8080/v1",
+    "lmstudio": "openai:MODEL@http://127.0.0.1:1234/v1",
+    "llamacpp": "openai:MODEL@http://127.0.0.1:8080/v1",
 }
 """What else providers are called, and the name to write."""
 
