@@ -62,12 +62,12 @@ async def test_the_web_socket_follows_a_run_and_the_list_of_runs():
         await served.start(run_id="one")
         await socket.send(json.dumps({"sub": 2, "feed": "run/one"}))
         found = {1: [], 2: []}
-        over = False
-        while not over:
+        ended = False
+        while not ended or not found[1] or found[1][-1]["status"] != "ended":
             message = json.loads(await socket.recv())
             if "end" in message:
                 assert message == {"sub": 2, "end": "ended", "last": found[2][-1]["n"]}
-                over = found[1][-1]["status"] == "ended"
+                ended = True
             else:
                 found[message["sub"]] += message["items"]
         assert [each["n"] for each in found[2]] == [*range(len(found[2]))]
