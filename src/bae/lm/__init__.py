@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
     from bae.lm.http import PerLoop, is_secret_name, remove_passwords
+    from bae.lm.kinds import LMKind
     from bae.lm.local import LocalBackend
     from bae.lm.optimized import OptimizedLM
     from bae.lm.policies.budget import Budget, estimate_tokens
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.registry import (
         DefaultName,
-        LMKind,
         check_lm_name,
         find_default_lm,
         find_default_name,
@@ -112,6 +112,7 @@ __getattr__, __dir__ = export_lazily(
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
         "http": "PerLoop is_secret_name remove_passwords",
+        "kinds": "LMKind",
         "local": "LocalBackend",
         "optimized": "OptimizedLM",
         "policies.budget": "Budget estimate_tokens",
@@ -123,8 +124,7 @@ __getattr__, __dir__ = export_lazily(
         "prices": "cost_of",
         "pydantic_ai_backend": "PydanticAIBackend",
         "registry": (
-            "DefaultName LMKind check_lm_name find_default_lm find_default_name list_lm_kinds "
-            "resolve"
+            "DefaultName check_lm_name find_default_lm find_default_name list_lm_kinds resolve"
         ),
         "requests": "Answer",
         "signatures": "node_to_signature",
