@@ -29,7 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 MODULES = (
     *("bae", "bae.compiler", "bae.evals", "bae.given_files", "bae.journal", "bae.lm"),
-    *("bae.observers", "bae.optimizer", "bae.otel", "bae.pictures", "bae.resolver", "bae.tasks"),
+    *(
+        "bae.observers",
+        "bae.optimizer",
+        "bae.otel",
+        "bae.pictures",
+        "bae.resolver",
+        "bae.serve",
+        "bae.tasks",
+    ),
     *("bae.subprocesses", "bae.team", "bae.testing"),
 )
 RECORDER = ROOT / "tools" / "record_terminal.py"
