@@ -262,7 +262,9 @@ def _report_calls(step: Step) -> Iterator[JudgedAnswer]:
         by = str(question.asker)
         yield from judged_answers(question)
         for restart in question.restarts:
-            yield JudgedAnswer(0, "restarted", (error_text(restart.error),), by=by)
+            yield JudgedAnswer(
+                0, "restarted", (error_text(restart.error),), by=by, model=restart.model
+            )
         if question.asker.kind in ("body", "source") and question.usage != NOTHING_USED:
             yield JudgedAnswer(0, "used", usage=question.usage, by=by)
 
