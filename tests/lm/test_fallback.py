@@ -327,7 +327,7 @@ async def test_the_record_says_who_failed_why_and_who_answered():
     (question,) = [step.fill for step in read_history(stored).run.steps.values() if step.fill]
     assert [each.model for each in question.restarts] == ["second"]
     reply = report_run(stored).graphs[0].nodes[-1]
-    answer, again = reply.calls
+    again, answer = reply.calls
     assert (answer.verdict, answer.model) == ("valid", "second")
     assert (again.verdict, again.model) == ("restarted", "second")
     assert "529" in again.errors[0]

@@ -219,7 +219,7 @@ def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
         return
     errors = "; ".join(call.errors)
     if call.verdict == "restarted":
-        again = f"{call.model} was asked then" if call.model else "sent again"
+        again = f"{call.model} was asked after" if call.model else "sent again"
         said = f"{call.by}, {again}: {errors}"
     else:
         said = f"{call.by}, answer {call.number}: {call.verdict}"

@@ -40,7 +40,7 @@ interrupted."""
 Listed = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 """What runs can be listed by: their status, or that they were interrupted."""
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """The version of the stored format, in SQLite files and exports: the one that is written, and the
 newest that is read. All versions from 1 on are read.
 
