@@ -285,8 +285,8 @@ def text_of_tool(tool: ToolSpec) -> str:
 
 
 def _file_row(file: Attached) -> str:
-    """A file as a person reads it: what it is, and its hash."""
-    return file.about if file.about == file.key else f"{file.about}, {file.key}"
+    """A file as a person reads it: what it is, and its hash. An address may have a key in it."""
+    return f"{file.about}, {file.key}" if file.key.startswith("sha256:") else file.about
 
 
 def _compact(value: Any) -> str:
