@@ -31,14 +31,16 @@ from bae.given_files import read_file
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 
-MAX_BYTES: Final = 32 * 1024 * 1024
+__all__ = ["MAX_BYTES", "File", "file_of", "visible"]
+
+MAX_BYTES: Final = 32_000_000
 """Bytes of a file: no provider takes more in a request."""
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 """How a hash is written."""
 OF_FILE: Final = "bae_file"
 """The key in the metadata of a core schema that says of which kind of file the schema is."""
 
-Kind = Literal["image", "document"]
+FileKind = Literal["image", "document"]
 
 
 class Attached(ABC):
@@ -46,7 +48,7 @@ class Attached(ABC):
 
     __slots__ = ("__weakref__",)
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[FileKind]
 
     @property
     @abstractmethod
@@ -445,9 +447,12 @@ def visible(files: Iterable[File] | Mapping[str, bytes]) -> Generator[None]:
         start = Question.model_validate_json(body)
     ```
     """
-    if not isinstance(files, Mapping):
-        files = {file.hash: file.data for file in files}
-    with _in_scope(FileScope(files, _scope.get())):
+    known: Mapping[str, bytes]
+    if isinstance(files, Mapping):
+        known = cast("Mapping[str, bytes]", files)
+    else:
+        known = {file.hash: file.data for file in files}
+    with _in_scope(FileScope(known, _scope.get())):
         yield
 
 
@@ -582,14 +587,15 @@ def _refused(cls: type[File], why: str) -> PydanticCustomError:
     return PydanticCustomError("bae_file", "{why}", {"why": why, "type": cls.__name__})
 
 
-def _json_schema(about: str, kind: Kind) -> dict[str, Any]:
-    """What clients may send. `format` tells it from other texts."""
+def _json_schema(about: str, kind: FileKind) -> dict[str, Any]:
+    """What clients may send. `format` tells it from other schemas."""
     hashed = {"type": "string", "pattern": f"^{HASH.pattern}$"}
     name = {"type": "string"}
     return {
         "description": f"{about}: a data URL, or the hash of a file that is known",
+        "format": kind,
         "anyOf": [
-            {"type": "string", "format": f"{kind}-data-url", "pattern": "^data:"},
+            {"type": "string", "pattern": "^data:"},
             hashed,
             {
                 "type": "object",

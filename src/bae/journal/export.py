@@ -406,7 +406,7 @@ def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) ->
         raise _damaged(where, what, run_id, error) from error
 
 
-_KINDS: Final = {_Header: "the header of a run", _File: "a file"}
+_KINDS: Final[dict[type[BaseModel], str]] = {_Header: "the header of a run", _File: "a file"}
 _FIXES: Final = {
     "bae-journal-damaged": f"get the whole file, or export the run again; {READS} of exports",
     "bae-journal-version": "read it with the version of bae that wrote it, or a newer one",

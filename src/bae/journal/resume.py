@@ -235,7 +235,9 @@ async def result_of(
     graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None
 ) -> GraphResult[T]:
     """The result of a stored run, as far as it got."""
-    records, past = await decode_run(graph, stored.lines, files=stored.files, given=given, partial=True)
+    records, past = await decode_run(
+        graph, stored.lines, files=stored.files, given=given, partial=True
+    )
     run = past.run
     trace = [step.node for step in run.trace if step.whole and step.node is not None]
     gates = tuple(gate for gate in run.gates if gate.address not in stored.answers)

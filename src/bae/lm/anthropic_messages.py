@@ -107,9 +107,7 @@ def _told(
     return message.text
 
 
-def _blocks(
-    message: Message, ids: Mapping[str, str], untaken: Sequence[str]
-) -> list[ContentBlock]:
+def _blocks(message: Message, ids: Mapping[str, str], untaken: Sequence[str]) -> list[ContentBlock]:
     results: list[ContentBlock] = [
         {"type": "tool_result", "tool_use_id": id, "content": _NOT_TAKEN, "is_error": True}
         for id in untaken

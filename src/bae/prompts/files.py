@@ -38,7 +38,7 @@ def labeled(
     """JSON with labels in the place of files, and the files in the order of their labels. The files
     of earlier steps become placeholders, and are not sent again. `of` tells the labels from those
     of other texts."""
-    labels = _Labels(seen.get if isinstance(seen, Mapping) else seen, of)
+    labels = _Labels(seen if callable(seen) else seen.get, of)
     return labels.replace(known, is_top=True), tuple(labels.parts.values())
 
 
