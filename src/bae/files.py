@@ -40,7 +40,7 @@ HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 OF_FILE: Final = "bae_file"
 """The key in the metadata of a core schema that says of which kind of file the schema is."""
 
-FileKind = Literal["image", "document"]
+_Kind = Literal["image", "document"]
 
 
 class Attached(ABC):
@@ -48,7 +48,7 @@ class Attached(ABC):
 
     __slots__ = ("__weakref__",)
 
-    kind: ClassVar[FileKind]
+    kind: ClassVar[_Kind]
 
     @property
     @abstractmethod
@@ -587,7 +587,7 @@ def _refused(cls: type[File], why: str) -> PydanticCustomError:
     return PydanticCustomError("bae_file", "{why}", {"why": why, "type": cls.__name__})
 
 
-def _json_schema(about: str, kind: FileKind) -> dict[str, Any]:
+def _json_schema(about: str, kind: _Kind) -> dict[str, Any]:
     """What clients may send. `format` tells it from other schemas."""
     hashed = {"type": "string", "pattern": f"^{HASH.pattern}$"}
     name = {"type": "string"}
