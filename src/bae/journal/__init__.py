@@ -42,6 +42,7 @@ from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
+    from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
     from bae.journal.questions import AskedQuestion, list_questions
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         Listed,
         ParkedGate,
         RunInfo,
+        RunLines,
         RunStatus,
         RunSummary,
         StoredRun,
@@ -73,6 +75,11 @@ __all__ = [
     "ChoiceStarted",
     "Claim",
     "ClassMet",
+    "Feed",
+    "FeedBatch",
+    "FeedItem",
+    "FeedPage",
+    "Feeds",
     "FillEnded",
     "FillStarted",
     "GateOpened",
@@ -101,6 +108,7 @@ __all__ = [
     "RunForked",
     "RunInfo",
     "RunJournal",
+    "RunLines",
     "RunResumed",
     "RunStarted",
     "RunStatus",
@@ -110,6 +118,7 @@ __all__ = [
     "SourceStarted",
     "StepStarted",
     "StoredRun",
+    "Subscriber",
     "TextArrived",
     "Timeline",
     "ToolEnded",
@@ -120,6 +129,7 @@ __all__ = [
     "check",
     "list_questions",
     "list_runs",
+    "subscribe",
     "timeline",
 ]
 
@@ -128,6 +138,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "compatibility": "BrokenRun Change check",
+        "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",
         "questions": "AskedQuestion list_questions",
@@ -135,7 +146,8 @@ __getattr__, __dir__ = export_lazily(
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
         "store": (
-            "Claim Journal Line Listed ParkedGate RunInfo RunSummary RunStatus StoredRun list_runs"
+            "Claim Journal Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun "
+            "list_runs"
         ),
     },
 )

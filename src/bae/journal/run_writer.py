@@ -131,6 +131,7 @@ class JournalWriter(Writer):
         info = RunInfo(run.run_id, graph.name, "running", now, now, shape.hash)
         create = self._journal.create(StoredRun(info, shape.json, (line,), {}, files))
         await finish_despite_cancel(create, self._take_claim)
+        self._journal.ring(run.run_id)
         await self.confirm()
         run.restore_limits(Usage(), 0.0)
 
@@ -174,6 +175,7 @@ class JournalWriter(Writer):
             line = Line(self._n, StepStarted.__name__, now, run.path, run.step, data)
             self._n += 1
             self._journal.note(self._claim, line)
+        self._journal.ring(self._claim.run_id)
         return None
 
     def write(self, record: Record) -> None:
@@ -194,6 +196,7 @@ class JournalWriter(Writer):
                 line = line_of(self._n, record, data)
                 self._n += 1
                 self._journal.note(claim, line)
+        self._journal.ring(claim.run_id)
 
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until it is stored."""
@@ -221,6 +224,7 @@ class JournalWriter(Writer):
                 await self._journal.append(claim, ())
         except Exception as error:
             self._refuse(error, claim)
+        self._journal.ring(claim.run_id)
 
     async def store_value(self, ended: SourceEnded, asked: Arguments | None) -> None:
         """Record the value of a source, and wait until it is stored."""
@@ -299,7 +303,14 @@ class JournalWriter(Writer):
             lines = [] if self._broken is not None else [line_of(self._n, ended, data)]
             self._n += len(lines)
         release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
-        await finish_despite_cancel(release)
+        await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
+
+    async def hand_over(self, run: Run) -> None:
+        """Release the claim without an end: the run is interrupted, and can be resumed at once."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            release = self._journal.release(claim, "running", (), summary=self._summary(run))
+            await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
 
     def keep_files(self, files: Iterable[Attached]) -> None:
         """Store files beside the lines that are written next. Each is stored once."""

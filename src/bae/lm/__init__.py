@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bae.lm.dspy_backend import DSPyBackend
     from bae.lm.file_limits import FileLimits
     from bae.lm.http import PerLoop, is_secret_name, remove_passwords
+    from bae.lm.kinds import LMKind
     from bae.lm.local import LocalBackend
     from bae.lm.optimized import OptimizedLM
     from bae.lm.policies.budget import Budget, estimate_tokens
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.registry import (
         DefaultName,
-        LMKind,
         check_lm_name,
         find_default_lm,
         find_default_name,
@@ -117,6 +117,7 @@ __getattr__, __dir__ = export_lazily(
         "dspy_backend": "DSPyBackend",
         "file_limits": "FileLimits",
         "http": "PerLoop is_secret_name remove_passwords",
+        "kinds": "LMKind",
         "local": "LocalBackend",
         "optimized": "OptimizedLM",
         "policies.budget": "Budget estimate_tokens",
@@ -128,8 +129,7 @@ __getattr__, __dir__ = export_lazily(
         "prices": "cost_of",
         "pydantic_ai_backend": "PydanticAIBackend",
         "registry": (
-            "DefaultName LMKind check_lm_name find_default_lm find_default_name list_lm_kinds "
-            "resolve"
+            "DefaultName check_lm_name find_default_lm find_default_name list_lm_kinds resolve"
         ),
         "requests": "Answer",
         "signatures": "node_to_signature",
