@@ -317,7 +317,7 @@ class Run:
                 self.writer.write(AnswerJudged(*place, event))
             case Restart():
                 self._halves = None
-                self.writer.write(AnswerRestarted(*place, event.error, event.wait))
+                self.writer.write(AnswerRestarted(*place, event.error, event.wait, event.model))
 
     def _whole(self, asker: Asker, piece: str) -> str:
         """A piece of text that streams in, with the half of a character that the piece before it

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget, estimate_tokens
     from bae.lm.policies.cache import Cached
     from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
+    from bae.lm.policies.fallback import Fallback
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
     from bae.lm.policies.limits import Concurrency, RateLimit
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
@@ -64,6 +65,7 @@ __all__ = [
     "Correction",
     "DSPyBackend",
     "DefaultName",
+    "Fallback",
     "FewShot",
     "FileLimits",
     "FilePart",
@@ -123,6 +125,7 @@ __getattr__, __dir__ = export_lazily(
         "policies.budget": "Budget estimate_tokens",
         "policies.cache": "Cached",
         "policies.cache_stores": "CacheStore MemoryCache SQLiteCache",
+        "policies.fallback": "Fallback",
         "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
         "policies.limits": "Concurrency RateLimit",
         "policies.policy": "Budgeted Policy Retry Timeout",
