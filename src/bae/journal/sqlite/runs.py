@@ -518,7 +518,7 @@ def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
 
 def _files_of(db: sqlite3.Connection, run: int) -> dict[str, bytes]:
     """The files of a run, and of those that it was forked from, by hash."""
-    if db.execute("select 1 from file_uses limit 1").fetchone() is None:
+    if not db.execute("select 1 from file_uses limit 1").fetchone():
         return {}
     homes = [home for home, *_ in db.execute(_HOMES, (run,)).fetchall()]
     query = f"select distinct hash from file_uses where run in ({_marks(homes)})"

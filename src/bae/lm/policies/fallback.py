@@ -228,7 +228,8 @@ class Fallback(Policy):
     @property
     def takes_files(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
         """The kinds of files that all of them take."""
-        return frozenset.intersection(*(lm.takes_files for lm in self.inners))
+        first, *others = (lm.takes_files for lm in self.inners)
+        return first.intersection(*others)
 
     @property
     def context_window(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
