@@ -153,15 +153,24 @@ class LMQuestion(Work):
     answers: list[AnswerJudged] = field(default_factory=list["AnswerJudged"])
     restarts: list[AnswerRestarted] = field(default_factory=list["AnswerRestarted"])
     text: str = ""
-    """The end of the text that has arrived since the last answer."""
+    """The end of the text that has arrived last, since the last answer."""
+    text_place: Place | None = None
+    """The place of that text."""
     text_since: float = 0.0
-    """When the first of it arrived."""
+    """When the first piece of the answer arrived."""
+    thoughts: str = ""
+    """The end of what the model has thought since the last answer."""
     retry: AnswerRestarted | None = None
     """Why the request is being sent again."""
     loop: ToolLoop | None = None
     """The conversation, if the LM may call tools. With several, the newest."""
     calls: list[ToolRun] = field(default_factory=list["ToolRun"])
     """The calls of tools that began since the question was asked, or asked again."""
+
+    def end_answer(self) -> None:
+        """An answer has ended, so nothing is arriving."""
+        self.text, self.text_place, self.text_since = "", None, 0.0
+        self.thoughts, self.retry = "", None
 
     @property
     def is_last_of_round(self) -> bool:

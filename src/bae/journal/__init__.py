@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from bae.approvals import Grant
 from bae.records import (
+    AnswerBegan,
     AnswerJudged,
     AnswerRestarted,
     Asker,
@@ -11,6 +12,7 @@ from bae.records import (
     ChoiceMade,
     ChoiceStarted,
     ClassMet,
+    FieldText,
     FillEnded,
     FillStarted,
     GateOpened,
@@ -31,7 +33,8 @@ from bae.records import (
     SourceEnded,
     SourceStarted,
     StepStarted,
-    TextArrived,
+    TextVoided,
+    Thinking,
     ToolEnded,
     ToolReported,
     ToolsOffered,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AnswerBegan",
     "AnswerJudged",
     "AnswerRestarted",
     "AskedQuestion",
@@ -73,6 +77,7 @@ __all__ = [
     "ChoiceStarted",
     "Claim",
     "ClassMet",
+    "FieldText",
     "FillEnded",
     "FillStarted",
     "GateOpened",
@@ -110,7 +115,8 @@ __all__ = [
     "SourceStarted",
     "StepStarted",
     "StoredRun",
-    "TextArrived",
+    "TextVoided",
+    "Thinking",
     "Timeline",
     "ToolEnded",
     "ToolReported",
