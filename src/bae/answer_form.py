@@ -86,8 +86,9 @@ class AnswerForm:
         if not path or tagged not in self.targets:
             return None
         node, names = self.targets[tagged]
-        name = self.renamed.get(cast(str, path[0]), path[0])
-        return FieldPart(node, cast(str, name), path[1:], text) if name in names else None
+        name = str(path[0])
+        name = self.renamed.get(name, name)
+        return FieldPart(node, name, path[1:], text) if name in names else None
 
     def _text_part(self, text: str) -> Iterator[FieldPart]:
         for node, names in self.targets.values():

@@ -50,6 +50,7 @@ class AnswerStream:
         "_attempt",
         "_began",
         "_closed",
+        "_ended",
         "_form",
         "_half",
         "_hidden",
@@ -81,7 +82,7 @@ class AnswerStream:
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._hidden: dict[type, Collection[str]] = {}
         self._attempt = 0
-        self._began = self._closed = False
+        self._began = self._ended = self._closed = False
         self._arriving = ArrivingAnswer(form)
         self._pieces: list[str] = []
         self._thoughts: list[str] = []
@@ -140,6 +141,7 @@ class AnswerStream:
                     self._void_thinking()
                 case Attempt(answer=text, verdict=verdict):
                     self._flush()
+                    self._ended = True
                     if verdict == "valid":
                         self._settle(self._form, text)
                     else:
@@ -152,6 +154,8 @@ class AnswerStream:
     def _collect(self, pieces: list[str], piece: str) -> None:
         if not piece:
             return
+        if self._ended:  # an LM of the caller's own asks again by itself
+            self._ask(self._form)
         if not self._began:
             self._began = True
             self._attempt = self._attempt or 1
@@ -214,7 +218,7 @@ class AnswerStream:
 
     def _begin(self) -> None:
         self._arriving = ArrivingAnswer(self._form)
-        self._half, self._began = "", False
+        self._half, self._began, self._ended = "", False, False
         self._attempt += 1
 
     def _settle(self, form: AnswerForm, text: str, without: AnswerForm | None = None) -> None:

@@ -499,9 +499,7 @@ class History(RunTree):
                 question.thoughts = ""
 
     @_handles(kinds.AnswerJudged, kinds.AnswerRestarted, kinds.LMUsed)
-    def _asked(
-        self, record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.LMUsed
-    ) -> None:
+    def _asked(self, record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.LMUsed) -> None:
         """Something about a question in progress."""
         question = self._question(record, record.asker)
         if question is None:

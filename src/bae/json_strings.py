@@ -20,10 +20,7 @@ _VALUE: Final = re.compile(
     r"true|false|null|NaN|-?Infinity|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 )
 _HEX: Final = re.compile(r"[0-9a-fA-F]{0,4}")
-_ESCAPES: Final = {
-    **{'"': '"', "\\": "\\", "/": "/"},
-    **{"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"},
-}
+_ESCAPES: Final = dict(zip('"\\/bfnrt', '"\\/\b\f\n\r\t', strict=True))
 _LOST: Final = "\ufffd"
 """In the place of half a character."""
 

@@ -68,13 +68,18 @@ class Place(NamedTuple):
             self.path, self.step, self.node, self.field, f"{self.parameter}({parameter})", None
         )
 
+    @property
+    def value_text(self) -> str:
+        """The field and the way into its value, as `sections[0].title`."""
+        item = "" if self.item is None else f"[{self.item}]"
+        within = "".join(map(_key_text, self.within)) if self.within else ""
+        return f"{self.field}{self.parameter}{item}{within}"
+
     def __str__(self) -> str:
         before = f"{self.path}/" if self.path else ""
         step = "" if self.step == ANY_STEP else f"{self.step}:"
-        field = f".{self.field}{self.parameter}" if self.field else ""
-        item = "" if self.item is None else f"[{self.item}]"
-        within = "".join(map(_key_text, self.within)) if self.within else ""
-        return f"{before}{step}{self.node}{field}{item}{within}"
+        field = f".{self.value_text}" if self.field else ""
+        return f"{before}{step}{self.node}{field}"
 
 
 def _key_text(key: str | int) -> str:
