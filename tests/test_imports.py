@@ -412,6 +412,7 @@ EXTRAS = {
     "bae.mcp": {"anyio", "httpx2", "mcp", "mcp_types"},
     "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
+    "bae.serve": {"starlette", "uvicorn"},
     "bae.team.budgets": {"sqlalchemy"},
     "bae.team.repository": {"tree_sitter"},
     "bae.team.server": {"starlette", "uvicorn"},

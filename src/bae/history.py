@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.usage import Usage
 
-TEXT_KEPT: Final = 600
-"""How many characters of a streaming answer are kept: the last ones."""
-
-
 _Handler = Callable[[Any, Any], None]
 _HANDLERS: Final[dict[type[Record], _Handler]] = {}
 """By kind of record: what it means for the history."""
@@ -478,25 +474,25 @@ class History(RunTree):
     def _field_text(self, record: kinds.FieldText) -> None:
         question = self._question(record, record.asker)
         if question is not None:
-            before = question.text if question.text_place == record.place else ""
-            question.text = (before + record.delta[-TEXT_KEPT:])[-TEXT_KEPT:]
-            question.text_place = record.place
+            place, texts = record.place, question.texts
+            texts[place] = texts.get(place, "") + record.delta
+            question.text_place = place
 
     @_handles(kinds.Thinking)
     def _thinking(self, record: kinds.Thinking) -> None:
         question = self._question(record, record.asker)
         if question is not None:
-            thoughts = question.thoughts + record.delta[-TEXT_KEPT:]
-            question.thoughts = thoughts[-TEXT_KEPT:]
+            question.thoughts += record.delta
 
     @_handles(kinds.TextVoided)
     def _text_voided(self, record: kinds.TextVoided) -> None:
         question = self._question(record, record.asker)
         if question is not None:
-            if question.text_place in record.places:
-                question.text, question.text_place = "", None
-            if any(not place.field for place in record.places):
-                question.thoughts = ""
+            for place in record.places:
+                if question.texts.pop(place, None) is None:  # it is of thinking
+                    question.thoughts = ""
+            if question.text_place not in question.texts:
+                question.text_place = None
 
     @_handles(kinds.AnswerJudged, kinds.AnswerRestarted, kinds.LMUsed)
     def _asked(self, record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.LMUsed) -> None:

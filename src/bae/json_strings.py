@@ -12,7 +12,7 @@ JSONPath = tuple[str | int, ...]
 DEEPEST: Final = 200
 """How deep values may be nested: deeper ones are refused as an answer, too."""
 
-_State = Literal["start", "key or end", "key", "colon", "value", "item or end", "after", "end"]
+_State = Literal["start", "first_key", "key", "colon", "value", "first_item", "after", "end"]
 _PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
 _SPACE: Final = re.compile(r"[ \t\n\r]+")
 _SCALAR: Final = re.compile(r"[-+.0-9A-Za-z]+")
@@ -169,21 +169,21 @@ class JSONStrings:
             space = _SPACE.match(text, at)
             return at + 1 if space is None else space.end()
         match self._state, char:
-            case "start" | "value" | "item or end", "{":
-                self._open("key or end", set())
-            case "value" | "item or end", "[":
-                self._open("item or end", None)
-            case "value" | "item or end", '"':
+            case "start" | "value" | "first_item", "{":
+                self._open("first_key", set())
+            case "value" | "first_item", "[":
+                self._open("first_item", None)
+            case "value" | "first_item", '"':
                 self._begin_string(tuple(self._path))
-            case "key or end" | "key", '"':
+            case "first_key" | "key", '"':
                 self._begin_string(None)
             case "colon", ":":
                 self._state = "value"
             case "after", ",":
                 self._next()
-            case ("after" | "key or end", "}") | ("after" | "item or end", "]"):
+            case ("after" | "first_key", "}") | ("after" | "first_item", "]"):
                 self._close(char)
-            case "value" | "item or end", _ if _SCALAR.match(char) is not None:
+            case "value" | "first_item", _ if _SCALAR.match(char) is not None:
                 return self._in_scalar(text, at)
             case _:
                 self.broken = True

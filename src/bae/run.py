@@ -95,6 +95,11 @@ class Waiting(Exception):
         return cls([*gates.values()])
 
 
+class HandedOver(Exception):
+    """Explains the cancellation of a run that another process shall continue: the run has not
+    ended, and its claim is given up. See `bae.tasks.explained`."""
+
+
 DEFAULTS: Final = RunOptions()
 CONTEXT_LIMIT: Final = 20_000
 """How many characters of earlier nodes a question shows, unless `context_limit` says otherwise."""

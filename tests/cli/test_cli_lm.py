@@ -66,6 +66,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["lm", "list", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     told = {"name", "forms", "about", "example", "missing", "open", "state", "ready", "calls_tools"}
+    told |= {"through", "variables", "address", "address_variable", "asked_at"}
     assert all(kind.keys() == told for kind in data["kinds"])
     return {"default": data["default"], "why": data["why"]} | {
         kind["name"]: kind for kind in data["kinds"]
@@ -77,7 +78,8 @@ def test_kinds_with_native_tool_calls_are_marked(capsys: pytest.CaptureFixture[s
     native = [
         name for name, kind in kinds.items() if isinstance(kind, dict) and kind["calls_tools"]
     ]
-    assert native == ["anthropic", "openai", "pydantic-ai"]
+    assert native[:3] == ["anthropic", "openai", "pydantic-ai"]
+    assert {kinds[name]["through"] for name in native[3:]} == {"pydantic-ai"}
     assert main(["lm", "list"]) == 0
     assert capsys.readouterr().out.count("with native tool calls") == 3
 
@@ -86,7 +88,34 @@ def test_every_kind_that_can_be_named_is_listed():
     assert [kind.name for kind in registry.list_lm_kinds()] == list(registry.KINDS)
     for kind in registry.list_lm_kinds():
         assert registry.name_error(kind.example) is None
-        assert kind.example.partition(":")[0] == kind.name
+        assert kind.example.partition(":")[0].partition("/")[0] == kind.name
+
+
+def test_providers_of_pydantic_ai_come_last_and_those_that_lack_something_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("pydantic_ai")
+    for name in ("OPENROUTER_API_KEY", "DEEPSEEK_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "x")
+    monkeypatch.setenv("OLLAMA_BASE_URL", "http://ana:hunter2@gpu.example:11434/v1")
+    assert main(["lm", "list"]) == 0
+    own, _, providers = capsys.readouterr().out.partition("\nProviders through PydanticAI\n")
+
+    assert "openrouter" not in own
+    assert re.search(r"^ready +deepseek +DeepSeek\n +--lm deepseek:", providers, re.MULTILINE)
+    server = r"^installed +ollama .* at http://gpu.example:11434/v1\n +it needs its server"
+    assert re.search(server, providers, re.MULTILINE)
+    (missing,) = re.findall(r"^missing +((?:[a-z-]+,?\s+)+)", providers, re.MULTILINE)
+    assert {"openrouter", "google"} < {*missing.replace(",", " ").split()}
+    assert "OPENROUTER_API_KEY" not in providers
+
+    assert main(["lm", "list", "--all"]) == 0
+    every = capsys.readouterr().out
+    assert "OPENROUTER_API_KEY is not set:\n" in every
+    assert "GOOGLE_API_KEY or GEMINI_API_KEY is not set:\n" in every
+    for kind in registry.list_lm_kinds():
+        assert re.search(rf"^\w+ +{re.escape(kind.name)} ", every, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("bare")

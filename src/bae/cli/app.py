@@ -129,6 +129,7 @@ def _packages() -> list[str]:
     besides. Those for its development are left out."""
     from importlib.metadata import PackageNotFoundError, requires
 
+    from bae.lm.kinds import distribution
     from bae.lm.registry import KINDS
 
     try:
@@ -137,7 +138,7 @@ def _packages() -> list[str]:
         required = []
     used = [each for each in required if not re.search(r"""extra == ['"](dev|docs)['"]""", each)]
     names = [re.split(r"[^\w.-]", each)[0] for each in used]
-    names += [each.replace("_", "-") for kind in KINDS.values() for each in kind.packages]
+    names += [distribution(each) for kind in KINDS.values() for each in kind.packages]
     return list(dict.fromkeys(names))
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from bae.approvals import Grant
+from bae.place import Place
 from bae.records import (
     AnswerBegan,
     AnswerJudged,
@@ -45,6 +46,7 @@ from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
+    from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
     from bae.journal.questions import AskedQuestion, list_questions
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         Listed,
         ParkedGate,
         RunInfo,
+        RunLines,
         RunStatus,
         RunSummary,
         StoredRun,
@@ -77,6 +80,11 @@ __all__ = [
     "ChoiceStarted",
     "Claim",
     "ClassMet",
+    "Feed",
+    "FeedBatch",
+    "FeedItem",
+    "FeedPage",
+    "Feeds",
     "FieldText",
     "FillEnded",
     "FillStarted",
@@ -94,6 +102,7 @@ __all__ = [
     "MemoryJournal",
     "Origin",
     "ParkedGate",
+    "Place",
     "Provenance",
     "Recalled",
     "Record",
@@ -106,6 +115,7 @@ __all__ = [
     "RunForked",
     "RunInfo",
     "RunJournal",
+    "RunLines",
     "RunResumed",
     "RunStarted",
     "RunStatus",
@@ -115,6 +125,7 @@ __all__ = [
     "SourceStarted",
     "StepStarted",
     "StoredRun",
+    "Subscriber",
     "TextVoided",
     "Thinking",
     "Timeline",
@@ -126,6 +137,7 @@ __all__ = [
     "check",
     "list_questions",
     "list_runs",
+    "subscribe",
     "timeline",
 ]
 
@@ -134,6 +146,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "compatibility": "BrokenRun Change check",
+        "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",
         "questions": "AskedQuestion list_questions",
@@ -141,7 +154,8 @@ __getattr__, __dir__ = export_lazily(
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
         "store": (
-            "Claim Journal Line Listed ParkedGate RunInfo RunSummary RunStatus StoredRun list_runs"
+            "Claim Journal Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun "
+            "list_runs"
         ),
     },
 )

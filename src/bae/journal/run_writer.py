@@ -120,6 +120,7 @@ class JournalWriter(Writer):
         info = RunInfo(run.run_id, graph.name, "running", now, now, shape.hash)
         create = self._journal.create(StoredRun(info, shape.json, (line,), {}))
         await finish_despite_cancel(create, self._take_claim)
+        self._journal.ring(run.run_id)
         await self.confirm()
         run.restore_limits(Usage(), 0.0)
 
@@ -159,6 +160,7 @@ class JournalWriter(Writer):
             line = Line(self._n, StepStarted.__name__, now, run.path, run.step, data)
             self._n += 1
             self._journal.note(self._claim, line)
+        self._journal.ring(self._claim.run_id)
         return None
 
     def write(self, record: Record) -> None:
@@ -179,6 +181,7 @@ class JournalWriter(Writer):
                 line = line_of(self._n, record, data)
                 self._n += 1
                 self._journal.note(claim, line)
+        self._journal.ring(claim.run_id)
 
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until it is stored."""
@@ -206,6 +209,7 @@ class JournalWriter(Writer):
                 await self._journal.append(claim, ())
         except Exception as error:
             self._refuse(error, claim)
+        self._journal.ring(claim.run_id)
 
     async def store_value(self, ended: SourceEnded, asked: Arguments | None) -> None:
         """Record the value of a source, and wait until it is stored."""
@@ -284,7 +288,14 @@ class JournalWriter(Writer):
             lines = [] if self._broken is not None else [line_of(self._n, ended, data)]
             self._n += len(lines)
         release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
-        await finish_despite_cancel(release)
+        await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
+
+    async def hand_over(self, run: Run) -> None:
+        """Release the claim without an end: the run is interrupted, and can be resumed at once."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            release = self._journal.release(claim, "running", (), summary=self._summary(run))
+            await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
 
     def _summary(self, run: Run) -> RunSummary:
         """What lists show of the run."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from bae.language_model import LM
 from bae.rooms import export_lazily
-from bae.usage import Attempt, Restart, Usage, metered, report, tell
+from bae.usage import Attempt, Discard, Restart, Thought, Usage, metered, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.anthropic_backend import AnthropicBackend
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
     from bae.lm.http import PerLoop, is_secret_name, remove_passwords
+    from bae.lm.kinds import LMKind
     from bae.lm.local import LocalBackend
     from bae.lm.optimized import OptimizedLM
     from bae.lm.policies.budget import Budget, estimate_tokens
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.registry import (
         DefaultName,
-        LMKind,
         check_lm_name,
         find_default_lm,
         find_default_name,
@@ -62,6 +62,7 @@ __all__ = [
     "Correction",
     "DSPyBackend",
     "DefaultName",
+    "Discard",
     "FewShot",
     "LMKind",
     "LearnedPrompt",
@@ -82,6 +83,7 @@ __all__ = [
     "Retry",
     "SQLiteCache",
     "TextPart",
+    "Thought",
     "Timeout",
     "ToolSpec",
     "Usage",
@@ -112,6 +114,7 @@ __getattr__, __dir__ = export_lazily(
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
         "http": "PerLoop is_secret_name remove_passwords",
+        "kinds": "LMKind",
         "local": "LocalBackend",
         "optimized": "OptimizedLM",
         "policies.budget": "Budget estimate_tokens",
@@ -123,8 +126,7 @@ __getattr__, __dir__ = export_lazily(
         "prices": "cost_of",
         "pydantic_ai_backend": "PydanticAIBackend",
         "registry": (
-            "DefaultName LMKind check_lm_name find_default_lm find_default_name list_lm_kinds "
-            "resolve"
+            "DefaultName check_lm_name find_default_lm find_default_name list_lm_kinds resolve"
         ),
         "requests": "Answer",
         "signatures": "node_to_signature",
