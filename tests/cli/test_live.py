@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import re
 import sys
@@ -694,7 +695,8 @@ async def test_control_characters_reach_no_terminal():
     class Worse(Exception):
         pass
 
-    lm = Speaking({"Thought": {"idea": evil}}, [evil, Restart(Worse(evil), 1.0), evil])
+    said = f'{{"idea": {json.dumps(evil)}'
+    lm = Speaking({"Thought": {"idea": evil}}, [said, Restart(Worse(evil), 1.0), said])
     run = await see(Evil(given=evil, many=[evil]), lm)
     assert all(char.isprintable() or char == "\n" for char in run.everything)
     assert "gnp" in run.frames[0]
