@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ToolCallError,
         ToolServerError,
     )
+    from bae.files import Document, DocumentUrl, Image, ImageUrl
     from bae.graph import Graph
     from bae.lm import LM, Usage
     from bae.lm import ClaudeCLIBackend as ClaudeCLIBackend
@@ -74,6 +75,8 @@ __all__ = [
     "BudgetError",
     "Dep",
     "DepError",
+    "Document",
+    "DocumentUrl",
     "FillError",
     "Gate",
     "GateAnswerer",
@@ -81,6 +84,8 @@ __all__ = [
     "Graph",
     "GraphResult",
     "HintError",
+    "Image",
+    "ImageUrl",
     "Interruption",
     "JournalError",
     "LimitError",
@@ -121,6 +126,7 @@ __getattr__, __dir__ = export_lazily(
             "GateError HintError JournalError LimitError NodeError Problem ProofError RecallError "
             "ReplayError RouteError ToolCallError ToolServerError"
         ),
+        "files": "Document DocumentUrl Image ImageUrl",
         "graph": "Graph",
         "markers": "Dep Gate Map OpenGate Recall Text Tools",
         "mcp.servers": "MCP",

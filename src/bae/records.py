@@ -502,16 +502,19 @@ class TextVoided(Record):
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerRestarted(Record):
     """A request failed with `error` and is sent again after `wait` seconds. Text that has arrived
-    is void: a `TextVoided` before this record says which."""
+    is void: a `TextVoided` before this record says which. `model` is the LM that a `Fallback` asks
+    now; empty where the same LM is asked again."""
 
     asker: Asker
     error: BaseException
     wait: float
+    model: str = ""
 
     stored: ClassVar[StorageRoles] = {
         "asker": _ASKER,
         "error": StorageRole("error"),
         "wait": _NUMBER,
+        "model": _TEXT_IF_ANY,
     }
 
 

@@ -328,3 +328,47 @@ def test_a_call_that_takes_too_long_is_given_up(tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr()
     assert "make_lm gave no answer in 0.01 s" in said.err
     assert "--timeout SECONDS" in said.err
+
+
+FALLING_BACK = """
+from __future__ import annotations
+from bae import BaeLMError, Graph, Node
+from bae.lm import Answer, Backend, Fallback
+
+class Question(Node):
+    text: str
+    async def __call__(self) -> Reply: ...
+
+class Reply(Node):
+    text: str
+    async def __call__(self) -> None: ...
+
+class Large(Backend):
+    model = "large"
+    async def answer(self, prompt):
+        raise BaeLMError("it is overloaded", status=529, code="bae-lm-unavailable")
+
+class Small(Backend):
+    model = "small"
+    async def answer(self, prompt):
+        return Answer('{"text": "42"}')
+
+graph = Graph(start=Question, end=Reply)
+make_lm = lambda: Fallback(Large(), Small())
+"""
+
+
+def test_a_run_with_a_fallback_shows_who_failed_why_and_who_answered(
+    capsys: pytest.CaptureFixture[str],
+):
+    Path("app.py").write_text(FALLING_BACK)
+    run = ["run", "app.py", "-i", "why?", "--lm", "python:app.py:make_lm", "--run-id", "r1"]
+    assert main(run) == 0
+    said = capsys.readouterr()
+    assert "is now small, after it is overloaded" in said.err
+
+    assert main(["runs", "show", "r1", "--full"]) == 0
+    shown = capsys.readouterr().out
+    assert "large, small" in shown
+    failed = shown.index("filling Reply, small was asked after: BaeLMError: it is overloaded")
+    assert failed < shown.index("filling Reply, answer 1: valid by small")

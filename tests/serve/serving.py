@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import httpx
-import uvicorn
 from pydantic import Field
 
 from bae import Dep, Gate, Graph, Node
 from bae.journal import Journal, MemoryJournal
 from bae.serve import API, User, bearer, router
+from bae.serve.server import listening
 
 TOKEN = "a-token-of-a-test"
 VERBS = frozenset(("read", "run", "answer", "edit", "admin"))
@@ -126,41 +126,12 @@ async def events_in(response: httpx.Response) -> AsyncIterator[tuple[str, str, A
 
 
 @asynccontextmanager
-async def listening(app: Any) -> AsyncGenerator[tuple[str, uvicorn.Server]]:
-    """Serve an application on a free port of loopback while the block runs."""
-    config = uvicorn.Config(
-        app,
-        port=0,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=2,
-        ws="websockets-sansio",
-    )
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
-    task = asyncio.create_task(server._serve())
-    while not server.started and not task.done():  # noqa: ASYNC110  it has no event
-        await asyncio.sleep(0.005)
-    if task.done():
-        task.result()
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}", server
-    finally:
-        if isinstance(app, API):
-            app.close()
-        server.should_exit = True
-        await task
-
-
-@asynccontextmanager
 async def serving(journal: Journal | None = None, **more: Any) -> AsyncGenerator[Served]:
     """An API over the graphs above, for the users above."""
     journal = MemoryJournal() if journal is None else journal
     more = {"auth": bearer(USERS), **more}
     api = router({"orders": orders, "slow": slow}, journal=journal, **more)
-    async with listening(api) as (url, _):
+    async with listening(api) as url:
         headers = {"authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as client:
             yield Served(url, api, client, journal)

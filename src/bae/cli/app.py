@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "optimize": Entry("Improve the prompts of a graph from recorded runs.", "optimize:optimize"),
     "team": Entry("Turn a goal into merged, tested code with a team of agents.", "team:group"),
     "mcp": Entry("List the MCP servers of a graph, or serve a graph as one.", "mcp:group"),
+    "serve": Entry("Serve a graph over HTTP: start, follow and answer its runs.", "serve:serve"),
     "lm": Entry("List the language models and try one.", "lm:group"),
     "version": Entry("Print the versions of bae and its packages.", "app:version"),
 }

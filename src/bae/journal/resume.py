@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from bae.draft import hold
 from bae.exceptions import BaeError, JournalError, add_note, describe, faults
+from bae.files import File, collected, visible
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
@@ -21,7 +22,17 @@ from bae.journal.node_codec import node_codec
 from bae.journal.past import ResumedPast
 from bae.journal.run_writer import JournalWriter, encoder_for
 from bae.journal.shape import shape_of
-from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_names
+from bae.journal.store import (
+    Claim,
+    Journal,
+    Line,
+    RunInfo,
+    StoredRun,
+    check_names,
+    fork_info,
+    keeps_files,
+    without_files,
+)
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import RunForked, RunResumed
@@ -89,10 +100,10 @@ async def resume(
     try:
         claim = await finish_despite_cancel(journal.claim(run_id), claims.append)
         stored = await journal.read(run_id)
-        records, past = await decode_run(graph, stored.lines, given=given)
+        records, past = await decode_run(graph, stored.lines, files=stored.files, given=given)
         new = frozenset(change.place for change in changes if change.kind == "new")
         writer = JournalWriter(journal, [*records])
-        writer.continue_run(graph, claim, len(stored.lines))
+        writer.continue_run(graph, claim, stored)
         writer.told = past.told
         if options.max_iters is None:
             options = options._replace(max_iters=past.run.max_iters)
@@ -105,7 +116,8 @@ async def resume(
         steps = sum(step.whole for step in past.run.steps.values())
         said = tuple(str(change) for change in changes)
         await writer.store(RunResumed(time(), "", steps, claim.owner, said))
-        result = await run_graph(graph, cast("Node", past.run.start), run)
+        with visible(stored.files):
+            result = await run_graph(graph, cast("Node", past.run.start), run)
     except BaseException as error:
         if claims and (writer is None or writer.has_claim):  # before the first step
             await give_up_claim(journal, claims[0], before, error)
@@ -199,13 +211,23 @@ async def fork(
             fix = "answer the gate first, or fork at a node before it"
         raise JournalError(said, run_id=run_id, code="bae-fork-step", fix=fix)
     upto = steps[at]
-    _, past = await decode_run(graph, stored.lines[: upto + 1], partial=True)
+    _, past = await decode_run(graph, stored.lines[: upto + 1], files=stored.files, partial=True)
     node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))
-    data = encoder_for(graph, journal).encode(forked)
+    with collected() as found:
+        data = encoder_for(graph, journal).encode(forked)
     new_id = urandom(12).hex() if new_id is None else new_id
     check_names(new_id, graph.name)
-    await journal.fork(run_id, new_id, upto, [Line(upto, "RunForked", forked.at, "", at, data)])
+    line = Line(upto, "RunForked", forked.at, "", at, data)
+    files = {each.hash: each.data for each in found.values() if isinstance(each, File)}
+    if files.keys() <= stored.files.keys():
+        await journal.fork(run_id, new_id, upto, [line])
+    else:  # with a new file, which a fork that shares lines cannot bring
+        if not keeps_files(journal):
+            raise without_files(journal)
+        info, lines = fork_info(stored.info, new_id, [line]), (*stored.lines[:upto], line)
+        new = StoredRun(info, stored.shape, lines, {}, {**stored.files, **files})
+        await journal.create(new, claim=False)
     return new_id
 
 
@@ -213,7 +235,9 @@ async def result_of(
     graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None
 ) -> GraphResult[T]:
     """The result of a stored run, as far as it got."""
-    records, past = await decode_run(graph, stored.lines, given=given, partial=True)
+    records, past = await decode_run(
+        graph, stored.lines, files=stored.files, given=given, partial=True
+    )
     run = past.run
     trace = [step.node for step in run.trace if step.whole and step.node is not None]
     gates = tuple(gate for gate in run.gates if gate.address not in stored.answers)

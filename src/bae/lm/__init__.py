@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bae.lm.backend import Backend
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
+    from bae.lm.file_limits import FileLimits
     from bae.lm.http import PerLoop, is_secret_name, remove_passwords
     from bae.lm.kinds import LMKind
     from bae.lm.local import LocalBackend
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget, estimate_tokens
     from bae.lm.policies.cache import Cached
     from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
+    from bae.lm.policies.fallback import Fallback
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
     from bae.lm.policies.limits import Concurrency, RateLimit
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         CallPart,
         Correction,
         FewShot,
+        FilePart,
         Message,
         Prompt,
         Question,
@@ -63,7 +66,10 @@ __all__ = [
     "DSPyBackend",
     "DefaultName",
     "Discard",
+    "Fallback",
     "FewShot",
+    "FileLimits",
+    "FilePart",
     "LMKind",
     "LearnedPrompt",
     "LocalBackend",
@@ -108,11 +114,12 @@ __getattr__, __dir__ = export_lazily(
     {
         "anthropic_backend": "AnthropicBackend",
         "backend": (
-            "Backend CallPart Correction FewShot Message Prompt Question ResultPart TextPart "
-            "ToolSpec"
+            "Backend CallPart Correction FewShot FilePart Message Prompt Question ResultPart "
+            "TextPart ToolSpec"
         ),
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
+        "file_limits": "FileLimits",
         "http": "PerLoop is_secret_name remove_passwords",
         "kinds": "LMKind",
         "local": "LocalBackend",
@@ -120,6 +127,7 @@ __getattr__, __dir__ = export_lazily(
         "policies.budget": "Budget estimate_tokens",
         "policies.cache": "Cached",
         "policies.cache_stores": "CacheStore MemoryCache SQLiteCache",
+        "policies.fallback": "Fallback",
         "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
         "policies.limits": "Concurrency RateLimit",
         "policies.policy": "Budgeted Policy Retry Timeout",

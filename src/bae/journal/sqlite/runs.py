@@ -211,7 +211,8 @@ class RunTables(Journal):
             for answer in answers.values():
                 json.loads(answer)
             lines = self._read_lines(db, row[0], run_id)
-            return StoredRun(info, cast(str, shape), lines, answers)
+            files = _files_of(db, row[0])
+            return StoredRun(info, cast(str, shape), lines, answers, files)
         except _UNREADABLE as error:
             raise self._damaged(run_id, f"run {run_id!r}", error) from error
 
@@ -450,6 +451,9 @@ def add_run(
         raise failure("bae-run-exists", "", info.run_id)
     assert added.lastrowid is not None
     fence = added.lastrowid, epoch
+    for hash, data in run.files.items():
+        db.execute("insert or ignore into files (hash, data) values (?, ?)", (hash, data))
+        db.execute("insert into file_uses (run, hash) values (?, ?)", (fence[0], hash))
     add_lines(db, [line + fence for line in run.lines])
     if run.answers:
         answers = [(fence[0], gate, value) for gate, value in run.answers.items()]
@@ -512,14 +516,35 @@ def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
     return deleted
 
 
+def _files_of(db: sqlite3.Connection, run: int) -> dict[str, bytes]:
+    """The files of a run, and of those that it was forked from, by hash."""
+    if not db.execute("select 1 from file_uses limit 1").fetchone():
+        return {}
+    homes = [home for home, *_ in db.execute(_HOMES, (run,)).fetchall()]
+    query = f"select distinct hash from file_uses where run in ({_marks(homes)})"
+    found: dict[str, bytes] = {}
+    for (hash,) in db.execute(query, homes).fetchall():
+        data = db.execute("select data from files where hash = ?", (hash,)).fetchone()
+        if data is None or not isinstance(data[0], bytes):
+            raise ValueError(f"the file {hash!r:.20} is missing")
+        found[hash] = data[0]
+    return found
+
+
 def _remove(db: sqlite3.Connection, run: int) -> None:
-    """Delete a run with its lines and answers. The number of its last change is not used again."""
+    """Delete a run with its lines, answers, and the files that no other run has. The number of its
+    last change is not used again."""
     of_run = run * LINES_OF_A_RUN, (run + 1) * LINES_OF_A_RUN
     db.execute(f"insert into changes (last) values ({NEXT_CHANGE})")
     db.execute("delete from changes where last < (select max(last) from changes)")
     db.execute("delete from lines where id >= ? and id < ?", of_run)
     db.execute("delete from runs where run = ?", (run,))
     db.execute("delete from answers where run = ?", (run,))
+    hashes = db.execute("select hash from file_uses where run = ?", (run,)).fetchall()
+    if hashes:
+        db.execute("delete from file_uses where run = ?", (run,))
+        unused = "not exists (select 1 from file_uses where file_uses.hash = files.hash)"
+        db.executemany(f"delete from files where hash = ? and {unused}", hashes)
 
 
 def _not_replaced(run_id: str, owner: str | None) -> JournalError:

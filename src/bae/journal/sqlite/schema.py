@@ -60,6 +60,11 @@ create table shapes (shape integer primary key, hash text not null unique, text 
 create table answers (
     run integer not null, gate text not null, value text not null, primary key (run, gate)
 ) without rowid;
+create table files (hash text primary key, data blob not null);
+create table file_uses (
+    run integer not null, hash text not null, primary key (run, hash)
+) without rowid;
+create index file_uses_by_hash on file_uses (hash);
 create table owners (name text primary key, until real not null) without rowid;
 create table unclean (since real not null);
 create view readable as
@@ -81,13 +86,22 @@ create index runs_by_thread on runs (thread) where thread is not null;
 create index runs_by_change on runs (change);
 create table changes (last integer not null);
 update runs set change = run
-"""
+""",
+    6: """
+create table files (hash text primary key, data blob not null);
+create table file_uses (
+    run integer not null, hash text not null, primary key (run, hash)
+) without rowid;
+create index file_uses_by_hash on file_uses (hash)
+""",
 }
 """By version of the stored format: the statements that make its tables those of the next version.
 """
 _OLDER = {
     2: """create temp view runs as select *, null as thread, '{}' as metadata, null as summary,
-        run as change from main.runs"""
+        run as change from main.runs""",
+    6: """create temp view files as select '' as hash, x'' as data where 0;
+        create temp view file_uses as select 0 as run, '' as hash where 0""",
 }
 """By version: what hides the difference where a file of this version, or an older one, is only
 read. Such a file is not changed."""
@@ -145,9 +159,10 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
             version = _version_of(connection, path)
         if not version:
             return None
-        for older, statement in _OLDER.items():
+        for older, statements in _OLDER.items():
             if version <= older:
-                connection.execute(statement)
+                for statement in statements.split(";"):
+                    connection.execute(statement)
         connection.execute("pragma query_only = on")
         opened.pop_all()  # it stays open
     return connection

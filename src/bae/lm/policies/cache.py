@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from copy import copy
@@ -23,8 +22,8 @@ from bae.lm.adapter import LMAdapter, is_lossless
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
-from bae.lm.policies.policy import Policy, innermost
-from bae.prompts.messages import CallPart, ResultPart
+from bae.lm.policies.policy import Policy, all_innermost, identity_of, innermost
+from bae.prompts.messages import CallPart, FilePart, Part, ResultPart
 from bae.tasks import cancellations, gone
 from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
 
@@ -92,7 +91,8 @@ class Cached(Policy):
             raise TypeError(f"Cached(lm, {store!r}): give a store, or the path of a file")
         self.store: CacheStore = store
         if not isinstance(store, MemoryCache):
-            _check_settings(innermost(self))
+            for each in all_innermost(self):
+                _check_settings(each)
         self.store_timeout = store_timeout
         self._failing: set[str] = set()
         """The methods of the store that failed when they were last called."""
@@ -183,8 +183,7 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
     try:
         parts: dict[str, Any] = {
             "version": VERSION,
-            "by": _asked_by(backend),
-            "model": asked.model,
+            **identity_of(backend),
             "settings": backend.settings,  # with those of the policies around it
             "system": prompt.system,
             "text": prompt.text,
@@ -198,7 +197,9 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
         # What a provider wants back verbatim is no part of it: see `Message.echo`.
         rounds = [each for each in prompt.conversation if each.kind == "round"]
         if rounds:
-            parts["rounds"] = [[e.role, [[p.kind, *astuple(p)] for p in e.parts]] for e in rounds]
+            parts["rounds"] = [[e.role, [*map(_of_part, e.parts)]] for e in rounds]
+        if files := prompt.files:
+            parts["files"] = [[each.label, each.file.key] for each in files]
         if prompt.tools:
             tools = [[t.name, t.description, t.schema, t.native] for t in prompt.tools]
             parts |= {"tools": tools, "may_call": prompt.may_call}
@@ -215,21 +216,11 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def _asked_by(backend: Backend) -> list[str]:
-    """The class that answers, and the policies around it that are not bae's: they may change what
-    is asked. By module, as other classes may have the same name; each script is a `__main__`."""
-    layers: list[object] = []
-    while isinstance(backend, Policy):
-        if not type(backend).__module__.startswith("bae."):
-            layers.append(backend)
-        backend = backend.inner
-    layers.append(backend.lm if isinstance(backend, LMAdapter) else backend)
-    script: str = getattr(sys.modules.get("__main__"), "__file__", None) or "__main__"
-    return [
-        f"{script if (module := type(each).__module__) == '__main__' else module}"
-        f".{type(each).__qualname__}"
-        for each in layers
-    ]
+def _of_part(part: Part) -> list[Any]:
+    """A part of a message, without the bytes of files."""
+    if isinstance(part, ResultPart):
+        return [part.kind, part.id, part.name, part.result, part.is_error]
+    return [part.kind, part.text] if isinstance(part, FilePart) else [part.kind, *astuple(part)]
 
 
 def _check_settings(backend: Backend) -> None:
@@ -273,7 +264,7 @@ def calls_to_store(answer: Answer) -> dict[str, Any]:
     if answer.calls:
         found["calls"] = [astuple(call) for call in answer.calls]
     if answer.ran:
-        found["ran"] = [[astuple(call), astuple(result)] for call, result in answer.ran]
+        found["ran"] = [[astuple(call), _of_part(result)[1:]] for call, result in answer.ran]
     if answer.echo is not None:
         found["echo"] = answer.echo
     return found
