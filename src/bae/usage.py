@@ -232,9 +232,10 @@ def metered(
             used(usage)
 
     def hear(event: CallEvent) -> None:
-        for each in (told, watch):
-            if each is not None:
-                each(event)
+        if told is not None:
+            told(event)
+        if watch is not None and not isinstance(event, Asking):
+            watch(event)
 
     token = meter_in_force.set((count, hear if told or watch else None))
     try:
