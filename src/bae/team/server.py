@@ -249,7 +249,8 @@ async def _send_all(websocket: WebSocket, events: Subscriber[StoredEvent], timeo
     try:
         async for batch in events:
             async with asyncio.timeout(timeout):
-                await websocket.send_text(json.dumps([item.value.to_message() for item in batch.items]))
+                messages = [item.value.to_message() for item in batch.items]
+                await websocket.send_text(json.dumps(messages))
             await asyncio.sleep(BATCH_SECONDS)
     except TimeoutError:
         end = TRY_AGAIN_LATER, f"too slow: nothing was taken for {timeout:g} s"
