@@ -302,6 +302,13 @@ class JournalError(BaeError):
     places: Sequence[str] = ()
 
 
+class RunCancelled(BaeError):
+    """The run was cancelled by a request, `journal.cancel(run_id)`, perhaps of another process. Its
+    own task was not: a run whose task is cancelled raises `asyncio.CancelledError`."""
+
+    code: str = "bae-run-cancelled"
+
+
 class ReplayError(JournalError):
     """A replayed run does, or asks for, something else than was recorded; `.diff` says what."""
 

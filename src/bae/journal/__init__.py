@@ -36,6 +36,8 @@ from bae.records import (
     ToolReported,
     ToolsOffered,
     ToolStarted,
+    TurnsShown,
+    TurnStarted,
 )
 from bae.result import Recovered, RunJournal
 from bae.rooms import export_lazily
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
         StoredRun,
         list_runs,
     )
+    from bae.journal.stored_thread import StoredThread, ThreadTurn
 
 __all__ = [
     "AnswerJudged",
@@ -110,13 +113,17 @@ __all__ = [
     "SourceStarted",
     "StepStarted",
     "StoredRun",
+    "StoredThread",
     "TextArrived",
+    "ThreadTurn",
     "Timeline",
     "ToolEnded",
     "ToolReported",
     "ToolRound",
     "ToolStarted",
     "ToolsOffered",
+    "TurnStarted",
+    "TurnsShown",
     "check",
     "list_questions",
     "list_runs",
@@ -137,5 +144,6 @@ __getattr__, __dir__ = export_lazily(
         "store": (
             "Claim Journal Line Listed ParkedGate RunInfo RunSummary RunStatus StoredRun list_runs"
         ),
+        "stored_thread": "StoredThread ThreadTurn",
     },
 )

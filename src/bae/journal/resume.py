@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from bae.draft import hold
 from bae.exceptions import BaeError, JournalError, add_note, describe, faults
+from bae.journal.cancellation import count_requests
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
@@ -21,7 +22,16 @@ from bae.journal.node_codec import node_codec
 from bae.journal.past import ResumedPast
 from bae.journal.run_writer import JournalWriter, encoder_for
 from bae.journal.shape import shape_of
-from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_names
+from bae.journal.store import (
+    Claim,
+    Journal,
+    Line,
+    RunInfo,
+    StoredRun,
+    check_names,
+    check_thread,
+)
+from bae.journal.stored_thread import turns_of
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import RunForked, RunResumed
@@ -29,13 +39,14 @@ from bae.result import GraphResult, Recovered, RunJournal
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.tasks import all_or_first_error, finish_despite_cancel
+from bae.turns import TurnOptions
 
 if TYPE_CHECKING:
     from bae.graph import Graph
 
 T = TypeVar("T", bound=Node)
 
-_TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended")
+_TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-thread-busy")
 
 
 async def begin_or_resume(
@@ -79,24 +90,30 @@ async def resume(
     _check_graph(graph, stored)
     ended = before.status == "ended"
     if ended and not skip_ended:
-        return await result_of(graph, stored, given)
+        return await result_of(graph, stored, given, journal)
     changes = [] if ended else await off_loop(len(stored.lines), refuse_changes, stored, graph)
     only_waits = before.status == "waiting" and options.answer is None and not _can_continue(before)
     if only_waits and not changes:
-        return await result_of(graph, stored, given)
+        return await result_of(graph, stored, given, journal)
     claims: list[Claim] = []
     writer: JournalWriter | None = None
     try:
         claim = await finish_despite_cancel(journal.claim(run_id), claims.append)
+        requests = count_requests(stored.answers)
         stored = await journal.read(run_id)
-        records, past = await decode_run(graph, stored.lines, given=given)
+        turns = await turns_of(journal, graph, stored)
+        records, past = await decode_run(graph, stored.lines, given=given, turns=turns)
         new = frozenset(change.place for change in changes if change.kind == "new")
         writer = JournalWriter(journal, [*records])
         writer.continue_run(graph, claim, len(stored.lines))
         writer.told = past.told
         if options.max_iters is None:
             options = options._replace(max_iters=past.run.max_iters)
+        thread = before.thread
+        turn = None if thread is None else TurnOptions(thread)
+        options = options._replace(turn=turn, metadata=before.metadata)
         run = Run(options, writer=writer, run_id=run_id)
+        run.turns = turns
         run.past = ResumedPast(graph, past, writer, stored.answers, new)
         if earlier is not None:  # the reader of its log has read what it has stored
             earlier.log.extend(records[earlier.lines :])
@@ -105,8 +122,13 @@ async def resume(
         steps = sum(step.whole for step in past.run.steps.values())
         said = tuple(str(change) for change in changes)
         await writer.store(RunResumed(time(), "", steps, claim.owner, said))
+        if thread is not None and past.turn is None:  # it was interrupted before that was stored
+            await writer.begin_turn(run, graph, thread)
+        writer.watch(run_id, requests)
         result = await run_graph(graph, cast("Node", past.run.start), run)
     except BaseException as error:
+        if writer is not None:
+            await writer.stop_watching()
         if claims and (writer is None or writer.has_claim):  # before the first step
             await give_up_claim(journal, claims[0], before, error)
         ended = isinstance(error, JournalError) and error.code == "bae-run-ended"
@@ -114,7 +136,7 @@ async def resume(
             raise
     else:
         return await continue_if_answered(graph, run, result, given)
-    return await result_of(graph, await journal.read(run_id), given)
+    return await result_of(graph, await journal.read(run_id), given, journal)
 
 
 async def recover(
@@ -162,7 +184,7 @@ async def continue_if_answered(
     journal = earlier.journal
     stored = await journal.read(run.run_id)
     if stored.info.status == "ended":
-        return await result_of(graph, stored, given)
+        return await result_of(graph, stored, given, journal)
     answered = any(gate.address in stored.answers for gate in result.waiting)
     if stored.info.status != "waiting" or not answered:
         return result
@@ -183,6 +205,7 @@ async def fork(
     journal: Journal,
     new_id: str | None,
     changed: Mapping[str, Any],
+    thread: str | None = None,
 ) -> str:
     """A new run that shares with another all that was before its step `at`."""
     stored = await journal.read(run_id)
@@ -205,15 +228,19 @@ async def fork(
     data = encoder_for(graph, journal).encode(forked)
     new_id = urandom(12).hex() if new_id is None else new_id
     check_names(new_id, graph.name)
-    await journal.fork(run_id, new_id, upto, [Line(upto, "RunForked", forked.at, "", at, data)])
+    if thread is not None:
+        check_thread(thread)
+    line = Line(upto, "RunForked", forked.at, "", at, data)
+    await journal.fork(run_id, new_id, upto, [line], thread=thread)
     return new_id
 
 
 async def result_of(
-    graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None
+    graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None, journal: Journal
 ) -> GraphResult[T]:
     """The result of a stored run, as far as it got."""
-    records, past = await decode_run(graph, stored.lines, given=given, partial=True)
+    turns = await turns_of(journal, graph, stored, strict=False)
+    records, past = await decode_run(graph, stored.lines, given=given, partial=True, turns=turns)
     run = past.run
     trace = [step.node for step in run.trace if step.whole and step.node is not None]
     gates = tuple(gate for gate in run.gates if gate.address not in stored.answers)
@@ -310,6 +337,12 @@ def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
             code="bae-journal-secret",
             fix=f"give it to the fork: {example}",
         )
+    turns = plan_of(cls).turns
+    if turns is not None and turns.name not in changed and turns.name in node.__dict__:
+        # The earlier turns are in their own runs: the fork finds them again.
+        held = {n: v for n, v in node.__dict__.items() if n != turns.name}
+        node = copy(node)
+        hold(node, held, node.__pydantic_extra__, node.__pydantic_fields_set__ - {turns.name})
     if not changed:
         return node
     # What stays is valid as it is: validators must not change it a second time.

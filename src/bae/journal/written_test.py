@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, cast
 
 from bae.journal.export import RecordedRuns, write_run
@@ -42,12 +43,16 @@ class WrittenTest(NamedTuple):
     recording: bytes
 
 
-async def write_test(graph: Graph[Any, Any], stored: StoredRun, name: GraphName) -> WrittenTest:
+async def write_test(
+    graph: Graph[Any, Any], stored: StoredRun, name: GraphName, earlier: Sequence[StoredRun] = ()
+) -> WrittenTest:
     """A test of a run that has ended or waits. It is replayed first: a run that goes another way by
-    now is raised as `ReplayError`, and not written as a test that fails from the start."""
-    info = stored.info
-    result = await graph.replay(info.run_id, journal=RecordedRuns([stored], info.run_id))
-    return WrittenTest(_source(result, name, info), b"".join(write_run(stored)))
+    now is raised as `ReplayError`, and not written as a test that fails from the start. `earlier`
+    are the runs of the turns that it shows, which are in the recording too."""
+    info, runs = stored.info, [*earlier, stored]
+    result = await graph.replay(info.run_id, journal=RecordedRuns(runs, info.run_id))
+    recording = b"".join(line for run in runs for line in write_run(run))
+    return WrittenTest(_source(result, name, info), recording)
 
 
 def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo) -> str:

@@ -12,6 +12,7 @@ from bae.language_model import PLAIN_SCENE, Scene
 
 if TYPE_CHECKING:
     from bae.node import Node
+    from bae.turns import Messages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +23,7 @@ class Question:
     `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
     only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
     own method of that name. `previous` is the previous node, and `scene` what the question shows
-    besides.
+    besides. `turns` are the earlier turns of the thread that it shows; None where no node has any.
     """
 
     types: tuple[type[Node] | type[None], ...] = ()
@@ -35,6 +36,7 @@ class Question:
     previous: Node | None = None
     method: Literal["", "make", "decide"] = ""
     scene: Scene = field(default=PLAIN_SCENE, repr=False)
+    turns: Messages | None = field(default=None, repr=False)
 
     @property
     def source(self) -> Node | None:
@@ -112,7 +114,8 @@ class ToolSpec:
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation. `kind` is what it is for: an "example" is a question or its
-    answer, shown before the "question"; a "correction" is a wrong answer of the model, or what the
+    answer, shown before the "question"; a "turn" is what the user said, or the reply, in an earlier
+    turn of the thread, after the examples; a "correction" is a wrong answer of the model, or what the
     model is told about it; a "round" has tool calls of the model, or their results and what else
     the model is told then.
 
@@ -121,7 +124,7 @@ class Message:
 
     role: Literal["user", "assistant"]
     parts: tuple[Part, ...]
-    kind: Literal["example", "question", "correction", "round"] = "question"
+    kind: Literal["example", "turn", "question", "correction", "round"] = "question"
     echo: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -162,8 +165,8 @@ class Prompt:
     """One question to a model. Equal input gives an equal prompt.
 
     `system` is the same for every question. `conversation` are the messages after it: few-shot
-    examples, the question, and then the wrong answers so far with their corrections; the last
-    message is the user's. `schema` is the JSON schema of the answer, always an object; send it by
+    examples, the earlier turns of the thread, the question, and then the wrong answers so far with
+    their corrections; the last message is the user's. `schema` is the JSON schema of the answer, always an object; send it by
     the provider's channel for structured output. It is None where the answer is plain text: send
     the messages alone, and return an `Answer` with the text. `name` is a name for the schema that
     every provider accepts.
@@ -202,6 +205,14 @@ class Prompt:
     def is_first(self) -> bool:
         """Whether nothing was answered yet: neither wrong, nor with tool calls."""
         return not any(each.kind in ("correction", "round") for each in self.conversation)
+
+    def without_turns(self) -> Prompt:
+        """The prompt without the earlier turns of the thread, as records have it: a chat is stored
+        once, and not again with each turn."""
+        if not self.question.turns:
+            return self
+        kept = tuple(each for each in self.conversation if each.kind != "turn")
+        return replace(self, conversation=kept)
 
     def messages(self) -> list[dict[str, str]]:
         """The conversation in the form of chat completions, which many servers take."""
@@ -250,12 +261,15 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def ask_in_text(text: str, corrections: Iterable[Correction] = ()) -> tuple[Message, ...]:
-    """A conversation that asks one thing, with the wrong answers so far."""
+def ask_in_text(
+    text: str, corrections: Iterable[Correction] = (), turns: Messages | None = None
+) -> tuple[Message, ...]:
+    """A conversation that asks one thing, after earlier turns, with the wrong answers so far."""
     asked = Message("user", (TextPart(text),))
-    if not corrections:
+    if not corrections and not turns:
         return (asked,)
-    return (asked, *(message for each in corrections for message in each.messages()))
+    before = turns.messages() if turns else ()
+    return (*before, asked, *(message for each in corrections for message in each.messages()))
 
 
 def _exchange(
@@ -271,6 +285,8 @@ def _exchange(
 _INTRODUCTIONS: Final = {
     ("example", "user"): "For example, when asked:\n",
     ("example", "assistant"): "the answer is:\n",
+    ("turn", "user"): "Earlier, the user said:\n",
+    ("turn", "assistant"): "and you replied:\n",
     ("correction", "assistant"): "Your answer was:\n",
 }
 """What stands before a message in one text, by its kind and role."""
