@@ -332,9 +332,9 @@ class Graph(Generic[S, T]):
         - `thread` is the id of a conversation in the journal: this run is its next turn, and fields
           with `Thread()` have the earlier ones. One run of a thread is in progress at a time.
         - `busy` says what happens while another run of the thread is in progress: "wait" waits for
-          it, at most `busy_timeout` seconds, "refuse" raises `JournalError` (`bae-thread-busy`), and
-          "cancel" cancels it, in whichever process it is. A run that is parked at a gate is
-          refused, with the question, unless it is to be cancelled.
+          it, at most `busy_timeout` seconds, "refuse" raises `JournalError` (`bae-thread-busy`),
+          and "cancel" cancels it, in whichever process it is. Where a run is parked at a gate, this
+          run is refused with the question, unless the other is to be cancelled.
         - `interrupted` is for a run of the thread whose process has died: "resume" resumes it
           first, and "cancel" cancels it. Without it, that is "cancel" with `busy="cancel"`, or else
           "resume".

@@ -1,7 +1,8 @@
 """Where a field's value comes from, written into its annotation: `Annotated[T, Dep(fn)]`,
-`Recall()`, `Map(fn, over=…)`, `Gate("question")` or `Thread()`. A field with none of them is plain: the caller
-gives it on the start node, the LM fills it on every other, in plain text where it has `Text()`. A
-field with `Tools(fn, …)` holds the tool calls that the LM made before it filled the node."""
+`Recall()`, `Map(fn, over=…)`, `Gate("question")` or `Thread()`. A field with none of them is plain:
+the caller gives it on the start node, the LM fills it on every other, in plain text where it has
+`Text()`. A field with `Tools(fn, …)` holds the tool calls that the LM made before it filled the
+node."""
 
 from __future__ import annotations
 

@@ -411,6 +411,11 @@ class TurnsShown(Record):
         """The value is none of the trace."""
         return None
 
+    @property
+    def parameter(self) -> str:
+        """It is the value of a field."""
+        return ""
+
 
 Found = Recalled | TurnsShown
 """The record of a value that was found at once."""

@@ -1,5 +1,5 @@
-"""`Messages`: the earlier turns of a thread, as a node has them and as an LM reads them. A turn is one
-run of the thread: the message of the user, and the reply."""
+"""`Messages`: the earlier turns of a thread, as a node has them and as an LM reads them. A turn is
+one run of the thread: the message of the user, and the reply."""
 
 from __future__ import annotations
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         RunSummary,
         StoredRun,
         list_runs,
+        thread_busy,
     )
     from bae.journal.stored_thread import StoredThread, ThreadTurn
 
@@ -127,6 +128,7 @@ __all__ = [
     "check",
     "list_questions",
     "list_runs",
+    "thread_busy",
     "timeline",
 ]
 
@@ -142,7 +144,8 @@ __getattr__, __dir__ = export_lazily(
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
         "store": (
-            "Claim Journal Line Listed ParkedGate RunInfo RunSummary RunStatus StoredRun list_runs"
+            "Claim Journal Line Listed ParkedGate RunInfo RunSummary RunStatus StoredRun list_runs "
+            "thread_busy"
         ),
         "stored_thread": "StoredThread ThreadTurn",
     },

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic, time
 from typing import Final
@@ -132,10 +133,8 @@ class CancelWatch:
 
     def look_now(self) -> None:
         """Look at once. May be called in any thread."""
-        try:
+        with suppress(RuntimeError):  # a closed loop has no runs
             self._loop.call_soon_threadsafe(self._begin)
-        except RuntimeError:  # a closed loop has no runs
-            pass
 
     def _begin(self) -> None:
         self._wake.set()
@@ -155,11 +154,9 @@ class CancelWatch:
                 self._run_task.cancel()
                 return
             pause = max(LOOKED_EVERY, len(_watches) / _LOOKS_A_SECOND)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     async def stop(self) -> None:
         """Look no more."""

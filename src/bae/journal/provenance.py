@@ -111,8 +111,8 @@ class Provenance:
 
     - `place`: the field, as `2:Outfit.mood`, after the `path` of the graph where it is one inside
       the run; `step`, `node` and `field` are its parts. An empty field is the node as a whole.
-    - `source`: "caller", "lm", "dep", "map", "recall", "thread", "gate", "body" (what the node before
-      returned), "default" or "fork" (changed in `graph.fork`).
+    - `source`: "caller", "lm", "dep", "map", "recall", "thread", "gate", "body" (what the node
+      before returned), "default" or "fork" (changed in `graph.fork`).
     - `by`: the function, graph, model, question or body that it came from.
     - `value` as JSON where `kept` is "value"; else `kept` says why it is not there.
     - `state`: "there", or "failed" if its source has failed. In the report of a run also "begun",

@@ -247,8 +247,8 @@ async def result_of(
     status = stored.info.status
     waiting = gates if status == "waiting" else ()
     node = trace[-1] if waiting and trace else None
-    journal = RunJournal([*records], trace)
-    result: GraphResult[T] = GraphResult(node, list(trace), journal, stored.info.run_id, waiting)
+    log = RunJournal([*records], trace)
+    result: GraphResult[T] = GraphResult(node, list(trace), log, stored.info.run_id, waiting)
     if not waiting and status != "ended":
         answered = status == "waiting"
         result.unfinished = "its gates are answered" if answered else describe_status(stored.info)

@@ -213,9 +213,9 @@ class Journal(ABC):
         """Store a new run as it is given, and claim it: then its status is "running". Without
         `claim` the run keeps the status that it has, has no owner, and the result is None. This is
         how a run is queued, forked and loaded. An id that exists is refused with `bae-run-exists`.
-        With a claim, a run of a thread is refused with `bae-thread-busy` while another run of the
-        thread is "running" or "waiting": see `thread_busy`. Check it in the transaction that adds
-        the run."""
+        Of a thread at most one run is "running" or "waiting": another one with such a status, or
+        with a claim, is refused with `bae-thread-busy`, as `thread_busy` makes it. Check this in
+        the transaction that adds the run."""
 
     @abstractmethod
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
@@ -480,9 +480,9 @@ class Journal(ABC):
     ) -> int:
         """Write runs as JSON lines to a path or an open file, and return how many.
 
-        Without `run_ids` these are all of them, or those of a `status`, a `graph` or a `thread`. A run that was
-        forked is written whole, with the lines that it shares. A file at the path is replaced when
-        everything is written, and not before.
+        Without `run_ids` these are all of them, or those of a `status`, a `graph` or a `thread`. A
+        run that was forked is written whole, with the lines that it shares. A file at the path is
+        replaced when everything is written, and not before.
         """
         from bae.journal.export import export
 

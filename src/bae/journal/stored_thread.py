@@ -149,11 +149,11 @@ async def _resume(
 def late_in_queue(turn: TurnOptions) -> JournalError:
     """The error of a run that others of this process have kept from its turn."""
     return JournalError(
-        f"the thread {turn.thread!r} is busy: other runs wait for a turn in it, and this one has not "
-        f"had its turn within {turn.busy_timeout:g} s",
+        f"the thread {turn.thread!r} is busy: other runs wait for a turn in it, and this one has "
+        f"not had its turn within {turn.busy_timeout:g} s",
         code="bae-thread-busy",
-        fix="wait longer, with a busy_timeout; or refuse messages while a turn is in progress, with "
-        'busy="refuse"',
+        fix="wait longer, with a busy_timeout; or refuse messages while a turn is in progress, "
+        'with busy="refuse"',
     )
 
 
@@ -316,10 +316,9 @@ class _TextReader:
                 for call in loop.calls.values():
                     if call.state == "done":
                         given = {} if self._has_secrets else call.arguments
-                        outcome = {"result": call.result, "error": call.told}
-                        found.append(
-                            ToolCall(id=call.id, name=call.name, arguments=given, **outcome)
-                        )
+                        made = ToolCall(id=call.id, name=call.name, arguments=given)
+                        outcome: Json = {"result": call.result, "error": call.told}
+                        found.append(made.model_copy(update=outcome))
         return tuple(found)
 
 

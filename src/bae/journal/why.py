@@ -373,8 +373,8 @@ class Search:
         return list(dict.fromkeys([*cls["fields"], *held, *sourced]))
 
     def text_fields(self, step: Step) -> tuple[list[str], str]:
-        """The fields that make the text of a node in a thread, and the only text among those without
-        a source, or among all; empty where there are several."""
+        """The fields that make the text of a node in a thread, and the only text among those
+        without a source, or among all; empty where there are several."""
         cls = self._shape.class_at(step.place.path, step.name) or {"fields": {}}
         uses: Json = cls["fields"]
         kinds = {name: kind_named(use["kind"]) for name, use in uses.items()}

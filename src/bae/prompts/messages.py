@@ -115,9 +115,9 @@ class ToolSpec:
 class Message:
     """One message of a conversation. `kind` is what it is for: an "example" is a question or its
     answer, shown before the "question"; a "turn" is what the user said, or the reply, in an earlier
-    turn of the thread, after the examples; a "correction" is a wrong answer of the model, or what the
-    model is told about it; a "round" has tool calls of the model, or their results and what else
-    the model is told then.
+    turn of the thread, after the examples; a "correction" is a wrong answer of the model, or what
+    the model is told about it; a "round" has tool calls of the model, or their results and what
+    else the model is told then.
 
     `echo` is JSON that the backend which made the message wants back verbatim, such as signed
     thinking. Another backend, or another model, ignores it: see `Answer.echo`."""
@@ -166,10 +166,10 @@ class Prompt:
 
     `system` is the same for every question. `conversation` are the messages after it: few-shot
     examples, the earlier turns of the thread, the question, and then the wrong answers so far with
-    their corrections; the last message is the user's. `schema` is the JSON schema of the answer, always an object; send it by
-    the provider's channel for structured output. It is None where the answer is plain text: send
-    the messages alone, and return an `Answer` with the text. `name` is a name for the schema that
-    every provider accepts.
+    their corrections; the last message is the user's. `schema` is the JSON schema of the answer,
+    always an object; send it by the provider's channel for structured output. It is None where the
+    answer is plain text: send the messages alone, and return an `Answer` with the text. `name` is a
+    name for the schema that every provider accepts.
 
     `tools` are what the model may call, for a backend with `calls_tools`: return the calls in
     `Answer.calls`, and the whole message in `Answer.echo` where the provider wants it back. Without

@@ -1,5 +1,5 @@
-"""`Thread`: the value of a field is the earlier turns of the thread that the run belongs to. They are
-read once, when the run begins; a journal stores which runs they are."""
+"""`Thread`: the value of a field is the earlier turns of the thread that the run belongs to. They
+are read once, when the run begins; a journal stores which runs they are."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class ThreadField(FieldPlan):
         marker, outermost = self.marker, run.outermost
         known = outermost.turns
         if known is None and outermost.options.turn is not None:
+            name = node_type.__name__
             raise JournalError(
-                f"{node_type.__name__}.{self.name} is a Thread, and {node_type.__name__} is no node of "
-                "the graph: the earlier turns are read when a run begins, for the nodes of its graph",
+                f"{name}.{self.name} is a Thread, and {name} is no node of the graph: the earlier "
+                "turns are read when a run begins, for the nodes of its graph",
                 code="bae-thread-outside",
-                fix="put a Thread on a node of the graph, and pass its value on: "
-                f"{node_type.__name__}({self.name}=…), or lm.fill(…, {{{self.name!r}: …}}, …)",
+                fix="put a Thread on a node of the graph, which the question then shows too",
             )
         shown = Messages() if known is None else known.newest(marker.last, marker.limit)
         if not marker.calls:

@@ -34,6 +34,7 @@ from bae.journal.sqlite.schema import (
 from bae.journal.sqlite.writer import WriteJob, add_lines
 from bae.journal.store import (
     LATEST,
+    OPEN,
     Claim,
     Journal,
     Line,
@@ -423,8 +424,6 @@ def add_run(
     """Add a run with its first lines of its own, after those that it shares with its `parent`. An
     owner makes it a running one; `key` is that of the run it replaces."""
     info = run.info
-    if owner is not None or parent is not None:
-        refuse_busy(db, info.thread)
     for n, line in enumerate(run.lines, shared):
         if line.n != n:
             raise ValueError(f"run {info.run_id!r}: got line {line.n} where {n} is due")
@@ -452,6 +451,8 @@ def add_run(
         raise failure("bae-run-exists", "", info.run_id)
     assert added.lastrowid is not None
     fence = added.lastrowid, epoch
+    if owner is not None or info.status in OPEN:
+        refuse_busy(db, info.thread, fence[0])
     add_lines(db, [line + fence for line in run.lines])
     if info.metadata:
         labels = [(*label, fence[0]) for label in labels_of(info.metadata, strict=False).items()]
@@ -462,7 +463,7 @@ def add_run(
     return fence
 
 
-def refuse_busy(db: sqlite3.Connection, thread: str | None, run: int = -1) -> None:
+def refuse_busy(db: sqlite3.Connection, thread: str | None, run: int) -> None:
     """Raise `bae-thread-busy` where another run of the thread is in progress, or was, or waits."""
     if thread is not None and (busy := db.execute(_BUSY, (thread, run)).fetchone()):
         raise thread_busy(thread, busy[0])
