@@ -33,14 +33,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from bae.exceptions import Problem
-    from bae.journal.store import RunInfo
-    from bae.journal.stored_thread import StoredThread
     from bae.language_model import LM, Shown
     from bae.observers import RunStream
     from bae.plan import FieldPlan
     from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
-    from bae.rooms import Journal
+    from bae.rooms import Journal, RunInfo, StoredThread
     from bae.run import GateAnswerer, RunParameters, StreamParameters, WorkParameters
     from bae.secrets import Copies
     from bae.writer import Log

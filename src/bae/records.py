@@ -136,8 +136,8 @@ def _json(type: Any, default: Any = NOTHING, is_omitted: bool = True) -> Storage
 
 _TEXT: Final = _json(str)
 _TEXT_IF_ANY: Final = _json(str, "")
-_RUN_ID: Final = StorageRole("run id", str)
-_RUN_ID_IF_ANY: Final = StorageRole("run id", str, "")
+_RUN_ID: Final = StorageRole("run", str)
+_RUN_ID_IF_ANY: Final = StorageRole("run", str, "")
 _TEXTS: Final = _json(tuple[str, ...])
 _NUMBER: Final = _json(float)
 _ASKER: Final = StorageRole("asker")

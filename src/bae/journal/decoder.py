@@ -626,7 +626,7 @@ class LineReader:
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
 
 
-_AS_STORED: Final = ("json", "asked", "said", "called", "source", "usage", "run id")
+_AS_STORED: Final = ("json", "asked", "said", "called", "source", "usage", "run")
 """The roles that a record has as its line has them."""
 
 

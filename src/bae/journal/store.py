@@ -616,6 +616,7 @@ def thread_busy(thread: str, run_id: str) -> JournalError:
     return JournalError(
         f"the thread {thread!r} is busy: its run {run_id} has not ended",
         run_id=run_id,
+        busy_run=run_id,
         code="bae-thread-busy",
         fix=f"wait for the run, resume it, or cancel it: await journal.cancel({run_id!r})",
     )

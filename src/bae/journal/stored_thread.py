@@ -169,7 +169,7 @@ def _busy(busy: RunInfo, turn: TurnOptions) -> JournalError:
         if turn.busy == "wait":
             said += f", and has not ended within {turn.busy_timeout:g} s"
         fix = f'wait for it, with busy="wait" and a busy_timeout; or {cancel}'
-    return JournalError(said, run_id=run_id, code="bae-thread-busy", fix=fix)
+    return JournalError(said, run_id=run_id, busy_run=run_id, code="bae-thread-busy", fix=fix)
 
 
 async def begin_turn(
@@ -465,7 +465,7 @@ def _copied(stored: StoredRun, ids: Mapping[str, str], thread: str) -> StoredRun
 
 def _renamed(line: Line, ids: Mapping[str, str]) -> Line:
     roles = records.KINDS[line.kind].stored.items()
-    names = [name for name, role in roles if role.name == "run id"]
+    names = [name for name, role in roles if role.name == "run"]
     if not names:
         return line
     data: Json = json.loads(line.data)

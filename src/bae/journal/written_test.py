@@ -52,10 +52,11 @@ async def write_test(
     info, runs = stored.info, [*earlier, stored]
     result = await graph.replay(info.run_id, journal=RecordedRuns(runs, info.run_id))
     recording = b"".join(line for run in runs for line in write_run(run))
-    return WrittenTest(_source(result, name, info), recording)
+    which = literal(info.run_id) if earlier else ""
+    return WrittenTest(_source(result, name, info, which), recording)
 
 
-def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo) -> str:
+def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo, which: str) -> str:
     name, run_id = _harmless(info.graph), _harmless(info.run_id)
     lines = [
         f'"""A run of {name} ({run_id}) that must still go the same way.',
@@ -71,7 +72,7 @@ def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo) -> str:
         "",
         f"def test_{_snake(info.graph)}_goes_the_way_it_was_recorded():",
         "    with replaying(RECORDED) as recorded:",
-        f"        result = recorded.run({graph.code})",
+        f"        result = recorded.run({', '.join(filter(None, (graph.code, which)))})",
         "",
         "    path = [type(node).__name__ for node in result.trace]",
         _assert("path", [type(node).__name__ for node in result.trace]),
