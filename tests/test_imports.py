@@ -349,6 +349,8 @@ def room_of(module: str) -> str:
     """The room that a module, or a name in it, belongs to."""
     if module.startswith("bae.cli.team"):
         return "team"  # its commands, which `bae` imports by name when they are called
+    if module == "bae.cli.serve":
+        return "serve"
     first = [*module.split("."), ""][1]
     return ELSEWHERE.get(first, first if first in ROOMS else "core")
 
@@ -412,6 +414,7 @@ EXTRAS = {
     "bae.mcp": {"anyio", "httpx2", "mcp", "mcp_types"},
     "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
+    "bae.serve": {"starlette", "uvicorn"},
     "bae.team.budgets": {"sqlalchemy"},
     "bae.team.repository": {"tree_sitter"},
     "bae.team.server": {"starlette", "uvicorn"},

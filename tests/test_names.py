@@ -18,7 +18,6 @@ OF_OTHERS = {
     "hints.py": {"return None"},  # Python
     "journal/decoder.py": {"waiting for "},  # earlier versions of bae
     "journal/sqlite/schema.py": {"decode to UTF-8"},  # SQLite
-    "lm/pydantic_ai_backend.py": {"Unknown model"},  # Pydantic AI
 }
 """Sentences of other programs, which have no values for what they mean. The team reads much that
 other programs print, and is not counted."""

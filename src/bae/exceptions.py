@@ -240,7 +240,8 @@ class BaeLMError(BaeError):
     Read `.retryable` for whether asking again may help, `.retry_after` for the seconds the
     provider asks to wait before that, and `.status` for the HTTP status, where there was one.
     `.sent` is False where nothing was sent, and so no call is counted; `.usage` is what a request
-    that failed used, where its backend knows.
+    that failed used, where its backend knows. `.failures` are the errors of all LMs of a
+    `Fallback`.
     """
 
     code: str = "bae-lm-failed"
@@ -249,6 +250,7 @@ class BaeLMError(BaeError):
     status: int | None = None
     sent: bool = True
     usage: Usage | None = None
+    failures: Sequence[BaseException] = ()
 
 
 class BaeParseError(BaeLMError):

@@ -511,16 +511,19 @@ class TextArrived(Record):
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerRestarted(Record):
     """A request failed with `error` and is sent again after `wait` seconds: the text that has
-    arrived for the `asker` since the last answer was judged is void."""
+    arrived for the `asker` since the last answer was judged is void. `model` is the LM that a
+    `Fallback` asks now; empty where the same LM is asked again."""
 
     asker: Asker
     error: BaseException
     wait: float
+    model: str = ""
 
     stored: ClassVar[StorageRoles] = {
         "asker": _ASKER,
         "error": StorageRole("error"),
         "wait": _NUMBER,
+        "model": _TEXT_IF_ANY,
     }
 
 

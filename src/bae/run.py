@@ -105,6 +105,11 @@ class Waiting(Exception):
         return cls([*gates.values()])
 
 
+class HandedOver(Exception):
+    """Explains the cancellation of a run that another process shall continue: the run has not
+    ended, and its claim is given up. See `bae.tasks.explained`."""
+
+
 DEFAULTS: Final = RunOptions()
 CONTEXT_LIMIT: Final = 20_000
 """How many characters of earlier nodes a question shows, unless `context_limit` says otherwise."""
@@ -322,7 +327,7 @@ class Run:
                 self.writer.write(AnswerJudged(*place, event))
             case Restart():
                 self._halves = None
-                self.writer.write(AnswerRestarted(*place, event.error, event.wait))
+                self.writer.write(AnswerRestarted(*place, event.error, event.wait, event.model))
 
     def _whole(self, asker: Asker, piece: str) -> str:
         """A piece of text that streams in, with the half of a character that the piece before it

@@ -55,7 +55,7 @@ from bae.records import (
 )
 from bae.resolver import find_ahead, resolve, start_early
 from bae.result import GraphResult, RunJournal
-from bae.run import Run, Waiting
+from bae.run import HandedOver, Run, Waiting
 from bae.secrets import shown_values
 from bae.sharing import Dataflow
 from bae.tasks import reason_of
@@ -189,7 +189,11 @@ def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
 async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
     """Record how a run came out; answers what it fails with then."""
     try:
-        await run.writer.finish(run, _end_record(run, failure))
+        ended = _end_record(run, failure)
+        if isinstance(ended.error, HandedOver):
+            await run.writer.hand_over(run)
+        else:
+            await run.writer.finish(run, ended)
     except asyncio.CancelledError as cancelled:
         failure = cancelled
     except BaeError as error:

@@ -161,10 +161,12 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class Restart:
     """A request failed with `error` and is sent again after `wait` seconds: what was told of its
-    answer so far is void."""
+    answer so far is void. `model` is the LM that a `Fallback` asks now; empty where the same LM is
+    asked again."""
 
     error: BaseException
     wait: float
+    model: str = ""
 
 
 CallEvent = Attempt | str | Restart

@@ -123,3 +123,6 @@ class Writer:
     async def finish(self, run: Run, ended: RunEnded) -> None:
         """Record how a run, or a graph inside it, ended."""
         self.log.append(ended)
+
+    async def hand_over(self, run: Run) -> None:
+        """Give up a run in progress, so that another process can continue it."""

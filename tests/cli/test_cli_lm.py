@@ -66,6 +66,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["lm", "list", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     told = {"name", "forms", "about", "example", "missing", "open", "state", "ready", "calls_tools"}
+    told |= {"through", "variables", "address", "address_variable", "asked_at"}
     assert all(kind.keys() == told for kind in data["kinds"])
     return {"default": data["default"], "why": data["why"]} | {
         kind["name"]: kind for kind in data["kinds"]
@@ -77,7 +78,8 @@ def test_kinds_with_native_tool_calls_are_marked(capsys: pytest.CaptureFixture[s
     native = [
         name for name, kind in kinds.items() if isinstance(kind, dict) and kind["calls_tools"]
     ]
-    assert native == ["anthropic", "openai", "pydantic-ai"]
+    assert native[:3] == ["anthropic", "openai", "pydantic-ai"]
+    assert {kinds[name]["through"] for name in native[3:]} == {"pydantic-ai"}
     assert main(["lm", "list"]) == 0
     assert capsys.readouterr().out.count("with native tool calls") == 3
 
@@ -86,7 +88,34 @@ def test_every_kind_that_can_be_named_is_listed():
     assert [kind.name for kind in registry.list_lm_kinds()] == list(registry.KINDS)
     for kind in registry.list_lm_kinds():
         assert registry.name_error(kind.example) is None
-        assert kind.example.partition(":")[0] == kind.name
+        assert kind.example.partition(":")[0].partition("/")[0] == kind.name
+
+
+def test_providers_of_pydantic_ai_come_last_and_those_that_lack_something_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("pydantic_ai")
+    for name in ("OPENROUTER_API_KEY", "DEEPSEEK_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "x")
+    monkeypatch.setenv("OLLAMA_BASE_URL", "http://ana:hunter2@gpu.example:11434/v1")
+    assert main(["lm", "list"]) == 0
+    own, _, providers = capsys.readouterr().out.partition("\nProviders through PydanticAI\n")
+
+    assert "openrouter" not in own
+    assert re.search(r"^ready +deepseek +DeepSeek\n +--lm deepseek:", providers, re.MULTILINE)
+    server = r"^installed +ollama .* at http://gpu.example:11434/v1\n +it needs its server"
+    assert re.search(server, providers, re.MULTILINE)
+    (missing,) = re.findall(r"^missing +((?:[a-z-]+,?\s+)+)", providers, re.MULTILINE)
+    assert {"openrouter", "google"} < {*missing.replace(",", " ").split()}
+    assert "OPENROUTER_API_KEY" not in providers
+
+    assert main(["lm", "list", "--all"]) == 0
+    every = capsys.readouterr().out
+    assert "OPENROUTER_API_KEY is not set:\n" in every
+    assert "GOOGLE_API_KEY or GEMINI_API_KEY is not set:\n" in every
+    for kind in registry.list_lm_kinds():
+        assert re.search(rf"^\w+ +{re.escape(kind.name)} ", every, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("bare")
@@ -299,3 +328,47 @@ def test_a_call_that_takes_too_long_is_given_up(tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr()
     assert "make_lm gave no answer in 0.01 s" in said.err
     assert "--timeout SECONDS" in said.err
+
+
+FALLING_BACK = """
+from __future__ import annotations
+from bae import BaeLMError, Graph, Node
+from bae.lm import Answer, Backend, Fallback
+
+class Question(Node):
+    text: str
+    async def __call__(self) -> Reply: ...
+
+class Reply(Node):
+    text: str
+    async def __call__(self) -> None: ...
+
+class Large(Backend):
+    model = "large"
+    async def answer(self, prompt):
+        raise BaeLMError("it is overloaded", status=529, code="bae-lm-unavailable")
+
+class Small(Backend):
+    model = "small"
+    async def answer(self, prompt):
+        return Answer('{"text": "42"}')
+
+graph = Graph(start=Question, end=Reply)
+make_lm = lambda: Fallback(Large(), Small())
+"""
+
+
+def test_a_run_with_a_fallback_shows_who_failed_why_and_who_answered(
+    capsys: pytest.CaptureFixture[str],
+):
+    Path("app.py").write_text(FALLING_BACK)
+    run = ["run", "app.py", "-i", "why?", "--lm", "python:app.py:make_lm", "--run-id", "r1"]
+    assert main(run) == 0
+    said = capsys.readouterr()
+    assert "is now small, after it is overloaded" in said.err
+
+    assert main(["runs", "show", "r1", "--full"]) == 0
+    shown = capsys.readouterr().out
+    assert "large, small" in shown
+    failed = shown.index("filling Reply, small was asked after: BaeLMError: it is overloaded")
+    assert failed < shown.index("filling Reply, answer 1: valid by small")

@@ -75,6 +75,7 @@ NEEDS = {
     "mcp": ("mcp",),
     "optimize": ("dspy",),
     "rag": ("voyager",),
+    "serve": ("fastapi", "httpx"),
 }
 """Packages that the code of a page needs besides bae, by the page."""
 

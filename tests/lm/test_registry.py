@@ -83,6 +83,14 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
         ("anthropic", "AnthropicBackend", ((), {})),
         ("anthropic:claude-x", "AnthropicBackend", (("claude-x",), {})),
         ("openai:gpt-x", "PydanticAIBackend", (("openai:gpt-x",), {})),
+        ("groq:llama", "PydanticAIBackend", (("groq:llama",), {})),
+        ("openrouter:a/b:free", "PydanticAIBackend", (("openrouter:a/b:free",), {})),
+        ("gateway/openai:gpt-x", "PydanticAIBackend", (("gateway/openai:gpt-x",), {})),
+        (
+            "google-cloud:claude-opus-4-5@20251101",
+            "PydanticAIBackend",
+            (("google-cloud:claude-opus-4-5@20251101",), {}),
+        ),
         ("pydantic-ai:groq:llama", "PydanticAIBackend", (("groq:llama",), {})),
         ("dspy:openai/gpt-x", "DSPyBackend", (("openai/gpt-x",), {})),
         ("  local  ", "LocalBackend", ((), {})),
@@ -106,10 +114,14 @@ def test_a_name_makes_its_backend_with_its_model(name: str, kind: str, made_with
         ("gpt-x", "openai:gpt-x"),
         ("claude-x", "anthropic:claude-x"),
         ("openai/gpt-x", "dspy:openai/gpt-x"),
-        ("groq:llama", "pydantic-ai:groq:llama"),
+        ("gemini-3-pro", "google:gemini-3-pro"),
+        ("gemini:3-pro", "google"),
+        ("google-vertex:gemini-3-pro", "google-cloud"),
+        ("olama:qwen3", "ollama"),
+        ("lmstudio:qwen3", "openai:MODEL@http://127.0.0.1:1234/v1"),
         ("", None),
         (":", None),
-        ("gemini", None),
+        ("quux:x", None),
     ],
 )
 def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
@@ -130,8 +142,9 @@ def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
 
 def test_a_name_that_lacks_its_model_says_how_it_is_written():
     for name, form in (
-        ("openai", "openai:MODEL"),
-        ("openai:", "openai:MODEL"),
+        ("openai", "openai:MODEL or openai:MODEL@http://…"),
+        ("openai:", "openai:MODEL or openai:MODEL@http://…"),
+        ("ollama:", "ollama:MODEL"),
         ("pydantic-ai", "pydantic-ai:PROVIDER:MODEL"),
         ("scripted", "scripted:FILE.json"),
     ):

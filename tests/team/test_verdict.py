@@ -976,6 +976,33 @@ def test_each_change_of_code_that_supports_tests_is_shown() -> None:
     assert find_concerns([change("src/plugin.py", plugin, plugin + "x = 1\n")])
     setup = 'import { vi } from "vitest";\n'
     assert find_concerns([change("setup.ts", setup, setup + "vi.mock('./a');\n")])
+    hook = "def pytest_configure(config): pass\n"
+    found = find_concerns([change("src/plugin.py", hook, hook + "x = 1\n")])
+    assert found == (("src/plugin.py", "has pytest_configure, a hook of pytest"),)
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "reason"),
+    [
+        ("a.py", "def pytest_pyfunc_call(pyfuncitem):\n    return True\n", "pytest_pyfunc_call"),
+        ("a.py", "class A:\n    def pytest_runtest_call(self): ...\n", "pytest_runtest_call"),
+        ("a.py", "from b import call as pytest_runtest_call\n", "pytest_runtest_call"),
+        ("setup.js", "expect.extend({ toBe: () => ({ pass: true }) });\n", "expect.extend"),
+        ("setup.ts", "beforeEach(() => {\n  jest.mock('./a');\n});\n", "beforeEach"),
+        ("setup.mjs", "globalThis.expect = anything;\n", "expect"),
+    ],
+)
+def test_hooks_and_setup_of_a_test_program_are_shown_without_an_import(
+    path: str, code: str, reason: str
+) -> None:
+    assert reason in " ".join(what for _, what in find_concerns([change(path, None, code)]))
+
+
+def test_code_that_has_words_of_test_programs_is_not_shown() -> None:
+    code = "def run(pytest_args, test):\n    test.expect = pytest_args\n"
+    assert find_concerns([change("a.py", None, code)]) == ()
+    code = "const it = items[0];\nvi.translate(it);\nif (it.test(name)) page.test = 1;\n"
+    assert find_concerns([change("a.ts", None, code)]) == ()
 
 
 def test_code_that_did_so_before_is_not_shown_again() -> None:

@@ -349,8 +349,10 @@ async def test_the_question_at_a_limit_has_the_last_failure(tmp_path: Path) -> N
     lm = a_script(WRONG_EDIT, DONE)
     async with a_bench(tmp_path, files=FAILING, rounds=2) as (bench, [task]):
         result = await work(bench, task, lm)
-    assert "was not done after 2 rounds" in result.question
-    assert "sub is 8" in result.question
+    first, _, rest = result.question.partition("\n\n")
+    assert "was not done after 2 rounds" in first
+    assert "It was refused: no test of sub.test.sh has passed" in first
+    assert "sub is 8" in rest
 
 
 # --- runs -----------------------------------------------------------------------------------------

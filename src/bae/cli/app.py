@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "optimize": Entry("Improve the prompts of a graph from recorded runs.", "optimize:optimize"),
     "team": Entry("Turn a goal into merged, tested code with a team of agents.", "team:group"),
     "mcp": Entry("List the MCP servers of a graph, or serve a graph as one.", "mcp:group"),
+    "serve": Entry("Serve a graph over HTTP: start, follow and answer its runs.", "serve:serve"),
     "lm": Entry("List the language models and try one.", "lm:group"),
     "version": Entry("Print the versions of bae and its packages.", "app:version"),
 }
@@ -129,6 +130,7 @@ def _packages() -> list[str]:
     besides. Those for its development are left out."""
     from importlib.metadata import PackageNotFoundError, requires
 
+    from bae.lm.kinds import distribution
     from bae.lm.registry import KINDS
 
     try:
@@ -137,7 +139,7 @@ def _packages() -> list[str]:
         required = []
     used = [each for each in required if not re.search(r"""extra == ['"](dev|docs)['"]""", each)]
     names = [re.split(r"[^\w.-]", each)[0] for each in used]
-    names += [each.replace("_", "-") for kind in KINDS.values() for each in kind.packages]
+    names += [distribution(each) for kind in KINDS.values() for each in kind.packages]
     return list(dict.fromkeys(names))
 
 

@@ -21,11 +21,12 @@ from bae.cli.wording import in_lines
 from bae.exceptions import BaeError, BaeLMError
 from bae.graph import Graph
 from bae.lm import LM, Backend, Usage
+from bae.lm.http import remove_passwords
+from bae.lm.kinds import LMKind
 from bae.lm.registry import (
     VARIABLE,
     DefaultName,
     LazyLM,
-    LMKind,
     cached_lm,
     find_default_lm,
     find_default_name,
@@ -44,9 +45,17 @@ group = typer.Typer(
 )
 
 
-@group.command("list", epilog=examples("bae lm list", "bae lm list --json"))
-def list_(as_json: AsJSON = False) -> None:
+@group.command("list", epilog=examples("bae lm list", "bae lm list --all", "bae lm list --json"))
+def list_(
+    every: Annotated[
+        bool, option("--all -a", "Show what each provider of PydanticAI lacks, one by one.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
     """List every kind of language model: ready or not, what is missing, how to get it.
+
+    The providers that PydanticAI knows come last: those that can be asked here, and the names of
+    the others.
 
     Every model can use tools: with native tool calls where it says so, else by structured output.
 
@@ -66,7 +75,19 @@ def list_(as_json: AsJSON = False) -> None:
         )
         return
     for kind in found:
-        print_hanging(out(), _about(kind, default), _INDENT)
+        if not kind.through:
+            print_hanging(out(), _about(kind, default), _INDENT)
+    providers = [kind for kind in found if kind.through]
+    print_hanging(out(), Text("\nProviders through PydanticAI", style="bold"), 2)
+    for kind in providers:
+        if every or not kind.missing:
+            print_hanging(out(), _about(kind, default, brief=not kind.missing), _INDENT)
+    lacking = [kind.name for kind in providers if kind.missing and not every]
+    if lacking:
+        said = Text(f"{'missing':<{_STATE}}", style=_STATES["missing"])
+        said.append(", ".join(lacking), style="not bold default")
+        said.append(f"\n{' ' * _STATE}a key or a package each: bae lm list --all", style="not bold")
+        print_hanging(out(), said, _STATE)
     said = Text(f"\nWithout --lm{':' if default.name else ' there is no LM:'} ", style="bold")
     said.append(default.name, style="cyan").append(", " if default.name else "", "not bold")
     said.append(f"{default.why}.", "not bold")
@@ -146,17 +167,20 @@ _INDENT: Final = _STATE + 13
 
 def _data(kind: LMKind) -> dict[str, Any]:
     """A kind as JSON, without what is needed to make one."""
-    made_with = ("maker", "key", "packages", "extra", "objects")
+    made_with = ("maker", "packages", "extra", "extra_of_provider", "objects", "default_address")
     told = {name: value for name, value in asdict(kind).items() if name not in made_with}
-    return {**told, "state": kind.state, "ready": kind.ready}
+    return {**told, "asked_at": kind.asked_at, "state": kind.state, "ready": kind.ready}
 
 
-def _about(kind: LMKind, default: DefaultName) -> Text:
+def _about(kind: LMKind, default: DefaultName, *, brief: bool = False) -> Text:
     below = f"\n{' ' * _INDENT}"
     said = Text()
     said.append(f"{kind.state:<{_STATE}}", style=_STATES[kind.state])
-    said.append(f"{kind.name:<{_INDENT - _STATE}}", style="bold").append(kind.about)
-    said.append(", with native tool calls" if kind.calls_tools else "")
+    said.append(f"{f'{kind.name} ':<{_INDENT - _STATE}}", style="bold").append(kind.about)
+    if not kind.through:
+        said.append(", with native tool calls" if kind.calls_tools else "")
+    if kind.asked_at:
+        said.append(f", at {remove_passwords(kind.asked_at)}")
     if kind.name == default.name.partition(":")[0]:
         said.append(" (the default)", style="green")
     for each in kind.missing:
@@ -165,7 +189,7 @@ def _about(kind: LMKind, default: DefaultName) -> Text:
     if kind.open:
         said.append(f"{below}{'then' if kind.missing else 'it needs'} {kind.open}", style="dim")
     said.append(f"{below}--lm {kind.example}", style="dim" if kind.missing else "cyan")
-    if kind.forms != kind.example:
+    if kind.forms != kind.example and not brief:
         said.append(f"   ({kind.forms})", style="dim")
     return said
 

@@ -219,9 +219,11 @@ def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
         return
     errors = "; ".join(call.errors)
     if call.verdict == "restarted":
-        said = f"{call.by}, sent again: {errors}"
+        again = f"{call.model} was asked after" if call.model else "sent again"
+        said = f"{call.by}, {again}: {errors}"
     else:
         said = f"{call.by}, answer {call.number}: {call.verdict}"
+        said += f" by {call.model}" if full and call.model else ""
         said += f": {errors if full else cut(errors, _CUT)}" if errors else ""
     yield Text(f"{indent}{in_one_line(said)}", style="" if call.verdict == "valid" else "yellow")
     if full and call.verdict != "restarted":

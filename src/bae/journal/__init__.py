@@ -44,6 +44,7 @@ from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
+    from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
     from bae.journal.questions import AskedQuestion, list_questions
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         Listed,
         ParkedGate,
         RunInfo,
+        RunLines,
         RunStatus,
         RunSummary,
         StoredRun,
@@ -77,6 +79,11 @@ __all__ = [
     "ChoiceStarted",
     "Claim",
     "ClassMet",
+    "Feed",
+    "FeedBatch",
+    "FeedItem",
+    "FeedPage",
+    "Feeds",
     "FillEnded",
     "FillStarted",
     "GateOpened",
@@ -105,6 +112,7 @@ __all__ = [
     "RunForked",
     "RunInfo",
     "RunJournal",
+    "RunLines",
     "RunResumed",
     "RunStarted",
     "RunStatus",
@@ -115,6 +123,7 @@ __all__ = [
     "StepStarted",
     "StoredRun",
     "StoredThread",
+    "Subscriber",
     "TextArrived",
     "ThreadTurn",
     "Timeline",
@@ -128,6 +137,7 @@ __all__ = [
     "check",
     "list_questions",
     "list_runs",
+    "subscribe",
     "thread_busy",
     "timeline",
 ]
@@ -137,6 +147,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "compatibility": "BrokenRun Change check",
+        "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",
         "questions": "AskedQuestion list_questions",
@@ -144,8 +155,8 @@ __getattr__, __dir__ = export_lazily(
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
         "store": (
-            "Claim Journal Line Listed ParkedGate RunInfo RunSummary RunStatus StoredRun list_runs "
-            "thread_busy"
+            "Claim Journal Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun "
+            "list_runs thread_busy"
         ),
         "stored_thread": "StoredThread ThreadTurn",
     },

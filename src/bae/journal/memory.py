@@ -40,6 +40,10 @@ class MemoryJournal(SQLJournal):
     def __repr__(self) -> str:
         return "MemoryJournal()"
 
+    async def version(self) -> int:
+        """How many rows were changed since the journal was made."""
+        return await self._read(lambda db: db.total_changes)
+
     async def close(self) -> None:
         """Forget all runs. Nothing can be done with the journal afterwards."""
         with self._lock:

@@ -260,9 +260,11 @@ def _report_calls(step: Step) -> Iterator[JudgedAnswer]:
         if question is None:
             continue
         by = str(question.asker)
-        yield from judged_answers(question)
-        for restart in question.restarts:
-            yield JudgedAnswer(0, "restarted", (error_text(restart.error),), by=by)
+        restarts = (
+            JudgedAnswer(0, "restarted", (error_text(r.error),), at=r.at, by=by, model=r.model)
+            for r in question.restarts
+        )
+        yield from sorted((*judged_answers(question), *restarts), key=lambda each: each.at)
         if question.asker.kind in ("body", "source") and question.usage != NOTHING_USED:
             yield JudgedAnswer(0, "used", usage=question.usage, by=by)
 

@@ -92,7 +92,7 @@ async def resume(
     if ended and not skip_ended:
         return await result_of(graph, stored, given, journal)
     changes = [] if ended else await off_loop(len(stored.lines), refuse_changes, stored, graph)
-    only_waits = before.status == "waiting" and options.answer is None and not _can_continue(before)
+    only_waits = before.status == "waiting" and options.answer is None and not before.can_continue()
     if only_waits and not changes:
         return await result_of(graph, stored, given, journal)
     claims: list[Claim] = []
@@ -150,7 +150,7 @@ async def recover(
     takes first are left out."""
     if concurrency < 1:
         raise ValueError(f"concurrency={concurrency}: give a number of runs, 1 or more")
-    ids = [info.run_id async for info in _recoverable(graph, journal)]
+    ids = [info.run_id async for info in recoverable(graph, journal)]
     found: dict[str, Recovered[T]] = {}
     left = iter(ids)
 
@@ -255,7 +255,7 @@ async def result_of(
     return result
 
 
-async def _recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:
+async def recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:
     """The runs of a graph that have no owner and can continue: queued runs in the order in which
     they were queued, then the others, the newest first."""
     queued = [info async for info in journal.every_run(status="queued", graph=graph.name)]
@@ -264,14 +264,8 @@ async def _recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterato
     async for info in journal.every_run(status="interrupted", graph=graph.name):
         yield info
     async for info in journal.every_run(status="waiting", graph=graph.name):
-        if _can_continue(info):
+        if info.can_continue():
             yield info
-
-
-def _can_continue(info: RunInfo) -> bool:
-    """Whether one of the gates of a parked run is answered, or out of time."""
-    now = time()
-    return any(g.answered or (g.deadline is not None and g.deadline <= now) for g in info.waiting)
 
 
 async def give_up_claim(

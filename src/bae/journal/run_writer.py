@@ -138,6 +138,7 @@ class JournalWriter(Writer):
 
             options = run.options._replace(lm=run.lm)
             await wait_for_turn(graph, self._journal, turn, options, create)
+        self._journal.ring(run.run_id)
         self.watch(run.run_id)
         await self.confirm()
         run.restore_limits(Usage(), 0.0)
@@ -200,6 +201,7 @@ class JournalWriter(Writer):
             line = Line(self._n, StepStarted.__name__, now, run.path, run.step, data)
             self._n += 1
             self._journal.note(self._claim, line)
+        self._journal.ring(self._claim.run_id)
         return None
 
     def write(self, record: Record) -> None:
@@ -220,6 +222,7 @@ class JournalWriter(Writer):
                 line = line_of(self._n, record, data)
                 self._n += 1
                 self._journal.note(claim, line)
+        self._journal.ring(claim.run_id)
 
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until it is stored."""
@@ -247,6 +250,7 @@ class JournalWriter(Writer):
                 await self._journal.append(claim, ())
         except Exception as error:
             self._refuse(error, claim)
+        self._journal.ring(claim.run_id)
 
     async def store_value(self, ended: SourceEnded, asked: Arguments | None) -> None:
         """Record the value of a source, and wait until it is stored."""
@@ -328,7 +332,15 @@ class JournalWriter(Writer):
             lines = [] if self._broken is not None else [line_of(self._n, ended, data)]
             self._n += len(lines)
         release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
-        await finish_despite_cancel(release)
+        await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
+
+    async def hand_over(self, run: Run) -> None:
+        """Release the claim without an end: the run is interrupted, and can be resumed at once."""
+        await self.stop_watching()
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            release = self._journal.release(claim, "running", (), summary=self._summary(run))
+            await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
 
     def _summary(self, run: Run) -> RunSummary:
         """What lists show of the run."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import iscoroutine
 from itertools import islice
@@ -153,6 +153,12 @@ class RunInfo:
         """The status, or "interrupted", at the time `now`."""
         return "interrupted" if self.is_interrupted(now) else self.status
 
+    def can_continue(self, now: float | None = None) -> bool:
+        """Whether the run is parked and one of its gates is answered, or out of time at `now`."""
+        at = time() if now is None else now
+        late = (gate.deadline is not None and gate.deadline <= at for gate in self.waiting)
+        return any(gate.answered for gate in self.waiting) or any(late)
+
     def lasted(self, now: float | None = None) -> float:
         """Seconds from the start of the run, interruptions included: until `now` while it is
         queued, in progress or waits, until it was last written otherwise."""
@@ -171,6 +177,15 @@ class StoredRun:
     shape: str
     lines: tuple[Line, ...]
     answers: dict[str, str]
+
+
+class RunLines(NamedTuple):
+    """Some lines of a run, with its entry in the list and the number of all its lines, as they were
+    at one instant."""
+
+    info: RunInfo
+    lines: tuple[Line, ...]
+    total: int
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -205,6 +220,7 @@ class Journal(ABC):
     """Whether secrets (`SecretStr`, `Field(repr=False)`) are stored in clear."""
     prompts: bool = True
     """Whether the text of prompts and raw answers is stored, or only a hash of each prompt."""
+    _bells: tuple[Callable[[str], None], ...] = ()
 
     # What a store must have.
 
@@ -348,6 +364,22 @@ class Journal(ABC):
         often while a run is in progress."""
         return (await self.read(run_id)).answers
 
+    async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
+        """At most `limit` lines of a run whose number is greater than `after`, with its entry. A
+        feed reads a run in progress with it."""
+        run = await self.read(run_id)
+        found = run.lines[after + 1 : after + 1 + limit]
+        return RunLines(run.info, found, len(run.lines))
+
+    async def last_change(self) -> int:
+        """The greatest `change` of all runs; 0 where there are none."""
+        return max([info.change async for info in self.every_run()], default=0)
+
+    async def version(self) -> int | None:
+        """A number that is another one after anything was stored, by any process. None where the
+        store has no cheap way to tell: then feeds read it now and then."""
+        return None
+
     async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         """The ids of the runs that were last written before the time `than`, by status, the oldest
         run first; without those of a thread in which a run was written since, or has another
@@ -363,6 +395,21 @@ class Journal(ABC):
         progress fail with `bae-journal-closed` at their next record."""
 
     # What follows from these.
+
+    def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
+        """Have `hear` called with the id of a run when this process has written to it through this
+        object, from any thread. Call what is returned to stop."""
+        self._bells = (*self._bells, hear)
+
+        def stop() -> None:
+            self._bells = tuple(each for each in self._bells if each is not hear)
+
+        return stop
+
+    def ring(self, run_id: str) -> None:
+        """Tell those who listen that a run was written."""
+        for hear in self._bells:
+            hear(run_id)
 
     async def __aenter__(self) -> Self:
         return self

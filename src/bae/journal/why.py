@@ -439,7 +439,8 @@ def judged_answers(question: LMQuestion) -> Iterator[JudgedAnswer]:
         if verdict == "valid" and each.number in refused:
             verdict, errors = "refused", (refused[each.number],)
         about = each.number, verdict, errors, each.prompt, judged.at, each.usage
-        yield JudgedAnswer(*about, each.asked or None, each.answer or None, by)
+        texts = each.asked or None, each.answer or None
+        yield JudgedAnswer(*about, *texts, by, ", ".join(each.usage.models))
 
 
 def tool_rounds(loop: ToolLoop, asker: Asker | None = None) -> Iterator[ToolRound]:

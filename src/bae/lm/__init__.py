@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
     from bae.lm.http import PerLoop, is_secret_name, remove_passwords
+    from bae.lm.kinds import LMKind
     from bae.lm.local import LocalBackend
     from bae.lm.optimized import OptimizedLM
     from bae.lm.policies.budget import Budget, estimate_tokens
     from bae.lm.policies.cache import Cached
     from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
+    from bae.lm.policies.fallback import Fallback
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
     from bae.lm.policies.limits import Concurrency, RateLimit
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.registry import (
         DefaultName,
-        LMKind,
         check_lm_name,
         find_default_lm,
         find_default_name,
@@ -62,6 +63,7 @@ __all__ = [
     "Correction",
     "DSPyBackend",
     "DefaultName",
+    "Fallback",
     "FewShot",
     "LMKind",
     "LearnedPrompt",
@@ -112,19 +114,20 @@ __getattr__, __dir__ = export_lazily(
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
         "http": "PerLoop is_secret_name remove_passwords",
+        "kinds": "LMKind",
         "local": "LocalBackend",
         "optimized": "OptimizedLM",
         "policies.budget": "Budget estimate_tokens",
         "policies.cache": "Cached",
         "policies.cache_stores": "CacheStore MemoryCache SQLiteCache",
+        "policies.fallback": "Fallback",
         "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
         "policies.limits": "Concurrency RateLimit",
         "policies.policy": "Budgeted Policy Retry Timeout",
         "prices": "cost_of",
         "pydantic_ai_backend": "PydanticAIBackend",
         "registry": (
-            "DefaultName LMKind check_lm_name find_default_lm find_default_name list_lm_kinds "
-            "resolve"
+            "DefaultName check_lm_name find_default_lm find_default_name list_lm_kinds resolve"
         ),
         "requests": "Answer",
         "signatures": "node_to_signature",

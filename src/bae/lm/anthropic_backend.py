@@ -31,6 +31,7 @@ from bae.lm.http import (
     timeout_error,
     without_secrets,
 )
+from bae.lm.options import Effort
 from bae.lm.prices import cost_of, window_of
 from bae.lm.provider_schemas import Schema, answer_tool_name, for_claude, unfit
 from bae.lm.responses import MAX_BYTES, bound_responses
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from anthropic.types import RawMessageStreamEvent
 
 Channel = Literal["auto", "schema", "tool"]
-
 MODEL = "claude-sonnet-5-5"
 
 
@@ -50,6 +50,7 @@ class AnthropicBackend(Backend):
 
     - `max_tokens`: the longest answer, with the thinking that goes before it.
     - `temperature`: leave it out for models that take none, as the newer ones do.
+    - `effort`: how much the model thinks and writes, as "low"; left out, the model decides.
     - `stream`: whether to read the answer as it is written. Observers of the run see the pieces,
       and a long answer is not taken for a stalled one.
     - `cache`: whether to have the constant part of the prompt cached by the provider, and all of a
@@ -60,7 +61,7 @@ class AnthropicBackend(Backend):
       input of a tool that the model is to use; "auto" takes the first where Claude can enforce the
       schema (`bae.lm.provider_schemas.unfit` says why not). Give "tool" for models without it.
     - `headers`: sent with every request. `extra`: put into the body of every request, as
-      `{"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}`.
+      `{"thinking": {"type": "adaptive"}}`.
     - `max_bytes`: the largest response that is read, after decompression.
     - `http_client`: an `httpx2.AsyncClient` of yours. It stays open, and serves one event loop.
       What it reads is not bounded, and whether it follows redirects is up to you.
@@ -80,6 +81,7 @@ class AnthropicBackend(Backend):
         base_url: str | None = None,
         max_tokens: int = 16_384,
         temperature: float | None = None,
+        effort: Effort | None = None,
         stream: bool = True,
         cache: bool = True,
         timeout: float = 600.0,
@@ -114,6 +116,8 @@ class AnthropicBackend(Backend):
         self.channel: Channel = channel
         self.max_bytes = max_bytes
         self.extra = dict(extra or {})
+        if effort is not None:
+            self.extra["output_config"] = {**self.extra.get("output_config", {}), "effort": effort}
         self._api_key = api_key
         self._base_url = base_url
         self._headers = dict(headers or {})

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from bae.exceptions import BaeLMError, BaeParseError
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
+from bae.lm.options import Effort
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
 from bae.subprocesses import EndedProgram, run_program
@@ -37,7 +38,8 @@ class ClaudeCLIBackend(Backend):
     - `model`: a name, or the alias of the newest: "sonnet", "opus", "haiku".
     - `timeout`: seconds for a whole call, the start of the program included.
     - `executable`: the program, looked up on the `PATH`, or the path to it.
-    - `env`: more environment variables for the program, as `{"CLAUDE_CODE_EFFORT_LEVEL": "low"}`.
+    - `effort`: how much the model thinks and writes, as "low"; left out, the program decides.
+    - `env`: more environment variables for the program.
     - `max_output`: bytes that the program may print.
     """
 
@@ -47,6 +49,7 @@ class ClaudeCLIBackend(Backend):
         timeout: float = 300.0,
         *,
         executable: str | os.PathLike[str] = "claude",
+        effort: Effort | None = None,
         env: Mapping[str, str] | None = None,
         max_output: int = 16_000_000,
         attempts: int = 2,
@@ -60,6 +63,8 @@ class ClaudeCLIBackend(Backend):
         self.executable = os.fspath(executable)
         self.max_output = max_output
         self._env = dict(env or {})
+        if effort is not None:
+            self._env["CLAUDE_CODE_EFFORT_LEVEL"] = effort
 
     @property
     def settings(self) -> Mapping[str, Any]:

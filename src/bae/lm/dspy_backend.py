@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic_core import to_jsonable_python
 
@@ -41,6 +41,14 @@ class DSPyBackend(Backend):
     """
 
     answers_unions = False
+    named_options: ClassVar[Mapping[str, Any]] = {
+        "temperature": float,
+        "max_tokens": int,
+        "top_p": float,
+        "seed": int,
+        "reasoning_effort": str,
+    }
+    """The options of `dspy.LM` that can be written in a name."""
 
     def __init__(
         self,

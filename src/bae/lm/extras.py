@@ -33,9 +33,12 @@ def install_line(extra: str) -> str:
 
 
 def is_there(module: str) -> bool:
-    """Whether a top-level package is installed, found out without importing it."""
+    """Whether a package is installed, found out without importing it. Of one in a namespace, such
+    as `google.genai`, the namespace is imported."""
     try:
         return find_spec(module) is not None
+    except ModuleNotFoundError:  # there is no such namespace
+        return False
     except ValueError:  # it is imported, and was made by hand: it has no spec
         return True
 

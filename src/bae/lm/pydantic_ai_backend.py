@@ -4,7 +4,6 @@ for structured output. PydanticAI's own retries are off: bae judges the answers 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -27,10 +26,11 @@ from bae.lm.http import (
     secrets_in,
     without_secrets,
 )
+from bae.lm.kinds import OPENAI_MODEL
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import answer_tool_name, is_untyped, unfit, with_descriptions
 from bae.lm.pydantic_ai_messages import answer_in, conversation, tool_definitions, usage_of
-from bae.lm.registry import OPENAI_MODEL
+from bae.lm.pydantic_ai_models import make_model, read_settings
 from bae.lm.responses import MAX_BYTES, bound_responses, responses_arrived
 from bae.usage import Usage
 
@@ -49,6 +49,9 @@ class PydanticAIBackend(Backend):
     the client in it is yours: give each event loop that runs at the same time its own backend, and
     make it with `max_retries=0`, or it is copied for every call.
 
+    - `base_url`: the address of the provider. With "openai:MODEL" or "openai-chat:MODEL" it is a
+      compatible server, which is asked by chat completions, without the key for OpenAI.
+    - `api_key`: its key, where it is not in the environment variable that PydanticAI reads.
     - `model_settings`: what PydanticAI takes as such, as `{"temperature": 0, "max_tokens": 500}`.
     - `timeout`: seconds for a whole call.
     - `max_bytes`: the largest response that is read, after decompression, where PydanticAI has made
@@ -66,6 +69,8 @@ class PydanticAIBackend(Backend):
         self,
         model: str | Model | None = None,
         *,
+        base_url: str | None = None,
+        api_key: str | None = None,
         model_settings: Mapping[str, Any] | None = None,
         timeout: float = 600.0,
         max_bytes: int = MAX_BYTES,
@@ -89,6 +94,13 @@ class PydanticAIBackend(Backend):
         self.output: Output = output
         self.model_settings = dict(model_settings or {})
         self._given = model or f"openai:{OPENAI_MODEL}"
+        self._base_url = base_url
+        self._api_key = api_key
+        if not isinstance(self._given, str) and (base_url or api_key):
+            raise TypeError(
+                "PydanticAIBackend takes base_url and api_key with the name of a model alone: give "
+                "them to the provider of the model"
+            )
         self._bounded: WeakSet[Any] = WeakSet()
         self._unused: list[Model] = []
         self.model = self._given if isinstance(self._given, str) else self._given.model_name
@@ -105,6 +117,11 @@ class PydanticAIBackend(Backend):
         given = {n: v for n, v in self.model_settings.items() if n not in _NO_MATTER}
         said = to_jsonable_python(without_secrets(given))
         return {"model_settings": said, "output": self.output, "base_url": self._about.base_url}
+
+    def set_options(self, options: Mapping[str, str], shown: str, known: Sequence[str]) -> None:
+        """Set model settings from the options in the name of an LM: `shown` is that name in errors,
+        and `known` are the options that are no model settings."""
+        self.model_settings |= read_settings(self._next_kept(), options, shown, known)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -201,18 +218,19 @@ class PydanticAIBackend(Backend):
         return f"PydanticAIBackend({self.model!r})"
 
     def _make(self) -> Model:
-        from pydantic_ai.models import infer_model
-
         if not isinstance(self._given, str):
             return self._given
-        try:
-            made = infer_model(self._given)
-            client: Any = getattr(made, "client", None)
-            if hasattr(client, "max_retries"):
-                client.max_retries = 0  # as below, and without a copy of the client for each call
-            return made
-        except (ImportError, RuntimeError) as error:  # what PydanticAI raises is of the latter
-            raise _no_such_model(self._given, error) from error
+        made = make_model(self._given, self._base_url, self._api_key)
+        client: Any = getattr(made, "client", None)
+        if hasattr(client, "max_retries"):
+            client.max_retries = 0  # as below, and without a copy of the client for each call
+        return made
+
+    def _next_kept(self) -> Model:
+        """The model that is entered next, for a look at it."""
+        if not self._unused:
+            self._unused.append(self._make())
+        return self._unused[-1]
 
     def _next(self) -> Model:
         try:
@@ -376,38 +394,6 @@ class _InLoop:
         if self.entered:
             self.entered = False
             await self.model.__aexit__(None, None, None)
-
-
-def _no_such_model(name: str, error: ImportError | RuntimeError) -> BaeLMError:
-    """The error for a model that could not be made from its name."""
-    from pydantic_ai.exceptions import UserError
-
-    who = f"PydanticAIBackend({name!r})"
-    match error:
-        case UserError() if error.message.startswith("Unknown model"):
-            return BaeLMError(
-                f"{who}: PydanticAI knows no model of this name",
-                code="bae-lm-not-found",
-                cause=error,
-                fix='give "provider:model", as "openai:gpt-5-mini"',
-            )
-        case ImportError():
-            provider = name.partition(":")[0]
-            return BaeLMError(
-                f"{who} needs a package that is not installed",
-                code="bae-lm-extra-missing",
-                cause=error,
-                fix=f"pip install 'pydantic-ai-slim[{provider}]'",
-            )
-        case _:
-            named = re.search("`([A-Z][A-Z0-9_]+)`", str(error))
-            variable = named[1] if named else "that it names"
-            return BaeLMError(
-                f"{who} has no key to ask with",
-                code="bae-lm-unauthorized",
-                cause=error,
-                fix=f"set the environment variable {variable}",
-            )
 
 
 def _error_for(who: str, error: Exception, timeout: float) -> Exception:

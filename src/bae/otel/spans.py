@@ -134,6 +134,8 @@ class RunSpans:
             case "restarted", LMQuestion():
                 restart = work.restarts[-1]
                 about = {**about_error(restart.error), "bae.wait": restart.wait}
+                if restart.model:
+                    about["bae.fallback"] = restart.model
                 self._add_event(work, "bae.restarted", restart.at, about)
             case "waiting", Source():
                 gate = {"bae.gate": str(work.place)}

@@ -67,7 +67,7 @@ OnEvent = Callable[[ProgramEvent, Usage], Awaitable[None]]
 
 
 class CodingProgram(ABC):
-    """A coding agent with a command line, as a worker: `LeadAgent(bench, program=ClaudeCode(…))`.
+    """A coding agent with a command line, as a worker: `Workbench.open(…, worker=ClaudeCode(…))`.
 
     A program of your own is a subclass with `arguments` and `read_event`. It is started once for
     each turn, reads the prompt on its stdin, edits files in its working directory, and prints JSON,

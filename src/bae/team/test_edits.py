@@ -222,11 +222,7 @@ def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     is_conftest = PurePosixPath(path).name == _CONFTEST
     for each in _run_at_import(_parse(content).body, functions=True):
-        targets = getattr(each, "targets", [getattr(each, "target", None)])
-        names = {str(getattr(t, "id", "")) for t in targets} | {str(getattr(each, "name", ""))}
-        if isinstance(each, ast.ImportFrom):
-            names |= {alias.asname or alias.name for alias in each.names}
-        named = {n for n in names if n.startswith(("pytest_", "collect_ignore"))}
+        named = {n for n in _bind(each) if n.startswith(("pytest_", "collect_ignore"))}
         automatic = any("autouse" in ast.dump(d) for d in getattr(each, "decorator_list", ()))
         if is_conftest and automatic:
             named |= {str(getattr(each, "name", ""))}
@@ -234,6 +230,16 @@ def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
             named &= {"pytest_plugins"}
         found |= {(n, ast.dump(each)) for n in named}
     return found
+
+
+def _bind(node: ast.AST) -> set[str]:
+    """The names that a definition, an assignment or an import binds."""
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    names = {str(getattr(target, "id", "")) for target in targets}
+    names.add(str(getattr(node, "name", "")))
+    if isinstance(node, ast.ImportFrom):
+        names |= {alias.asname or alias.name for alias in node.names}
+    return names
 
 
 _CONFIGURATIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
@@ -429,43 +435,50 @@ def find_concerns(
     changes: Sequence[FileChange], *reports: TestReport
 ) -> tuple[tuple[str, str], ...]:
     """What code outside of tests does since a change that could decide about its own tests, by its
-    file: it imports a test program, or ends the process. No reason to refuse it, but to look at it.
-    Code that imports pytest or a test program of JavaScript is support of tests, as a plugin or a
-    setup file, so each change of it is shown."""
+    file: it imports a test program, has hooks of it, or ends the process. No reason to refuse it,
+    but to look at it. Support of tests, as a plugin or a setup file, is shown at each change."""
     return tuple(
         (each.path, reason)
         for each in changes
         if each.after is not None and not is_test_file(each.path, *reports)
-        for reason in sorted(_acts(each.path, each.after))
-        if reason not in _acts(each.path, each.before) or _is_support(reason)
+        for reason, is_support in sorted(_acts(each.path, each.after))
+        if is_support or (reason, is_support) not in _acts(each.path, each.before)
     )
 
 
-def _is_support(reason: str) -> bool:
-    return reason.startswith("imports ") and reason != "imports unittest"
-
-
-def _acts(path: str, content: bytes | None) -> set[str]:
+def _acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
+    """What code does that could decide about its tests, and whether that makes it support of
+    tests."""
     text = (content or b"").decode("utf-8", "replace")
     if path.endswith(".py"):
         tree = _parse(content)
         modules = {source.partition(".")[0] for _, source in _find_imports(tree)}
-        found = {f"imports {each}" for each in modules & _PYTHON_TESTS}
+        found = {(f"imports {each}", each != "unittest") for each in modules & _PYTHON_TESTS}
+        names = {name for each in _run_at_import(tree.body, functions=True) for name in _bind(each)}
+        hooks = {name for name in names if name.startswith("pytest_")}
+        found |= {(f"has {each}, a hook of pytest", True) for each in hooks}
         if _ENDS_PROCESS.search(text):
-            found.add("ends the process with os._exit")
+            found.add(("ends the process with os._exit", False))
         if PurePosixPath(path).name != "__main__.py" and any(
             map(_exits, _run_at_import(tree.body))
         ):
-            found.add("ends the process while it is imported")
+            found.add(("ends the process while it is imported", False))
         return found
     if not re.search(r"\.[cm]?[jt]sx?$", path):
         return set()
-    found = {f"imports {each}" for each in _JAVASCRIPT_TESTS.findall(text)}
+    found = {(f"imports {each}", True) for each in _JAVASCRIPT_TESTS.findall(text)}
+    found |= {(f"uses {each} of the test program", True) for each in _SETUP.findall(text)}
     if re.search(r"(?m)^\S.*process\.(exit|reallyExit|abort|kill)\b", text):
-        found.add("ends the process while it is loaded")
+        found.add(("ends the process while it is loaded", False))
     return found
 
 
+_SETUP: Final = re.compile(
+    r"(?m)^\s*(?:global(?:This)?\.)?"
+    r"((?:before|after)(?:Each|All)|expect\.\w+|(?:jest|vi)\.(?:\w*[mM]ock|fn|spyOn|stubGlobal)"
+    r"|(?<=\.)(?:expect|it|test|describe))\s*(?:\(|=(?!=))"
+)
+"""What setup files of Jest and Vitest do around every test, also without an import."""
 _JAVASCRIPT_TESTS: Final = re.compile(
     r"""(?:from|require\(|import\(?)\s*["'](node:test|vitest|jest|@jest/[^"']+|mocha|ava)["']"""
 )

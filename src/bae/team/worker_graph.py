@@ -150,10 +150,13 @@ class WorkConversation(Node):
             with metered() as desk.used:
                 return await lm.fill(WorkerLoop, {}, self.brief, request)
         except LoopEnded as ended:
-            question = f"{ended.message} What should be done differently?"
             tried = await desk.bench.store.attempts(desk.task.id)
-            if tried and tried[-1].number >= attempt.number and tried[-1].failure:
-                question += f"\n\nThe last failure:\n{bounded(tried[-1].failure, SHOWN_FAILURE)}"
+            own = tried and tried[-1].number >= attempt.number
+            failure = tried[-1].failure if own else ""
+            why = f" It was refused: {headline(failure, 200).rstrip('.:')}." if failure else ""
+            question = f"{ended.message}{why} What should be done differently?"
+            if failure:
+                question += f"\n\nThe last failure:\n{bounded(failure, SHOWN_FAILURE)}"
             return Blocked(question=question)
         except LoopStopped:
             return Stopped(number=attempt.number)

@@ -176,6 +176,8 @@ def _question_line(view: RunView, change: WorkChange, question: LMQuestion) -> L
             restart = question.restarts[-1]
             wait = took(restart.wait)
             said = f"is asked again{f' in {wait}' if wait else ''}"
+            if restart.model:
+                said = f"is now {in_one_line(restart.model)},"
             return "  LM", f"{said} after {line_of(restart.error)}"
         case "ended" if question.state == "done":
             after = took(question.took), *spent(question.usage)

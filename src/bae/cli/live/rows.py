@@ -105,7 +105,8 @@ def _asking_rows(
         last = None
     if retry is not None:
         wait = took(retry.at + retry.wait - now)
-        said += f", again {f'in {wait} ' if wait else ''}after {line_of(retry.error)}"
+        again = f"by {in_one_line(retry.model)}" if retry.model else "again"
+        said += f", {again} {f'in {wait} ' if wait else ''}after {line_of(retry.error)}"
     elif last is not None:
         reason = in_one_line("; ".join(last.errors) or last.verdict)
         said += f", answer {last.number + 1}" + (f" after: {reason}" if view.may_quote else "")

@@ -126,6 +126,13 @@ class SQLiteJournal(SQLJournal):
     def __repr__(self) -> str:
         return f"SQLiteJournal({self.path!r})"
 
+    async def version(self) -> int | None:
+        """A number that is another one after any process has written the file."""
+        _, reader = self._workers or self._start()
+        future: Future[int] = get_running_loop().create_future()
+        reader.put(WriteJob(do=_data_version, future=future))
+        return await future
+
     async def close(self) -> None:
         """Store what is still to be stored, give up the runs in progress, so that they can be
         resumed elsewhere at once, and close the file."""
@@ -311,6 +318,11 @@ def settle(works: Sequence[WriteJob], put: Callable[[WriteJob], None]) -> None:
             future.exception()  # a caller that does not wait is told at the next line
         else:
             future.set_result(value)
+
+
+def _data_version(db: sqlite3.Connection) -> int:
+    # Another connection has another number for the same file: a new one is a change too.
+    return id(db) ^ int(db.execute("pragma data_version").fetchone()[0])
 
 
 def _failed(error: BaseException) -> Future[Any]:

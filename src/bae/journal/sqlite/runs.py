@@ -41,6 +41,7 @@ from bae.journal.store import (
     Listed,
     ParkedGate,
     RunInfo,
+    RunLines,
     RunStatus,
     RunSummary,
     Scalar,
@@ -280,6 +281,33 @@ class RunTables(Journal):
 
         return await self._read(ask)
 
+    async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
+        """Some lines of a run; no other line is read."""
+
+        def ask(db: sqlite3.Connection) -> RunLines:
+            db.execute("begin")  # others may write it: this is the run at one instant
+            try:
+                row = db.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
+                if row is None:
+                    raise failure("bae-run-unknown", self.name, run_id)
+                query = f"select {_COUNT} from runs where run = ?"
+                count: int = db.execute(query, row[:1]).fetchone()[0]
+                upto = min(count, after + 1 + limit)
+                found = self._read_lines(db, row[0], run_id, after + 1, upto) if limit else ()
+                return RunLines(_info(db, row), found, count)
+            except _UNREADABLE as error:
+                raise self._damaged(run_id, f"run {run_id!r}", error) from error
+            finally:
+                if db.in_transaction:
+                    db.execute("rollback")
+
+        return await self._read(ask)
+
+    async def last_change(self) -> int:
+        """The greatest change of all runs, and of those that were deleted."""
+        query = f"select {NEXT_CHANGE} - 1"
+        return await self._read(lambda db: int(db.execute(query).fetchone()[0]))
+
     async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         wanted = f"status in ({_marks(statuses)}) and {_UPDATED} < ?"
         # A thread is kept whole: of those with an old run, the ones in which no run is another.
@@ -323,23 +351,34 @@ class RunTables(Journal):
             raise failure("bae-run-unknown", self.name, run_id)
         return found[0]
 
-    def _read_lines(self, db: sqlite3.Connection, run: int, run_id: str) -> tuple[Line, ...]:
+    def _read_lines(
+        self,
+        db: sqlite3.Connection,
+        run: int,
+        run_id: str,
+        start: int = 0,
+        stop: int = LINES_OF_A_RUN,
+    ) -> tuple[Line, ...]:
+        """The lines of a run from the number `start` on and below `stop`."""
         lines: list[Line] = []
         query = """select id & 4294967295, kind, at, path, step, data, version from lines
             where id >= ? and id < ? order by id"""
 
         def missing() -> Exception:
-            what = f"line {len(lines)} of run {run_id!r} is missing"
+            what = f"line {start + len(lines)} of run {run_id!r} is missing"
             return failure("bae-journal-damaged", self.name, run_id, what=what)
 
         try:
             for home, first, end in db.execute(_HOMES, (run,)).fetchall():
                 base = home * LINES_OF_A_RUN
+                begin, until = max(first, start), min(end, stop)
+                if begin >= until:
+                    continue
                 # Closed even after an error: an open cursor would keep the log from being cleared.
-                with closing(db.execute(query, (base + first, base + end))) as rows:
+                with closing(db.execute(query, (base + begin, base + until))) as rows:
                     for row in rows:
                         line = Line(*row)
-                        if line.n != len(lines):
+                        if line.n != start + len(lines):
                             raise missing()
                         if tuple(map(type, line)) != _TYPES or not _is_possible(line):
                             raise TypeError("a column has a value of another type")
@@ -347,10 +386,10 @@ class RunTables(Journal):
                         if not isinstance(json.loads(line.data), dict):
                             raise ValueError("no JSON object")
                         lines.append(line)
-                if end < LINES_OF_A_RUN and end != len(lines):
+                if until < LINES_OF_A_RUN and until != start + len(lines):
                     raise missing()
         except _UNREADABLE as error:
-            what = f"line {len(lines)} of run {run_id!r}"
+            what = f"line {start + len(lines)} of run {run_id!r}"
             raise self._damaged(run_id, what, error) from error
         return tuple(lines)
 

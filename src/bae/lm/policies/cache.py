@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from copy import copy
@@ -23,7 +22,7 @@ from bae.lm.adapter import LMAdapter, is_lossless
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
-from bae.lm.policies.policy import Policy, innermost
+from bae.lm.policies.policy import Policy, all_innermost, identity_of, innermost
 from bae.prompts.messages import CallPart, ResultPart
 from bae.tasks import cancellations, gone
 from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
@@ -92,7 +91,8 @@ class Cached(Policy):
             raise TypeError(f"Cached(lm, {store!r}): give a store, or the path of a file")
         self.store: CacheStore = store
         if not isinstance(store, MemoryCache):
-            _check_settings(innermost(self))
+            for each in all_innermost(self):
+                _check_settings(each)
         self.store_timeout = store_timeout
         self._failing: set[str] = set()
         """The methods of the store that failed when they were last called."""
@@ -183,8 +183,7 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
     try:
         parts: dict[str, Any] = {
             "version": VERSION,
-            "by": _asked_by(backend),
-            "model": asked.model,
+            **identity_of(backend),
             "settings": backend.settings,  # with those of the policies around it
             "system": prompt.system,
             "text": prompt.text,
@@ -216,23 +215,6 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
             fix=f"have {type(asked).__name__}.settings return JSON values alone",
         ) from error
     return sha256(text.encode()).hexdigest()
-
-
-def _asked_by(backend: Backend) -> list[str]:
-    """The class that answers, and the policies around it that are not bae's: they may change what
-    is asked. By module, as other classes may have the same name; each script is a `__main__`."""
-    layers: list[object] = []
-    while isinstance(backend, Policy):
-        if not type(backend).__module__.startswith("bae."):
-            layers.append(backend)
-        backend = backend.inner
-    layers.append(backend.lm if isinstance(backend, LMAdapter) else backend)
-    script: str = getattr(sys.modules.get("__main__"), "__file__", None) or "__main__"
-    return [
-        f"{script if (module := type(each).__module__) == '__main__' else module}"
-        f".{type(each).__qualname__}"
-        for each in layers
-    ]
 
 
 def _check_settings(backend: Backend) -> None:

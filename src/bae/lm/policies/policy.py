@@ -5,7 +5,8 @@ ones are here: `Retry`, `Timeout` and `Budgeted`."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -54,6 +55,11 @@ class Policy(Backend):
         # Not Backend.__init__: its attributes are read from the LM inside.
         self.inner = as_backend(lm)
 
+    @property
+    def inners(self) -> tuple[Backend, ...]:
+        """The LMs inside: one, but for a `Fallback`."""
+        return (self.inner,)
+
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the LM inside."""
         return await self.ask(prompt)
@@ -69,14 +75,14 @@ class Policy(Backend):
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
         """Build a `target` from what `node` holds."""
         here = scene or scene_around.get()
-        if isinstance(innermost(self), LMAdapter):
+        if _has_adapter(self):
             return await make_with(self, node, target, here)
         return await super().make(node, target, scene=here)
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
         here = scene or scene_around.get()
-        if isinstance(innermost(self), LMAdapter):
+        if _has_adapter(self):
             return await decide_with(self, node, here)
         return await super().decide(node, scene=here)
 
@@ -243,10 +249,45 @@ def as_backend(lm: LM | str) -> Backend:
 
 
 def innermost(backend: Backend) -> Backend:
-    """The backend inside all policies."""
+    """The backend inside all policies; of several, the first."""
     while isinstance(backend, Policy):
         backend = backend.inner
     return backend
+
+
+def all_innermost(backend: Backend) -> Iterator[Backend]:
+    """The backends inside all policies."""
+    if not isinstance(backend, Policy):
+        yield backend
+        return
+    for inner in backend.inners:
+        yield from all_innermost(inner)
+
+
+def identity_of(backend: Backend) -> dict[str, Any]:
+    """What tells the answers of a backend from those of others, besides its settings: its model,
+    and the class that answers with the policies around it that are not bae's, since they may change
+    what is asked. By module, as other classes may have the same name; each script is a
+    `__main__`."""
+    layers: list[object] = []
+    model = innermost(backend).model
+    while isinstance(backend, Policy):
+        if not type(backend).__module__.startswith("bae."):
+            layers.append(backend)
+        backend = backend.inner
+    layers.append(backend.lm if isinstance(backend, LMAdapter) else backend)
+    script: str = getattr(sys.modules.get("__main__"), "__file__", None) or "__main__"
+    by = [
+        f"{script if (module := type(each).__module__) == '__main__' else module}"
+        f".{type(each).__qualname__}"
+        for each in layers
+    ]
+    return {"by": by, "model": model}
+
+
+def _has_adapter(backend: Backend) -> bool:
+    """Whether an LM inside is no backend, and is asked by the method that was called."""
+    return any(isinstance(each, LMAdapter) for each in all_innermost(backend))
 
 
 def _has_usual_methods(cls: type[Backend]) -> bool:

@@ -1,0 +1,112 @@
+"""`bae serve`: a graph behind HTTP, alone on a port."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Annotated, Final
+
+import typer
+
+from bae.cli.journals import file_to_write, open_to_write
+from bae.cli.learned import lm_with_learned
+from bae.cli.lm import check_lm
+from bae.cli.loading import load_proved
+from bae.cli.options import (
+    AsJSON,
+    JournalFile,
+    LMName,
+    MaxIters,
+    Module,
+    Optimized,
+    examples,
+    option,
+)
+from bae.cli.printing import note, out, print_json
+from bae.cli.signals import run_until_signal
+from bae.exceptions import BaeError
+
+EPILOG: Final = examples(
+    "bae serve app.py --lm local",
+    "bae serve app.py --port 8800 --journal runs.db",
+    "BAE_SERVE_TOKEN=… bae serve app.py --host 0.0.0.0 --allow-host bae.example.com",
+)
+_SHORTEST: Final = 8
+"""Characters of a token that somebody chooses."""
+
+
+def serve(
+    module: Module = None,
+    port: Annotated[int, option("--port PORT", "The port; 0 is a free one.", min=0, max=65535)] = 0,
+    host: Annotated[str, option("--host ADDRESS", "The address to listen on.")] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        option(
+            "--allow-host NAME",
+            "A name under which the server is reached, besides loopback names. Repeatable.",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        option(
+            "--token TOKEN",
+            "The token that every request has. Default: a new one, which is printed.",
+            envvar="BAE_SERVE_TOKEN",
+        ),
+    ] = None,
+    lm: LMName = None,
+    optimized: Optimized = None,
+    max_iters: MaxIters = 10,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Serve a graph over HTTP: start, follow, answer and inspect its runs.
+
+    Every request has a token, on this machine too. Runs that can continue are resumed: interrupted
+    ones, and those whose gates are answered. When the server is stopped, it takes nothing new and
+    hands over its runs: the next server continues them. The endpoints are in /openapi.json.
+    """
+    from bae.lm.extras import install_line, is_there
+
+    if not (is_there("starlette") and is_there("uvicorn") and is_there("websockets")):
+        raise BaeError(
+            "bae serve needs the packages starlette, uvicorn and websockets",
+            code="bae-serve-missing",
+            fix=install_line("serve"),
+        )
+    from bae.serve import bearer, router
+    from bae.serve.access import LOOPBACK
+    from bae.serve.server import listening
+
+    if token is not None and not (len(token) >= _SHORTEST and token.isascii()):
+        raise typer.BadParameter(
+            f"give at least {_SHORTEST} ASCII characters, or leave it out", param_hint="'--token'"
+        )
+    key = token or secrets.token_urlsafe(24)
+    graph = load_proved(module)
+    check_lm(graph, lm, begins=True)
+    model = lm_with_learned(graph, lm, optimized)
+    file = file_to_write(journal)
+    names = (*LOOPBACK, host, *(allow_host or ()))
+
+    async def serve_graph() -> None:
+        async with open_to_write(file) as kept:
+            api = router(
+                graph,
+                journal=kept,
+                lm=model,
+                max_iters=max_iters,
+                auth=bearer(key),
+                hosts=names,
+            )
+            async with listening(api, host, port) as url:
+                if as_json:
+                    print_json({"url": url, "token": key, "graphs": [graph.name], "journal": file})
+                else:
+                    out().print(f"{graph.name} is served at {url}", soft_wrap=True)
+                    if token is None:
+                        out().print(f"token: {key}", soft_wrap=True)
+                    note(f"runs are kept in {file}; Ctrl-C stops the server")
+                await asyncio.Event().wait()
+
+    run_until_signal(serve_graph())

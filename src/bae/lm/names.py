@@ -1,0 +1,110 @@
+"""The parts of an LM's name: `openai:qwen3@http://127.0.0.1:8000/v1?max_tokens=800` is a kind, a
+model, an address and options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from bae.exceptions import BaeLMError
+from bae.lm.http import MASK, is_secret_name, remove_passwords
+
+API_KEY_ENV: Final = "api_key_env"
+"""The option that names the environment variable with the key. A key itself is in no name: names
+are shown and stored."""
+_ADDRESS: Final = re.compile(r"@(?=https?://)")
+"""Names of models have an `@` too, as `claude-opus-4-5@20251101` on Google's cloud."""
+_OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class LMNameParts:
+    """The parts of an LM's name. `model` is what follows the kind: a model, or a file."""
+
+    kind: str
+    model: str = ""
+    address: str = ""
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
+    """Split a name into its parts. The options follow the last `?`, the address the last `@` before
+    `http://` or `https://`. What names a file (`is_file`) has neither. Raises `BaeLMError`."""
+    kind, _, rest = name.strip().partition(":")
+    if is_file:
+        return LMNameParts(kind, rest)
+    text, mark, asked = name.strip().rpartition("?")
+    if not mark:
+        text, asked = asked, ""
+    kind, _, rest = text.partition(":")
+    parts = _ADDRESS.split(rest)
+    address = parts.pop() if len(parts) > 1 else ""
+    model = rest[: len(rest) - len(address) - 1] if address else rest
+    if address:
+        _check_address(name, address)
+    return LMNameParts(kind, model, address, _read_options(name, asked) if mark else {})
+
+
+def shown_name(name: str) -> str:
+    """A name as errors show it: without the user and password of its address, and without options
+    that are secrets by their names."""
+    text, mark, asked = name.rpartition("?")
+    if not mark:
+        return repr(remove_passwords(name))
+    options: list[str] = []
+    for each in asked.split("&"):
+        option, _, value = each.partition("=")
+        is_secret = option != API_KEY_ENV and is_secret_name(option, value or None)
+        is_secret = is_secret and "TOKENS" not in option.upper()
+        options.append(f"{option}={MASK}" if is_secret else each)
+    return repr(f"{remove_passwords(text)}?{'&'.join(options)}")
+
+
+def _read_options(name: str, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in text.split("&"):
+        option, mark, value = each.partition("=")
+        if not mark or not _OPTION.fullmatch(option) or not value:
+            raise BaeLMError(
+                f"{shown_name(name)} has {each!r} among its options, which is no name and value",
+                code="bae-lm-option",
+                sent=False,
+                fix="write options as ?max_tokens=800&effort=low; in a value, write %26 for & and "
+                "%3F for ?",
+            )
+        if option in found:
+            raise BaeLMError(
+                f"{shown_name(name)} has the option {option} twice",
+                code="bae-lm-option",
+                sent=False,
+                fix="write it once",
+            )
+        found[option] = unquote(value)
+    return found
+
+
+def _check_address(name: str, address: str) -> None:
+    try:
+        parts = urlsplit(address)
+        is_whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # such as a port that is no number
+        is_whole = False
+        parts = None
+    if not is_whole:
+        raise BaeLMError(
+            f"{shown_name(name)} has an address that is no URL: {remove_passwords(address)!r}",
+            code="bae-lm-unknown-name",
+            sent=False,
+            fix="write the address as http://127.0.0.1:8000/v1",
+        )
+    if parts is not None and (parts.username or parts.password or parts.fragment):
+        raise BaeLMError(
+            f"{shown_name(name)} has a user, a password or a fragment in its address",
+            code="bae-lm-unknown-name",
+            sent=False,
+            fix="names are shown and stored: put the key into an environment variable, and name the"
+            " variable with ?api_key_env=VARIABLE",
+        )

@@ -1,0 +1,186 @@
+"""Options in the name of an LM, as `?effort=low&max_tokens=800`: checked against the arguments of
+the backend and the settings of the provider's model, before anything is sent."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, cast, get_args, get_origin
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+from bae.exceptions import BaeLMError
+from bae.lm.names import API_KEY_ENV, LMNameParts
+
+if TYPE_CHECKING:
+    from bae.language_model import LM
+
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+"""How much Claude thinks and writes."""
+
+_NOT_NAMED: Final = frozenset({"api_key", "base_url"})
+_CONFIG: Final = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
+
+
+def make_with_options(
+    make: Callable[..., LM], given: tuple[str, ...], name: LMNameParts, shown: str
+) -> LM:
+    """Make the LM of a name with an address or options. `shown` is the name in errors."""
+    arguments, settings = read_arguments(make, name, shown)
+    if API_KEY_ENV in arguments:
+        arguments["api_key"] = _read_key(shown, arguments.pop(API_KEY_ENV))
+    if name.address:
+        arguments["base_url"] = name.address
+    try:
+        made = make(*given, **arguments)
+    except (TypeError, ValueError) as error:  # the backend checks its arguments itself
+        raise BaeLMError(
+            f"{shown} cannot be made: {error}",
+            code="bae-lm-option",
+            sent=False,
+            cause=error,
+            fix="correct the options after the ? in the name",
+        ) from error
+    if settings:
+        cast(Any, made).set_options(settings, shown, _known(make))
+    return made
+
+
+def read_arguments(
+    make: Callable[..., LM], name: LMNameParts, shown: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arguments of a backend from the options in a name, and the options that may be settings
+    of its model. Raises where an option is neither, or its value is wrong."""
+    types = option_types(make)
+    arguments: dict[str, Any] = {}
+    settings: dict[str, str] = {}
+    for option, text in name.options.items():
+        if option == API_KEY_ENV and _takes_key(make):
+            arguments[option] = text
+        elif option in types:
+            arguments[option] = read_value(shown, option, types[option], text)
+        elif hasattr(make, "set_options"):
+            settings[option] = text
+        else:
+            raise unknown_option(shown, option, _known(make))
+    return arguments, settings
+
+
+def _takes_key(make: Callable[..., Any]) -> bool:
+    return "api_key" in inspect.signature(make).parameters
+
+
+def _known(make: Callable[..., Any]) -> list[str]:
+    return [*option_types(make), *([API_KEY_ENV] if _takes_key(make) else ())]
+
+
+def option_types(make: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments of a backend that can be written in a name, with their types: texts, numbers,
+    switches and choices, and what its `named_options` has besides."""
+    known = vars(sys.modules[make.__module__])
+    found: dict[str, Any] = {}
+    for parameter in [*inspect.signature(make).parameters.values()][1:]:
+        if parameter.name in _NOT_NAMED:
+            continue
+        given = parameter.annotation
+        try:
+            hint = eval(given, dict(known)) if isinstance(given, str) else given
+        except NameError:  # a type that is imported for type checkers only
+            continue
+        if _is_plain(hint):
+            found[parameter.name] = hint
+    return found | dict(getattr(make, "named_options", {}))
+
+
+def read_value(shown: str, option: str, hint: Any, text: str) -> Any:
+    """The value of an option. Raises where its type does not take the text."""
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(hint, config=_CONFIG)
+    except PydanticUserError:
+        try:
+            adapter = TypeAdapter(hint)  # it has a configuration of its own
+        except PydanticUserError as error:
+            raise BaeLMError(
+                f"{shown}: the option {option} cannot be written in a name",
+                code="bae-lm-option",
+                sent=False,
+                cause=error,
+                fix="give it to the backend in Python",
+            ) from error
+    try:
+        found = adapter.validate_strings(text) if _is_plain(hint) else adapter.validate_json(text)
+    except ValidationError as error:
+        raise _wrong_value(shown, option, text, error.errors()[0]["msg"], hint) from error
+    least, most = _BOUNDS.get(option, (None, None))
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        if least is not None and found < least:
+            raise _wrong_value(shown, option, text, f"it must be {least:g} or more", hint)
+        if most is not None and found > most:
+            raise _wrong_value(shown, option, text, f"it must be {most:g} or less", hint)
+    return found
+
+
+def unknown_option(shown: str, option: str, known: Collection[str]) -> BaeLMError:
+    """The error for an option that an LM does not have, with the nearest of those it has."""
+    near = get_close_matches(option, known, 1, 0.6)
+    guess = f"did you mean {near[0]}? " if near else ""
+    return BaeLMError(
+        f"{shown} has an option that this LM does not have: {option}",
+        code="bae-lm-option",
+        sent=False,
+        fix=f"{guess}The options are {', '.join(sorted(known))}",
+    )
+
+
+def _wrong_value(shown: str, option: str, text: str, said: str, hint: Any) -> BaeLMError:
+    choices = [repr(each) for each in _choices(hint) if each is not None]
+    fix = f"give one of {', '.join(choices)}" if choices else "correct the value"
+    return BaeLMError(
+        f"{shown}: the option {option} cannot be {text!r}: {said}",
+        code="bae-lm-option",
+        sent=False,
+        fix=fix,
+    )
+
+
+def _read_key(shown: str, variable: str) -> str:
+    key = os.environ.get(variable, "")
+    if not key:
+        raise BaeLMError(
+            f"{shown} takes its key from the environment variable {variable}, which is not set",
+            code="bae-lm-unauthorized",
+            sent=False,
+            fix=f"export {variable}=…",
+        )
+    return key
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether values of a type can be written as a text, without JSON."""
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(_is_plain, get_args(hint)))
+    return hint in (int, float, bool, str, NoneType) or get_origin(hint) is Literal
+
+
+def _choices(hint: Any) -> list[Any]:
+    if get_origin(hint) is Literal:
+        return [*get_args(hint)]
+    if get_origin(hint) in (Union, UnionType):
+        return [each for part in get_args(hint) for each in _choices(part)]
+    return []
+
+
+_BOUNDS: Final[Mapping[str, tuple[float | None, float | None]]] = {
+    "max_tokens": (1, None),
+    "temperature": (0, None),
+    "top_p": (0, 1),
+    "top_k": (1, None),
+    "seed": (0, None),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+}
+"""What the settings of all providers have in common. Some take less, and say so themselves."""

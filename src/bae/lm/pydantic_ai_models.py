@@ -1,0 +1,202 @@
+"""Models of PydanticAI from their names: made for the address of a server, with the errors for what
+is missing, and their settings from the options in a name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from urllib.parse import urlsplit
+
+from bae.exceptions import BaeLMError
+from bae.lm.extras import install_line
+from bae.lm.kinds import LMKind, missing_packages, unset_variables
+from bae.lm.options import read_value, unknown_option
+from bae.lm.registry import find_kind
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+    from pydantic_ai.providers import Provider
+
+
+def make_model(name: str, base_url: str | None = None, api_key: str | None = None) -> Model:
+    """Make a model from its name, `openai:gpt-5-mini`. With a `base_url`, `openai:` and
+    `openai-chat:` are a server with OpenAI's chat completions. Raises `BaeLMError` with what is
+    missing."""
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.models import infer_model
+
+    provider, _, model = name.partition(":")
+    kind = find_kind(provider)
+    has_address = bool(base_url)
+    try:
+        if base_url and provider in ("openai", "openai-chat"):
+            return _compatible_model(model, base_url, api_key)
+        base_url = base_url or (kind.asked_at if kind and kind.default_address else None)
+        if not (base_url or api_key):
+            return infer_model(name)
+        return infer_model(name, partial(_make_provider, base_url=base_url, api_key=api_key))
+    except ImportError as error:
+        raise _package_missing(name, kind, error) from error
+    except UserError as error:
+        unset = unset_variables(kind, has_address=has_address) if kind else []
+        if not _is_known(provider):
+            raise BaeLMError(
+                f"{_who(name)}: PydanticAI knows no model of this name",
+                code="bae-lm-not-found",
+                cause=error,
+                fix='give "provider:model", as "openai:gpt-5-mini"',
+            ) from error
+        are = "is" if len(unset) == 1 else "are"
+        lacks = f"{_names(unset)} {are} not set" if unset else error.message
+        raise BaeLMError(
+            f"{_who(name)} cannot be asked: {lacks}",
+            code="bae-lm-unauthorized",
+            sent=False,
+            cause=error,
+            fix=_set_variables(kind, unset),
+        ) from error
+
+
+def read_settings(
+    model: Model, options: Mapping[str, str], shown: str, known: Sequence[str]
+) -> dict[str, Any]:
+    """The settings of a model from options: by the names of its class of settings, and `effort`,
+    which each provider has by a name of its own. `shown` is the name of the LM in errors, and
+    `known` are the options that are no settings."""
+    types = _settings_types(model)
+    effort = next((each for each in types if each.endswith(("_effort",))), "thinking")
+    found: dict[str, Any] = {}
+    for option, text in options.items():
+        setting = effort if option == "effort" else option
+        if setting not in types:
+            raise unknown_option(shown, option, [*known, "effort", *types])
+        value = read_value(shown, option, types[setting], text)
+        if setting == "thinking" and value and not model.profile.get("supports_thinking"):
+            raise BaeLMError(
+                f"{shown}: by its profile, the model cannot be told how much to think, and "
+                f"PydanticAI would leave {option} out",
+                code="bae-lm-option",
+                sent=False,
+                fix=f"leave out {option}",
+            )
+        if setting in found:
+            raise BaeLMError(
+                f"{shown} has both effort and {setting}, which are the same",
+                code="bae-lm-option",
+                sent=False,
+                fix="write one of them",
+            )
+        found[setting] = value
+    return found
+
+
+def _settings_types(model: Model) -> dict[str, Any]:
+    """The settings of a model's class, with their types. The class of settings is beside that of
+    the model, or of one that it inherits from."""
+    for cls in type(model).__mro__:
+        beside = vars(sys.modules[cls.__module__])
+        named = beside.get(f"{cls.__name__}Settings")
+        found = [named] if named is not None else [*_settings_classes(beside, cls.__module__)]
+        if len(found) == 1:
+            hints = get_type_hints(found[0])
+            return {name: hints[name] for name in hints if name not in _OF_BAE}
+    raise AssertionError  # the base class of all models has settings
+
+
+def _settings_classes(beside: Mapping[str, Any], module: str) -> Iterator[Any]:
+    """The classes of settings that a module defines."""
+    for name, value in beside.items():
+        if name.endswith("ModelSettings") and getattr(value, "__module__", "") == module:
+            yield value
+
+
+def _compatible_model(model: str, base_url: str, api_key: str | None) -> Model:
+    """A model on a server with OpenAI's chat completions. Most such servers have no Responses API.
+    Its label is its address, so that what one server wants back is sent to no other."""
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.profiles.openai import OpenAIModelProfile
+    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+    provider = OpenAICompatibleProvider(
+        urlsplit(base_url).netloc,
+        base_url=base_url,
+        api_key=api_key,
+        # Servers hold any model to a schema by masking tokens: it does not see the schema.
+        profile=OpenAIModelProfile(
+            supports_json_schema_output=True,
+            native_output_requires_schema_in_instructions=True,
+        ),
+    )
+    return OpenAIChatModel(model, provider=provider)
+
+
+def _make_provider(name: str, *, base_url: str | None, api_key: str | None) -> Provider[Any]:
+    """A provider with an address or a key of the caller's."""
+    from pydantic_ai.providers import infer_provider_class
+
+    given = {"api_base" if name == "litellm" else "base_url": base_url, "api_key": api_key}
+    cls: Any = infer_provider_class(name)
+    try:
+        return cls(**{key: value for key, value in given.items() if value})
+    except TypeError as error:
+        raise BaeLMError(
+            f"PydanticAI's provider {name} takes no address, or no key, from its name",
+            code="bae-lm-unknown-name",
+            sent=False,
+            cause=error,
+            fix=f"write {name}:MODEL; a server with OpenAI's API is openai:MODEL@http://…",
+        ) from error
+
+
+def _package_missing(name: str, kind: LMKind | None, error: ImportError) -> BaeLMError:
+    missing = missing_packages(kind) if kind else []
+    if missing:
+        said = " and ".join(each.what for each in missing)
+        fix = "; ".join(each.get for each in missing)
+    else:  # a package is there, and too old, or it is one of a provider that is not in the table
+        said, fix = str(error), install_line("pydantic-ai")
+    return BaeLMError(
+        f"{_who(name)} cannot be made: {said}",
+        code="bae-lm-extra-missing",
+        sent=False,
+        cause=error,
+        fix=fix,
+    )
+
+
+def _set_variables(kind: LMKind | None, unset: Sequence[tuple[str, ...]]) -> str:
+    if not unset:
+        return f"it needs {kind.open}" if kind and kind.open else "see what PydanticAI says"
+    fix = f"set the environment variable {_names(unset)}"
+    if kind and kind.address and any(kind.address_variable in names for names in unset):
+        fix += f", or write {kind.name}:MODEL@http://…"
+    return fix
+
+
+def _names(unset: Sequence[tuple[str, ...]]) -> str:
+    return " and ".join(" or ".join(names) for names in unset)
+
+
+def _is_known(provider: str) -> bool:
+    from pydantic_ai.providers import infer_provider_class
+
+    try:
+        infer_provider_class(provider)
+    except ValueError:
+        return False
+    except ImportError:
+        pass
+    return True
+
+
+def _who(name: str) -> str:
+    return f"PydanticAIBackend({name!r})"
+
+
+_OF_BAE: Final = frozenset(
+    {"timeout", "request_timeout", "max_retries", "tool_choice", "extra_headers"}
+)
+"""Settings that a name does not have: bae sets them, or has an argument for them, or they may hold
+keys."""

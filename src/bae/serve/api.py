@@ -1,0 +1,307 @@
+"""`router` makes the API of some graphs and a journal: an ASGI application that FastAPI and
+Starlette mount, or that uvicorn serves by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from bae.exceptions import describe
+from bae.graph import Graph, checked_store
+from bae.journal.feeds import Feeds, Subscriber
+from bae.journal.store import Journal, RunInfo, StoredRun
+from bae.serve.access import LOOPBACK, Auth, Gatekeeper, User, Verb, Visible
+from bae.serve.endpoints import (
+    ApiCall,
+    Endpoint,
+    check_body,
+    find_endpoint,
+    raw_path,
+    read_body,
+    read_query,
+)
+from bae.serve.live import FEEDS, OpenFeed, serve_feeds
+from bae.serve.openapi import describe_api
+from bae.serve.owner import RunOwner
+from bae.serve.problems import Refused, refusal_of
+from bae.serve.starts import Starts
+from bae.serve.table import TABLE
+from bae.serve.views import dump
+from bae.threads import in_thread
+
+if TYPE_CHECKING:
+    from bae.lm import LM
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FOLDS: Final = 2
+"""How many runs are read and folded at the same time, in worker threads."""
+HEADERS: Final = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin",
+}
+_log = logging.getLogger("bae")
+
+
+class API:
+    """An ASGI application: mount it with `app.mount("/bae", api)`, and open it with the application
+    that it is mounted in, `FastAPI(lifespan=api.open)`. It owns the runs that are started with it:
+    none ends with its connection. When it is closed, runs in progress are handed over, and can be
+    resumed at once."""
+
+    def __init__(
+        self,
+        graphs: Mapping[str, Graph[Any, Any]],
+        journal: Journal,
+        auth: Auth,
+        *,
+        lm: LM | str | None,
+        max_iters: int,
+        visible: Visible | None,
+        hosts: Sequence[str],
+        origins: Sequence[str],
+        at_once: int,
+        recover: bool,
+    ) -> None:
+        for graph in graphs.values():
+            graph.prove()
+        self.graphs = dict(graphs)
+        self.journal = journal
+        self.feeds = Feeds(journal)
+        self.starts = {name: Starts(name, graph) for name, graph in graphs.items()}
+        self.owner = RunOwner(self.graphs, journal, lm, max_iters, at_once)
+        self.endpoints: tuple[Endpoint, ...] = TABLE
+        """What is served; a page or a team adds rows."""
+        self.feed_kinds: dict[str, OpenFeed] = dict(FEEDS)
+        """The feeds of the WebSocket, by the first part of their names."""
+        self._streams: set[Subscriber[Any]] = set()
+        self._auth, self._visible, self._recover = auth, visible, recover
+        self._gatekeeper = Gatekeeper(tuple(hosts), tuple(origins))
+        self._folds = asyncio.Semaphore(FOLDS)
+        self._document: bytes | None = None
+
+    @asynccontextmanager
+    async def open(self, app: object = None) -> AsyncGenerator[None]:
+        """Take runs inside the block, and recover those that can continue. `app` is not used: it
+        makes `FastAPI(lifespan=api.open)` work."""
+        async with AsyncExitStack() as opened:
+            for graph in self.graphs.values():
+                await opened.enter_async_context(graph.open())
+            await opened.enter_async_context(self.owner.open(recover=self._recover))
+            opened.callback(self.close)
+            yield
+
+    def close(self) -> None:
+        """End all streams and take no more runs: a server calls it before it waits for its
+        connections to end."""
+        self.owner.close()
+        for stream in self._streams:
+            stream.close()
+
+    @contextmanager
+    def streaming(self, stream: Subscriber[Any]) -> Generator[None]:
+        """Have a stream closed with the server."""
+        self._streams.add(stream)
+        try:
+            if self.owner.closing.is_set():
+                stream.close()
+            yield
+        finally:
+            self._streams.discard(stream)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                response = await self._respond(Request(scope, receive))
+                for name, value in HEADERS.items():
+                    response.headers.setdefault(name, value)
+                await response(scope, receive, send)
+            case "websocket":
+                await serve_feeds(self, scope, receive, send)
+            case _:
+                await self._live(receive, send)
+
+    # Who may see what: all endpoints and feeds read runs with these.
+
+    async def user_of(self, request: HTTPConnection, verb: Verb, method: str = "GET") -> User:
+        """The user who asks, if this may be done. Raises `Refused`."""
+        self._gatekeeper.check(request, method)
+        user = await self._auth(request)
+        if user is None:
+            raise Refused(
+                401,
+                "bae-serve-auth",
+                "nobody is authenticated",
+                "send the token: authorization: Bearer TOKEN",
+                headers={"www-authenticate": "Bearer"},
+            )
+        if verb not in user.can:
+            raise Refused(403, "bae-serve-verb", f"{user.name} may not {verb}", "ask for the right")
+        return user
+
+    def check_site(self, request: HTTPConnection, method: str) -> None:
+        """Refuse a request of another site."""
+        self._gatekeeper.check(request, method)
+
+    async def known_user(self, request: HTTPConnection) -> User | None:
+        """The user of a request; None where nobody is authenticated."""
+        return await self._auth(request)
+
+    def may_see(self, user: User, info: RunInfo) -> bool:
+        """Whether a user may see a run."""
+        return self._visible is None or self._visible(user, info)
+
+    async def info(self, user: User, run_id: str) -> RunInfo:
+        """The entry of a run that the user may see; any other is unknown."""
+        info = (await self.journal.lines(run_id, limit=0)).info
+        if not self.may_see(user, info):
+            raise unknown_run(run_id)
+        return info
+
+    async def read(self, user: User, run_id: str) -> StoredRun:
+        """A run that the user may see."""
+        await self.info(user, run_id)
+        return await self.journal.read(run_id)
+
+    async def fold(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work` returns, done in a worker thread: a few at a time, and none on the loop."""
+        async with self._folds:
+            return await in_thread(work, *args, **kwargs)
+
+    def graph_of(self, info: RunInfo) -> Graph[Any, Any]:
+        """The graph of a run, if it is served here."""
+        for graph in self.graphs.values():
+            if graph.name == info.graph:
+                return graph
+        raise Refused(
+            409,
+            "bae-serve-graph",
+            f"the run {info.run_id} is one of the graph {info.graph}, which is not served here",
+            "serve it too: router({name: graph, …})",
+            run_id=info.run_id,
+        )
+
+    def document(self) -> bytes:
+        """The OpenAPI document."""
+        if self._document is None:
+            self._document = dump(describe_api(self.endpoints, self.starts))
+        return self._document
+
+    async def _respond(self, request: Request) -> Response:
+        try:
+            return await self._answer(request)
+        except Exception as error:
+            refused = refusal_of(error)
+            if refused is None or refused.status >= 500:
+                _log.error("%s failed: %s", request.url.path, describe(error), exc_info=error)
+            if refused is None:
+                refused = Refused(500, "bae-serve-failed", "the request failed: see the log")
+            return refused.response()
+
+    async def _answer(self, request: Request) -> Response:
+        self._gatekeeper.check(request, request.method)
+        endpoint, path = find_endpoint(self.endpoints, request.method, raw_path(request.scope))
+        if endpoint.verb is None:
+            user = User("", frozenset())
+        else:
+            user = await self.user_of(request, endpoint.verb, request.method)
+        query = read_query(endpoint.query, request)
+        call = ApiCall(self, user, request, path, query)
+        if endpoint.body is not None:
+            call.body = check_body(endpoint.body, await read_body(request))
+        found = await endpoint.handler(call)
+        if isinstance(found, Response):
+            return found
+        status, model = (200, found) if isinstance(found, BaseModel) else found
+        return Response(dump(model), status, media_type="application/json")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """The lifespan of an application that is this API alone."""
+        async with AsyncExitStack() as opened:
+            await receive()
+            try:
+                await opened.enter_async_context(self.open())
+            except Exception as error:
+                await send({"type": "lifespan.startup.failed", "message": describe(error)})
+                return
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def router(
+    graphs: Graph[Any, Any] | Mapping[str, Graph[Any, Any]],
+    *,
+    journal: Journal,
+    auth: Auth,
+    lm: LM | str | None = None,
+    max_iters: int = 10,
+    visible: Visible | None = None,
+    hosts: Sequence[str] = LOOPBACK,
+    origins: Sequence[str] = (),
+    at_once: int = 100,
+    recover: bool = True,
+) -> API:
+    """The API of some graphs, whose runs a journal keeps:
+
+    ```python
+    api = router({"support": graph}, journal=journal, lm="claude-cli:sonnet", auth=bearer(TOKEN))
+    app = FastAPI(lifespan=api.open)
+    app.mount("/bae", api)
+    ```
+
+    - `auth` says who asks: `bearer(token)`, `public()`, or an async function of the request that
+      returns a `User` or None. There is no default.
+    - `visible(user, run)` says which runs a user may see; without it, all runs of the journal.
+    - `lm` and `max_iters` are as for `graph.arun`, for all runs.
+    - `hosts` are the names under which the API is reached, and `origins` the web pages of other
+      sites that may use it, as "https://shop.example". Loopback names and none are the default.
+    - `at_once`: how many runs may be in progress here; another one is refused.
+    - `recover`: whether runs of these graphs that can continue are resumed, at the start and every
+      few seconds: queued and interrupted runs, and parked runs whose gates are answered.
+    """
+    checked_store(journal)
+    if not callable(auth):
+        raise TypeError(f"router(auth={auth!r}): give bearer(token), public() or a function")
+    if journal.secrets:
+        raise ValueError(
+            "router(journal=…): this journal stores secrets in clear, and the API would send them; "
+            "give one without secrets=True"
+        )
+    named = {graphs.name: graphs} if isinstance(graphs, Graph) else dict(graphs)
+    for name in named:
+        if not name.strip() or not name.isprintable():
+            raise ValueError(f"router({{{name!r}: …}}): give the graph a name that can be typed")
+    return API(
+        named,
+        journal,
+        auth,
+        lm=lm,
+        max_iters=max_iters,
+        visible=visible,
+        hosts=hosts,
+        origins=origins,
+        at_once=at_once,
+        recover=recover,
+    )
+
+
+def unknown_run(run_id: str) -> Refused:
+    """The refusal of a run that is not there, or that the user may not see."""
+    return Refused(
+        404,
+        "bae-run-unknown",
+        f"there is no run {run_id[:200]!r}",
+        "list the runs: it may be in another journal, or was deleted",
+    )

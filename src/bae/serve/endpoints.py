@@ -1,0 +1,165 @@
+"""The table of endpoints: for each a method, a path, what a user must be allowed to do, what a
+request has and what a response has. Requests are dispatched, checked and documented from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote, unquote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bae.serve.access import User, Verb
+from bae.serve.problems import InputFault, Refused, invalid
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from bae.serve.api import API
+
+LONGEST_BODY: Final = 1 << 20
+"""Bytes of a request."""
+
+
+CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
+"""After how many characters a value is cut; 0 is never."""
+
+
+class Form(BaseModel):
+    """What a request may have: nothing that is not named."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NoQuery(Form):
+    """No parameters."""
+
+
+@dataclass(slots=True)
+class ApiCall:
+    """One request to an endpoint: who asks, the parts of its path, its query and its body."""
+
+    api: API
+    user: User
+    request: Request
+    path: Mapping[str, str]
+    query: Any
+    body: Any = None
+
+
+Handle = Callable[[ApiCall], Awaitable[BaseModel | Response | tuple[int, BaseModel]]]
+"""What answers a request: with a model, a status and a model, or a whole response."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One row of the table. `path` has its variables in braces; `verb` of None is for everybody.
+    `answers` are the models of responses by status."""
+
+    method: str
+    path: str
+    verb: Verb | None
+    about: str
+    handler: Handle
+    answers: Mapping[int, type[BaseModel] | str]
+    query: type[Form] = NoQuery
+    body: type[BaseModel] | None = None
+    refusals: tuple[int, ...] = field(default=())
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches the path as it is sent, so that a run id may have a slash, percent-encoded."""
+        return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
+
+    @property
+    def name(self) -> str:
+        """The name of the operation."""
+        return self.handler.__name__
+
+
+def raw_path(scope: Scope) -> str:
+    """The path below where the API is mounted, as it was sent."""
+    root: str = quote(scope.get("root_path", ""), safe="/%:@!$&'()*+,;=~-._")
+    raw: bytes | None = scope.get("raw_path")
+    sent = quote(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("latin-1")
+    return (sent.removeprefix(root) if root else sent) or "/"
+
+
+def find_endpoint(
+    table: tuple[Endpoint, ...], method: str, path: str
+) -> tuple[Endpoint, dict[str, str]]:
+    """The row for a request, and the parts of its path. Raises `Refused`."""
+    allowed: list[str] = []
+    for each in table:
+        match = each.pattern.fullmatch(path)
+        if match is None:
+            continue
+        if each.method == method or (method == "HEAD" and each.method == "GET"):
+            return each, {name: unquote(part) for name, part in match.groupdict().items()}
+        allowed.append(each.method)
+    if allowed:
+        raise Refused(
+            405,
+            "bae-serve-method",
+            f"{path[:200]} has no {method[:20]}",
+            f"use {', '.join(allowed)}",
+            headers={"allow": ", ".join(allowed)},
+        )
+    raise Refused(404, "bae-serve-path", f"there is nothing at {path[:200]}", "see openapi.json")
+
+
+def read_query(form: type[Form], request: Request) -> Form:
+    """The parameters of a request."""
+    given: dict[str, Any] = {}
+    meta: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name.startswith("meta.") and "meta" in form.model_fields:
+            meta[name.removeprefix("meta.")] = value
+        elif name in given:
+            fault = InputFault(loc=["query", name], msg="it is given twice")
+            raise Refused(
+                422, "bae-serve-input", f"query.{name}: it is given twice", errors=[fault]
+            )
+        else:
+            given[name] = value
+    if meta:
+        given["meta"] = meta
+    try:
+        return form.model_validate(given)
+    except ValidationError as error:
+        raise invalid(error, "query") from error
+
+
+async def read_body(request: Request) -> Any:
+    """The body of a request as JSON; an empty one is an empty object."""
+    size, parts = 0, list[bytes]()
+    async for part in request.stream():
+        size += len(part)
+        if size > LONGEST_BODY:
+            raise Refused(
+                413,
+                "bae-serve-large",
+                f"the body has more than {LONGEST_BODY:,} bytes",
+                "send less; files are uploaded by themselves",
+            )
+        parts.append(part)
+    if not size:
+        return {}
+    try:
+        return from_json(b"".join(parts), allow_inf_nan=False)
+    except ValueError as error:
+        raise Refused(400, "bae-serve-json", f"the body is no JSON: {error}") from error
+
+
+def check_body(form: type[BaseModel], given: Any) -> BaseModel:
+    """The body of a request, as the endpoint declares it."""
+    try:
+        return form.model_validate(given)
+    except ValidationError as error:
+        raise invalid(error, "body") from error

@@ -1,0 +1,233 @@
+"""Endpoints about what waits for a person: the gates and tool approvals of a run, the inbox of all
+of them, and answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from pydantic_core import from_json
+
+from bae.approvals import Approval
+from bae.exceptions import BaeError, GateError, JournalError
+from bae.journal.decoder import graph_at
+from bae.journal.gates import all_gates, open_gates
+from bae.journal.report import RunReport, report_run
+from bae.journal.store import RunInfo, StoredRun
+from bae.markers import OpenGate
+from bae.plan import plan_of
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
+from bae.serve.problems import Refused
+from bae.serve.runs import RunDetails, view_run
+from bae.serve.starts import answer_schema
+from bae.serve.views import SHORT, GatePage, GateView, Value, value_of
+
+
+class GatesQuery(Form):
+    """Longer values are cut after `cut` characters; 0 is none."""
+
+    cut: CutAt = SHORT
+
+
+class InboxQuery(Form):
+    """Questions that have waited since a time after `after`: the `next` of the page before."""
+
+    after: float | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    cut: CutAt = SHORT
+
+
+class AnswerBody(Form):
+    """An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all
+    `arguments` of the call; a yes with the scope "run" holds for all calls of the tool."""
+
+    gate: Annotated[str, Field(min_length=1, max_length=2_000)]
+    value: Any = None
+    decision: Literal["approve", "edit", "refuse"] | None = None
+    arguments: dict[str, Any] | None = None
+    reason: Annotated[str, Field(max_length=10_000)] = ""
+    scope: Literal["call", "run"] = "call"
+
+
+async def list_gates(call: ApiCall) -> GatePage:
+    """The questions of a run."""
+    stored = await call.api.read(call.user, call.path["run"])
+    return GatePage(gates=await _gates_of(call, stored))
+
+
+async def show_inbox(call: ApiCall) -> GatePage:
+    """All questions that wait for an answer, the oldest first."""
+    api, query = call.api, call.query
+    infos: list[RunInfo] = []
+    async for info in api.journal.every_run(status="waiting"):
+        is_open = any(not gate.answered for gate in info.waiting)
+        late = query.after is not None and info.updated <= query.after
+        if is_open and not late and api.may_see(call.user, info):
+            infos.append(info)
+    infos.sort(key=lambda info: (info.updated, info.run_id))
+    found: list[GateView] = []
+    more = False
+    for info in infos:
+        if len(found) >= query.limit:
+            more = info.updated > found[-1].since or more
+            break
+        try:
+            stored = await api.read(call.user, info.run_id)
+            gates = await _gates_of(call, stored)
+        except JournalError:
+            continue  # it was deleted, or is damaged, which /runs shows
+        found += [gate for gate in gates if not gate.answered]
+    return GatePage(gates=found, next=found[-1].since if more and found else None)
+
+
+async def answer_gate(call: ApiCall) -> RunDetails:
+    """Answer a question; an equal answer a second time is no error."""
+    api, body, run_id = call.api, call.body, call.path["run"]
+    info = await api.info(call.user, run_id)
+    graph = api.graph_of(info)
+    value = _value_of(body)
+    try:
+        await graph.answer(run_id, body.gate, value, journal=api.journal, go_on=False)
+    except GateError as error:
+        if error.code != "bae-gate-answered" or not await _is_same(call, body.gate, value):
+            raise
+    try:
+        await api.owner.resume(graph, run_id)
+    except BaeError as error:
+        # The process that owns it, or this one when it is recovered, takes the answer.
+        if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
+            raise
+    return await view_run(call, run_id)
+
+
+def _value_of(body: AnswerBody) -> Any:
+    if body.decision is None:
+        if body.arguments is not None or body.reason or body.scope != "call":
+            raise Refused(
+                422,
+                "bae-serve-input",
+                "body.decision: it is missing, and there are arguments, a reason or a scope",
+                "give the decision approve, edit or refuse",
+                place="body.decision",
+            )
+        return body.value
+    made: dict[str, Any] = {"approve": body.decision != "refuse"}
+    if body.decision == "edit" and body.arguments is None:
+        raise Refused(
+            422,
+            "bae-serve-input",
+            "body.arguments: they are missing",
+            "give all arguments of the call",
+            place="body.arguments",
+        )
+    if body.arguments is not None:
+        made["arguments"] = body.arguments
+    if body.reason:
+        made["reason"] = body.reason
+    return made | ({"scope": body.scope} if body.scope != "call" else {})
+
+
+async def _is_same(call: ApiCall, gate: str, value: Any) -> bool:
+    """Whether a gate was answered so already."""
+    stored = await call.api.journal.read(call.path["run"])
+    for each, _ in all_gates(stored):
+        text = stored.answers.get(each.address)
+        if gate in each.names and text is not None:
+            old = from_json(text)
+            new = Approval.model_validate(value).model_dump() if _is_approval(old) else value
+            return bool(old == new)
+    return False
+
+
+def _is_approval(old: Any) -> bool:
+    return isinstance(old, dict) and "approve" in old
+
+
+async def _gates_of(call: ApiCall, stored: StoredRun) -> list[GateView]:
+    gates, report = await call.api.fold(_read_gates, stored)
+    return [_view(call, stored, gate, report) for gate in gates]
+
+
+def _read_gates(stored: StoredRun) -> tuple[list[OpenGate], RunReport]:
+    return open_gates(stored), report_run(stored)
+
+
+def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -> GateView:
+    info = stored.info
+    nodes = next((graph.nodes for graph in report.graphs if graph.path == gate.path), ())
+    fields = next((node.fields for node in nodes if node.step == gate.step), ())
+    made = {} if gate.call is None else gate.call.arguments
+    shown = {name: value_of(value, call.query.cut) for name, value in made.items()}
+    if gate.call is None:
+        shown = {
+            each.field: value_of(each.value, call.query.cut, each.kept)
+            for each in fields
+            if each.state == "there" and each.field != gate.field_name
+        }
+    context: dict[str, Value] = shown
+    return GateView(
+        run_id=info.run_id,
+        graph=info.graph,
+        gate=gate.address,
+        place=gate.place,
+        question=gate.question,
+        kind="gate" if gate.call is None else "approval",
+        since=info.updated,
+        deadline=gate.deadline,
+        answered=gate.address in stored.answers,
+        answer_schema=_schema_of(call, info, gate),
+        context=context,
+        tool=None if gate.call is None else gate.call.name,
+    )
+
+
+def _schema_of(call: ApiCall, info: RunInfo, gate: OpenGate) -> dict[str, Any] | None:
+    """The schema of the answer, where the graph is served."""
+    graph = next((g for g in call.api.graphs.values() if g.name == info.graph), None)
+    if graph is None:
+        return None
+    try:
+        plans = graph_at(graph, gate.path).plans
+    except JournalError:
+        return None  # its classes have changed
+    cls = next((each for each in plans if each.__name__ == gate.node_type.__name__), None)
+    field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
+    if field is None:
+        return None
+    tool = "" if gate.call is None else gate.call.name
+    return answer_schema(field.answer_type(tool, gate.parameter.count("(")))
+
+
+_WRITE: Final = (400, 404, 409, 413, 415, 422, 429, 503)
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/runs/{run}/gates",
+        "read",
+        "List what a run asks people.",
+        list_gates,
+        {200: GatePage},
+        GatesQuery,
+        refusals=(404, 409, 422),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{run}/answers",
+        "answer",
+        "Answer a gate, or decide about a tool call.",
+        answer_gate,
+        {200: RunDetails},
+        body=AnswerBody,
+        refusals=_WRITE,
+    ),
+    Endpoint(
+        "GET",
+        "/inbox",
+        "read",
+        "List all questions that wait, the oldest first.",
+        show_inbox,
+        {200: GatePage},
+        InboxQuery,
+        refusals=(422,),
+    ),
+)

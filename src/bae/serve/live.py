@@ -1,0 +1,255 @@
+"""The WebSocket `/feed`: all feeds that a page follows over one connection, numbered, so that it
+continues where it stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import unquote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from bae.exceptions import BaeError
+from bae.journal.feeds import Feed, FeedItem, subscribe
+from bae.journal.store import RunInfo
+from bae.serve.access import User
+from bae.serve.endpoints import raw_path
+from bae.serve.problems import Refused, refusal_of
+from bae.serve.records import HEARTBEAT, SEND_SECONDS, encode_line
+from bae.serve.views import dump, row_of
+from bae.tasks import gone
+
+if TYPE_CHECKING:
+    from bae.serve.api import API
+
+BEHIND: Final = 5_000
+"""More items than this before a subscriber are a gap: the page fetches what it shows again."""
+LONGEST_FRAME: Final = 4_096
+SUBSCRIPTIONS: Final = 50
+"""How many feeds one connection follows."""
+TOKEN_SECONDS: Final = 2.0
+_SLOW: Final = 1013
+_REFUSED: Final = 1008
+_NO_TOKEN: Final = 4401
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFeed:
+    """A feed for one user: how an item is sent, as JSON, and whether the user may see it."""
+
+    feed: Feed[Any]
+    encode: Callable[[FeedItem[Any]], str]
+    shows: Callable[[FeedItem[Any]], bool] = lambda _: True
+
+
+OpenFeed = Callable[["API", User, str], Awaitable[ServedFeed]]
+"""Finds the feed of a name, as the id of a run. Raises `Refused` where the user may not see it."""
+
+
+async def _open_run(api: API, user: User, run_id: str) -> ServedFeed:
+    await api.info(user, run_id)
+    return ServedFeed(api.feeds.run(run_id), encode_line)
+
+
+async def _open_runs(api: API, user: User, rest: str) -> ServedFeed:
+    def shows(item: FeedItem[RunInfo]) -> bool:
+        return api.may_see(user, item.value)
+
+    return ServedFeed(api.feeds.runs, _encode_run, shows)
+
+
+def _encode_run(item: FeedItem[RunInfo]) -> str:
+    if not item.encoded:
+        item.encoded = dump(row_of(item.value)).decode()
+    return item.encoded
+
+
+FEEDS: Final[Mapping[str, OpenFeed]] = {"run": _open_run, "runs": _open_runs}
+"""By the first part of the name of a feed, as `run/order-7`."""
+
+
+class Frame(BaseModel):
+    """What a client sends: a token, a feed to follow under a number, or the number to follow no
+    more. `after` may be "now", which leaves out what is there."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    token: str | None = None
+    sub: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    feed: str = ""
+    after: Annotated[int, Field(ge=-1, le=1 << 53)] | str = -1
+    unsub: int | None = None
+
+
+async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve one WebSocket."""
+    websocket = WebSocket(scope, receive, send)
+    try:
+        if raw_path(scope) != "/feed":
+            raise Refused(404, "bae-serve-path", "there is a WebSocket at /feed alone")
+        api.check_site(websocket, "GET")
+    except Refused as refused:
+        await websocket.accept()  # else a browser is not told the reason
+        await websocket.close(_REFUSED, refused.body.detail[:100])
+        return
+    await websocket.accept()
+    connection = _Connection(api, websocket)
+    with suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
+        await connection.serve()
+
+
+class _Connection:
+    def __init__(self, api: API, websocket: WebSocket) -> None:
+        self._api, self._websocket = api, websocket
+        self._sending = asyncio.Lock()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._over: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+
+    async def serve(self) -> None:
+        user = await self._authenticate()
+        if user is None:
+            return
+        jobs = [
+            asyncio.create_task(self._listen(user)),
+            asyncio.create_task(self._beat()),
+            asyncio.create_task(self._close_with_server()),
+        ]
+        try:
+            code, reason = await self._over
+        finally:
+            tasks = [*jobs, *self._tasks.values()]
+            for task in tasks:
+                task.cancel()
+            await gone(tasks)
+        if code:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._websocket.close(code, reason[:100])
+
+    async def _authenticate(self) -> User | None:
+        user = await self._api.known_user(self._websocket)
+        if user is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TOKEN_SECONDS):
+                    token = self._read(await self._websocket.receive_text()).token or ""
+                    if token.isascii():
+                        user = await self._api.known_user(_with_token(self._websocket, token))
+        if user is None:
+            await self._websocket.close(_NO_TOKEN, 'send {"token": "…"} as the first message')
+        elif "read" not in user.can:
+            await self._websocket.close(_REFUSED, f"{user.name} may not read"[:100])
+            return None
+        return user
+
+    async def _listen(self, user: User) -> None:
+        try:
+            while True:
+                text = await self._websocket.receive_text()
+                frame = self._read(text)
+                if frame.unsub is not None:
+                    await self._drop(frame.unsub)
+                elif frame.sub is not None:
+                    await self._drop(frame.sub)
+                    if len(self._tasks) >= SUBSCRIPTIONS:
+                        raise ValueError(f"at most {SUBSCRIPTIONS} feeds are followed at once")
+                    task = asyncio.create_task(self._follow(user, frame.sub, frame))
+                    self._tasks[frame.sub] = task
+        except (WebSocketDisconnect, KeyError):
+            self._finish(0, "")
+        except ValueError as error:
+            self._finish(_REFUSED, str(error))
+        except RuntimeError:  # it is closed
+            self._finish(0, "")
+
+    def _read(self, text: str) -> Frame:
+        if len(text) > LONGEST_FRAME:
+            raise ValueError(f"a message has at most {LONGEST_FRAME} characters")
+        try:
+            return Frame.model_validate_json(text)
+        except ValidationError:
+            raise ValueError('send {"sub": 1, "feed": "runs", "after": 0}') from None
+
+    async def _drop(self, number: int) -> None:
+        task = self._tasks.pop(number, None)
+        if task is not None:
+            task.cancel()
+            await gone([task])
+
+    async def _follow(self, user: User, number: int, frame: Frame) -> None:
+        """Send the items of one feed until it is over."""
+        name, _, rest = frame.feed.partition("/")
+        try:
+            if name not in self._api.feed_kinds:
+                known = ", ".join(self._api.feed_kinds)
+                raise Refused(404, "bae-serve-path", f"no feed {name[:50]!r}; there are {known}")
+            served = await self._api.feed_kinds[name](self._api, user, unquote(rest))
+            after = None if frame.after == "now" else frame.after
+            if isinstance(after, str):
+                raise Refused(422, "bae-serve-input", 'after: give a number or "now"')
+            async with subscribe(served.feed, after, behind=BEHIND) as items:
+                state = ""
+                await self._send(f'{{"sub":{number},"last":{items.number},"items":[]}}')
+                async for batch in items:
+                    texts = [served.encode(item) for item in batch.items if served.shows(item)]
+                    if texts or batch.state != state:
+                        state = batch.state
+                        head = f'{{"sub":{number},"last":{items.number},"items":['
+                        tail = f',"status":{json.dumps(state)}' if state else ""
+                        await self._send(f"{head}{','.join(texts)}]{tail}}}")
+                    await asyncio.sleep(0)
+                last = items.number
+                end = items.end
+            await self._send(json.dumps({"sub": number, "end": end, "last": last}))
+        except Exception as error:
+            refused = refusal_of(error)
+            if isinstance(error, TimeoutError | WebSocketDisconnect | RuntimeError):
+                return
+            body = (refused or Refused(500, "bae-serve-failed", "the feed failed")).body
+            sent = {"sub": number, "end": "refused", **body.model_dump(exclude_defaults=True)}
+            with suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+                await self._send(json.dumps(sent))
+            if refused is None and not isinstance(error, BaeError):
+                raise
+
+    async def _send(self, text: str) -> None:
+        try:
+            async with self._sending, asyncio.timeout(SEND_SECONDS):
+                await self._websocket.send_text(text)
+        except TimeoutError:
+            self._finish(_SLOW, f"too slow: nothing was taken for {SEND_SECONDS:g} s")
+            raise
+
+    async def _beat(self) -> None:
+        number = 0
+        with suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+            while True:
+                await asyncio.sleep(HEARTBEAT)
+                number += 1
+                await self._send(f'{{"ping":{number}}}')
+
+    async def _close_with_server(self) -> None:
+        await self._api.owner.closing.wait()
+        self._finish(1012, "the server stops")
+
+    def _finish(self, code: int, reason: str) -> None:
+        if not self._over.done():
+            self._over.set_result((code, reason))
+
+
+def _with_token(websocket: WebSocket, token: str) -> WebSocket:
+    """The connection with a token as a header: browsers cannot send one."""
+    headers = [*websocket.scope["headers"], (b"authorization", f"Bearer {token}".encode())]
+    return WebSocket({**websocket.scope, "headers": headers}, _nothing, _nothing_sent)
+
+
+async def _nothing() -> Any:
+    return {"type": "websocket.disconnect"}
+
+
+async def _nothing_sent(message: Any) -> None:
+    return None

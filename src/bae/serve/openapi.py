@@ -1,0 +1,150 @@
+"""The OpenAPI document, made from the table of endpoints and from the classes of the graphs: each
+graph has its own start and result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from bae import __version__
+from bae.serve.endpoints import Endpoint
+from bae.serve.problems import ProblemDetails
+from bae.serve.starts import Starts
+
+_REF: Final = "#/components/schemas/{model}"
+_START: Final = "/graphs/{graph}/runs"
+_ALWAYS: Final = (401, 403)
+_PROBLEM: Final = {"$ref": "#/components/schemas/ProblemDetails"}
+
+
+def describe_api(endpoints: Iterable[Endpoint], starts: Mapping[str, Starts]) -> dict[str, Any]:
+    """The OpenAPI 3.1 document."""
+    table = [*endpoints]
+    schemas = _schemas(table)
+    paths: dict[str, Any] = {}
+    for each in table:
+        if each.path == _START:
+            for start in starts.values():
+                path = each.path.replace("{graph}", quote(start.name, safe=""))
+                operation = _typed(_operation(each, schemas), start, schemas)
+                operation["parameters"] = [p for p in operation["parameters"] if p["in"] != "path"]
+                paths.setdefault(path, {})[each.method.lower()] = operation
+            continue
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "bae", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"bearer": []}],
+    }
+
+
+def _schemas(table: list[Endpoint]) -> dict[str, Any]:
+    answers = {model for each in table for model in each.answers.values()}
+    models = [m for m in answers if not isinstance(m, str)] + [ProblemDetails]
+    inputs = [each.body for each in table if each.body is not None]
+    wanted: list[tuple[type[BaseModel], Any]] = [(model, "serialization") for model in models]
+    wanted += [(model, "validation") for model in inputs]
+    wanted.sort(key=lambda pair: pair[0].__name__)
+    _, document = models_json_schema(wanted, ref_template=_REF)
+    return cast("dict[str, Any]", document.get("$defs", {}))
+
+
+def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, model in each.answers.items():
+        said: dict[str, Any] = {"description": each.about}
+        if isinstance(model, str):
+            if model:
+                said["content"] = {model: {"schema": {}}}
+        else:
+            ref = {"$ref": _REF.replace("{model}", model.__name__)}
+            said["content"] = {"application/json": {"schema": ref}}
+        responses[str(status)] = said
+    refusals = each.refusals if each.verb is None else (*_ALWAYS, *each.refusals)
+    for status in sorted({*refusals, 422}):
+        content = {"application/problem+json": {"schema": _PROBLEM}}
+        responses[str(status)] = {"description": "Refused", "content": content}
+    made: dict[str, Any] = {
+        "operationId": each.name,
+        "summary": each.about,
+        "parameters": [*_path_parameters(each), *_query_parameters(each)],
+        "responses": responses,
+    }
+    if each.body is not None:
+        ref = {"$ref": _REF.replace("{model}", each.body.__name__)}
+        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref}}}
+    if each.verb is None:
+        made["security"] = []
+    else:
+        made["x-bae-verb"] = each.verb
+    return made
+
+
+def _path_parameters(each: Endpoint) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", each.path)
+    ]
+
+
+def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
+    schema = each.query.model_json_schema()
+    return [
+        {"name": name, "in": "query", "required": False, "schema": part}
+        | ({"required": True} if name in schema.get("required", ()) else {})
+        for name, part in schema.get("properties", {}).items()
+    ]
+
+
+def _typed(operation: dict[str, Any], start: Starts, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The operation that starts one graph: its body and its result have the graph's classes."""
+    name = re.sub(r"\W+", "_", start.name)
+    begin = _put(schemas, f"{name}_start", start.schema)
+    ends = [_put(schemas, f"{name}_{end}", schema) for end, schema in start.ends.items()]
+    body = deepcopy(schemas["StartBody"])
+    body["properties"]["start"] = begin
+    view = deepcopy(schemas["RunDetails"])
+    view["properties"]["result"] = {"anyOf": [*ends, {"type": "null"}]}
+    view["properties"]["end"] = {"enum": [*start.ends, None]}
+    content = operation["requestBody"]["content"]["application/json"]
+    content["schema"] = _put(schemas, f"{name}_run", body)
+    result = _put(schemas, f"{name}_result", view)
+    for status in ("200", "201", "202"):
+        operation["responses"][status]["content"]["application/json"]["schema"] = result
+    operation["operationId"] = f"start_{name}"
+    operation["summary"] = f"Start a run of {start.name}."
+    if start.about:
+        operation["description"] = start.about
+    return operation
+
+
+def _put(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema among the components, with its own definitions."""
+    inner: dict[str, Any] = schema.get("$defs", {})
+    for each, part in inner.items():
+        schemas[f"{name}_{each}"] = _moved(part, name, inner)
+    schemas[name] = _moved({k: v for k, v in schema.items() if k != "$defs"}, name, inner)
+    return {"$ref": _REF.replace("{model}", name)}
+
+
+def _moved(part: Any, name: str, inner: Mapping[str, Any]) -> Any:
+    if isinstance(part, dict):
+        found = {k: _moved(v, name, inner) for k, v in cast("dict[str, Any]", part).items()}
+        ref = found.get("$ref")
+        if isinstance(ref, str) and ref.startswith("#/$defs/"):
+            found["$ref"] = _REF.replace("{model}", f"{name}_{ref.removeprefix('#/$defs/')}")
+        return found
+    if isinstance(part, list):
+        return [_moved(each, name, inner) for each in cast("list[Any]", part)]
+    return part

@@ -1,0 +1,211 @@
+"""`RunOwner`: the runs that a server works on. They belong to it and not to a connection; when it
+stops, it hands them over instead of cancelling them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from bae.exceptions import BaeError, JournalError, describe
+from bae.journal.resume import recoverable
+from bae.run import HandedOver
+from bae.serve.problems import Refused
+from bae.tasks import explained, gone
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import Journal
+    from bae.lm import LM
+    from bae.node import Node
+
+RECOVER: Final = 10.0
+"""Seconds between two looks for runs that can continue: queued, interrupted, or past a deadline."""
+
+_log = logging.getLogger("bae")
+
+
+class RunOwner:
+    """Starts and resumes runs as tasks of its own, at most `at_once` at a time."""
+
+    def __init__(
+        self,
+        graphs: Mapping[str, Graph[Any, Any]],
+        journal: Journal,
+        lm: LM | str | None,
+        max_iters: int,
+        at_once: int,
+    ) -> None:
+        self._graphs, self._journal, self._lm = graphs, journal, lm
+        self._max_iters, self._at_once = max_iters, at_once
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._refused: set[str] = set()
+        """The runs that could not be recovered: a person must look at them."""
+        self._open = False
+        self.closing = asyncio.Event()
+        """Set when the server stops."""
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs that are in progress here."""
+        return [*self._tasks]
+
+    @asynccontextmanager
+    async def open(self, *, recover: bool) -> AsyncGenerator[None]:
+        """Take runs inside the block. At its end those in progress are handed over: each is stored
+        as interrupted and can be resumed at once, here or elsewhere."""
+        self.closing = asyncio.Event()
+        self._open = True
+        recovering = asyncio.create_task(self._recover()) if recover else None
+        try:
+            yield
+        finally:
+            self.close()
+            tasks = [*self._tasks.values()]
+            if recovering is not None:
+                recovering.cancel()
+                tasks.append(recovering)
+            for task in self._tasks.values():
+                explained(task, _hand_over)
+                task.cancel()
+            await gone(tasks)
+            self._open = False
+
+    def close(self) -> None:
+        """Take no more runs, and end all streams."""
+        self.closing.set()
+
+    async def start(self, graph: Graph[Any, Any], start: Node, run_id: str, **more: Any) -> None:
+        """Start a run, and return when it is stored."""
+        self._check_room()
+        stored = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def hear(written: str) -> None:
+            if written == run_id:
+                loop.call_soon_threadsafe(stored.set)
+
+        stop = self._journal.listen(hear)
+        waiting = asyncio.ensure_future(stored.wait())
+        try:
+            task = self._take(
+                run_id,
+                lambda: graph.arun(
+                    start,
+                    self._lm,
+                    self._max_iters,
+                    journal=self._journal,
+                    run_id=run_id,
+                    **more,
+                ),
+            )
+            await asyncio.wait([waiting, task], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop()
+            waiting.cancel()
+        if not stored.is_set() and task.done() and not task.cancelled():
+            task.result()  # it could not begin: what it raised is why
+
+    async def resume(
+        self, graph: Graph[Any, Any], run_id: str, given: Mapping[str, Any] | None = None
+    ) -> None:
+        """Resume a run, unless it is in progress here, and return when it has begun."""
+        if run_id in self._tasks:
+            return
+        self._check_room()
+        before = (await self._journal.lines(run_id, limit=0)).info.change
+
+        def go_on() -> Awaitable[Any]:
+            return graph.resume(run_id, self._lm, journal=self._journal, given=given)
+
+        task = self._take(run_id, go_on)
+        while not task.done():
+            if (await self._journal.lines(run_id, limit=0)).info.change != before:
+                return  # it is claimed
+            await asyncio.wait([task], timeout=0.05)
+        if not task.cancelled() and isinstance(task.exception(), JournalError):
+            task.result()
+
+    async def wait(self, run_id: str, seconds: float) -> bool:
+        """Wait until a run that is in progress here is over; whether it is."""
+        task = self._tasks.get(run_id)
+        if task is not None:
+            await asyncio.wait([task], timeout=seconds)
+        return task is None or task.done()
+
+    def cancel(self, run_id: str) -> bool:
+        """Cancel a run that is in progress here; False for any other."""
+        task = self._tasks.get(run_id)
+        return task is not None and task.cancel()
+
+    def _take(self, run_id: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
+        async def run() -> Any:
+            return await work()
+
+        task = self._tasks[run_id] = asyncio.create_task(run(), name=f"run {run_id}")
+        task.add_done_callback(lambda done: self._note_end(run_id, done))
+        return task
+
+    def _note_end(self, run_id: str, task: asyncio.Task[Any]) -> None:
+        if self._tasks.get(run_id) is task:
+            del self._tasks[run_id]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # it is stored with the run, unless the store is what failed
+            level = logging.INFO if isinstance(error, BaeError) else logging.WARNING
+            _log.log(level, "the run %s failed: %s", run_id, describe(error))
+
+    def _check_room(self) -> None:
+        if self.closing.is_set():
+            raise Refused(
+                503,
+                "bae-serve-closing",
+                "the server stops, and takes no more runs",
+                "try again: another process answers soon",
+                headers={"retry-after": "2"},
+            )
+        if not self._open:
+            raise Refused(
+                500,
+                "bae-serve-closed",
+                "the API is not open, so nobody would own the run",
+                "open it with the application: FastAPI(lifespan=api.open)",
+            )
+        if len(self._tasks) >= self._at_once:
+            raise Refused(
+                429,
+                "bae-serve-busy",
+                f"{self._at_once} runs are in progress here",
+                "try again later; router(…, at_once=…) sets how many",
+                headers={"retry-after": "2"},
+            )
+
+    async def _recover(self) -> None:
+        """Resume what can continue, now and every few seconds."""
+        while True:
+            for graph in self._graphs.values():
+                try:
+                    ids = [info.run_id async for info in recoverable(graph, self._journal)]
+                    for run_id in ids:
+                        if len(self._tasks) < self._at_once and run_id not in self._tasks:
+                            await self._recover_run(graph, run_id)
+                except BaeError as error:
+                    _log.warning("runs of %s are not recovered: %s", graph.name, error.message)
+            await asyncio.sleep(RECOVER)
+
+    async def _recover_run(self, graph: Graph[Any, Any], run_id: str) -> None:
+        if run_id in self._refused:
+            return
+        try:
+            await self.resume(graph, run_id)
+        except BaeError as error:
+            if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
+                self._refused.add(run_id)
+                _log.warning("the run %s is not recovered: %s", run_id, error.message)
+        except Refused:
+            return
+
+
+def _hand_over(cancelled: asyncio.CancelledError) -> BaseException:
+    return HandedOver()

@@ -1,0 +1,166 @@
+"""What a request is refused with: problem details (RFC 9457), which say what is wrong, where, and
+what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel, Field, ValidationError
+from starlette.responses import Response
+
+from bae.exceptions import BaeError, GateError, JournalError
+
+LONGEST: Final = 20
+"""How many faults of a request are listed."""
+
+
+class InputFault(BaseModel):
+    """One thing that is wrong with a request: where it is, and why."""
+
+    loc: list[str | int]
+    msg: str
+
+
+class ProblemDetails(BaseModel):
+    """Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains;
+    `place` is the field of a run, `fix` what to do."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    place: str | None = None
+    fix: str | None = None
+    run_id: str | None = None
+    errors: list[InputFault] = Field(default_factory=list[InputFault])
+
+
+class Refused(Exception):
+    """Raised where a request is refused."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        fix: str = "",
+        *,
+        place: str = "",
+        run_id: str = "",
+        errors: Sequence[InputFault] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.headers = dict(headers or {})
+        self.body = ProblemDetails(
+            type=code,
+            title=_TITLES.get(status, "Refused"),
+            status=status,
+            detail=detail,
+            place=place or None,
+            fix=fix or None,
+            run_id=run_id or None,
+            errors=list(errors),
+        )
+
+    @property
+    def status(self) -> int:
+        """The status of the response."""
+        return self.body.status
+
+    def response(self) -> Response:
+        """The response."""
+        text = self.body.model_dump_json(exclude_none=True)
+        return Response(text, self.status, self.headers, media_type="application/problem+json")
+
+
+_TITLES: Final = {
+    400: "Bad request",
+    401: "Not authenticated",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Conflict",
+    413: "Too large",
+    415: "Unsupported media type",
+    422: "Invalid input",
+    429: "Too many runs",
+    500: "Server error",
+    502: "The model failed",
+    503: "Not available",
+}
+_STATUS: Final = {
+    "bae-run-unknown": 404,
+    "bae-gate-unknown": 404,
+    "bae-why-unknown": 404,
+    "bae-run-name": 422,
+    "bae-fork-step": 422,
+    "bae-fork-field": 422,
+    "bae-gate-invalid": 422,
+    "bae-journal-secret": 422,
+    "bae-journal-given": 422,
+    "bae-journal-closed": 503,
+    "bae-journal-damaged": 500,
+    "bae-journal-failed": 500,
+    "bae-journal-foreign": 500,
+    "bae-journal-full": 503,
+    "bae-journal-gone": 500,
+    "bae-journal-locked": 503,
+    "bae-journal-readonly": 500,
+    "bae-journal-version": 500,
+}
+"""By code of an error; another error about a run is a conflict with what it is."""
+
+
+def refusal_of(error: BaseException) -> Refused | None:
+    """What a request is refused with for an error; None for one that nobody foresaw."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, ValidationError):
+        return invalid(error)
+    if not isinstance(error, BaeError):
+        return None
+    status = _STATUS.get(error.code)
+    if status is None:
+        status = 409 if isinstance(error, JournalError | GateError) else 500
+    headers = {"retry-after": "5"} if status == 503 else None
+    run_id = error.run_id if isinstance(error, JournalError) else None
+    found = error.cause if isinstance(error.cause, ValidationError) else None
+    errors = [] if found is None else faults_of(found, "value")
+    return Refused(
+        status,
+        error.code,
+        error.message,
+        error.fix or "",
+        run_id=run_id or "",
+        errors=errors,
+        headers=headers,
+    )
+
+
+def invalid(error: ValidationError, *before: str | int) -> Refused:
+    """The refusal of input that does not fit; `before` is where the input is in the request."""
+    errors = faults_of(error, *before)
+    first = errors[0]
+    where = ".".join(str(part) for part in first.loc)
+    return Refused(
+        422,
+        "bae-serve-input",
+        f"{where}: {first.msg}" if where else first.msg,
+        "give what the schema of this endpoint in openapi.json has",
+        place=where,
+        errors=errors,
+    )
+
+
+def faults_of(error: ValidationError, *before: str | int) -> list[InputFault]:
+    """What pydantic found wrong, without what was given: that may be a secret."""
+    listed: list[dict[str, Any]]
+    try:
+        listed = [*error.errors(include_url=False, include_input=False, include_context=False)]  # type: ignore[list-item]
+    except Exception:  # a message may be made of objects of others
+        return [InputFault(loc=list(before), msg="it does not fit")]
+    return [
+        InputFault(loc=[*before, *each["loc"]], msg=str(each["msg"])) for each in listed[:LONGEST]
+    ]

@@ -1,0 +1,173 @@
+"""The records of a run over HTTP: a page of them, JSON lines, or server-sent events that follow the
+run to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from pydantic_core import from_json
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from bae.exceptions import BaeError
+from bae.journal.feeds import FeedItem, RunFeed, Subscriber, subscribe
+from bae.journal.store import Line
+from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.problems import Refused
+from bae.serve.views import LinePage, LineView, dump
+from bae.tasks import gone
+
+HEARTBEAT: Final = 15.0
+"""Seconds after which a stream says that it is alive."""
+SEND_SECONDS: Final = 10.0
+"""How long a client may take nothing of what is sent to it."""
+
+
+class RecordsQuery(Form):
+    """Records whose numbers are greater than `after`; -1 is all of them."""
+
+    after: Annotated[int, Field(ge=-1, le=1 << 40)] = -1
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 200
+
+
+async def list_records(call: ApiCall) -> LinePage | Response:
+    """Records of a run. With `Accept: text/event-stream` they are followed to the end of the
+    run."""
+    api, run_id, query = call.api, call.path["run"], call.query
+    await api.info(call.user, run_id)
+    accept = call.request.headers.get("accept", "")
+    if "text/event-stream" in accept:
+        return EventStream(call, _after_header(call))
+    page = await api.journal.lines(run_id, after=query.after, limit=query.limit)
+    if "application/x-ndjson" in accept:
+        text = b"".join(dump(line_view(line)) + b"\n" for line in page.lines)
+        return Response(text, media_type="application/x-ndjson")
+    return LinePage(
+        records=[line_view(line) for line in page.lines],
+        last=page.total - 1,
+        status=page.info.standing(),
+    )
+
+
+def _after_header(call: ApiCall) -> int:
+    """After which record to go on: what a client that comes back sends, or the query."""
+    given = call.request.headers.get("last-event-id", "").strip()
+    if not given:
+        return call.query.after
+    if not (given.isascii() and given.isdecimal() and len(given) < 13):
+        raise Refused(422, "bae-serve-input", "last-event-id: it is no number of a record")
+    return int(given)
+
+
+def line_view(line: Line) -> LineView:
+    """A record as it is sent."""
+    return LineView(
+        n=line.n,
+        kind=line.kind,
+        at=line.at,
+        path=line.path,
+        step=line.step,
+        data=from_json(line.data),
+    )
+
+
+def encode_line(item: FeedItem[Line]) -> str:
+    """The JSON of a record, worked out once for all who follow the run."""
+    if not item.encoded:
+        item.encoded = dump(line_view(item.value)).decode()
+    return item.encoded
+
+
+class EventStream(Response):
+    """The records of a run as server-sent events: `record` with its number as id, `status` where
+    that has changed, and always `end`. Closing the connection changes nothing for the run."""
+
+    def __init__(self, call: ApiCall, after: int) -> None:
+        super().__init__(
+            status_code=200,
+            headers={"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"},
+            media_type="text/event-stream",
+        )
+        del self.headers["content-length"]
+        self._call, self._after = call, after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
+        api = self._call.api
+        feed: RunFeed = api.feeds.run(self._call.path["run"])
+        with suppress(TimeoutError):  # the client takes nothing: it is dropped
+            try:
+                async with subscribe(feed, self._after) as lines:
+                    leaving = asyncio.create_task(_until_gone(receive, lines))
+                    try:
+                        with api.streaming(lines):
+                            async for text in _events(lines):
+                                await _send(send, text)
+                    finally:
+                        leaving.cancel()
+                        await gone([leaving])
+                    reason = lines.end or "closing"
+                    await _send(send, _event("end", {"reason": reason, "last": lines.number}))
+            except BaeError as error:
+                end = {"reason": "failed", "code": error.code, "detail": error.message}
+                await _send(send, _event("end", end))
+            await _send(send, "", more=False)
+
+
+async def _events(lines: Subscriber[Line]) -> AsyncIterator[str]:
+    status = ""
+    while True:
+        try:
+            async with asyncio.timeout(HEARTBEAT):
+                batch = await anext(lines)
+        except TimeoutError:
+            yield ": alive\n\n"
+            continue
+        except StopAsyncIteration:
+            return
+        parts = [
+            f"id: {item.number}\nevent: record\ndata: {encode_line(item)}\n\n"
+            for item in batch.items
+        ]
+        if batch.state != status:
+            status = batch.state
+            parts.append(_event("status", {"status": status}))
+        yield "".join(parts)
+
+
+def _event(kind: str, data: dict[str, Any]) -> str:
+    return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
+
+
+async def _send(send: Send, text: str, *, more: bool = True) -> None:
+    async with asyncio.timeout(SEND_SECONDS):
+        await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
+
+
+async def _until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    lines.close()
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/runs/{run}/records",
+        "read",
+        "List the records of a run, or follow them as server-sent events.",
+        list_records,
+        {200: LinePage},
+        RecordsQuery,
+        refusals=(404, 422),
+    ),
+)

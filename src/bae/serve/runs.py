@@ -1,0 +1,319 @@
+"""Endpoints about runs as a whole: start, list, show, cancel, resume, fork and delete them."""
+
+from __future__ import annotations
+
+from os import urandom
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from pydantic_core import from_json
+from starlette.responses import Response
+
+from bae.exceptions import JournalError
+from bae.graph import Graph
+from bae.journal.report import report_run
+from bae.journal.resume import result_of
+from bae.journal.run_writer import encoder_for
+from bae.journal.store import Listed, RunInfo, StoredRun, check_names
+from bae.node import Node
+from bae.prompts.values import seen_of
+from bae.records import RunStarted
+from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.graphs import starts_of
+from bae.serve.problems import Refused
+from bae.serve.views import RunPage, RunRow, UsageView, row_of, usage_of
+
+_PAGE: Final = 200
+"""How many runs of a journal are looked through at once."""
+RunId = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class RunDetails(RunRow):
+    """A run: its row, what it used, and how it ended. `end` is the class of its last node and
+    `result` that node, for a run that has ended and whose graph is served. With `in_progress` it is
+    worked on by this server."""
+
+    usage: UsageView | None = None
+    end: str | None = None
+    result: Any = None
+    in_progress: bool = False
+
+
+class StartQuery(Form):
+    """`wait`: how many seconds to wait for the end of the run."""
+
+    wait: Annotated[float, Field(ge=0, le=300)] = 0
+
+
+class StartBody(Form):
+    """A run to start. Give it a `run_id`, and repeating the request starts no second run."""
+
+    run_id: RunId | None = None
+    start: Any = Field(description="the fields of the start node")
+
+
+class ListQuery(Form):
+    """Which runs to list. `q` is looked for in ids, graphs, errors and last nodes; `before` is the
+    id of the last run of the page before."""
+
+    status: Listed | None = None
+    graph: str | None = None
+    thread: str | None = None
+    q: Annotated[str, Field(max_length=200)] | None = None
+    since: float | None = None
+    before: str | None = None
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+
+
+class ResumeBody(Form):
+    """`given` has the secrets that no journal stores, as `{"Login.token": "…"}`."""
+
+    given: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class ForkBody(Form):
+    """A new run that is the same up to the step `at`, with other values for the fields in
+    `changed`. With `go_on` it is resumed at once."""
+
+    at: Annotated[int, Field(ge=0, le=1 << 31)]
+    changed: dict[str, Any] = Field(default_factory=dict[str, Any])
+    run_id: RunId | None = None
+    go_on: bool = True
+
+
+class NoBody(Form):
+    """Nothing."""
+
+
+async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
+    """Start a run; 200 if it is there already, with an equal start."""
+    found, body, api = starts_of(call), call.body, call.api
+    start = found.node(body.start)
+    run_id = body.run_id or urandom(12).hex()
+    check_names(run_id, found.graph.name)
+    status = 201
+    if body.run_id is not None and (old := await _existing(call, run_id)) is not None:
+        _check_same(call, found.graph, old, start)
+        status = 200
+    else:
+        try:
+            await api.owner.start(found.graph, start, run_id)
+        except JournalError as error:
+            old = await _existing(call, run_id) if error.code == "bae-run-exists" else None
+            if old is None:
+                raise
+            _check_same(call, found.graph, old, start)
+            status = 200
+    if call.query.wait and not await api.owner.wait(run_id, call.query.wait) and status == 201:
+        status = 202
+    return status, await view_run(call, run_id)
+
+
+async def list_runs(call: ApiCall) -> RunPage:
+    query, api = call.query, call.api
+    found: list[RunInfo] = []
+    before, more = query.before, True
+    if before is not None:
+        await api.info(call.user, before)
+    while more and len(found) < query.limit:
+        page = await api.journal.runs(
+            status=query.status,
+            graph=query.graph,
+            thread=query.thread,
+            limit=_PAGE,
+            before=before,
+        )
+        for info in page:
+            before = info.run_id
+            if query.since is not None and info.started < query.since:
+                more = False
+                break
+            if api.may_see(call.user, info) and _is_meant(info, query.q, query.status):
+                found.append(info)
+                if len(found) == query.limit:
+                    break
+        else:
+            more = len(page) == _PAGE
+    rows = [row_of(info) for info in found]
+    return RunPage(runs=rows, next=rows[-1].run_id if rows and more else None)
+
+
+async def show_run(call: ApiCall) -> RunDetails:
+    return await view_run(call, call.path["run"])
+
+
+async def view_run(call: ApiCall, run_id: str) -> RunDetails:
+    """All about a run but its steps."""
+    api = call.api
+    stored = await api.read(call.user, run_id)
+    usage = (await api.fold(report_run, stored)).usage
+    view = RunDetails(**row_of(stored.info).model_dump(), usage=usage_of(usage))
+    view.in_progress = run_id in api.owner.run_ids
+    graph = next((g for g in api.graphs.values() if g.name == stored.info.graph), None)
+    if graph is not None and stored.info.status == "ended":
+        last = (await result_of(graph, stored, None)).trace[-1]
+        view.end = type(last).__name__
+        view.result = await api.fold(seen_of, last, graph.hidden)
+    return view
+
+
+async def cancel_run(call: ApiCall) -> tuple[int, RunDetails]:
+    """Cancel a run."""
+    api, run_id = call.api, call.path["run"]
+    info = await api.info(call.user, run_id)
+    if not api.owner.cancel(run_id) and info.standing() == "running":
+        raise Refused(
+            409,
+            "bae-run-owned",
+            f"the run {run_id} is in progress in another process: {info.owner}",
+            "cancel it there",
+            run_id=run_id,
+        )
+    await api.owner.wait(run_id, 5)
+    return 202, await view_run(call, run_id)
+
+
+async def resume_run(call: ApiCall) -> tuple[int, RunDetails]:
+    """Resume a run that stopped."""
+    run_id = call.path["run"]
+    info = await call.api.info(call.user, run_id)
+    if info.status != "ended":
+        graph = call.api.graph_of(info)
+        await call.api.owner.resume(graph, run_id, call.body.given or None)
+    return 202, await view_run(call, run_id)
+
+
+async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
+    """Fork a run at a step."""
+    api, run_id, body = call.api, call.path["run"], call.body
+    info = await api.info(call.user, run_id)
+    graph = api.graph_of(info)
+    new_id = await graph.fork(
+        run_id, at=body.at, journal=api.journal, new_id=body.run_id, changed=body.changed
+    )
+    if body.go_on:
+        await api.owner.resume(graph, new_id)
+    return 201, await view_run(call, new_id)
+
+
+async def delete_run(call: ApiCall) -> Response:
+    """Delete a run that nobody works on."""
+    api, run_id = call.api, call.path["run"]
+    await api.info(call.user, run_id)
+    if not await api.journal.delete([run_id]):
+        raise Refused(
+            409,
+            "bae-run-owned",
+            f"the run {run_id} was not deleted: it is in progress, or others were forked from it",
+            "cancel it, and delete its forks first",
+            run_id=run_id,
+        )
+    return Response(status_code=204)
+
+
+async def _existing(call: ApiCall, run_id: str) -> StoredRun | None:
+    try:
+        stored = await call.api.journal.read(run_id)
+    except JournalError as error:
+        if error.code != "bae-run-unknown":
+            raise
+        return None
+    if not call.api.may_see(call.user, stored.info):
+        raise _taken(run_id)
+    return stored
+
+
+def _check_same(call: ApiCall, graph: Graph[Any, Any], old: StoredRun, start: Node) -> None:
+    """Refuse a start that differs from the one of the run that has the id."""
+    run_id = old.info.run_id
+    record = RunStarted(0.0, "", 0, run_id, graph.name, start, 0)
+    new = from_json(encoder_for(graph, call.api.journal).encode(record))["node"]
+    if old.info.graph != graph.name or from_json(old.lines[0].data).get("node") != new:
+        raise _taken(run_id)
+
+
+def _taken(run_id: str) -> Refused:
+    return Refused(
+        409,
+        "bae-run-exists",
+        f"there is a run {run_id} already, which was started otherwise",
+        "give the new run another id",
+        run_id=run_id,
+    )
+
+
+def _is_meant(info: RunInfo, q: str | None, status: Listed | None) -> bool:
+    if status is not None and info.standing() != status:
+        return False
+    if not q:
+        return True
+    node = "" if info.summary is None else info.summary.node
+    texts = (info.run_id, info.graph, info.error, node, info.thread or "")
+    return any(q.casefold() in text.casefold() for text in texts)
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        "/graphs/{graph}/runs",
+        "run",
+        "Start a run.",
+        start_run,
+        {200: RunDetails, 201: RunDetails, 202: RunDetails},
+        StartQuery,
+        StartBody,
+        (400, 404, 409, 413, 415, 422, 429, 503),
+    ),
+    Endpoint(
+        "GET",
+        "/runs",
+        "read",
+        "List runs, the newest first.",
+        list_runs,
+        {200: RunPage},
+        ListQuery,
+        refusals=(404, 422),
+    ),
+    Endpoint(
+        "GET", "/runs/{run}", "read", "Show a run.", show_run, {200: RunDetails}, refusals=(404,)
+    ),
+    Endpoint(
+        "DELETE",
+        "/runs/{run}",
+        "admin",
+        "Delete a run.",
+        delete_run,
+        {204: ""},
+        refusals=(404, 409),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{run}/cancel",
+        "run",
+        "Cancel a run.",
+        cancel_run,
+        {202: RunDetails},
+        body=NoBody,
+        refusals=(400, 404, 409, 413, 415, 422),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{run}/resume",
+        "run",
+        "Resume a run where it stopped.",
+        resume_run,
+        {202: RunDetails},
+        body=ResumeBody,
+        refusals=(400, 404, 409, 413, 415, 422, 429, 503),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{run}/forks",
+        "edit",
+        "Fork a run at a step, with other values.",
+        fork_run,
+        {201: RunDetails},
+        body=ForkBody,
+        refusals=(400, 404, 409, 413, 415, 422, 429, 503),
+    ),
+)

@@ -1,0 +1,109 @@
+"""An API alone, without an application around it: uvicorn on an address, until the block ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from bae.exceptions import BaeError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from bae.serve.api import API
+
+CLOSE_SECONDS: Final = 2.0
+"""How long connections may take to end when the server stops."""
+_KERNEL_BYTES: Final = 128 * 1024
+
+_log = logging.getLogger("bae")
+
+
+@asynccontextmanager
+async def listening(
+    api: API, host: str = "127.0.0.1", port: int = 0, *, app: ASGIApp | None = None
+) -> AsyncGenerator[str]:
+    """Serve an API while the block runs, and yield its address, as `http://127.0.0.1:8800`. Port 0
+    takes a free one. With `app` that application is served, which has the API mounted.
+
+    At the end of the block the API is closed: streams end, nothing new is taken, runs in progress
+    are handed over. The server has no signal handlers, and is gone after the block.
+    """
+    listener = _listen(host, port)
+    async with api.open():
+        server = _Server(
+            uvicorn.Config(
+                api if app is None else app,
+                log_config=None,
+                log_level="warning",  # below that, tokens would be in the log
+                access_log=False,
+                lifespan="off",
+                ws=_Connection,
+                ws_max_size=16_384,
+                ws_per_message_deflate=False,
+                server_header=False,
+                timeout_graceful_shutdown=int(CLOSE_SECONDS),
+            )
+        )
+        task = asyncio.create_task(server.serve(sockets=[listener]), name="server of an API")
+        task.add_done_callback(_tell_failure)
+        try:
+            yield f"http://{_netloc(host, listener.getsockname()[1])}"
+        finally:
+            api.close()
+            server.should_exit = True
+            await asyncio.wait([task])
+            for connection in [*server.server_state.connections]:
+                connection.transport.abort()
+            listener.close()
+
+
+def _netloc(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise BaeError(
+            f"there can be no server on {host}, port {port}",
+            error,
+            code="bae-serve-address",
+            fix="name another port, or 0 for a free one",
+        ) from error
+    # Each connection has this from its listener. Else the system keeps megabytes for a client that
+    # reads nothing, and it takes long to see that it does not.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
+    listener.setblocking(False)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield  # signals are the caller's
+
+
+class _Connection(WebSocketsSansIOProtocol):
+    """A connection that ends also where the client reads nothing."""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "websocket.close":
+            self.writable.set()  # the reason is put behind what the client has not read
+            self.close_timeout = CLOSE_SECONDS
+            self.loop.call_later(CLOSE_SECONDS, self.transport.abort)
+        await super().send(message)
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        _log.error("the server ended", exc_info=error)

@@ -1,0 +1,80 @@
+"""`Starts`: what a run of a graph is started with over HTTP, validated and described by the graph's
+own classes, and the schemas of its ends and gates."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+
+from bae.hints import NOWHERE
+from bae.prompts.values import shown_fields
+from bae.serve.problems import invalid
+from bae.tool_plan import plan_tool
+from bae.tools import Tool
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.node import Node
+
+
+class Starts:
+    """The start of one graph that is served."""
+
+    def __init__(self, name: str, graph: Graph[Any, Any]) -> None:
+        self.name, self.graph = name, graph
+        self._plan = plan_tool(Tool(graph), NOWHERE)
+
+    def node(self, given: Any) -> Node:
+        """The start node with these fields. Raises `Refused`."""
+        try:
+            named = cast("dict[str, Any]", given) if isinstance(given, dict) else {"": given}
+            fields = self._plan.validate(named)
+            return self.graph.start(**fields)
+        except ValidationError as error:
+            raise invalid(error, "body", "start") from error
+
+    @cached_property
+    def about(self) -> str:
+        """What the graph is for, in words."""
+        return self._plan.spec.description
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the fields that the caller gives."""
+        return {**self._plan.spec.schema, "title": self.graph.start.__name__}
+
+    @cached_property
+    def ends(self) -> dict[str, dict[str, Any]]:
+        """The JSON schema of each class where a run may end."""
+        return {cls.__name__: end_schema(cls) for cls in self.graph.terminal_nodes}
+
+
+class _Lenient(GenerateJsonSchema):
+    """Describes as anything what JSON cannot express: such values are not sent either."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {}
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        return None
+
+
+def end_schema(cls: type[Node]) -> dict[str, Any]:
+    """The JSON schema of a node as it is sent."""
+    schema = cls.model_json_schema(mode="serialization", schema_generator=_Lenient)
+    shown = shown_fields(cls)
+    schema["properties"] = {n: s for n, s in schema.get("properties", {}).items() if n in shown}
+    if "required" in schema:
+        schema["required"] = [name for name in schema["required"] if name in shown]
+    return schema
+
+
+def answer_schema(of: Any) -> dict[str, Any] | None:
+    """The JSON schema of the answer to a gate; None where its type has none."""
+    try:
+        return TypeAdapter(of).json_schema(schema_generator=_Lenient)
+    except Exception:  # a type of others: the server validates the answer in any case
+        return None

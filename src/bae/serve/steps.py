@@ -1,0 +1,237 @@
+"""Endpoints about what happened inside a run: its nodes, where values came from, what LMs were
+asked, and what ran when."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field
+
+from bae.exceptions import JournalError
+from bae.journal.questions import AskedQuestion, list_questions
+from bae.journal.report import RunReport, report_run
+from bae.journal.store import StoredRun
+from bae.journal.why import why
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
+from bae.serve.problems import Refused
+from bae.serve.views import (
+    CUT,
+    SHORT,
+    CallPage,
+    CallView,
+    StepPage,
+    StepView,
+    data_of,
+    step_of,
+    usage_of,
+)
+
+Number = Annotated[int, Field(ge=0, le=1 << 31)]
+
+
+class StepsQuery(Form):
+    """Nodes of the graph at `path`, from the number `start` on, or around a number. Longer values
+    are cut after `cut` characters; 0 is all of them."""
+
+    path: str = ""
+    start: Number = 0
+    around: Number | None = None
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
+    cut: CutAt = SHORT
+
+
+class StepQuery(Form):
+    """A node of the graph at `path`; longer values are cut after `cut` characters, 0 is none."""
+
+    path: str = ""
+    cut: CutAt = CUT
+
+
+class WhyQuery(Form):
+    """A `field` of a node of the graph at `path`."""
+
+    field: Annotated[str, Field(min_length=1, max_length=1_000)]
+    path: str = ""
+    cut: CutAt = CUT
+
+
+class CallsQuery(Form):
+    """Questions from the number `start` on."""
+
+    start: Number = 0
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
+
+
+class CallQuery(Form):
+    """Longer texts are cut after `cut` characters; 0 is none."""
+
+    cut: CutAt = CUT
+
+
+class Why(BaseModel):
+    """Where a value came from, as `Provenance` has it: what is empty is left out."""
+
+    provenance: dict[str, Any]
+
+
+async def list_steps(call: ApiCall) -> StepPage:
+    query = call.query
+    report = await report_of(call)
+    nodes = _nodes_at(report, query.path)
+    start = query.start if query.around is None else max(0, query.around - query.limit // 2)
+    page = nodes[start : start + query.limit]
+    return StepPage(
+        steps=[step_of(query.path, node, query.cut) for node in page],
+        total=len(nodes),
+        paths=[graph.path for graph in report.graphs if graph.path][:1_000],
+    )
+
+
+async def show_step(call: ApiCall) -> StepView:
+    number = number_in(call, "step")
+    report = await report_of(call)
+    for node in _nodes_at(report, call.query.path):
+        if node.step == number:
+            return step_of(call.query.path, node, call.query.cut)
+    raise _no_step(call)
+
+
+async def explain_field(call: ApiCall) -> Why:
+    """Where the value of a field came from."""
+    number, query = number_in(call, "step"), call.query
+    report = await report_of(call)
+    name = next((n.name for n in _nodes_at(report, query.path) if n.step == number), None)
+    if name is None:
+        raise _no_step(call)
+    before = f"{query.path}/" if query.path else ""
+    stored = await call.api.journal.read(call.path["run"])
+    try:
+        found = await call.api.fold(why, stored, f"{before}{number}:{name}.{query.field}", None)
+    except ValueError as error:
+        raise Refused(422, "bae-serve-input", f"query.field: {error}") from error
+    return Why(provenance=data_of(found, query.cut))
+
+
+async def list_calls(call: ApiCall) -> CallPage:
+    query = call.query
+    asked = await _questions(call)
+    page = [*enumerate(asked)][query.start : query.start + query.limit]
+    return CallPage(calls=[_call_of(n, each, None) for n, each in page], total=len(asked))
+
+
+async def show_call(call: ApiCall) -> CallView:
+    number = number_in(call, "call")
+    asked = await _questions(call)
+    if number >= len(asked):
+        raise Refused(404, "bae-serve-path", f"the run has {len(asked)} calls, from 0")
+    return _call_of(number, asked[number], call.query.cut)
+
+
+async def report_of(call: ApiCall) -> RunReport:
+    """What happened in the run that the path names."""
+    return await call.api.fold(_report, await call.api.read(call.user, call.path["run"]))
+
+
+def number_in(call: ApiCall, name: str) -> int:
+    """A number in the path."""
+    text = call.path[name]
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise Refused(404, "bae-serve-path", f"{text[:50]!r} is no number")
+    return int(text)
+
+
+def _report(stored: StoredRun) -> RunReport:
+    return report_run(stored)
+
+
+def _nodes_at(report: RunReport, path: str) -> Any:
+    for graph in report.graphs:
+        if graph.path == path:
+            return graph.nodes
+    raise Refused(404, "bae-serve-path", f"no graph ran at {path[:200]!r}", "see `paths` of /steps")
+
+
+def _no_step(call: ApiCall) -> Refused:
+    return Refused(404, "bae-serve-path", f"the run has no step {call.path['step'][:50]}")
+
+
+async def _questions(call: ApiCall) -> list[AskedQuestion]:
+    stored = await call.api.read(call.user, call.path["run"])
+    try:
+        return await call.api.fold(list_questions, stored)
+    except JournalError as error:
+        if error.code != "bae-journal-damaged":
+            raise
+        raise Refused(409, error.code, error.message, error.fix or "") from error
+
+
+def _call_of(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
+    view = CallView(
+        number=number,
+        by=asked.by,
+        place=asked.place,
+        at=asked.at,
+        seconds=asked.seconds,
+        outcome=asked.outcome,
+        error=asked.error,
+        usage=usage_of(asked.usage),
+    )
+    if cut is not None:
+        view.answers = [data_of(each, cut) for each in asked.answers]
+        view.rounds = [data_of(each, cut) for each in asked.rounds]
+    return view
+
+
+_RUN: Final = (404, 409, 422)
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/runs/{run}/steps",
+        "read",
+        "List the nodes of a run.",
+        list_steps,
+        {200: StepPage},
+        StepsQuery,
+        refusals=_RUN,
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run}/steps/{step}",
+        "read",
+        "Show a node.",
+        show_step,
+        {200: StepView},
+        StepQuery,
+        refusals=_RUN,
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run}/steps/{step}/why",
+        "read",
+        "Tell where the value of a field came from.",
+        explain_field,
+        {200: Why},
+        WhyQuery,
+        refusals=_RUN,
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run}/calls",
+        "read",
+        "List what LMs were asked.",
+        list_calls,
+        {200: CallPage},
+        CallsQuery,
+        refusals=_RUN,
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run}/calls/{call}",
+        "read",
+        "Show a question to an LM, with its answers.",
+        show_call,
+        {200: CallView},
+        CallQuery,
+        refusals=_RUN,
+    ),
+)

@@ -1,0 +1,16 @@
+"""All endpoints, in the order of the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bae.serve import gates, graphs, records, runs, steps
+from bae.serve.endpoints import Endpoint
+
+TABLE: Final[tuple[Endpoint, ...]] = (
+    *graphs.ENDPOINTS,
+    *runs.ENDPOINTS,
+    *steps.ENDPOINTS,
+    *records.ENDPOINTS,
+    *gates.ENDPOINTS,
+)

@@ -1,0 +1,360 @@
+"""What the API answers with: rows of lists, and views of runs, steps, gates and work. Long values
+are cut, and say how long they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, Final, cast
+
+from pydantic import BaseModel, Field
+from pydantic_core import to_jsonable_python
+
+from bae.journal.provenance import Provenance
+from bae.journal.report import NodeReport
+from bae.journal.store import Listed, ParkedGate, RunInfo
+from bae.unicode import readable_json
+from bae.usage import Usage
+from bae.work import NOTHING_USED
+
+CUT: Final = 65_536
+"""Characters of a value that is shown by itself, unless all of it is asked for."""
+SHORT: Final = 1_000
+"""Characters of a value in a list."""
+_LONGEST_ERROR: Final = 120
+
+
+class WaitingGate(BaseModel):
+    """A question that a run waits for, as lists have it. `answered` is an answer that the run has
+    not used yet."""
+
+    gate: str
+    place: str
+    question: str
+    deadline: float | None = None
+    answered: bool = False
+
+
+class RunRow(BaseModel):
+    """One run in a list. A `cost` of null is unknown. `change` numbers its changes: give the
+    greatest to the feed of runs to follow the list."""
+
+    run_id: str
+    graph: str
+    status: Listed
+    started: float
+    updated: float
+    seconds: float
+    error: str = ""
+    parent: str | None = None
+    thread: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+    waiting: list[WaitingGate] = Field(default_factory=list[WaitingGate])
+    node: str = ""
+    steps: int | None = None
+    calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    change: int
+
+
+class RunPage(BaseModel):
+    """Runs, the newest first. Give `next` as `before` for those after them."""
+
+    runs: list[RunRow]
+    next: str | None = None
+
+
+class UsageView(BaseModel):
+    """What LM calls used. A `cost` of null is unknown. Cached tokens are part of input tokens."""
+
+    calls: int
+    attempts: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cost: float | None
+    seconds: float
+    models: list[str]
+
+
+class Value(BaseModel):
+    """A value as JSON. Of a long value `text` has the beginning of its JSON and `size` how many
+    characters there are; `kept` says why there is no value."""
+
+    kept: str = "value"
+    value: Any = None
+    text: str | None = None
+    size: int | None = None
+
+
+class FieldView(Value):
+    """A field of a node, and where its value came from: see `/why` for all of it."""
+
+    name: str
+    place: str
+    source: str
+    by: str = ""
+    state: str
+    seconds: float | None = None
+    error: str = ""
+    note: str = ""
+
+
+class StepView(BaseModel):
+    """A node of a run, and how it came about."""
+
+    path: str
+    step: int
+    node: str
+    whole: bool
+    chosen_among: list[str]
+    fields: list[FieldView]
+    usage: UsageView
+    forked_from: str = ""
+    changed: list[str]
+
+
+class StepPage(BaseModel):
+    """Nodes in order, and how many there are."""
+
+    steps: list[StepView]
+    total: int
+    paths: list[str] = Field(default_factory=list[str])
+    """The graphs that ran inside the run."""
+
+
+class GateView(BaseModel):
+    """A question that a run waits for, with what a person needs to decide: the JSON schema of the
+    answer and the values of the node so far. For a tool call these are its arguments."""
+
+    run_id: str
+    graph: str
+    gate: str
+    place: str
+    question: str
+    kind: str
+    since: float
+    deadline: float | None = None
+    answered: bool = False
+    answered_by: str | None = None
+    answer_schema: dict[str, Any] | None = None
+    context: dict[str, Value]
+    tool: str | None = None
+
+
+class GatePage(BaseModel):
+    """Questions to people, the oldest first."""
+
+    gates: list[GateView]
+    next: float | None = None
+
+
+class LineView(BaseModel):
+    """A record of a run, as it is stored: see docs/journal-format.md."""
+
+    n: int
+    kind: str
+    at: float
+    path: str
+    step: int
+    data: dict[str, Any]
+
+
+class LinePage(BaseModel):
+    """Records in order. Give the number of the last as `after` for those that follow."""
+
+    records: list[LineView]
+    last: int
+    status: Listed
+
+
+class CallView(BaseModel):
+    """What an LM was asked, with its answers, their verdicts and the rounds of tool calls."""
+
+    number: int
+    by: str
+    place: str
+    at: float
+    seconds: float
+    outcome: str
+    error: str
+    usage: UsageView
+    answers: list[dict[str, Any]] | None = None
+    rounds: list[dict[str, Any]] | None = None
+
+
+class CallPage(BaseModel):
+    """Questions to LMs in order, without their texts."""
+
+    calls: list[CallView]
+    total: int
+
+
+class GraphRow(BaseModel):
+    """A graph that is served."""
+
+    name: str
+    start: str
+    ends: list[str]
+    about: str = ""
+
+
+class GraphList(BaseModel):
+    """The graphs that are served."""
+
+    graphs: list[GraphRow]
+
+
+class EdgeView(BaseModel):
+    """That one node may lead to another."""
+
+    source: str
+    target: str
+
+
+class ProblemView(BaseModel):
+    """What the proof of a graph has found."""
+
+    severity: str
+    code: str
+    place: str
+    message: str
+    fix: str
+
+
+class GraphView(GraphRow):
+    """A graph: its nodes and edges, its problems, and the schemas of its start and ends."""
+
+    nodes: list[str]
+    edges: list[EdgeView]
+    problems: list[ProblemView]
+    start_schema: dict[str, Any]
+    end_schemas: dict[str, dict[str, Any]]
+    mermaid: str
+
+
+class Started(BaseModel):
+    """The run that was meant."""
+
+    run_id: str
+
+
+class Health(BaseModel):
+    """That the server answers, and the version of bae."""
+
+    status: str = "ok"
+    bae: str
+
+
+def row_of(info: RunInfo) -> RunRow:
+    """A run in a list."""
+    about = info.summary
+    return RunRow(
+        run_id=info.run_id,
+        graph=info.graph,
+        status=info.standing(),
+        started=info.started,
+        updated=info.updated,
+        seconds=info.lasted(),
+        error=info.error[:_LONGEST_ERROR],
+        parent=info.parent,
+        thread=info.thread,
+        metadata=info.metadata,
+        waiting=[waiting_gate(gate) for gate in info.waiting],
+        node="" if about is None else about.node,
+        steps=None if about is None else about.steps,
+        calls=None if about is None else about.calls,
+        tokens=None if about is None else about.tokens,
+        cost=None if about is None else about.cost,
+        change=info.change,
+    )
+
+
+def waiting_gate(gate: ParkedGate) -> WaitingGate:
+    """A question of a run in a list."""
+    return WaitingGate(
+        gate=gate.address,
+        place=gate.place,
+        question=gate.question,
+        deadline=gate.deadline,
+        answered=gate.answered,
+    )
+
+
+def usage_of(usage: Usage) -> UsageView:
+    """What LM calls used."""
+    return UsageView(**asdict(usage))
+
+
+def value_of(value: Any, longest: int, kept: str = "value") -> Value:
+    """A value, cut if its JSON is longer; a bound of 0 is none."""
+    if kept != "value":
+        return Value(kept=kept)
+    if longest:
+        text = json.dumps(value, ensure_ascii=False)
+        if len(text) > longest:
+            return Value(kept="cut", text=text[:longest], size=len(text))
+    return Value(value=value)
+
+
+def step_of(path: str, node: NodeReport, longest: int) -> StepView:
+    """A node of a run."""
+    return StepView(
+        path=path,
+        step=node.step,
+        node=node.name,
+        whole=node.whole,
+        chosen_among=list(node.chosen_among),
+        fields=[field_of(each, longest) for each in node.fields],
+        usage=usage_of(node.usage),
+        forked_from=node.forked_from,
+        changed=list(node.changed),
+    )
+
+
+def field_of(field: Provenance, longest: int) -> FieldView:
+    """A field of a node."""
+    value = value_of(field.value, longest, field.kept)
+    return FieldView(
+        **value.model_dump(),
+        name=field.field,
+        place=field.place,
+        source=field.source,
+        by=field.by,
+        state=field.state,
+        seconds=field.seconds,
+        error=field.error,
+        note=field.note,
+    )
+
+
+def data_of(value: Any, longest: int) -> Any:
+    """A dataclass as JSON, without what is empty, and with its long texts and values cut."""
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {each.name: getattr(value, each.name) for each in fields(value)}
+        return {n: data_of(part, longest) for n, part in parts.items() if not _is_empty(part)}
+    if isinstance(value, tuple):
+        return [data_of(each, longest) for each in cast("tuple[Any, ...]", value)]
+    held = cast("dict[str, Any]", value if isinstance(value, dict) else {})
+    if any(map(is_dataclass, held.values())):
+        return {name: data_of(each, longest) for name, each in held.items()}
+    plain: Any = to_jsonable_python(value)
+    if not longest:
+        return plain
+    if isinstance(plain, str):
+        more = len(plain) - longest
+        return plain if more <= 0 else f"{plain[:longest]}… ({more:,} more characters)"
+    shown = value_of(plain, longest)
+    return shown.model_dump(exclude_none=True) if shown.kept == "cut" else plain
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value == "" or value == () or value == {} or value == NOTHING_USED
+
+
+def dump(model: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> bytes:
+    """What is sent, as JSON that every client can read."""
+    plain = to_jsonable_python(model, inf_nan_mode="strings")
+    return json.dumps(readable_json(plain), ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,622 @@
+"""`Fallback`: which errors another LM is asked after, who answered and why others failed, and how
+budgets, caches and other policies go with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae import BaeLMError, BudgetError, FillError, Graph, Node, Usage
+from bae.exceptions import BaeParseError
+from bae.journal import AnswerRestarted, MemoryJournal
+from bae.journal.decoder import read_history
+from bae.journal.report import report_run
+from bae.lm import (
+    Answer,
+    Backend,
+    Budget,
+    Budgeted,
+    Cached,
+    Concurrency,
+    Fallback,
+    Policy,
+    Prompt,
+    RateLimit,
+    Retry,
+    SQLiteCache,
+    Timeout,
+    WithPrompts,
+)
+from bae.lm.http import connection_error, malformed_error, status_error, timeout_error
+from bae.observers import observing
+from bae.records import Record
+from bae.testing import Call, Provider, ScriptedLM, Status
+from bounded import BOUND
+from http_backends import BACKENDS
+from policy_parts import REPLY, Ask, Reply, busy, graph
+from tool_nodes import QUESTION, Question
+from tool_nodes import rounds as scripted_rounds
+from toy_backend import ToyBackend
+
+
+class First(ToyBackend):
+    model = "first"
+
+
+class Second(ToyBackend):
+    model = "second"
+
+
+class Third(ToyBackend):
+    model = "third"
+
+
+def status(number: int, **headers: str) -> BaeLMError:
+    return status_error("a model", number, "no", headers=headers)
+
+
+async def asked(lm: Any) -> Any:
+    async with asyncio.timeout(BOUND):
+        return await graph.arun(Ask(), lm)
+
+
+def test_two_lms_or_more_are_needed():
+    with pytest.raises(TypeError, match="two LMs or more"):
+        Fallback(First())
+
+
+@pytest.mark.parametrize("skip_for", [-1, float("inf"), float("nan"), "30"])
+def test_a_time_that_is_none_is_refused(skip_for: Any):
+    with pytest.raises(ValueError, match="skip_for"):
+        Fallback(First(), Second(), skip_for=skip_for)
+
+
+@pytest.mark.parametrize("on", ["overloaded", 200, 7000, True, BaseException, None])
+def test_what_no_error_can_be_is_refused(on: Any):
+    with pytest.raises(ValueError, match="Fallback"):
+        Fallback(First(), Second(), on=[on])
+
+
+def test_names_are_made_lms_at_once_and_a_wrong_one_is_seen_then():
+    lm = Fallback("python:policy_parts:Held", First())
+    assert [each.model for each in lm.inners] == ["held", "first"]
+    with pytest.raises(BaeLMError) as caught:
+        Fallback(First(), "anthropc")
+    assert caught.value.code == "bae-lm-unknown-name"
+
+
+# After which errors
+
+PASSED_ON: dict[str, Callable[[], Exception]] = {
+    **{f"status {n}": lambda n=n: status(n) for n in (402, 408, 409, 429, 500, 502, 503, 504, 529)},
+    "not to be retried": lambda: status(503, **{"x-should-retry": "false"}),
+    "no money": lambda: BaeLMError("no money is left", code="bae-lm-rate-limited", status=429),
+    "rate wait": lambda: BaeLMError("the wait is too long", code="bae-lm-rate-wait"),
+    "timeout": lambda: timeout_error("a model", 3, None),
+    "connection": lambda: connection_error("a model", ConnectionRefusedError()),
+    "malformed": lambda: malformed_error("a model", None),
+    "retryable": busy,
+    "plain connection": ConnectionResetError,
+    "plain timeout": TimeoutError,
+}
+RAISED: dict[str, Callable[[], Exception]] = {
+    **{f"status {n}": lambda n=n: status(n) for n in (301, 400, 401, 403, 404, 413, 422)},
+    "no key": lambda: BaeLMError("no key", code="bae-lm-unauthorized", sent=False),
+    "context": lambda: BaeLMError("too long", code="bae-lm-context-exceeded", sent=False),
+    "unparsable": lambda: BaeParseError("no JSON"),
+    "own": lambda: ValueError("mine"),
+    "failed": lambda: BaeLMError("it failed"),
+}
+
+
+@pytest.mark.parametrize("error", list(PASSED_ON))
+async def test_the_next_lm_is_asked_after_an_error_that_it_may_not_have(error: str):
+    first, second = First(PASSED_ON[error]()), Second(REPLY)
+    run = await asked(Fallback(first, second))
+
+    assert run.result.text == "this"
+    assert (first.calls, second.calls) == (1, 1)
+
+
+@pytest.mark.parametrize("error", list(RAISED))
+async def test_an_error_that_another_lm_would_hide_is_raised_at_once(error: str):
+    given = RAISED[error]()
+    second = Second(REPLY)
+    with pytest.raises(Exception) as caught:
+        await asked(Fallback(First(given), second))
+
+    assert given in (caught.value, caught.value.__cause__)
+    assert second.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("on", "error"),
+    [
+        (401, status(401)),
+        ([400, 404], status(404)),
+        ("bae-lm-request-refused", status(400)),
+        (["bae-lm-context-exceeded"], BaeLMError("long", code="bae-lm-context-exceeded")),
+        ([ValueError], ValueError("mine")),
+        ([lambda error: "mine" in str(error)], ValueError("mine")),
+    ],
+    ids=["status", "statuses", "code", "codes", "class", "function"],
+)
+async def test_the_caller_adds_errors(on: Any, error: Exception):
+    run = await asked(Fallback(First(error), Second(REPLY), on=on))
+    assert run.usage.models == ("first", "second")
+
+
+async def test_a_refusal_is_passed_on_where_the_caller_says_so():
+    refusal = Answer("I must not", Usage(calls=1, input_tokens=7), "refused")
+    with pytest.raises(FillError) as caught:
+        await asked(Fallback(First(refusal), Second(REPLY)))
+    assert caught.value.code == "bae-fill-refused"
+
+    run = await asked(Fallback(First(refusal), Second(REPLY), on=["refused"]))
+    assert run.result.text == "this"
+    assert (run.usage.calls, run.usage.input_tokens) == (2, 7)
+
+    with pytest.raises(FillError) as caught:
+        await asked(Fallback(First(refusal), Second(refusal), on=["refused"]))
+    assert caught.value.code == "bae-fill-refused"
+
+
+async def test_a_wrong_answer_is_asked_again_of_the_same_lm():
+    first, second = First({"text": 7}, REPLY), Second(REPLY)
+    run = await asked(Fallback(first, second))
+
+    assert (first.calls, second.calls) == (2, 0)
+    assert run.usage.attempts == 2
+
+
+async def test_the_corrections_of_a_wrong_answer_go_to_the_lm_that_is_asked_next():
+    second = Second(REPLY)
+    await asked(Fallback(First({"text": 7}, busy()), second))
+    assert len(second.prompts[0].corrections) == 1
+
+
+async def test_cancelling_asks_no_other_lm():
+    class Hanging(First):
+        async def answer(self, prompt: Prompt) -> Answer:
+            began.set()
+            return await asyncio.Future[Answer]()
+
+    began, second = asyncio.Event(), Second(REPLY)
+    task = asyncio.create_task(graph.arun(Ask(), Fallback(Hanging(), second)))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert second.calls == 0
+
+
+# When none answers
+
+
+async def test_when_all_fail_the_error_has_that_of_each():
+    errors = busy(), status(503), busy(status=429, code="bae-lm-rate-limited")
+    lm = Fallback(First(errors[0]), Second(errors[1]), Third(errors[2]))
+    for each in lm.inners:
+        each.retries = 0
+    with pytest.raises(BaeLMError) as caught:
+        await asked(lm)
+
+    error = caught.value
+    assert error.code == "bae-lm-all-failed"
+    assert tuple(error.failures) == errors
+    for name, each in zip(("First('first')", "Second('second')", "Third"), errors, strict=True):
+        assert f"{name}" in error.message
+        assert each.message in error.message
+    assert error.retryable
+
+
+async def test_an_error_that_is_raised_at_once_says_who_was_asked_before():
+    with pytest.raises(BaeLMError) as caught:
+        await asked(Fallback(First(busy()), Second(status(401)), Third(REPLY)))
+    assert caught.value.code == "bae-lm-unauthorized"
+    (note,) = [each for each in caught.value.__notes__ if "First" in each]
+    assert "the provider is busy" in note
+
+
+async def test_when_all_fail_all_are_asked_again_in_turn():
+    first, second = First(busy(), busy(), REPLY), Second(busy(), busy())
+    run = await asked(Fallback(first, second, skip_for=0))
+    assert (first.calls, second.calls) == (3, 2)
+    assert run.usage.calls == 5
+
+
+async def test_the_wait_before_all_are_asked_again_is_the_shortest_that_one_asks_for():
+    lm = Fallback(First(busy(retry_after=7)), Second(busy(retry_after=3)))
+    for each in lm.inners:
+        each.retries = 0
+    with pytest.raises(BaeLMError) as caught:
+        await asked(lm)
+    assert caught.value.retry_after == 3
+
+
+async def test_lms_that_took_all_their_time_are_not_asked_again_by_themselves():
+    first, second = First(timeout_error("a", 3, None)), Second(timeout_error("b", 3, None))
+    with pytest.raises(BaeLMError, match="none of 2 LMs"):
+        await asked(Fallback(first, second))
+    assert (first.calls, second.calls) == (1, 1)
+
+
+# Who is asked first
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_an_lm_that_failed_is_asked_last_for_a_while():
+    clock = Clock()
+    first, second = First(busy(), REPLY, REPLY), Second(REPLY, REPLY)
+    lm = Fallback(first, second, skip_for=30, clock=clock)
+
+    for _ in range(2):
+        await asked(lm)
+    assert (first.calls, second.calls) == (1, 2)
+    about, other = lm.statistics()
+    assert (about.model, about.asked, about.answered, about.failed) == ("first", 1, 0, 1)
+    assert (about.skipped_for, other.skipped_for, other.answered) == (30, 0, 2)
+
+    clock.now = 31
+    for _ in range(2):
+        await asked(lm)
+    assert (first.calls, second.calls) == (3, 2)
+    assert lm.statistics()[0].skipped_for == 0
+
+
+async def test_an_lm_that_is_skipped_is_asked_where_all_others_fail():
+    first, second = First(busy(), REPLY), Second(REPLY, busy())
+    lm = Fallback(first, second, clock=Clock())
+    await asked(lm)
+    run = await asked(lm)
+    assert (first.calls, second.calls) == (2, 2)
+    assert run.result.text == "this"
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (busy(), 30),
+        (busy(retry_after=90), 90),
+        (busy(retry_after=1e9), 600),
+        (status(401), 30),
+        (status(400), 0),
+    ],
+    ids=["busy", "asks to wait", "asks for very long", "wrong key", "this request"],
+)
+async def test_how_long_an_lm_is_skipped(error: BaeLMError, seconds: float):
+    lm = Fallback(First(error), Second(REPLY), on=[400, 401], clock=Clock())
+    await asked(lm)
+    assert lm.statistics()[0].skipped_for == seconds
+
+
+async def test_no_lm_is_skipped_where_the_caller_says_so():
+    first = First(busy(retry_after=90), REPLY)
+    lm = Fallback(first, Second(REPLY), skip_for=0)
+    await asked(lm)
+    await asked(lm)
+    assert first.calls == 2
+
+
+# What the run records
+
+
+async def test_the_record_says_who_failed_why_and_who_answered():
+    journal = MemoryJournal()
+    seen: list[Record] = []
+    lm = Fallback(First(status(529)), Second(REPLY))
+    with observing(lambda run, record: seen.append(record)):
+        run = await graph.arun(Ask(), lm, journal=journal, run_id="r1")
+
+    (restart,) = [each for each in seen if isinstance(each, AnswerRestarted)]
+    assert isinstance(restart.error, BaeLMError)
+    assert (restart.error.status, restart.wait, restart.model) == (529, 0.0, "second")
+    assert run.usage.models == ("first", "second")
+
+    stored = await journal.read("r1")
+    (question,) = [step.fill for step in read_history(stored).run.steps.values() if step.fill]
+    assert [each.model for each in question.restarts] == ["second"]
+    reply = report_run(stored).graphs[0].nodes[-1]
+    again, answer = reply.calls
+    assert (answer.verdict, answer.model) == ("valid", "second")
+    assert (again.verdict, again.model) == ("restarted", "second")
+    assert "529" in again.errors[0]
+
+
+async def test_text_that_the_first_streamed_is_void_before_the_next_is_asked():
+    from bae.usage import Restart, metered, tell
+
+    class Streaming(First):
+        async def answer(self, prompt: Prompt) -> Answer:
+            tell('{"text": "not th')
+            raise busy()
+
+    class After(Second):
+        async def answer(self, prompt: Prompt) -> Answer:
+            tell(REPLY)
+            return Answer(REPLY)
+
+    told: list[Any] = []
+    with metered(told.append):
+        await Fallback(Streaming(), After()).fill(Reply, {}, "Reply")
+    first, void, second, _ = told
+    assert (first, second) == ('{"text": "not th', REPLY)
+    assert isinstance(void, Restart)
+
+
+# Budgets
+
+
+class Paid(ToyBackend):
+    """Costs a dollar a request."""
+
+    def least_cost(self, usage: Usage) -> float:
+        return 1.0
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        answer = await super().answer(prompt)
+        return Answer(answer.text, Usage(calls=1, input_tokens=10, cost=1.0))
+
+
+async def test_a_budget_around_both_counts_both_and_is_not_passed_by():
+    second = Second(REPLY)
+    with pytest.raises(BudgetError), Budget(calls=1) as budget:
+        await asked(Fallback(First(busy()), second))
+    assert second.calls == 0
+    assert budget.usage.calls == 1
+
+    with Budget(calls=2) as budget:
+        await asked(Fallback(First(busy()), Second(REPLY)))
+    assert budget.usage.calls == 2
+
+
+async def test_a_budget_around_one_lm_that_is_spent_asks_the_other():
+    dear = Budget(cost=1.5)
+    lm = Fallback(Budgeted(Paid(REPLY, REPLY), dear), Second(REPLY, REPLY))
+    for _ in range(3):
+        await asked(lm)
+    assert dear.usage.cost == 1.0
+    assert [each.answered for each in lm.statistics()] == [1, 2]
+
+
+async def test_a_budget_inside_is_charged_what_a_run_had_used():
+    budget = Budget(calls=5)
+    lm = Fallback(First(REPLY), Budgeted(Second(REPLY), budget))
+    lm.restore("r1", Usage(calls=3), 2.0)
+    assert budget.usage.calls == 3
+
+
+# With other policies
+
+
+@pytest.mark.parametrize("around", [True, False], ids=["around", "inside"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        lambda lm: Retry(lm, 0),
+        lambda lm: Timeout(lm, 5),
+        lambda lm: Concurrency(lm, 1),
+        lambda lm: RateLimit(lm, requests=100),
+        lambda lm: Budgeted(lm, Budget(calls=9)),
+        lambda lm: Cached(lm),
+        lambda lm: WithPrompts(lm, {}),
+    ],
+    ids=["Retry", "Timeout", "Concurrency", "RateLimit", "Budgeted", "Cached", "WithPrompts"],
+)
+async def test_policies_go_around_and_inside(policy: Callable[[Any], Policy], around: bool):
+    first, second = First(busy()), Second(REPLY)
+    lm = policy(Fallback(first, second)) if around else Fallback(policy(first), policy(second))
+    run = await asked(lm)
+    assert run.result.text == "this"
+    assert (first.calls, second.calls) == (1, 1)
+
+
+async def test_with_retry_inside_an_lm_is_retried_before_the_next_is_asked():
+    first, second = First(busy(), busy(), busy()), Second(REPLY)
+    await asked(Fallback(Retry(first, 2, first=0), second))
+    assert (first.calls, second.calls) == (3, 1)
+
+
+async def test_a_request_that_waits_too_long_for_its_rate_asks_the_other():
+    limited = RateLimit(First(REPLY, REPLY), requests=1, per=60, longest_wait=0.01)
+    lm = Fallback(limited, Second(REPLY))
+    runs = [await asked(lm) for _ in range(2)]
+    assert [each.usage.models for each in runs] == [("first",), ("second",)]
+
+
+async def test_a_timeout_inside_asks_the_other():
+    class Hanging(First):
+        async def answer(self, prompt: Prompt) -> Answer:
+            return await asyncio.Future[Answer]()
+
+    run = await asked(Fallback(Timeout(Hanging(), 0.01), Second(REPLY)))
+    assert run.result.text == "this"
+
+
+async def test_a_cache_around_it_has_answers_of_its_own(tmp_path: Path):
+    store = SQLiteCache(tmp_path / "answers.sqlite")
+    first = First(busy(), '{"text": "of the first"}')
+    lm = Cached(Fallback(first, Second(REPLY)), store)
+    assert (await asked(lm)).result.text == "this"
+    again = await asked(lm)
+    assert (again.usage.calls, again.usage.models) == (0, ("second",))
+    # The answer of the second is not taken for one of the first.
+    assert (await asked(Cached(first, store))).result.text == "of the first"
+    await lm.aclose()
+
+
+async def test_a_cache_inside_is_of_its_lm_alone():
+    first = Cached(First('{"text": "of the first"}'))
+    assert (await asked(first)).usage.calls == 1
+    run = await asked(Fallback(first, Second()))
+    assert (run.result.text, run.usage.calls) == ("of the first", 0)
+
+
+async def test_an_lm_without_settings_is_not_cached_in_a_file_behind_another(tmp_path: Path):
+    class Mine:
+        async def fill(self, target: Any, resolved: Any, instruction: str, source: Any) -> Any:
+            return target(text="mine")
+
+        choose_type = make = decide = fill
+
+    with pytest.raises(BaeLMError) as caught:
+        Cached(Fallback(First(), Mine()), tmp_path / "answers.sqlite")  # type: ignore[arg-type]
+    assert caught.value.code == "bae-lm-cache-key"
+
+
+async def test_an_invalid_answer_is_dropped_by_the_caches_inside():
+    inside = Cached(First({"text": 7}, REPLY))
+    await asked(Fallback(inside, Second()))
+    assert inside.statistics().misses == 2
+
+
+async def test_an_lm_of_ones_own_stands_beside_a_backend():
+    lm = Fallback(First(busy()), ScriptedLM([{"text": "scripted"}]))
+    assert (await asked(lm)).result.text == "scripted"
+
+
+async def test_all_are_closed_whatever_one_raises():
+    closed: list[str] = []
+
+    class Closing(First):
+        async def aclose(self) -> None:
+            closed.append(self.model)
+            raise OSError("it is stuck")
+
+    class Closed(Second):
+        async def aclose(self) -> None:
+            closed.append(self.model)
+
+    with pytest.raises(OSError, match="stuck"):
+        await Fallback(Closing(), Closed()).aclose()
+    assert closed == ["first", "second"]
+
+
+async def test_secrets_of_all_are_masked_in_the_error():
+    class Keyed(First):
+        secrets = ("sk-hunter2hunter2",)
+
+    lm = Fallback(
+        Keyed(busy(), BaeLMError("key sk-hunter2hunter2 is busy", retryable=True)), Second(busy())
+    )
+    lm.inners[0].answers.pop(0)  # type: ignore[attr-defined]
+    for each in lm.inners:
+        each.retries = 0
+    with pytest.raises(BaeLMError) as caught:
+        await asked(lm)
+    assert "hunter2" not in str(caught.value)
+    assert {*lm.secrets} == {"sk-hunter2hunter2"}
+
+
+def test_it_can_do_what_all_of_its_lms_can():
+    class Able(First):
+        calls_tools = True
+        native_tools = frozenset({"web_search", "web_fetch"})
+        context_window = 1000
+
+    class Less(Second):
+        calls_tools = True
+        native_tools = frozenset({"web_search"})
+        answers_unions = False
+
+    both = Fallback(Able(), Less())
+    assert (both.calls_tools, both.native_tools) == (True, {"web_search"})
+    assert (both.context_window, both.answers_unions) == (1000, False)
+    assert Fallback(Able(), Second()).calls_tools is False
+
+
+# Tools
+
+
+async def test_tools_are_called_by_structured_output_where_one_has_no_native_calls(
+    provider: Provider,
+):
+    class Native(First):
+        calls_tools = True
+
+    from bae.prompts.tools import WRAPPER
+
+    second = Second(
+        {WRAPPER: {"action": "search", "query": "kettle"}},
+        {WRAPPER: {"action": "answer", "answer": "42", "pages": [1]}},
+    )
+    run = await QUESTION.arun(Question(text="?"), Fallback(Native(busy()), second))
+    assert [str(each) for each in run.result.calls] == ["search(query='kettle')"]
+
+
+async def test_an_lm_that_calls_tools_itself_is_refused_beside_one_that_does_not():
+    script = ScriptedLM([Call("search", query="x"), {"answer": "42", "pages": []}])
+    with pytest.raises(BaeLMError) as caught:
+        await QUESTION.arun(Question(text="?"), Fallback(First(), script))
+    assert caught.value.code == "bae-tools-lm"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("anthropic", "pydantic-ai-openai"), ("pydantic-ai-openai", "anthropic")],
+)
+async def test_a_conversation_goes_on_with_another_model_from_its_calls_and_results(
+    provider: Provider, before: str, after: str
+):
+    first, second = BACKENDS[before](provider), BACKENDS[after](provider)
+    answer = {"answer": "42", "pages": [1]}
+    provider.script(*scripted_rounds(first, Call("search", query="kettle")), Status(529), answer)
+    async with Fallback(first, second) as lm, asyncio.timeout(BOUND):
+        run = await QUESTION.arun(Question(text="which kettle?"), lm)
+
+    assert [each.result for each in run.result.calls] == [["kettle 0", "kettle 1"]]
+    assert run.result.answer == "42"
+    opened, refused, last = provider.requests
+    assert opened.path == refused.path != last.path
+    # The provider on loopback refuses a call without its result, and the reverse.
+    said = str(last.body["messages"])
+    assert "kettle 0" in said
+    assert "search" in said
+    assert {*run.usage.models} == {opened.model, last.model}
+
+
+async def test_over_http_an_overloaded_provider_is_followed_by_the_next(provider: Provider):
+    first, second = BACKENDS["anthropic"](provider), BACKENDS["pydantic-ai-openai"](provider)
+    provider.script(Status(529), {"text": "this"}, {"text": "that"})
+    async with Fallback(first, second) as lm, asyncio.timeout(BOUND):
+        run = await graph.arun(Ask(), lm)
+        again = await graph.arun(Ask(), lm)
+
+    assert (run.result.text, again.result.text) == ("this", "that")
+    paths = [each.path for each in provider.requests]
+    assert paths == ["/v1/messages", "/v1/chat/completions", "/v1/chat/completions"]
+    assert run.usage.calls == 2
+
+
+async def test_over_http_a_wrong_key_is_raised(provider: Provider):
+    first, second = BACKENDS["anthropic"](provider), BACKENDS["pydantic-ai-openai"](provider)
+    provider.script(Status(401))
+    async with Fallback(first, second) as lm, asyncio.timeout(BOUND):
+        with pytest.raises(BaeLMError) as caught:
+            await graph.arun(Ask(), lm)
+    assert caught.value.code == "bae-lm-unauthorized"
+    assert provider.received == 1
+
+
+def test_a_pinned_lm_is_asked_instead_of_the_fallback_of_the_run():
+    class Pinned(Node):
+        node_config = {"lm": Third('{"text": "pinned"}')}
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Node):
+        async def __call__(self) -> Pinned: ...
+
+    lm: Backend = Fallback(First(), Second())
+    assert Graph(start=Begin, end=Pinned).run(Begin(), lm).result.text == "pinned"

@@ -1,0 +1,423 @@
+"""Names of LMs with an address and options: what is asked, with which settings, and what a wrong
+name or option is told, before anything is sent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bae
+from bae import BaeLMError, Graph, NodeConfig
+from bae.lm import AnthropicBackend, PydanticAIBackend, registry, resolve
+from bae.lm.kinds import OWN_KINDS, distribution, find_missing
+from bae.lm.names import parse_lm_name
+from bae.lm.providers import PROVIDERS
+from bae.testing import Provider
+from bounded import run
+from end_node import EndNode
+from http_backends import SHIRT, Outfit
+
+pytest.importorskip("pydantic_ai")
+pytest.importorskip("openai")
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for kind in (*OWN_KINDS, *PROVIDERS):
+        for name in (*sum(kind.variables, ()), kind.address_variable, "OPENAI_BASE_URL"):
+            monkeypatch.delenv(name or "NONE", raising=False)
+    registry._made.cache_clear()
+    yield
+    registry._made.cache_clear()
+
+
+class Ask(bae.Node):
+    async def __call__(self) -> Outfit: ...
+
+
+async def asked(provider: Provider, name: str) -> Any:
+    """What a provider gets from a run with the LM of a name."""
+    provider.always(SHIRT)
+    outfit = (await run(Ask(), name)).trace[-1]
+    assert outfit == Outfit(**SHIRT)
+    return provider.requests[-1]
+
+
+# The parts of a name
+
+
+@given(
+    model=st.from_regex(r"[a-z0-9]([a-z0-9./:@_-]*[a-z0-9])?", fullmatch=True),
+    address=st.sampled_from(["", "http://127.0.0.1:8000/v1", "https://models.example/v1"]),
+    options=st.dictionaries(
+        st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True),
+        st.from_regex(r"[a-z0-9=.,:/@-]{1,8}", fullmatch=True),
+        max_size=3,
+    ),
+)
+def test_a_model_an_address_and_options_are_told_apart(
+    model: str, address: str, options: dict[str, str]
+):
+    name = f"openai:{model}"
+    name += f"@{address}" if address else ""
+    name += "?" + "&".join(f"{k}={v}" for k, v in options.items()) if options else ""
+
+    parsed = parse_lm_name(name)
+    assert (parsed.kind, parsed.model, parsed.address) == ("openai", model, address)
+    assert parsed.options == options
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("openai:q?", "bae-lm-option", "no name and value"),
+        ("openai:q?max_tokens", "bae-lm-option", "'max_tokens'"),
+        ("openai:q?max_tokens=", "bae-lm-option", "no name and value"),
+        ("openai:q?seed=1&seed=2", "bae-lm-option", "seed twice"),
+        ("openai:q@http://", "bae-lm-unknown-name", "no URL"),
+        ("openai:q@http://h:port/v1", "bae-lm-unknown-name", "no URL"),
+        ("google:q@http://127.0.0.1:1", "bae-lm-unknown-name", "takes none"),
+        ("claude-cli:q@http://127.0.0.1:1", "bae-lm-unknown-name", "takes none"),
+        ("litellm:q", "bae-lm-unknown-name", "does not say where"),
+    ],
+)
+def test_a_name_that_is_not_well_formed_is_refused(name: str, code: str, said: str):
+    with pytest.raises(BaeLMError) as caught:
+        resolve(name)
+    assert caught.value.code == code
+    assert said in caught.value.message
+    assert caught.value.fix
+    assert not caught.value.sent or code == "bae-lm-unknown-name"
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated():
+    with pytest.raises(BaeLMError) as caught:
+        resolve("openai:q@http://ana:hunter2hunter2@h/v1")
+    assert "hunter2" not in str(caught.value)
+    assert "api_key_env" in str(caught.value)
+
+
+def test_a_key_in_the_options_is_refused_and_not_repeated():
+    with pytest.raises(BaeLMError) as caught:
+        resolve("openai:q@http://127.0.0.1:1/v1?api_key=sk-hunter2hunter2")
+    assert caught.value.code == "bae-lm-option"
+    assert "hunter2" not in str(caught.value)
+
+
+# What is asked
+
+
+async def test_an_address_is_asked_by_chat_completions_without_a_key(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai-itself")
+    request = await asked(provider, f"openai:qwen/qwen3:8b@{provider.url}/v1")
+
+    assert request.path == "/v1/chat/completions"
+    assert request.model == "qwen/qwen3:8b"
+    assert "sk-of-openai" not in str(request.headers)
+    # The model is held to the schema, and sees it: a server that masks tokens shows it nothing.
+    assert request.body["response_format"]["type"] == "json_schema"
+    assert "a specific garment" in str(request.body["messages"])
+
+
+async def test_the_key_of_a_server_is_named_by_its_variable(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MY_SERVERS_KEY", "key-of-my-server")
+    name = f"openai:qwen3@{provider.url}/v1?api_key_env=MY_SERVERS_KEY"
+
+    request = await asked(provider, name)
+    assert request.headers["authorization"] == "Bearer key-of-my-server"
+    assert "key-of-my-server" not in str(registry.cached_lm(name).settings)  # type: ignore[attr-defined]
+
+
+async def test_ollama_has_a_default_address_and_one_from_its_variable(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+):
+    assert resolve("ollama:qwen3").settings["base_url"] == "http://127.0.0.1:11434/v1/"  # type: ignore[attr-defined]
+    monkeypatch.setenv("OLLAMA_BASE_URL", f"{provider.url}/v1")
+
+    request = await asked(provider, "ollama:qwen3:8b")
+    assert (request.path, request.model) == ("/v1/chat/completions", "qwen3:8b")
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "path"),
+    [
+        ("vllm:Qwen/Qwen3-8B@{url}/v1", "", "/v1/chat/completions"),
+        ("litellm:openai/gpt-5@{url}/v1", "", "/v1/chat/completions"),
+        ("openai-chat:q@{url}/v1", "", "/v1/chat/completions"),
+        ("openai-responses:q@{url}/v1", "", "/v1/responses"),
+        ("pydantic-ai:ollama:q@{url}/v1", "", "/v1/chat/completions"),
+        ("moonshotai:kimi-k2@{url}/v1", "MOONSHOTAI_API_KEY", "/v1/chat/completions"),
+        ("zai:glm-4.6@{url}/v1", "ZAI_API_KEY", "/v1/chat/completions"),
+        ("anthropic:claude-sonnet-4-6@{url}", "ANTHROPIC_API_KEY", "/v1/messages"),
+    ],
+)
+async def test_a_provider_is_asked_at_the_address_in_its_name(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch, name: str, variable: str, path: str
+):
+    if path == "/v1/messages":
+        pytest.importorskip("anthropic")
+    if variable:
+        monkeypatch.setenv(variable, "a-key-of-the-provider")
+    request = await asked(provider, name.format(url=provider.url))
+
+    assert request.path == path
+    sent = str(request.headers)
+    assert ("a-key-of-the-provider" in sent) is bool(variable)
+
+
+# Options
+
+
+async def test_options_are_settings_of_the_providers_model(provider: Provider):
+    name = f"openai:q@{provider.url}/v1?effort=low&max_tokens=800&temperature=0.5&seed=3"
+    request = await asked(provider, name + '&stop_sequences=["END"]')
+
+    body = request.body
+    assert body["reasoning_effort"] == "low"
+    assert body["max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"] == 800
+    assert (body["temperature"], body["seed"], body["stop"]) == (0.5, 3, ["END"])
+
+
+async def test_options_of_claude_are_arguments_of_its_backend(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("anthropic")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
+    name = f"anthropic:claude-sonnet-4-6@{provider.url}?effort=low&max_tokens=800&stream=false"
+    request = await asked(provider, name)
+
+    assert request.body["output_config"]["effort"] == "low"
+    assert request.body["max_tokens"] == 800
+    assert not request.body.get("stream")
+    # What was cached before, without the option, is found still.
+    plain: Any = AnthropicBackend(api_key="a key")
+    assert plain.settings["extra"] == {}
+
+
+def test_options_of_a_backend_are_its_arguments():
+    lm: Any = resolve("claude-cli:opus?timeout=30&attempts=0&effort=low")
+    assert (lm.model, lm.timeout, lm.attempts) == ("opus", 30.0, 0)
+    assert lm.settings == {"CLAUDE_CODE_EFFORT_LEVEL": "low"}
+    lm = resolve("ollama:qwen3?output=tool&one_call=false&timeout=5")
+    assert (lm.output, lm.one_call, lm.timeout, lm.model_settings) == ("tool", False, 5.0, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("ollama:q?max_tokns=8", "max_tokens"),
+        ("ollama:q?efort=low", "effort"),
+        ("ollama:q?extra_headers={}", "extra_body"),
+        ("claude-cli?timout=8", "timeout"),
+        ("anthropic?max_token=8", "max_tokens"),
+        ("local?thread=2", "threads"),
+        ("dspy:openai/x?temprature=1", "temperature"),
+        ("ollama:q?zzzz=8", None),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_and_all_that_there_are(
+    name: str, nearest: str | None
+):
+    with pytest.raises(BaeLMError) as caught:
+        resolve(name)
+    error = caught.value
+    assert (error.code, error.sent) == ("bae-lm-option", False)
+    assert error.fix is not None
+    assert error.fix.startswith(f"did you mean {nearest}? " if nearest else "The options are ")
+    assert " timeout" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ollama:q?max_tokens=0", "1 or more"),
+        ("ollama:q?max_tokens=many", "integer"),
+        ("ollama:q?max_tokens=8.5", "integer"),
+        ("ollama:q?temperature=-1", "0 or more"),
+        ("ollama:q?temperature=nan", "finite"),
+        ("ollama:q?top_p=2", "1 or less"),
+        ("ollama:q?effort=lots", "'low'"),
+        ("ollama:q?logit_bias=x", "JSON"),
+        ("ollama:q?output=xml", "'native'"),
+        ("ollama:q?timeout=0", "above 0"),
+        ("ollama:q?effort=low&openai_reasoning_effort=high", "the same"),
+        ("anthropic?max_tokens=0", "1 or more"),
+        ("anthropic?effort=lots", "'low'"),
+        ("claude-cli?attempts=-1", "0 or more"),
+        ("local?threads=two", "integer"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_sent(name: str, said: str):
+    with pytest.raises(BaeLMError) as caught:
+        resolve(name)
+    assert (caught.value.code, caught.value.sent) == ("bae-lm-option", False)
+    assert said in str(caught.value)
+
+
+def test_an_effort_that_would_be_left_out_is_refused():
+    from bae.lm.pydantic_ai_models import read_settings
+
+    from pydantic_ai.models.test import TestModel  # isort: skip - an extra
+
+    with pytest.raises(BaeLMError, match="would leave effort out") as caught:
+        read_settings(TestModel(), {"effort": "low"}, "'x?effort=low'", [])
+    assert caught.value.code == "bae-lm-option"
+
+
+async def test_a_pinned_name_with_a_wrong_option_is_proved_wrong_before_a_run():
+    class Pinned(EndNode):
+        node_config = NodeConfig(lm="claude-cli?timout=8")
+        text: str
+
+    class Begin(bae.Node):
+        async def __call__(self) -> Pinned: ...
+
+    (problem,) = Graph(start=Begin).validate()
+    assert (problem.code, problem.place) == ("bae-lm-type", "Pinned")
+    assert "timeout" in (problem.fix or "")
+
+
+# What is missing
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("google:gemini-3-pro", "google-genai", "google"),
+        ("google-cloud:gemini-3-pro", "google-genai", "google"),
+        ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", "boto3", "bedrock"),
+        ("groq:llama", "groq", "groq"),
+        ("mistral:mistral-large", "mistralai", "mistral"),
+        ("cohere:command", "cohere", "cohere"),
+        ("xai:grok", "xai-sdk", "xai"),
+        ("gateway/groq:llama", "groq", "groq"),
+        ("pydantic-ai:groq:llama", "groq", "groq"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str
+):
+    module = {"google-genai": "google.genai", "xai-sdk": "xai_sdk"}.get(package, package)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(BaeLMError) as caught:
+        resolve(name)
+    assert caught.value.code == "bae-lm-extra-missing"
+    assert f"the package {package} is not installed" in caught.value.message
+    assert caught.value.fix == f"pip install 'pydantic-ai-slim[{extra}]'"
+
+
+@pytest.mark.parametrize("name", ["ollama:q", "azure:q", "openrouter:a/b", "vllm:q"])
+def test_providers_that_speak_openais_api_need_its_package(
+    monkeypatch: pytest.MonkeyPatch, name: str
+):
+    kind = registry.KINDS[name.partition(":")[0]]
+    monkeypatch.setitem(sys.modules, "openai", None)
+    missing = [each.what for each in find_missing(kind)]
+    assert "the package openai is not installed" in missing
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("openai:gpt-x", "OPENAI_API_KEY"),
+        ("azure:gpt-x", "AZURE_OPENAI_ENDPOINT and AZURE_OPENAI_API_KEY"),
+        ("openrouter:a/b", "OPENROUTER_API_KEY"),
+        ("vllm:q", "VLLM_BASE_URL"),
+        ("alibaba:q", "ALIBABA_API_KEY or DASHSCOPE_API_KEY"),
+        ("gateway/openai:q", "PYDANTIC_AI_GATEWAY_API_KEY or PAIG_API_KEY"),
+    ],
+)
+def test_a_missing_key_is_told_by_its_variables(name: str, variables: str):
+    with pytest.raises(BaeLMError) as caught:
+        resolve(name)
+    assert caught.value.code == "bae-lm-unauthorized"
+    assert (caught.value.fix or "").startswith(f"set the environment variable {variables}")
+
+
+async def test_a_missing_key_of_a_server_sends_nothing(provider: Provider):
+    with pytest.raises(BaeLMError, match="NO_SUCH_KEY, which is not set") as caught:
+        await run(Ask(), f"openai:q@{provider.url}/v1?api_key_env=NO_SUCH_KEY")
+    assert (caught.value.code, caught.value.sent) == ("bae-lm-unauthorized", False)
+    assert provider.received == 0
+
+
+# The table of providers
+
+
+def test_the_table_has_every_provider_of_pydantic_ai_that_writes_text():
+    import pydantic_ai.providers
+
+    (folder,) = pydantic_ai.providers.__path__
+    files = {path.stem.replace("_", "-") for path in Path(folder).glob("[a-z]*.py")}
+    known = {kind.name for kind in (*PROVIDERS, *OWN_KINDS)}
+    assert files - known == NOT_LISTED
+
+
+NOT_LISTED = {
+    *("elevenlabs", "sentence-transformers", "voyageai"),  # they write no text
+    *("openai-decisions", "system-one", "typesafe"),  # they make decisions, and write no text
+    *("openai-chatgpt", "openai-compatible"),  # they are made in Python only
+    "github",  # it was retired
+}
+
+
+def test_every_extra_that_an_error_names_brings_the_package():
+    requires = metadata("pydantic-ai-slim").get_all("Requires-Dist") or []
+    for kind in PROVIDERS:
+        package = distribution(kind.packages[1])
+        assert any(
+            each.startswith(package) and f"extra == '{kind.extra_of_provider}'" in each
+            for each in requires
+        ), kind.name
+
+
+def test_a_provider_of_a_newer_pydantic_ai_has_a_name_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    import pydantic_ai
+
+    package = tmp_path / "pydantic_ai"
+    (package / "providers").mkdir(parents=True)
+    (package / "providers" / "brand_new.py").touch()
+    spec: Any = pydantic_ai.__spec__
+    monkeypatch.setattr(spec, "submodule_search_locations", [str(package)])
+
+    assert registry.name_error("brand-new:model") is None
+    assert registry.name_error("brand-newer:model") is not None
+
+
+def test_names_are_checked_without_importing_a_package():
+    program = """
+import sys
+from bae.lm import check_lm_name, list_lm_kinds
+before = set(sys.modules)
+for name in ("ollama:q?max_tokens=8", "google:gemini-3-pro", "openai:q@http://h/v1?effort=low"):
+    check_lm_name(name)
+assert len(list_lm_kinds()) > 30
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(sorted(new & {"pydantic_ai", "openai", "anthropic", "dspy", "boto3"}))
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(bae.__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_server_of_your_own_has_no_price():
+    lm = resolve("openai:gpt-4o@http://127.0.0.1:8000/v1")
+    assert isinstance(lm, PydanticAIBackend)
+    assert lm.least_cost(bae.Usage(1, 1000, 1000)) is None

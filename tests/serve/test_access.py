@@ -1,0 +1,168 @@
+"""Who may do what: every endpoint and every feed, for a user who may, one who may not, one who may
+not see the run, and nobody."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from bae.journal import MemoryJournal, RunInfo
+from bae.serve import User, bearer, public, router
+from bae.serve.endpoints import Endpoint
+from bae.serve.live import FEEDS
+from bae.serve.table import TABLE
+from serving import TOKEN, USERS, VERBS, orders, serving
+
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": "lamp", "count": 20}},
+    ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
+    ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
+}
+"""What is sent to endpoints that need a body."""
+QUERIES = {"/runs/{run}/steps/{step}/why": "?field=sku"}
+OF_RUNS = [each for each in TABLE if "{run}" in each.path or each.path.startswith("/runs")]
+ROWS = [pytest.param(each, id=f"{each.method} {each.path}") for each in TABLE]
+
+
+def path_of(endpoint: Endpoint) -> str:
+    path = endpoint.path.format(graph="orders", run="asks", step="0", call="0")
+    return path + QUERIES.get(endpoint.path, "")
+
+
+async def ask(client: httpx.AsyncClient, endpoint: Endpoint, token: str | None) -> httpx.Response:
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    client.headers.pop("authorization", None)
+    body = BODIES.get((endpoint.method, endpoint.path), {})
+    more = {"json": body} if endpoint.method == "POST" else {}
+    return await client.request(endpoint.method, path_of(endpoint), headers=headers, **more)
+
+
+def only_of_ana(user: User, run: RunInfo) -> bool:
+    return user.name == "ana"
+
+
+@pytest.mark.parametrize("endpoint", ROWS)
+async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(endpoint: Endpoint):
+    others = VERBS - {endpoint.verb}
+    users = {**USERS, "other": User("other", frozenset(others))}  # type: ignore[arg-type]
+    async with serving(auth=bearer(users), visible=only_of_ana) as served:
+        await served.start(count=20, run_id="asks")
+        if endpoint.verb is None:
+            assert (await ask(served.client, endpoint, None)).status_code == 200
+            return
+        nobody = await ask(served.client, endpoint, None)
+        assert (nobody.status_code, nobody.json()["type"]) == (401, "bae-serve-auth")
+        wrong = await ask(served.client, endpoint, "wrong")
+        assert wrong.status_code == 401
+        may_not = await ask(served.client, endpoint, "other")
+        assert (may_not.status_code, may_not.json()["type"]) == (403, "bae-serve-verb")
+        stranger = await ask(served.client, endpoint, "ben")
+        if "{run}" in endpoint.path:
+            hidden = stranger.json()
+            assert (stranger.status_code, hidden["type"]) == (404, "bae-run-unknown")
+        else:  # lists, graphs, and a start under the id of a run that ben does not see
+            assert stranger.status_code == (200 if endpoint.method == "GET" else 409)
+            assert endpoint.method != "GET" or '"asks"' not in stranger.text
+        assert (await served.journal.read("asks")).info.status == "waiting"
+        allowed = await ask(served.client, endpoint, TOKEN)
+        assert allowed.status_code in (200, 201, 202, 204, 404)
+        if allowed.status_code == 404:  # it has no LM calls
+            assert endpoint.path.endswith("/calls/{call}")
+
+
+FEED_NAMES = {"run": "run/asks", "runs": "runs"}
+
+
+@pytest.mark.parametrize("kind", FEEDS)
+async def test_a_feed_has_only_runs_that_the_user_sees(kind: str):
+    async with serving(visible=only_of_ana) as served, asyncio.timeout(20):
+        await served.start(count=20, run_id="asks")
+        seen: dict[str, list[Any]] = {}
+        for token in (TOKEN, "ben"):
+            seen[token] = []
+            async with connect(served.ws()) as socket:
+                await socket.send(json.dumps({"token": token}))
+                await socket.send(json.dumps({"sub": 1, "feed": FEED_NAMES[kind]}))
+                await socket.send(json.dumps({"sub": 2, "feed": "run/none"}))
+                while (message := json.loads(await socket.recv()))["sub"] != 2:
+                    seen[token].append(message)
+                if token == TOKEN:
+                    while not any(each["items"] for each in seen[token] if "items" in each):
+                        seen[token].append(json.loads(await socket.recv()))
+        assert not any(each.get("items") for each in seen["ben"])
+        if kind == "run":
+            assert seen["ben"][0]["type"] == "bae-run-unknown"
+
+
+async def test_a_web_socket_without_a_token_is_closed():
+    async with serving() as served, asyncio.timeout(20):
+        for message in ({"token": "wrong"}, {"sub": 1, "feed": "runs"}):
+            async with connect(served.ws()) as socket:
+                await socket.send(json.dumps(message))
+                await socket.wait_closed()
+                assert socket.close_code == 4401
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with connect(served.ws(), additional_headers=headers) as socket:
+            await socket.send(json.dumps({"sub": 1, "feed": "runs"}))
+            assert json.loads(await socket.recv())["sub"] == 1
+
+
+FOREIGN = [
+    ({"host": "evil.example"}, "bae-serve-host"),
+    ({"origin": "http://evil.example"}, "bae-serve-origin"),
+    ({"origin": "http://127.0.0.1:1"}, "bae-serve-origin"),
+    ({"origin": "null"}, "bae-serve-origin"),
+    ({"sec-fetch-site": "cross-site"}, "bae-serve-origin"),
+    ({"sec-fetch-site": "same-site"}, "bae-serve-origin"),
+]
+
+
+@pytest.mark.parametrize(("headers", "code"), FOREIGN, ids=lambda each: str(each)[:40])
+async def test_a_page_of_another_site_gets_nothing_by_http_or_web_socket(headers, code):
+    async with serving(auth=public()) as served, asyncio.timeout(20):
+        refused = await served.client.get("/runs", headers=headers)
+        assert (refused.status_code, refused.json()["type"]) == (403, code)
+        if "host" not in headers:
+            async with connect(served.ws(), additional_headers=headers) as socket:
+                await socket.wait_closed()
+                assert socket.close_code == 1008
+        own = {"origin": served.url, "sec-fetch-site": "same-origin"}
+        assert (await served.client.get("/runs", headers=own)).status_code == 200
+
+
+async def test_an_origin_that_is_named_may_use_the_api():
+    async with serving(auth=public(), origins=["https://shop.example"]) as served:
+        headers = {"origin": "https://shop.example", "sec-fetch-site": "cross-site"}
+        assert (await served.client.get("/runs", headers=headers)).status_code == 200
+
+
+async def test_what_writes_is_json_and_bounded():
+    async with serving() as served:
+        text = await served.client.post(
+            "/graphs/orders/runs", content="{}", headers={"content-type": "text/plain"}
+        )
+        assert (text.status_code, text.json()["type"]) == (415, "bae-serve-media")
+        large = await served.client.post("/graphs/orders/runs", json={"start": "x" * (1 << 21)})
+        assert (large.status_code, large.json()["type"]) == (413, "bae-serve-large")
+        broken = await served.client.post(
+            "/graphs/orders/runs", content="{", headers={"content-type": "application/json"}
+        )
+        assert (broken.status_code, broken.json()["type"]) == (400, "bae-serve-json")
+        put = await served.client.put("/runs", json={})
+        assert (put.status_code, put.headers["allow"]) == (405, "GET")
+
+
+def test_auth_is_required_and_a_journal_with_secrets_is_refused():
+    journal = MemoryJournal()
+    with pytest.raises(TypeError, match="auth"):
+        router(orders, journal=journal)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"bearer\(token\)"):
+        router(orders, journal=journal, auth=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="secrets"):
+        router(orders, journal=MemoryJournal(secrets=True), auth=public())
+    for token in ("", "  ", "schön"):
+        with pytest.raises(ValueError, match="token"):
+            bearer(token)

@@ -1,0 +1,152 @@
+"""Runs over HTTP: started, followed, answered, forked and looked into."""
+
+import asyncio
+import json
+
+import pytest
+from websockets.asyncio.client import connect
+
+from bae.journal import SQLiteJournal
+from serving import TOKEN, held, serving
+
+
+async def test_a_run_is_started_once_however_often_the_request_is_sent():
+    async with serving() as served:
+        body = {"run_id": "order/1", "start": {"sku": "lamp", "count": 3}}
+        first = await served.client.post("/graphs/orders/runs?wait=10", json=body)
+        again = await served.client.post("/graphs/orders/runs", json=body)
+        assert (first.status_code, again.status_code) == (201, 200)
+        run = first.json()
+        assert (run["status"], run["end"], run["result"]) == ("ended", "Price", {"euros": 6})
+        assert again.json()["result"] == run["result"]
+        other = await served.client.post(
+            "/graphs/orders/runs", json={**body, "start": {"sku": "lamp", "count": 4}}
+        )
+        assert (other.status_code, other.json()["type"]) == (409, "bae-run-exists")
+        assert other.headers["content-type"] == "application/problem+json"
+        assert (await served.get("/runs/order%2F1"))["run_id"] == "order/1"
+
+
+async def test_a_wrong_start_names_the_field_and_starts_nothing():
+    async with serving() as served:
+        for start in ({"sku": "lamp", "count": 0}, {"count": 1}, {"sku": "x", "price": 1}, 7):
+            response = await served.client.post("/graphs/orders/runs", json={"start": start})
+            assert response.status_code == 422
+            assert response.json()["errors"][0]["loc"][:2] == ["body", "start"]
+        assert (await served.get("/runs"))["runs"] == []
+
+
+async def test_a_run_is_followed_by_server_sent_events_that_always_end():
+    async with serving() as served:
+        run = await served.post("/graphs/slow/runs", {"start": {"name": "sse"}})
+        kinds: list[str] = []
+        async for kind, _, data in served.events(run["run_id"]):
+            kinds.append(kind)
+            if kind == "record" and data["kind"] == "StepStarted":
+                held["sse"].set()
+            last = data
+        assert kinds[-1] == "end"
+        assert last["reason"] == "ended"
+        total = kinds.count("record")
+        later = [e async for e in served.events(run["run_id"], **{"last-event-id": "0"})]
+        assert [number for kind, number, _ in later if kind == "record"] == [
+            str(n) for n in range(1, total)
+        ]
+
+
+async def test_the_web_socket_follows_a_run_and_the_list_of_runs():
+    async with serving() as served, connect(served.ws()) as socket, asyncio.timeout(20):
+        await socket.send(json.dumps({"token": TOKEN}))
+        await socket.send(json.dumps({"sub": 1, "feed": "runs", "after": "now"}))
+        assert json.loads(await socket.recv()) == {"sub": 1, "last": 0, "items": []}
+        await served.start(run_id="one")
+        await socket.send(json.dumps({"sub": 2, "feed": "run/one"}))
+        found = {1: [], 2: []}
+        ended = False
+        while not ended or not found[1] or found[1][-1]["status"] != "ended":
+            message = json.loads(await socket.recv())
+            if "end" in message:
+                assert message == {"sub": 2, "end": "ended", "last": found[2][-1]["n"]}
+                ended = True
+            else:
+                found[message["sub"]] += message["items"]
+        assert [each["n"] for each in found[2]] == [*range(len(found[2]))]
+        assert {each["run_id"] for each in found[1]} == {"one"}
+
+
+async def test_a_question_is_shown_with_what_is_needed_to_decide_and_answered_once():
+    async with serving() as served:
+        run = await served.start(count=20, run_id="asks")
+        assert run["status"] == "waiting"
+        (gate,) = (await served.get("/inbox"))["gates"]
+        assert (gate["question"], gate["kind"]) == ("Sell so many?", "gate")
+        assert {n: v["value"] for n, v in gate["context"].items()} == {"count": 20, "stock": 12}
+        assert gate["answer_schema"] == {"type": "boolean"}
+        wrong = await served.client.post(
+            "/runs/asks/answers", json={"gate": gate["gate"], "value": "perhaps"}
+        )
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "bae-gate-invalid")
+        for _ in range(2):
+            await served.post("/runs/asks/answers", {"gate": gate["gate"], "value": True})
+        other = await served.client.post(
+            "/runs/asks/answers", json={"gate": gate["gate"], "value": False}
+        )
+        assert (other.status_code, other.json()["type"]) == (409, "bae-gate-answered")
+        ends = [data async for kind, _, data in served.events("asks") if kind == "end"]
+        assert ends[0]["reason"] == "ended"
+        assert (await served.get("/runs/asks"))["result"] == {"euros": 20}
+        assert (await served.get("/inbox"))["gates"] == []
+
+
+async def test_steps_calls_and_why_come_in_pages_and_long_values_are_cut():
+    async with serving() as served:
+        await served.start(sku="x" * 40, run_id="one")
+        page = await served.get("/runs/one/steps?cut=10")
+        assert (page["total"], [step["node"] for step in page["steps"]]) == (2, ["Order", "Price"])
+        sku = page["steps"][0]["fields"][0]
+        assert (sku["kept"], sku["text"], sku["size"]) == ("cut", '"xxxxxxxxx', 42)
+        whole = await served.get("/runs/one/steps/0?cut=0")
+        assert whole["fields"][0]["value"] == "x" * 40
+        why = await served.get("/runs/one/steps/1/why?field=euros")
+        assert why["provenance"]["by"] == "Order.__call__"
+        assert (await served.get("/runs/one/calls")) == {"calls": [], "total": 0}
+        assert (await served.client.get("/runs/one/steps/7")).status_code == 404
+
+
+async def test_a_run_is_forked_with_another_value_and_the_old_run_stays():
+    async with serving() as served:
+        await served.start(count=2, run_id="old")
+        made = await served.post(
+            "/runs/old/forks", {"at": 0, "changed": {"count": 5}, "run_id": "new"}
+        )
+        assert made["parent"] == "old"
+        ends = [data async for kind, _, data in served.events("new") if kind == "end"]
+        assert ends[0]["reason"] == "ended"
+        assert (await served.get("/runs/new"))["result"] == {"euros": 10}
+        assert (await served.get("/runs/old"))["result"] == {"euros": 4}
+
+
+async def test_a_run_is_cancelled_only_by_cancel():
+    async with serving() as served:
+        run = await served.post("/graphs/slow/runs", {"start": {"name": "held"}})
+        async for _ in served.events(run["run_id"]):
+            break  # the connection is closed
+        assert (await served.get(f"/runs/{run['run_id']}"))["status"] == "running"
+        done = await served.post(f"/runs/{run['run_id']}/cancel")
+        assert done["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_server_that_stops_hands_its_runs_over_and_the_next_one_continues(tmp_path, times):
+    held.clear()
+    async with SQLiteJournal(tmp_path / "runs.db") as journal:
+        for _ in range(times):
+            async with serving(journal) as served:
+                body = {"run_id": "kept", "start": {"name": "kept"}}
+                await served.client.post("/graphs/slow/runs", json=body)
+            info = (await journal.read("kept")).info
+            assert info.standing() == "interrupted"
+        async with serving(journal) as served:
+            held.setdefault("kept", asyncio.Event()).set()
+            ends = [data async for kind, _, data in served.events("kept") if kind == "end"]
+            assert ends[0]["reason"] == "ended"
