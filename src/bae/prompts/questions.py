@@ -169,7 +169,7 @@ class Choice:
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
         known = known_nodes(previous, scene)
-        turns = shown_turns(scene, previous, *({} if resolved is None else resolved).items())
+        turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
         if context is not None:
             held = [each for each in context.values() if isinstance(each, Messages)]
             if held:
