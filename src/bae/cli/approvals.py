@@ -1,5 +1,5 @@
-"""`bae runs tell`, `bae runs approvals` and `bae runs cancel`: what people say to a run, also to one
-of another process."""
+"""`bae runs tell`, `bae runs approvals` and `bae runs cancel`: what people say to a run, which
+may be one of another process."""
 
 from __future__ import annotations
 

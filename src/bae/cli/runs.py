@@ -405,8 +405,8 @@ def prune(
 
     async def old(runs: Journal, *, delete: bool = False) -> list[str]:
         than = time() - older_than
-        statuses = chosen - {"running", _GONE} | ({"running"} if _GONE in chosen else set())
-        found = await runs.older(than, cast("list[Stored]", sorted(statuses)))
+        statuses = sorted({"running" if each == _GONE else each for each in chosen - {"running"}})
+        found = await runs.older(than, cast("list[Stored]", statuses))
         if _GONE in chosen:  # not those that a process works on
             running = {info.run_id async for info in runs.every_run(status="running")}
             gone = {info.run_id async for info in runs.every_run(status=_GONE)}
