@@ -24,6 +24,8 @@ from bae import (
     Dep,
     Gate,
     Graph,
+    Image,
+    ImageUrl,
     Map,
     Node,
     Recall,
@@ -252,7 +254,7 @@ LOGIN = Login.model_construct(user="ann", token=TOKEN)
 FILLED = {"lamps": 2, "items": ["lamp", "bulb"]}
 WORDS = [{"words": ["careful"]}, {"words": ["fragile", "up"]}]
 ENDED = ["finished", "resumed", "refused", "secret"]
-SINCE = {"outside": 2, "tools": 5}
+SINCE = {"outside": 2, "tools": 5, "photo": 7}
 """Other runs that have ended, with the first version that has them."""
 UNFINISHED = ["failed", "parked", "answered", "interrupted", "forked"]
 UNFINISHED_SINCE = {"calling": 5, "asked": 5}
@@ -272,6 +274,29 @@ SETTLING = [
 CHECKS: list[Any] = [Call("Word", text="lamp"), {"is_right": True}]
 
 
+DOT = Image.from_data_url(
+    "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAIBRAA7", "dot.gif"
+)
+
+
+class Photo(Node):
+    image: Image
+    seen: list[Image | ImageUrl]
+
+    async def __call__(self) -> Framed:
+        return Framed(image=self.image)
+
+
+class Framed(Node):
+    image: Image
+
+    async def __call__(self) -> None: ...
+
+
+PHOTOS = Graph(start=Photo, end=Framed)
+PHOTO = Photo(image=DOT, seen=[DOT, Image.from_url("https://example.org/a.png")])
+
+
 def fields(journal_file: Path) -> str:
     """All that is stored, one field a line: the data of lines by kind and the parts of it, the
     header and the lines of an export, the tables of a journal."""
@@ -279,7 +304,8 @@ def fields(journal_file: Path) -> str:
     forms: dict[str, Any] = {part.__name__: part.__annotations__ for part in parts} | {**DATA}
     listed = [f"{form}.{name}: {_shown(t)}" for form in forms for name, t in forms[form].items()]
     info = RunInfo("run", "graph", "ended", 0.0, 0.0, "hash")
-    written = write_run(StoredRun(info, "", (Line(0, "kind", 0.0, "", 0, "{}"),), {}))
+    lines = (Line(0, "kind", 0.0, "", 0, "{}"),)
+    written = write_run(StoredRun(info, "", lines, {}, {DOT.hash: DOT.data}))
     listed.append(f"shape: notation {shape.FORMAT}")
     listed += [f"export: {', '.join(json.loads(each))}" for each in written]
     with closing(sqlite3.connect(journal_file)) as db:
@@ -349,6 +375,7 @@ async def write_runs(journal: Journal) -> None:
     stamp = ToyBackend({"code": "swordfish"})
     await LETTERS.arun(Letter(text="hi"), stamp, journal=journal, run_id="outside")
     await QUESTIONS.arun(QUESTION, calling_lm(), journal=journal, run_id="tools")
+    await PHOTOS.arun(PHOTO, journal=journal, run_id="photo")
     settling = ScriptedLM({Settled: [SETTLING]})
     await COMPLAINTS.arun(Complaint(text="wet"), settling, journal=journal, run_id="asked")
     answers = {"c1": "run", "c2": "no: it was dry", "c3": {"arguments": {"order": "D"}}}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ToolCallError,
         ToolServerError,
     )
+    from bae.files import Document, DocumentUrl, Image, ImageUrl
     from bae.graph import Graph
     from bae.lm import LM, Usage
     from bae.lm import ClaudeCLIBackend as ClaudeCLIBackend
@@ -76,6 +77,8 @@ __all__ = [
     "BudgetError",
     "Dep",
     "DepError",
+    "Document",
+    "DocumentUrl",
     "FillError",
     "Gate",
     "GateAnswerer",
@@ -83,6 +86,8 @@ __all__ = [
     "Graph",
     "GraphResult",
     "HintError",
+    "Image",
+    "ImageUrl",
     "Interruption",
     "JournalError",
     "LimitError",
@@ -127,6 +132,7 @@ __getattr__, __dir__ = export_lazily(
             "GateError HintError JournalError LimitError NodeError Problem ProofError RecallError "
             "ReplayError RouteError RunCancelled ToolCallError ToolServerError"
         ),
+        "files": "Document DocumentUrl Image ImageUrl",
         "graph": "Graph",
         "markers": "Dep Gate Map OpenGate Recall Text Thread Tools",
         "mcp.servers": "MCP",

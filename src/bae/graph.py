@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from bae.exceptions import Problem
+    from bae.file_proof import ShownFile
     from bae.language_model import LM, Shown
     from bae.observers import RunStream
     from bae.plan import FieldPlan
@@ -153,6 +154,8 @@ class Graph(Generic[S, T]):
     """The fields that the caller may give."""
     plans_with_tools: tuple[NodePlan, ...]
     """The nodes that an LM fills with tools, here and in the graphs inside."""
+    shown_files: tuple[ShownFile, ...]
+    """The fields with an image or a document that an LM sees, here and in the graphs inside."""
     needs_lm: str
     """Why a run needs an LM passed to it; empty when it does not."""
     turns_read: float
@@ -571,6 +574,12 @@ def _find_plans_with_tools(graph: Graph[Any, Any]) -> tuple[NodePlan, ...]:
     return tuple(plan for plan in plans.values() if plan.tools is not None)
 
 
+def _find_shown_files(graph: Graph[Any, Any]) -> tuple[ShownFile, ...]:
+    from bae.file_proof import find_shown_files
+
+    return find_shown_files(graph)
+
+
 def _find_graphs(graph: Graph[Any, Any]) -> tuple[Graph[Any, Any], ...]:
     graphs: list[Graph[Any, Any]] = [graph]
     # A node class that is a dependency becomes a graph for every field that asks for it.
@@ -618,6 +627,7 @@ _FACTS: Final[Mapping[str, Callable[[Graph[Any, Any]], Any]]] = {
     "has_sources": _find_sources,
     "given_fields": _find_given,
     "plans_with_tools": _find_plans_with_tools,
+    "shown_files": _find_shown_files,
     "needs_lm": _find_need_of_lm,
     "turns_read": _find_turns_read,
     "turn_calls_read": _find_turn_calls_read,

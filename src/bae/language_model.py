@@ -87,6 +87,9 @@ class RoutingLM(ABC):
     native_tools: frozenset[str] | None = None
     """The names of the tools that the provider itself runs; None where any name will do."""
 
+    takes_files: frozenset[str] = frozenset({"image", "document"})
+    """The kinds of files that the model is known to take, or not known to refuse."""
+
     @abstractmethod
     async def route(
         self,

@@ -11,6 +11,7 @@ from bae.assignable import assignable, type_name
 from bae.calls import CallPlan, every_call, too_deep
 from bae.context_proof import lost_context
 from bae.exceptions import Problem, a_warning, an_error
+from bae.file_proof import file_problems
 from bae.markers import Dep
 from bae.node_proof import check_node, recall_on_start
 from bae.plan import FieldPlan, NodePlan
@@ -178,6 +179,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
         for field in graph.given_fields:
             place = f"{graph.start.__name__}.{field.name}"
             yield from (problem.at(place) for problem in field.given_problems())
+    yield from file_problems(graph)
     yield from lost_context(graph, nest.contexts[_key(graph)])
     yield from _check_end(graph, ends)
     for loop in endless_loops(edges, ends):

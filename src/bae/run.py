@@ -18,6 +18,7 @@ from bae.usage import Attempt, Restart
 from bae.writer import Writer
 
 if TYPE_CHECKING:
+    from bae.files import File
     from bae.language_model import LM, Shown
     from bae.markers import OpenGate
     from bae.node import Node
@@ -118,7 +119,7 @@ CONTEXT_LIMIT: Final = 20_000
 class LMNotes:
     """What a run remembers of the questions that it asks LMs; the graphs inside it share this."""
 
-    __slots__ = ("cut", "granted", "met", "named")
+    __slots__ = ("cut", "files", "granted", "met", "named")
 
     def __init__(self, named: dict[str, LM] | None = None) -> None:
         self.named: dict[str, LM] = {} if named is None else named
@@ -129,6 +130,8 @@ class LMNotes:
         """The classes whose questions leave out earlier nodes."""
         self.granted: set[str] = set()
         """The tools that a person has approved for the whole run, where no journal has that."""
+        self.files: dict[str, File] = {}
+        """The files in results of tools, by their hashes."""
 
 
 class Run:

@@ -35,6 +35,7 @@ from bae.failures import (
     tools_refused,
     undeclared,
 )
+from bae.file_proof import files_refused
 from bae.given_lm import GivenLM
 from bae.invoke import bounded
 from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around, spending_limit
@@ -574,6 +575,10 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     if run.past is NO_PAST and run.lm is not None:
         for plan in graph.plans_with_tools:
             refused = tools_refused(run.lm, plan) if plan.lm is None else None
+            if refused is not None:
+                raise refused
+        for shown in graph.shown_files:
+            refused = files_refused(run.lm, shown) if shown.asking.lm is None else None
             if refused is not None:
                 raise refused
     if run.lm is not None and (limit := spending_limit.get()) is not None:

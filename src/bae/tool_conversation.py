@@ -19,6 +19,7 @@ from bae.unicode import readable
 from bae.usage import Usage
 
 if TYPE_CHECKING:
+    from bae.files import File
     from bae.plan import NodePlan
     from bae.prompts.messages import ResultPart
     from bae.records import Asker
@@ -90,6 +91,11 @@ class Conversation:
             self._restore()
         if question:
             run.conversations[self._key] = self
+
+    @property
+    def files(self) -> dict[str, File]:
+        """The files in results of tools, by their hashes."""
+        return self.run.notes.files
 
     @property
     def calls(self) -> list[ToolCall]:

@@ -12,6 +12,7 @@ from pydantic.errors import PydanticUserError
 
 from bae.assignable import type_name
 from bae.exceptions import Problem, a_warning, an_error
+from bae.file_proof import file_in
 from bae.hints import signature_of
 from bae.prompts.schemas import argument_schema
 from bae.tool_plan import AskPlan, ToolPlan
@@ -78,6 +79,16 @@ def _function_problems(plan: ToolPlan) -> Iterator[Problem]:
                 "leave a parameter to the model; if the tool needs none, say so: "
                 f'Tool({plan.name}, description="…")',
             )
+    for name, (hint, _) in plan.parameters.items():
+        found = _find_file(hint)
+        if found:
+            yield an_error(
+                "bae-file-filled",
+                f"{plan.name}({name}) is {found}, and no model gives a file",
+                f"have bae fill {name}, as Annotated[{found}, Dep(…)] or Recall(); or take a name "
+                "or a number, and find the file by it",
+            )
+            return
     try:
         spec = plan.spec
     except Exception as error:
@@ -144,6 +155,16 @@ def _find_unshown_result(plan: ToolPlan) -> str:
 def _list_unannotated(plan: ToolPlan) -> list[str]:
     parameters = signature_of(cast(Any, plan.tool.fn)).parameters
     return [n for n in plan.parameters if parameters[n].annotation is inspect.Parameter.empty]
+
+
+def _find_file(hint: Any) -> str:
+    """The class of files in the type of a parameter; empty if there is none."""
+    if hint in (str, int, float, bool):
+        return ""
+    try:
+        return file_in(TypeAdapter(hint).core_schema)
+    except Exception:  # reported as a type without a schema
+        return ""
 
 
 def _find_without_schema(plan: ToolPlan) -> str:

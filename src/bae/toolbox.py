@@ -33,6 +33,7 @@ from bae.exceptions import (
     faults,
     text_of,
 )
+from bae.files import File, collected, in_use
 from bae.invoke import bounded
 from bae.plan import plan_of
 from bae.prompts.messages import CallPart
@@ -268,7 +269,7 @@ class Toolbox(OfferedTools):
         meter_in_force.set((used.append, partial(self.run.watch, asker, step=self.step)))
         try:
             value = await self._call(todo, hidden, asker)
-            result = _as_json(value, run)
+            result = self._as_json(value, run)
         except ToolError as raised:
             error = text_of(raised) or f"{plan.name} failed"
         except ToolInterrupted as raised:
@@ -303,6 +304,17 @@ class Toolbox(OfferedTools):
         if plan.tool.repeat == "reuse" and error is None:
             self._reusable.setdefault(key_of(made), made)
         await self.run.writer.store(self._ended(made))
+
+    def _as_json(self, value: Any, run: Run) -> Any:
+        """A result as JSON. Its files are kept beside it."""
+        if not in_use():
+            return _as_json(value, run)
+        with collected() as found:
+            result = _as_json(value, run)
+        files = [each for each in found.values() if isinstance(each, File)]
+        self.files.update((each.hash, each) for each in files)
+        self.run.writer.keep_files(files)
+        return result
 
     async def _call(self, todo: _Todo, hidden: Mapping[str, Any], asker: Asker) -> Any:
         plan, run = todo.plan, self._within

@@ -3,7 +3,7 @@ journal stores them too."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from bae.records import Record, RunEnded, RunStarted, StepStarted
 if TYPE_CHECKING:
     from bae.arguments import Arguments
     from bae.exceptions import BaeError
+    from bae.files import Attached
     from bae.given_lm import AskedLM
     from bae.graph import Graph
     from bae.markers import OpenGate
@@ -69,6 +70,9 @@ class Writer:
     def write(self, record: Record) -> None:
         """Record something; a journal stores it with the next record that is waited for."""
         self.log.append(record)
+
+    def keep_files(self, files: Iterable[Attached]) -> None:
+        """Have a journal store files beside the lines that refer to them."""
 
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until a journal has stored it."""

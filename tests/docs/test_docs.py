@@ -71,6 +71,7 @@ def run(*command: str, cwd: Path) -> str:
 
 NEEDS = {
     "fastapi": ("fastapi", "httpx"),
+    "images": ("anthropic", "h11", "openai", "pydantic_ai"),
     "lm": ("httpx", "h11"),
     "mcp": ("mcp",),
     "optimize": ("dspy",),

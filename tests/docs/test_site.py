@@ -28,7 +28,7 @@ pytestmark = pytest.mark.tools
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 MODULES = (
-    *("bae", "bae.compiler", "bae.evals", "bae.given_files", "bae.journal", "bae.lm"),
+    *("bae", "bae.compiler", "bae.evals", "bae.files", "bae.given_files", "bae.journal", "bae.lm"),
     *("bae.observers", "bae.optimizer", "bae.otel", "bae.pictures", "bae.resolver", "bae.tasks"),
     *("bae.subprocesses", "bae.team", "bae.testing"),
 )

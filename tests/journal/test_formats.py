@@ -27,11 +27,14 @@ from format_runs import (
     LOGIN,
     LOGINS,
     ORDERS,
+    PHOTO,
+    PHOTOS,
     QUESTIONS,
     SINCE,
     TOKEN,
     UNFINISHED,
     UNFINISHED_SINCE,
+    Framed,
     calling_lm,
     fields,
     lm,
@@ -81,6 +84,10 @@ async def use_all(journal: Journal, version: int) -> None:
         assert (await QUESTIONS.replay("tools", journal=journal)).result.is_right
         assert (await journal.why("tools", "Reply.text")).value == "a lamp in Bern"
         assert (await journal.why("tools", "Reply.calls")).source == "tools"
+    if "photo" in later:
+        seen = await PHOTOS.replay("photo", journal=journal)
+        assert seen.trace == [PHOTO, Framed(image=PHOTO.image)]
+        assert (await journal.read("photo")).files == {PHOTO.image.hash: PHOTO.image.data}
     if "calling" in begun:  # in the second round
         done = await QUESTIONS.resume("calling", calling_lm(2), journal=journal)
         calls = done.trace[1].calls

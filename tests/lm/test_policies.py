@@ -23,6 +23,7 @@ from bae.lm import (
     Budgeted,
     Cached,
     Concurrency,
+    FileLimits,
     Policy,
     Prompt,
     RateLimit,
@@ -151,6 +152,7 @@ async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[
         model, answers_unions, first_wait, free = "odd", False, 7.0, True
         calls_tools, native_tools, context_window = True, frozenset({"search"}), 5
         runs_tools = False
+        takes_files, file_limits = frozenset({"image"}), FileLimits(images=3)
         settings = {"seed": 3}  # type: ignore[assignment]
         secrets = ("a key",)  # type: ignore[assignment]
 
@@ -167,7 +169,7 @@ async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[
     assert said == {
         *("model", "answers_unions", "attempts", "retries", "first_wait", "one_call", "free"),
         *("settings", "secrets", "keeps_resolved", "calls_tools", "native_tools"),
-        *("runs_tools", "context_window"),
+        *("runs_tools", "context_window", "takes_files", "file_limits"),
     }
     for name in said - ({"retries"} if isinstance(lm, Retry) else set()):
         assert getattr(lm, name) == getattr(toy, name) != getattr(Backend, name), name

@@ -221,7 +221,7 @@ async def _find_missing(
 ) -> list[str]:
     """The fields that must be given, as `Login.token`."""
     try:
-        await decode_run(graph, stored.lines, given=given)
+        await decode_run(graph, stored.lines, files=stored.files, given=given)
     except BaeError as error:
         # Anything else is reported by the run itself, in its own words.
         return list(error.places) if isinstance(error, JournalError) else []

@@ -118,7 +118,8 @@ def fork(
         run_id = await run_meant(runs, run)
         changed: dict[str, Any] = {}
         if sets:
-            _, history = await decode_run(graph, (await runs.read(run_id)).lines, partial=True)
+            stored = await runs.read(run_id)
+            _, history = await decode_run(graph, stored.lines, files=stored.files, partial=True)
             step = history.step("", at)
             if step is not None and step.whole and step.node_type is not None:
                 changed = read_sets(step.node_type, sets)

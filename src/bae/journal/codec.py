@@ -20,6 +20,7 @@ from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
 from bae.assignable import type_name
 from bae.core_schemas import CoreSchemaDict, parts, type_schema
 from bae.exceptions import describe
+from bae.files import collected, in_use, is_collecting
 from bae.secrets import is_masked, secret_in
 
 Keeping = Literal["keep", "live", "secret"]
@@ -56,6 +57,9 @@ class ValueCodec:
         """The value as JSON. Raises `Unkeepable` where it would not read back as it is."""
         if self.verdict == "live":
             raise Unkeepable(self.why)
+        if in_use() and not is_collecting():
+            with collected():  # what is read back below refers to the files in it
+                return self.dump(value)
         try:
             if type(value) is self.plain:
                 text = to_json(value, inf_nan_mode="constants")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
+from functools import partial as partial_of
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
@@ -14,6 +15,7 @@ from bae import records
 from bae.calls import every_call, is_by_value
 from bae.draft import empty_draft
 from bae.exceptions import JournalError, describe
+from bae.files import visible
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged, parse_line
 from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
@@ -61,17 +63,19 @@ def decode(
     *,
     given: Mapping[str, Any] | None = None,
     partial: bool = False,
+    files: Mapping[str, bytes] | None = None,
     turns: Messages | None = None,
 ) -> tuple[list[Record], History]:
-    """The records of a run, as the run wrote them, and their history. `turns` are the earlier turns
-    of its thread, which no line has.
+    """The records of a run, as the run wrote them, and their history. `files` are those of the run,
+    and `turns` the earlier turns of its thread, which no line has.
 
     `given` has the values of plain fields that were withheld as secrets, by `Class.field`; without
     them `JournalError` (`bae-journal-secret`) names all that are missing. With `partial` such a
     field is absent, which serves to show a run and not to resume it.
     """
     reader = LineReader(graph, given, partial, turns=turns)
-    records = [record for line in lines if (record := reader.read(line)) is not None]
+    with visible(files or {}):
+        records = [record for line in lines if (record := reader.read(line)) is not None]
     if reader.missing_secrets:
         raise secret_needed(reader.missing_secrets)
     reader.history.replaying = False
@@ -84,11 +88,12 @@ async def decode_run(
     *,
     given: Mapping[str, Any] | None = None,
     partial: bool = False,
+    files: Mapping[str, bytes] | None = None,
     turns: Messages | None = None,
 ) -> tuple[list[Record], History]:
     """What `decode` returns, without blocking the event loop."""
-    more: Json = {"given": given, "partial": partial, "turns": turns}
-    return await off_loop(len(lines), decode, graph, lines, **more)
+    work = partial_of(decode, given=given, partial=partial, files=files, turns=turns)
+    return await off_loop(MANY_LINES if files else len(lines), work, graph, lines)
 
 
 def read_history(stored: StoredRun) -> StoredHistory:

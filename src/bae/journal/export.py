@@ -4,12 +4,15 @@ are written from a journal, checked and loaded into one, or read as they are: `R
 from __future__ import annotations
 
 import os
+from base64 import b64encode
+from binascii import a2b_base64
 from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from dataclasses import replace as with_other
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, Literal, NoReturn, TypeVar, cast
@@ -18,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
 from bae.exceptions import JournalError, faults
+from bae.files import HASH
 from bae.given_files import open_file, read_lines
 from bae.journal.consistency import RunCheck
 from bae.journal.store import (
@@ -96,10 +100,17 @@ async def load(
         return await _load_file(journal, file, str(path), existing, unfinished)
 
 
-def write_run(run: StoredRun) -> Iterator[bytes]:
-    """The lines of one run in a file, each with its line end."""
+def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes]:
+    """The lines of one run in a file, each with its line end: its images and documents first, then
+    a header, then its records. `written` are the hashes of files that are written already."""
     check_run(run)  # as those who read the file do
     info = run.info
+    written = set() if written is None else written
+    for hash, data in run.files.items():
+        if hash not in written:
+            written.add(hash)
+            row = {"bae": "file", "version": FORMAT, "hash": hash, "data": b64encode(data).decode()}
+            yield _json(row) + b"\n"
     listed = asdict(info)
     del listed["owner"], listed["lease_until"], listed["change"]  # of the journal here
     what = "an answer"
@@ -114,6 +125,8 @@ def write_run(run: StoredRun) -> Iterator[bytes]:
             "shape": _object_or_text(run.shape),
             "lines": len(run.lines),
         }
+        if run.files:
+            header["files"] = [*run.files]
         yield _json(header) + b"\n"
         for line in run.lines:
             what = f"line {line.n}"
@@ -133,7 +146,11 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
     returned can be read. `name` is that of the file, for errors."""
     rows = _rows(lines, name)
     seen: set[str] = set()
+    files: dict[str, bytes] = {}
     for where, row in rows:
+        if row.startswith(_FILE):
+            files |= _read_file(row, where)
+            continue
         header = _parse(_Header, row, where)
         head, run_id = where, header.run_id
         if run_id in seen:
@@ -141,6 +158,10 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
             raise _damaged(where, what, run_id, code="bae-run-exists")
         seen.add(run_id)
         stored = header.stored()
+        missing = [hash for hash in header.files if hash not in files]
+        if missing:
+            what = f"the file {missing[0]:.15}… of the run {run_id} does not come before it"
+            raise _damaged(where, what, run_id)
         with _located(head):
             check_run(stored)
             check = RunCheck(stored)
@@ -163,7 +184,8 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
             read.append(line)
         if fault := check.finish():
             raise _damaged(head, f"the run {run_id} cannot be as it is here: {fault}", run_id)
-        yield with_other(stored, lines=tuple(read))
+        own = {hash: files[hash] for hash in header.files}
+        yield with_other(stored, lines=tuple(read), files=own)
 
 
 class RecordedRuns(Journal):
@@ -287,6 +309,7 @@ class _Header(BaseModel):
     shape_hash: str
     shape: dict[str, Any] | str
     lines: int = Field(ge=1)
+    files: tuple[str, ...] = ()
 
     def stored(self) -> StoredRun:
         """The run, without its lines."""
@@ -307,6 +330,33 @@ class _Header(BaseModel):
         )
         shape = self.shape if isinstance(self.shape, str) else _json(self.shape).decode()
         return StoredRun(info, shape, (), answers)
+
+
+class _File(BaseModel):
+    """An image or a document of the runs after it."""
+
+    model_config = ConfigDict(strict=True)
+
+    bae: Literal["file"]
+    version: int = Field(ge=1, le=FORMAT)
+    hash: str = Field(pattern=f"^{HASH.pattern}$")
+    data: str
+
+
+_FILE: Final = b'{"bae":"file"'
+"""How the line of a file begins."""
+
+
+def _read_file(row: bytes, where: str) -> dict[str, bytes]:
+    """A file by its hash, which its bytes must have."""
+    found = _parse(_File, row, where)
+    try:
+        data = a2b_base64(found.data, strict_mode=True)
+    except ValueError as error:
+        raise _damaged(where, "the file has no valid base64", None, error) from error
+    if found.hash != f"sha256:{sha256(data).hexdigest()}":
+        raise _damaged(where, f"the bytes of the file {found.hash:.15}… have another hash", None)
+    return {found.hash: data}
 
 
 class _Entry(BaseModel):
@@ -355,11 +405,12 @@ def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) ->
             has = "no version" if version["type"] == "missing" else f"version {version['input']!r}"
             what = f"it has {has}, and {READS}"
             raise _damaged(where, what, run_id, error, "bae-journal-version") from error
-        kind = "the header of a run" if model is _Header else "a record"
+        kind = _KINDS.get(model, "a record")
         what = f"this is not {kind}: {'; '.join(faults(error)[:3])}"
         raise _damaged(where, what, run_id, error) from error
 
 
+_KINDS: Final[dict[type[BaseModel], str]] = {_Header: "the header of a run", _File: "a file"}
 _FIXES: Final = {
     "bae-journal-damaged": f"get the whole file, or export the run again; {READS} of exports",
     "bae-journal-version": "read it with the version of bae that wrote it, or a newer one",
@@ -400,9 +451,10 @@ async def _write_runs(
     thread: str | None,
 ) -> int:
     is_text = hasattr(file, "encoding")  # which files of bytes do not have
+    written: set[str] = set()
 
     def write(run: StoredRun) -> None:
-        for line in write_run(run):
+        for line in write_run(run, written):
             file.write(line.decode() if is_text else line)
 
     async def every_id() -> list[str]:

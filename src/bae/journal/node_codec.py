@@ -16,6 +16,7 @@ from bae.calls import MISSING, CallPlan, asked_at, name_of
 from bae.core_schemas import field_schema, field_schemas, model_config_of, returned_schema
 from bae.draft import complete, from_answer, hold, validated
 from bae.exceptions import JournalError, describe, faults
+from bae.files import collected
 from bae.journal.codec import (
     ANYTHING,
     SURELY_READ,
@@ -446,10 +447,12 @@ def is_node(value: Any) -> TypeGuard[Json]:
 
 
 def dump_gate_answer(gate: OpenGate, value: Any) -> str:
-    """The answer to a gate as JSON."""
-    if gate.parameter:
-        return dump_answer(gate, value)
-    return node_codec(gate.node_type).dump_answer(gate.field_name, value)
+    """The answer to a gate as JSON. Files are in it as data URLs: who answers does not own the run,
+    and cannot store them beside it."""
+    with collected(embeds=True):
+        if gate.parameter:
+            return dump_answer(gate, value)
+        return node_codec(gate.node_type).dump_answer(gate.field_name, value)
 
 
 def read_gate_answer(gate: OpenGate, text: str) -> Any:

@@ -141,7 +141,12 @@ def _redacted(
         # What people told the LM may repeat any value.
         kept = {g: text for g, text in run.answers.items() if not _is_said(g, text)}
         answers = {g: text for g, text in kept.items() if not _is_inside(g, wanted)}
-        changed.append(with_other(stored, lines=tuple(lines), answers=answers))
+        files = {
+            hash: data
+            for hash, data in stored.files.items()
+            if any(hash in line.data for line in lines)
+        }
+        changed.append(with_other(stored, lines=tuple(lines), answers=answers, files=files))
     names = tuple(sorted(f"{cls}.{field}" for cls, field in wanted))
     values, texts = (sum(each) for each in zip((0, 0), *counts.values(), strict=True))
     return Redaction(tuple(run.run_id for run in opened), names, values, texts), changed

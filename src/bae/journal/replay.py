@@ -16,6 +16,7 @@ from bae import exceptions
 from bae.assignable import type_name
 from bae.draft import hold
 from bae.exceptions import BaeError, CallTimeout, LimitError, ReplayError
+from bae.files import visible
 from bae.history import History
 from bae.journal.decoder import decode_run, read_history
 from bae.journal.export import RecordedRuns
@@ -64,14 +65,15 @@ async def replay(
     graph.prove()
     stored = await journal.read(run_id)
     turns = await turns_of(journal, graph, stored)
-    _, past = await decode_run(graph, stored.lines, given=given, turns=turns)
+    _, past = await decode_run(graph, stored.lines, files=stored.files, given=given, turns=turns)
     # Without the observers of now: they were called with all this when it happened.
     options = RunOptions(_NO_LM, _limit_reached(past), False, None, dep_cache)
     run = Run(options, run_id=run_id)
     run.turns = turns
     run.past = ReplayedPast(graph, past, ShapeView(stored.shape, stored.info.shape))
     run.writer = ReplayWriter(run.past)
-    return await run_graph(graph, cast("Node", past.run.start), run)
+    with visible(stored.files):
+        return await run_graph(graph, cast("Node", past.run.start), run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from bae.draft import hold
 from bae.exceptions import BaeError, JournalError, add_note, describe, faults
+from bae.files import File, collected, visible
 from bae.journal.cancellation import count_requests
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
@@ -30,6 +31,9 @@ from bae.journal.store import (
     StoredRun,
     check_names,
     check_thread,
+    fork_info,
+    keeps_files,
+    without_files,
 )
 from bae.journal.stored_thread import turns_of
 from bae.node import Node
@@ -102,10 +106,12 @@ async def resume(
         requests = count_requests(stored.answers)
         stored = await journal.read(run_id)
         turns = await turns_of(journal, graph, stored)
-        records, past = await decode_run(graph, stored.lines, given=given, turns=turns)
+        records, past = await decode_run(
+            graph, stored.lines, files=stored.files, given=given, turns=turns
+        )
         new = frozenset(change.place for change in changes if change.kind == "new")
         writer = JournalWriter(journal, [*records])
-        writer.continue_run(graph, claim, len(stored.lines))
+        writer.continue_run(graph, claim, stored)
         writer.told = past.told
         if options.max_iters is None:
             options = options._replace(max_iters=past.run.max_iters)
@@ -125,7 +131,8 @@ async def resume(
         if thread is not None and past.turn is None:  # it was interrupted before that was stored
             await writer.begin_turn(run, graph, thread)
         writer.watch(run_id, requests)
-        result = await run_graph(graph, cast("Node", past.run.start), run)
+        with visible(stored.files):
+            result = await run_graph(graph, cast("Node", past.run.start), run)
     except BaseException as error:
         if writer is not None:
             await writer.stop_watching()
@@ -222,16 +229,26 @@ async def fork(
             fix = "answer the gate first, or fork at a node before it"
         raise JournalError(said, run_id=run_id, code="bae-fork-step", fix=fix)
     upto = steps[at]
-    _, past = await decode_run(graph, stored.lines[: upto + 1], partial=True)
+    _, past = await decode_run(graph, stored.lines[: upto + 1], files=stored.files, partial=True)
     node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))
-    data = encoder_for(graph, journal).encode(forked)
+    with collected() as found:
+        data = encoder_for(graph, journal).encode(forked)
     new_id = urandom(12).hex() if new_id is None else new_id
     check_names(new_id, graph.name)
     if thread is not None:
         check_thread(thread)
     line = Line(upto, "RunForked", forked.at, "", at, data)
-    await journal.fork(run_id, new_id, upto, [line], thread=thread)
+    files = {each.hash: each.data for each in found.values() if isinstance(each, File)}
+    if files.keys() <= stored.files.keys():
+        await journal.fork(run_id, new_id, upto, [line], thread=thread)
+    else:  # with a new file, which a fork that shares lines cannot bring
+        if not keeps_files(journal):
+            raise without_files(journal)
+        info = fork_info(stored.info, new_id, [line], thread)
+        lines = (*stored.lines[:upto], line)
+        new = StoredRun(info, stored.shape, lines, {}, {**stored.files, **files})
+        await journal.create(new, claim=False)
     return new_id
 
 
@@ -240,7 +257,9 @@ async def result_of(
 ) -> GraphResult[T]:
     """The result of a stored run, as far as it got."""
     turns = await turns_of(journal, graph, stored, strict=False)
-    records, past = await decode_run(graph, stored.lines, given=given, partial=True, turns=turns)
+    records, past = await decode_run(
+        graph, stored.lines, files=stored.files, given=given, partial=True, turns=turns
+    )
     run = past.run
     trace = [step.node for step in run.trace if step.whole and step.node is not None]
     gates = tuple(gate for gate in run.gates if gate.address not in stored.answers)

@@ -4,7 +4,7 @@ store."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
+from bae.files import Attached, File, collected, in_use
 from bae.journal.cancellation import CancelWatch
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder, line_of
@@ -34,7 +35,9 @@ from bae.journal.store import (
     RunSummary,
     StoredRun,
     check_names,
+    keeps_files,
     messages_in,
+    without_files,
 )
 from bae.records import (
     ClassMet,
@@ -84,6 +87,8 @@ class JournalWriter(Writer):
         """How many messages of people are in the records."""
         self._telling = asyncio.Lock()
         self._broken: JournalError | None = None
+        self._files: set[str] = set()
+        """The hashes of the files that the store has got from this writer."""
         # An LM may report an answer from a thread of its own.
         self._order = Lock()
 
@@ -102,10 +107,11 @@ class JournalWriter(Writer):
         """Whether this writer may still write the run."""
         return self._claim is not None
 
-    def continue_run(self, graph: Graph[Any, Any], claim: Claim, lines: int) -> None:
-        """Write on after the `lines` of a run that was claimed."""
+    def continue_run(self, graph: Graph[Any, Any], claim: Claim, stored: StoredRun) -> None:
+        """Write on after the lines of a run that was claimed."""
         self._graph, self._encoder = graph, encoder_for(graph, self._journal)
-        self._claim, self._n = claim, lines
+        self._claim, self._n = claim, len(stored.lines)
+        self._files.update(stored.files)
 
     async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
         """Store a run that begins."""
@@ -118,7 +124,12 @@ class JournalWriter(Writer):
             prove_storable(graph)
         self._graph, (self._encoder, shape) = graph, _form_of(graph, self._journal)
         self.log.append(started)
-        data, now = self._encoder.encode(started), started.at
+        with collected() as found:
+            data, now = self._encoder.encode(started), started.at
+        files = _bytes_of(found.values())
+        if files and not keeps_files(self._journal):
+            raise without_files(self._journal)
+        self._files.update(files)
         turn, metadata = run.options.turn, dict(run.options.metadata)
 
         async def create(now: float) -> None:
@@ -127,7 +138,7 @@ class JournalWriter(Writer):
             info = RunInfo(run.run_id, graph.name, "running", now, now, shape.hash)
             if turn is not None or metadata:
                 info = replace(info, thread=thread, metadata=metadata)
-            creating = self._journal.create(StoredRun(info, shape.json, (line,), {}))
+            creating = self._journal.create(StoredRun(info, shape.json, (line,), {}, files))
             await finish_despite_cancel(creating, self._take_claim)
 
         self._n = 1
@@ -193,7 +204,11 @@ class JournalWriter(Writer):
             return None
         data = FOLLOWS
         if not follows:
-            data = self._encoder.step(node) if is_returned else self._encoder.encode(started)
+            encoder = self._encoder
+            if is_returned:
+                data = self._encoded(encoder.step, node)
+            else:
+                data = self._encoded(encoder.encode, started)
             # After the last node nothing happens before the end is stored.
             if plan.written or plan.successors:
                 return self.store_unlogged(started, data=data)
@@ -216,7 +231,7 @@ class JournalWriter(Writer):
             self._encoder = self._encoder.hiding(record.node_type)
         if claim is None or not record.stored:
             return
-        data = self._encoder.encode(record)
+        data = self._encoded(self._encoder.encode, record)
         with self._order:
             if self._claim is claim and self._broken is None:
                 line = line_of(self._n, record, data)
@@ -237,7 +252,7 @@ class JournalWriter(Writer):
             raise self._broken
         if claim is None:
             return
-        encoded = [*map(self._encoder.encode, records)] if data is None else [data]
+        encoded = [data] if data is not None else self._encode_all(records)
         try:
             with self._order:
                 lines = [*map(line_of, count(self._n), records, encoded)]
@@ -325,7 +340,7 @@ class JournalWriter(Writer):
         ]
         error = self._encoder.error_line(ended.error) if ended.error is not None else ""
         summary = self._summary(run)
-        data = self._encoder.encode(ended)
+        data = self._encoded(self._encoder.encode, ended)
         claim, self._claim = self._claim, None
         # After lines that could not be stored there would be a gap.
         with self._order:
@@ -341,6 +356,30 @@ class JournalWriter(Writer):
         if claim is not None:
             release = self._journal.release(claim, "running", (), summary=self._summary(run))
             await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
+
+    def keep_files(self, files: Iterable[Attached]) -> None:
+        """Store files beside the lines that are written next. Each is stored once."""
+        claim, new = self._claim, _bytes_of(files, self._files)
+        if new and claim is not None and self._broken is None:
+            with self._order:
+                self._journal.put_files(claim, new)
+                self._files.update(new)
+
+    def _encoded(self, encode: Callable[[Any], str], written: Any) -> str:
+        """What is stored of a record or a node. Its files are stored beside it."""
+        if not in_use():
+            return encode(written)
+        with collected() as found:
+            data = encode(written)
+        if found:
+            self.keep_files(found.values())
+        return data
+
+    def _encode_all(self, records: Sequence[Record]) -> list[str]:
+        encode = self._encoder.encode
+        if not in_use():
+            return [*map(encode, records)]
+        return [self._encoded(encode, record) for record in records]
 
     def _summary(self, run: Run) -> RunSummary:
         """What lists show of the run."""
@@ -379,6 +418,11 @@ class JournalWriter(Writer):
             fix="see the cause; resume the run once it is fixed",
         )
         raise self._broken from error
+
+
+def _bytes_of(files: Iterable[Attached], known: Collection[str] = ()) -> dict[str, bytes]:
+    """The bytes of files by hash, without those that are known."""
+    return {f.hash: f.data for f in files if isinstance(f, File) and f.hash not in known}
 
 
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:

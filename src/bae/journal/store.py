@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from inspect import iscoroutine
 from itertools import islice
 from time import time
@@ -171,12 +172,14 @@ class RunInfo:
 class StoredRun:
     """A run as it is read back: its entry in the list, the shape of its node classes as JSON, all
     its lines, including those shared with the run it was forked from, and the answers to its gates
-    as JSON, by address."""
+    as JSON, by address. `files` are the bytes of the images and documents that its lines refer to,
+    by hash, as `sha256:…`."""
 
     info: RunInfo
     shape: str
     lines: tuple[Line, ...]
     answers: dict[str, str]
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
 
 
 class RunLines(NamedTuple):
@@ -207,8 +210,9 @@ class Journal(ABC):
     """A store of runs: pass one to `graph.arun(…, journal=…)` and the run survives.
 
     bae has two: `SQLiteJournal` for a file and `MemoryJournal` for tests. For your own, subclass
-    this and write the eight abstract methods. `replace` is optional: redaction and
-    `load(existing="replace")` need it. Everything else has a default that is built on these; a
+    this and write the eight abstract methods. Two more are optional: redaction and
+    `load(existing="replace")` need `replace`, and runs with images or documents need `put_files`.
+    Everything else has a default that is built on these; a
     store may replace a default by something faster. `bae.testing.check_journal` checks a store.
 
     What the methods raise on purpose is a `JournalError`. What was acknowledged, by an awaited call
@@ -313,6 +317,19 @@ class Journal(ABC):
         """
         check_replaces(self, "replace stored runs")
 
+    def put_files(self, claim: Claim, files: Mapping[str, bytes]) -> None:
+        """Take in images and documents of a run, by hash: `files` are stored before the lines of
+        the run that are taken in later, or together with them. This waits for nothing; if the files
+        cannot be stored, neither can those lines. A hash that is there already may come again.
+
+        A file is stored once, however many runs have it, and is deleted with the last run that has
+        it. `create` and `replace` store `run.files`, and `read` returns them; a fork has the files
+        of the lines that it shares.
+
+        Optional: a store without this method refuses runs with images or documents.
+        """
+        raise without_files(self)
+
     def note(self, claim: Claim, line: Line) -> None:
         """Store a line soon: with the next one that is awaited, or shortly after. Never fails: the
         next `append` raises what went wrong. An LM may report an answer in a thread of its own, so
@@ -343,13 +360,16 @@ class Journal(ABC):
         check_fork(run_id, upto, len(run.lines))
         info = fork_info(run.info, new_id, lines, thread)
         shared = run.lines[:upto]
-        await self.create(StoredRun(info, run.shape, (*shared, *lines), {}), claim=False)
+        forked = StoredRun(info, run.shape, (*shared, *lines), {}, run.files)
+        await self.create(forked, claim=False)
 
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
         """Store a run that was read elsewhere, with how it ended: all of it, or nothing. If there
         is a run of its id, this is refused with `bae-run-exists`, unless it is to be replaced: then
         the old run is kept if this fails."""
         check_run(run)
+        if run.files and not keeps_files(self):
+            raise without_files(self)
         if replace:
             await self.replace([run])
         else:
@@ -680,6 +700,20 @@ def check_replaces(journal: Journal, what: str) -> None:
         )
 
 
+def keeps_files(journal: Journal) -> bool:
+    """Whether a store takes images and documents."""
+    return type(journal).put_files is not Journal.put_files
+
+
+def without_files(journal: Journal) -> JournalError:
+    """The error of a store without `put_files`."""
+    return JournalError(
+        f"{type(journal).__name__} stores no images and documents: it has no method `put_files`",
+        code="bae-journal-files",
+        fix="use a SQLiteJournal, or write the method: see Journal.put_files",
+    )
+
+
 def check_fork(run_id: str, upto: int, there: int) -> None:
     """Raise a ValueError where a run with so many lines cannot be forked at the line `upto`."""
     if not 0 <= upto <= there:
@@ -749,6 +783,14 @@ def check_run(run: StoredRun) -> None:
         check_thread(run.info.thread)
     if run.info.parent is not None:
         check_names(run.info.parent, run.info.graph)
+    for hash, data in run.files.items():
+        if hash != f"sha256:{sha256(data).hexdigest()}":
+            raise JournalError(
+                f"the file {hash[:15]}… of the run {run.info.run_id} has bytes with another hash",
+                code="bae-journal-damaged",
+                run_id=run.info.run_id,
+                fix="export the run again: something has changed it since",
+            )
     if is_forged(run.shape, run.info.shape):
         raise JournalError(
             f"the shape of the run {run.info.run_id} is not the one that its hash stands for",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bae.lm.backend import Backend
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
+    from bae.lm.file_limits import FileLimits
     from bae.lm.http import PerLoop, is_secret_name, remove_passwords
     from bae.lm.kinds import LMKind
     from bae.lm.local import LocalBackend
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         CallPart,
         Correction,
         FewShot,
+        FilePart,
         Message,
         Prompt,
         Question,
@@ -65,6 +67,8 @@ __all__ = [
     "DefaultName",
     "Fallback",
     "FewShot",
+    "FileLimits",
+    "FilePart",
     "LMKind",
     "LearnedPrompt",
     "LocalBackend",
@@ -108,11 +112,12 @@ __getattr__, __dir__ = export_lazily(
     {
         "anthropic_backend": "AnthropicBackend",
         "backend": (
-            "Backend CallPart Correction FewShot Message Prompt Question ResultPart TextPart "
-            "ToolSpec"
+            "Backend CallPart Correction FewShot FilePart Message Prompt Question ResultPart "
+            "TextPart ToolSpec"
         ),
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
+        "file_limits": "FileLimits",
         "http": "PerLoop is_secret_name remove_passwords",
         "kinds": "LMKind",
         "local": "LocalBackend",

@@ -44,6 +44,8 @@ class LMAdapter(Backend):
         super().__init__(attempts=0, retries=0, one_call=False)
         self.lm = lm
         self.native_tools = lm.native_tools if isinstance(lm, RoutingLM) else frozenset()
+        # An LM with the four methods alone gets the nodes, with their files in them.
+        self.takes_files = (lm if isinstance(lm, RoutingLM) else RoutingLM).takes_files
         named = getattr(lm, "model", None)
         self.model = named if isinstance(named, str) and named else _class_of(lm)
         self._instance = urandom(8).hex()

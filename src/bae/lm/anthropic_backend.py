@@ -20,6 +20,7 @@ from bae.lm.anthropic_messages import (
 )
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import need
+from bae.lm.file_limits import claude_limits
 from bae.lm.http import (
     PerLoop,
     error_for,
@@ -71,6 +72,7 @@ class AnthropicBackend(Backend):
     """
 
     calls_tools = True
+    takes_files = frozenset({"image", "document"})
     native_tools = frozenset(NATIVE_TOOLS)
 
     def __init__(
@@ -107,6 +109,7 @@ class AnthropicBackend(Backend):
         self.max_tokens = max_tokens
         window = window_of(model, "anthropic")
         self.context_window = window and max(window - max_tokens, window // 2)
+        self.file_limits = claude_limits(window)
         self.temperature = temperature
         self.stream = stream
         self.cache = cache

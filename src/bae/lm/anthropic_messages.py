@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bae.prompts.messages import CallPart, Message, Prompt, ResultPart, TextPart
+from bae.files import Document, File, FileUrl
+from bae.prompts.messages import CallPart, FilePart, Message, Prompt, ResultPart, TextPart
 
 if TYPE_CHECKING:
+    from bae.files import Attached
     from bae.prompts.messages import ToolSpec
 
 ContentBlock = dict[str, Any]
@@ -99,23 +101,58 @@ def _said(
 def _told(
     message: Message, ids: Mapping[str, str], untaken: Sequence[str]
 ) -> str | list[ContentBlock]:
-    """A message to the model: results come before any text."""
+    """A message to the model: results come before files, and files before text."""
+    if untaken or any(part.kind in ("result", "file") for part in message.parts):
+        return _blocks(message, ids, untaken)
+    return message.text
+
+
+def _blocks(message: Message, ids: Mapping[str, str], untaken: Sequence[str]) -> list[ContentBlock]:
     results: list[ContentBlock] = [
         {"type": "tool_result", "tool_use_id": id, "content": _NOT_TAKEN, "is_error": True}
         for id in untaken
     ]
+    files: list[FilePart] = []
     texts: list[ContentBlock] = []
     for part in message.parts:
         if isinstance(part, ResultPart):
+            content: str | list[ContentBlock] = part.result
+            if part.files:
+                content = [{"type": "text", "text": part.result}, *file_blocks(part.files)]
             result = {
                 "type": "tool_result",
                 "tool_use_id": ids.get(part.id, part.id),
-                "content": part.result,
+                "content": content,
             }
             results.append({**result, "is_error": True} if part.is_error else result)
+        elif isinstance(part, FilePart):
+            files.append(part)
         elif isinstance(part, TextPart) and part.text.strip():
             texts.append({"type": "text", "text": part.text})
-    return [*results, *texts] if results else message.text
+    return [*results, *file_blocks(files), *texts]
+
+
+def file_blocks(parts: Sequence[FilePart]) -> list[ContentBlock]:
+    """Files as the API takes them, each after its label where there are several."""
+    blocks: list[ContentBlock] = []
+    for part in parts:
+        if len(parts) > 1:
+            blocks.append({"type": "text", "text": f"{part.label}:"})
+        blocks.append(_file_block(part.file))
+    return blocks
+
+
+def _file_block(file: Attached) -> ContentBlock:
+    if isinstance(file, FileUrl):
+        return {"type": file.kind, "source": {"type": "url", "url": file.url}}
+    if not isinstance(file, File):
+        raise TypeError(f"{file!r} is no file")
+    title = {"title": file.name} if file.name and isinstance(file, Document) else {}
+    if isinstance(file, Document) and file.media_type == "text/plain":
+        source = {"type": "text", "media_type": "text/plain", "data": file.text}
+    else:
+        source = {"type": "base64", "media_type": file.media_type, "data": file.base64}
+    return {"type": file.kind, "source": source, **title}
 
 
 def as_input(arguments: Mapping[str, Any] | str) -> dict[str, Any]:

@@ -22,12 +22,14 @@ from bae.lm.answers import (
     read_choice,
     read_fill,
 )
+from bae.lm.file_limits import DEFAULT_LIMITS, FileLimits
 from bae.lm.requests import UNPARSED, Answer, ask, send
 from bae.plan import plan_of
 from bae.prompts.messages import (
     CallPart,
     Correction,
     FewShot,
+    FilePart,
     Message,
     Prompt,
     Question,
@@ -54,6 +56,7 @@ __all__ = [
     "CallPart",
     "Correction",
     "FewShot",
+    "FilePart",
     "Message",
     "Prompt",
     "Question",
@@ -102,6 +105,13 @@ class Backend(RoutingLM):
 
     native_tools: frozenset[str] | None = frozenset()
     """The names of the tools that the provider itself runs, as `bae.Native` names them."""
+
+    takes_files: frozenset[str] = frozenset()
+    """The kinds of files that `answer` sends, "image" and "document". A prompt with a file of
+    another kind never gets there: `BaeLMError` is raised."""
+
+    file_limits: FileLimits = DEFAULT_LIMITS
+    """How many files a request may have, and how large: checked before `answer` is called."""
 
     one_call: bool = True
     """Whether a choice and the filling of what is chosen may be one request."""

@@ -93,6 +93,8 @@ class DSPyBackend(Backend):
         self._prepared: set[int] = set()
         self._loops = PerLoop[None](lambda: None, partial(_leave, lm if made else None))
 
+    takes_files = frozenset({"image", "document"})
+
     @property
     def lm(self) -> Any:
         """The LM that is asked: the one that was given or made, or that of `dspy.settings`."""

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bae.exceptions import BaeLMError, text_of
+from bae.files import Document, File, FileUrl, Image
 from bae.lm import http
 from bae.lm.extras import is_there, load_dspy
 from bae.lm.http import connection_error, malformed_error
@@ -17,13 +18,17 @@ from bae.lm.provider_schemas import closed, for_claude, is_strict, unfit
 from bae.prompts.messages import Prompt
 from bae.prompts.values import text_of_json
 
+if TYPE_CHECKING:
+    from bae.files import Attached
+    from bae.prompts.messages import Message
+
 _dspy = load_dspy("DSPyBackend")
 
 
 async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
     """DSPy's response to a prompt. `config` is for this request alone, beside what the LM is set
     to. A model without a channel for schemas is told in words."""
-    asked = prompt.messages()
+    asked = [_message(each) for each in prompt.conversation]
     if prompt.schema is None:
         return await _send(lm, prompt.system, asked, config, {})
     try:
@@ -33,10 +38,41 @@ async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
         return await _send(lm, in_words, asked, config, {})
 
 
+def _message(message: Message) -> dict[str, Any]:
+    """A message in the form of chat completions, with its files before its text."""
+    if not message.files:
+        return {"role": message.role, "content": message.text}
+    content: list[dict[str, Any]] = []
+    for part in message.files:
+        if len(message.files) > 1:
+            content.append({"type": "text", "text": f"{part.label}:"})
+        content.append(_file(part.file))
+    return {"role": message.role, "content": [*content, {"type": "text", "text": message.text}]}
+
+
+def _file(file: Attached) -> dict[str, Any]:
+    if isinstance(file, FileUrl):
+        if file.kind == "image":
+            return {"type": "image_url", "image_url": {"url": file.url}}
+        raise BaeLMError(
+            f"{file.placeholder}: DSPy sends no address of a document",
+            code="bae-lm-files",
+            sent=False,
+            fix="read it in a Dep, and give a Document",
+        )
+    if not isinstance(file, File):
+        raise TypeError(f"{file!r} is no file")
+    if isinstance(file, Image):
+        return {"type": "image_url", "image_url": {"url": file.data_url}}
+    if isinstance(file, Document) and file.media_type == "text/plain":
+        return {"type": "text", "text": file.text}
+    return {"type": "file", "file": {"file_data": file.data_url}}
+
+
 async def _send(
     lm: Any,
     system: str,
-    asked: list[dict[str, str]],
+    asked: list[dict[str, Any]],
     config: Mapping[str, Any],
     channel: Mapping[str, Any],
 ) -> Any:
@@ -51,7 +87,7 @@ async def _send(
     return await lm.acall(request, **control)
 
 
-async def _send_messages(lm: Any, messages: list[dict[str, str]], options: dict[str, Any]) -> Any:
+async def _send_messages(lm: Any, messages: list[dict[str, Any]], options: dict[str, Any]) -> Any:
     """Ask by messages, for settings that no request carries: credentials of a cloud, options of a
     server, whatever LiteLLM knows. What is answered besides the text, such as why it ended, is only
     in the history, so a copy of the LM keeps one. What an LM of the user's own notes on itself is

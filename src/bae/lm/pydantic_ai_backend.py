@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import need
+from bae.lm.file_limits import DEFAULT_LIMITS, OPENAI_LIMITS, FileLimits, claude_limits
 from bae.lm.http import (
     PerLoop,
     error_for,
@@ -143,6 +144,22 @@ class PydanticAIBackend(Backend):
         """How many tokens a request may have, by the model's profile."""
         return self._about.window
 
+    @property
+    def takes_files(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
+        """The kinds of files that the model's profile does not say it refuses."""
+        return self._about.files
+
+    @property
+    def file_limits(self) -> FileLimits:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
+        """The limits of the model's provider."""
+        match self._about.provider:
+            case "anthropic":
+                return claude_limits(self._about.window)
+            case "openai":
+                return OPENAI_LIMITS
+            case _:
+                return DEFAULT_LIMITS
+
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs, by the prices of the model's provider."""
         return cost_of(self._about.name, usage, self._about.provider)
@@ -211,6 +228,11 @@ class PydanticAIBackend(Backend):
             all(each.get("supports_tools", True) for each in profiles),
             frozenset(_NATIVES.intersection(*kinds)),
             made.context_window,
+            frozenset(
+                kind
+                for kind in ("image", "document")
+                if all(each.get(f"supports_{kind}_input", True) for each in profiles)
+            ),
         )
 
     @property
@@ -309,6 +331,7 @@ class _About(NamedTuple):
     calls_tools: bool
     native_tools: frozenset[str]
     window: int | None
+    files: frozenset[str]
 
 
 def _profiles(model: Model) -> Iterator[Mapping[str, Any]]:

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 
 from bae.exceptions import BaeLMError
+from bae.files import File, FileUrl
 from bae.lm.prices import cost_of
 from bae.lm.requests import Answer, as_echo, can_be_stored
-from bae.prompts.messages import CallPart, Message, Prompt, ResultPart, TextPart
+from bae.prompts.messages import CallPart, FilePart, Message, Prompt, ResultPart, TextPart
 from bae.usage import Usage, read_amount, read_count, read_name
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, ModelResponse
     from pydantic_ai.tools import ToolDefinition
+
+    from bae.files import Attached
 
 _NOT_TAKEN = "This answer was not taken. Read what follows."
 
@@ -111,13 +114,40 @@ def _told(
         if isinstance(part, ResultPart):
             outcome = "failed" if part.is_error else "success"
             id = ids.get(part.id, part.id)
-            parts.append(ToolReturnPart(part.name, part.result, id, outcome=outcome))
+            result = [part.result, *_contents(part.files)] if part.files else part.result
+            parts.append(ToolReturnPart(part.name, result, id, outcome=outcome))
     texts = [part.text for part in message.parts if isinstance(part, TextPart)]
-    if not parts:
+    files = [part for part in message.parts if isinstance(part, FilePart)]
+    if files:
+        parts.append(UserPromptPart([*_contents(files), "\n\n".join(texts)]))
+    elif not parts:
         parts = [UserPromptPart(message.text)]
     elif any(text.strip() for text in texts):
         parts.append(UserPromptPart("\n\n".join(texts)))
     return ModelRequest(parts, instructions=system or None)
+
+
+def _contents(parts: Sequence[FilePart]) -> list[Any]:
+    """Files as PydanticAI takes them, each after its label where there are several."""
+    contents: list[Any] = []
+    for part in parts:
+        if len(parts) > 1:
+            contents.append(f"{part.label}:")
+        contents.append(_content(part.file))
+    return contents
+
+
+def _content(file: Attached) -> Any:
+    from pydantic_ai.messages import BinaryContent
+    from pydantic_ai.messages import DocumentUrl as PydanticAIDocumentUrl
+    from pydantic_ai.messages import ImageUrl as PydanticAIImageUrl
+
+    if isinstance(file, FileUrl):
+        kind = PydanticAIImageUrl if file.kind == "image" else PydanticAIDocumentUrl
+        return kind(url=file.url)
+    if not isinstance(file, File):
+        raise TypeError(f"{file!r} is no file")
+    return BinaryContent(file.data, media_type=file.media_type, identifier=file.hash[7:15])
 
 
 # --- what comes back --------------------------------------------------------------------------

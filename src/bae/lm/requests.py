@@ -18,6 +18,8 @@ from pydantic_core import from_json
 
 from bae.exceptions import BaeLMError, BudgetError, describe
 from bae.failures import awaitable
+from bae.files import in_use
+from bae.lm.file_limits import check_files
 from bae.lm.http import mask, mask_error, mask_parts
 from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, scope_in_force
 from bae.usage import Restart, Usage, metered, read_name, report, sound, tell
@@ -127,6 +129,8 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     """Have a backend answer once, with the request charged to the budgets in force: each is checked
     before anything is sent. With `asks_others` the backend may ask further backends, which are
     charged themselves, and its own usage is what is reported meanwhile."""
+    if in_use() and (files := prompt.files):
+        check_files(backend, prompt, files)
     scope, reservation = scope_in_force.get(), None
     if scope is not None:
         around = asked_under.get()

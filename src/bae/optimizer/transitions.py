@@ -280,7 +280,7 @@ class _JournalReader:
 
     def _decode(self, run_id: str, stored: StoredRun) -> Steps:
         try:
-            records, _ = decode(self._graph, stored.lines, partial=True)
+            records, _ = decode(self._graph, stored.lines, files=stored.files, partial=True)
         except JournalError as error:  # today's classes may refuse old values
             self._unreadable[run_id] = error.message
             return Steps()

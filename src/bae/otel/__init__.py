@@ -81,7 +81,7 @@ async def export_run(
     from bae.journal.decoder import decode_run
 
     stored = await journal.read(run_id)
-    records, _ = await decode_run(graph, stored.lines, partial=True)
+    records, _ = await decode_run(graph, stored.lines, files=stored.files, partial=True)
     export(records, tracer_provider, content=content, run_id=run_id)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 from bae.language_model import PLAIN_SCENE, Scene
 
 if TYPE_CHECKING:
+    from bae.files import Attached
     from bae.node import Node
     from bae.turns import Messages
 
@@ -57,6 +58,21 @@ class TextPart:
 
 
 @dataclass(frozen=True, slots=True)
+class FilePart:
+    """An image or a document in a message, or the address of one. The text of the message has its
+    `label`, as `image 1`, where the file belongs."""
+
+    kind: ClassVar[Literal["file"]] = "file"
+    file: Attached
+    label: str
+
+    @property
+    def text(self) -> str:
+        """The file as a text, as `[image 1: photo.png, image/png, 20 KB]`."""
+        return f"[{self.label}: {self.file.about}]"
+
+
+@dataclass(frozen=True, slots=True)
 class CallPart:
     """A tool call that the model asks for. `arguments` is the JSON object that the model wrote, or
     its text where the model wrote something else. `id` is bae's own, unique in a conversation."""
@@ -75,13 +91,15 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True)
 class ResultPart:
-    """What the model reads about a tool call: the result as text, or an error."""
+    """What the model reads about a tool call: the result as text, or an error. `files` are those
+    that the text has the labels of."""
 
     kind: ClassVar[Literal["result"]] = "result"
     id: str
     name: str
     result: str
     is_error: bool = False
+    files: tuple[FilePart, ...] = ()
 
     @property
     def text(self) -> str:
@@ -89,7 +107,7 @@ class ResultPart:
         return f"{'Error of' if self.is_error else 'Result of'} {self.name}:\n{self.result}"
 
 
-Part = TextPart | CallPart | ResultPart
+Part = TextPart | CallPart | ResultPart | FilePart
 """What a message can hold, told apart by `kind`."""
 
 
@@ -129,10 +147,21 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The texts of the message."""
+        """The texts of the message. In the place of files they have labels."""
         if len(self.parts) == 1:
             return self.parts[0].text
-        return "\n\n".join(part.text for part in self.parts)
+        return "\n\n".join(part.text for part in self.parts if part.kind != "file")
+
+    @property
+    def files(self) -> tuple[FilePart, ...]:
+        """The files of the message, with those in results of tools."""
+        found: list[FilePart] = []
+        for part in self.parts:
+            if isinstance(part, FilePart):
+                found.append(part)
+            elif isinstance(part, ResultPart):
+                found += part.files
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +235,11 @@ class Prompt:
         """Whether nothing was answered yet: neither wrong, nor with tool calls."""
         return not any(each.kind in ("correction", "round") for each in self.conversation)
 
+    @property
+    def files(self) -> tuple[FilePart, ...]:
+        """The files of all messages."""
+        return tuple(part for message in self.conversation for part in message.files)
+
     def without_turns(self) -> Prompt:
         """The prompt without the earlier turns of the thread, as records have it: a chat is stored
         once, and not again with each turn."""
@@ -215,14 +249,15 @@ class Prompt:
         return replace(self, conversation=kept)
 
     def messages(self) -> list[dict[str, str]]:
-        """The conversation in the form of chat completions, which many servers take."""
+        """The texts of the conversation in the form of chat completions, which many servers take.
+        Files are in `prompt.files`, and in the parts of each message."""
         return [{"role": each.role, "content": each.text} for each in self.conversation]
 
     def with_question(self, text: str, examples: Iterable[FewShot] = ()) -> Prompt:
         """The prompt with another text of the question, and with few-shot examples before it."""
         shown = [message for example in examples for message in example.messages()]
         asked = (
-            replace(each, parts=(TextPart(text),)) if each.kind == "question" else each
+            replace(each, parts=(*each.files, TextPart(text))) if each.kind == "question" else each
             for each in self.conversation
         )
         return replace(self, conversation=(*shown, *asked))
@@ -230,7 +265,10 @@ class Prompt:
     def sections(self) -> list[tuple[str, str]]:
         """All that is sent, to be read: the system text, the messages by their role, and the
         schema, where there is one."""
-        texts = [("system", self.system), *((each.role, each.text) for each in self.conversation)]
+        texts = [("system", self.system)]
+        for message in self.conversation:
+            texts += ((part.label, _file_row(part.file)) for part in message.files)
+            texts.append((message.role, message.text))
         texts += [("tool", text_of_tool(each)) for each in self.tools]
         return texts if self.schema is None else [*texts, ("schema", in_rows(self.schema))]
 
@@ -257,15 +295,24 @@ def text_of_tool(tool: ToolSpec) -> str:
     return f"{tool.name}{about}\n{in_rows(tool.schema if tool.native is None else tool.native)}"
 
 
+def _file_row(file: Attached) -> str:
+    """A file as a person reads it: what it is, and its hash. An address may have a key in it."""
+    return f"{file.about}, {file.key}" if file.key.startswith("sha256:") else file.about
+
+
 def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 def ask_in_text(
-    text: str, corrections: Iterable[Correction] = (), turns: Messages | None = None
+    text: str,
+    corrections: Iterable[Correction] = (),
+    files: Iterable[FilePart] = (),
+    turns: Messages | None = None,
 ) -> tuple[Message, ...]:
-    """A conversation that asks one thing, after earlier turns, with the wrong answers so far."""
-    asked = Message("user", (TextPart(text),))
+    """A conversation that asks one thing, after earlier turns, with the wrong answers so far. Files
+    come before the text."""
+    asked = Message("user", (*files, TextPart(text)))
     if not corrections and not turns:
         return (asked,)
     before = turns.messages() if turns else ()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.language_model import PLAIN_SCENE
 from bae.plan import plan_of
+from bae.prompts.files import labeled, seen_files
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, notes_on
 from bae.prompts.values import (
@@ -77,19 +78,21 @@ def fill_prompt(
 ) -> Prompt:
     """Ask for some fields of a node."""
     form, schema = _answer_form(target, fields)
-    known = known_nodes(previous, scene)
     own = plan_of(target).turns
-    if len(resolved) > (own is not None and own.name in resolved):
-        context = context_of(target, resolved, scene.hidden)
-        left = not_shown(target, context, known, previous, scene)
-        if left or not context:
-            known["context"] = left
+    with seen_files() as seen:
+        known = known_nodes(previous, scene)
+        if len(resolved) > (own is not None and own.name in resolved):
+            context = context_of(target, resolved, scene.hidden)
+            left = not_shown(target, context, known, previous, scene)
+            if left or not context:
+                known["context"] = left
+    known, files = labeled(known, seen) if seen else (known, ())
     text = text_of_question(instruction, known, form)
     turns = shown_turns(scene, previous, (target, resolved))
     asked = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
     return Prompt(
         system_text(scene, turns, TEXT_SYSTEM if form else SYSTEM),
-        ask_in_text(text, corrections, turns),
+        ask_in_text(text, corrections, files, turns),
         schema,
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
         Question(*asked),
@@ -168,20 +171,22 @@ class Choice:
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
-        known = known_nodes(previous, scene)
         turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
-        if context is not None:
-            held = [each for each in context.values() if isinstance(each, Messages)]
-            if held:
-                turns, left = held[0], context.items()
-                context = {name: each for name, each in left if not isinstance(each, Messages)}
-            known["context"] = as_json(context, "the context of a choice", scene.hidden)
-        elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
-            known["context"] = contexts
+        with seen_files() as seen:
+            known = known_nodes(previous, scene)
+            if context is not None:
+                held = [each for each in context.values() if isinstance(each, Messages)]
+                if held:
+                    turns, left = held[0], context.items()
+                    context = {n: each for n, each in left if not isinstance(each, Messages)}
+                known["context"] = as_json(context, "the context of a choice", scene.hidden)
+            elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
+                known["context"] = contexts
+        known, files = labeled(known, seen) if seen else (known, ())
         asked = self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
         return Prompt(
             system_text(scene, turns),
-            ask_in_text(text_of_question(self.instruction, known), corrections, turns),
+            ask_in_text(text_of_question(self.instruction, known), corrections, files, turns),
             self.schema,
             "Choice",
             Question(*asked, turns),

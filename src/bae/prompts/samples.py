@@ -45,6 +45,14 @@ def misfit(schema: SampledSchema | None) -> Any:
     return ["unexpected"]
 
 
+_FILES: Final = {
+    "image": {
+        "name": "sample.gif",
+        "data": "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAIBRAA7",
+    },
+    "document": {"name": "sample.txt", "data": "data:text/plain;base64,c2FtcGxlCg=="},
+}
+"""Samples of the files of `bae.files`, by the format in their schemas."""
 _UNEXPECTED: Final = {"unexpected": [None]}
 """An object that nothing makes a value of; true would do as a number, and so as an address."""
 _MOST_VALUES: Final = 5_000
@@ -75,6 +83,8 @@ class _Sampler:
             raise impossible(schema, "its values hold another one, without end")
         if "$ref" in schema:
             return self.value(self.resolved(schema), (*inside, schema["$ref"]))
+        if schema.get("format") in _FILES:
+            return _FILES[schema["format"]]
         options = _options(schema)
         if options is not None:
             return self._first_of(options, inside)

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bae.prompts.messages import CallPart, Message, Part, Prompt, ResultPart, TextPart
+from bae.files import File, find_visible, in_use
+from bae.prompts.files import labeled
+from bae.prompts.messages import CallPart, FilePart, Message, Part, Prompt, ResultPart, TextPart
 from bae.prompts.questions import STEP, system_text, text_form
 from bae.prompts.schemas import changed, fill_schema, outline
 from bae.prompts.values import text_of_answer, text_of_json
@@ -146,7 +148,9 @@ class ToolPrompts:
         elif made.number > 1 and box.must_answer(is_native=False, before=made):
             messages.append(_answer_now(self._form))
         messages.append(Message("assistant", tuple(said), "round", made.echo))
-        parts: list[Part] = [each if self.is_native else TextPart(each.text) for each in told]
+        parts: list[Part] = []
+        for each in told:
+            parts += (each,) if self.is_native else (*each.files, TextPart(each.text))
         parts += [TextPart(text) for text in made.replies]
         if parts:
             messages.append(Message("user", tuple(parts), "round"))
@@ -175,13 +179,28 @@ def _told(text: str) -> Message:
 
 
 def _result(box: Toolbox, call: CallPart, is_cut: bool) -> ResultPart:
-    result = box.result(call)
+    result, files = box.result(call), ()
+    if in_use():
+        result, files = _with_labels(box, call, result)
     text = result_text(result, box.result_limit(call.name))
     if is_cut:
-        text = f"[cut, {len(text):,} characters: call it again if you need it]"
+        text, files = f"[cut, {len(text):,} characters: call it again if you need it]", ()
     if isinstance(call.arguments, Mapping) and result.arguments != box.shown_arguments(call):
         text = f"[a person changed the arguments: {text_of_json(result.arguments)}]\n{text}"
-    return ResultPart(call.id, call.name, text, result.error is not None)
+    return ResultPart(call.id, call.name, text, result.error is not None, files)
+
+
+def _with_labels(
+    box: Toolbox, call: CallPart, result: ToolCall
+) -> tuple[ToolCall, tuple[FilePart, ...]]:
+    """A result with labels in the place of its files, and the files. The labels have the id of the
+    call: the numbers of the question are used already."""
+
+    def find(hash: str) -> File | None:
+        return box.files.get(hash) or find_visible(hash)
+
+    value, files = labeled(result.result, find, of=call.id)
+    return (result.model_copy(update={"result": value}), files) if files else (result, ())
 
 
 def _answer_now(form: str) -> Message:

@@ -26,6 +26,8 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 from bae.core_schemas import computed_schemas, field_schema, field_schemas
 from bae.draft import hold
 from bae.exceptions import BaeLMError, NodeError, text_of
+from bae.file_proof import file_in
+from bae.files import in_use, is_reference
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.schemas import has_schema
@@ -87,12 +89,15 @@ def asked_fields(cls: type[Node]) -> tuple[str, ...]:
             f.name
             for f in plan.plain
             if f.fills != "calls"
-            if f.required
-            or f.fills == "text"
-            or has_schema(field_schema(cls, f.name), "validation")
+            if f.required or f.fills == "text" or _is_askable(field_schema(cls, f.name))
         )
 
     return once(cls, "asked", find)
+
+
+def _is_askable(schema: Any) -> bool:
+    """Whether a model can give a value of this type: one that JSON has, and that is no file."""
+    return has_schema(schema, "validation") and not file_in(schema)
 
 
 def offers_tools(cls: type[Node]) -> bool:
@@ -281,8 +286,20 @@ def not_shown(
     return {
         name: value
         for name, value in context.items()
-        if name not in origins or not _is_shown(value, *origins[name], shown)
+        if name not in origins
+        or not _is_shown(value, *origins[name], shown)
+        # The files of earlier nodes are placeholders there.
+        or (in_use() and origins[name][0] is not previous and _has_file(value))
     }
+
+
+def _has_file(value: Any) -> bool:
+    """Whether there is a reference to a file in JSON."""
+    if isinstance(value, list):
+        return any(map(_has_file, cast("list[Any]", value)))
+    if not isinstance(value, dict):
+        return False
+    return is_reference(value) or any(map(_has_file, cast("dict[str, Any]", value).values()))
 
 
 def _is_shown(value: Any, node: Node, field: str, shown: Mapping[int, Any]) -> bool:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from hashlib import sha256
 from typing import Any, Final, cast
 
 from bae.exceptions import JournalError, describe
@@ -19,6 +20,7 @@ from bae.journal.store import (
     RunInfo,
     RunSummary,
     StoredRun,
+    keeps_files,
 )
 
 SECONDS: Final = 30.0
@@ -532,6 +534,42 @@ async def _replaces(journal: Journal) -> None:
     _same("the runs, with a new one", await _ids(journal), ["c", "owned", "b", "a"])
 
 
+async def _keeps_files(journal: Journal) -> None:
+    """Files are stored with the lines that refer to them, and are there as long as a run has them.
+    A store without `put_files` refuses them by name."""
+    one, two = b"one", b"two"
+    files = {_hash(one): one}
+    if not keeps_files(journal):
+        with _refused("a run with a file", "bae-journal-files"):
+            await journal.put(replace(_run("run", [_line(0)]), files=files))
+        return
+    claim = await _claimed(journal.create(replace(_run("run", [_line(0)]), files=files)))
+    _same("the files that it was created with", (await journal.read("run")).files, files)
+    files[_hash(two)] = two
+    journal.put_files(claim, {_hash(two): two})
+    journal.note(claim, _line(1))
+    await journal.append(claim, [_line(2)])
+    _same("its files", (await journal.read("run")).files, files)
+    journal.put_files(claim, files)
+    await journal.append(claim, [_line(3)])
+    _same("its files, given again", (await journal.read("run")).files, files)
+    await journal.fork("run", "fork", 2, [_line(2)])
+    _same("the files of a fork", (await journal.read("fork")).files, files)
+    await journal.release(claim, "ended", [])
+    await journal.put(replace(_run("copy", [_line(0)]), files={_hash(two): two}))
+    await journal.delete(["run", "fork"])
+    _same("the files of a copy", (await journal.read("copy")).files, {_hash(two): two})
+    await _ended(journal, "other")
+    _same("the files of another run", (await journal.read("other")).files, {})
+    lost = await _begun(journal, "lost")
+    await journal.release(lost, "failed", [])
+    await _claimed(journal.claim("lost"))
+    journal.put_files(lost, {_hash(one): one})
+    with _refused("a line after a file, under a claim that was given up", "bae-run-taken"):
+        await journal.append(lost, [_line(1)])
+    _same("the files of a run that was taken over", (await journal.read("lost")).files, {})
+
+
 async def _closes(journal: Journal) -> None:
     """A closed journal refuses everything with bae-journal-closed; a store without `close` need
     not."""
@@ -581,6 +619,7 @@ PROMISES: Final[Sequence[Callable[[Journal], Awaitable[None]]]] = (
     _prunes,
     _keeps_runs_apart,
     _replaces,
+    _keeps_files,
     _closes,
 )
 """What a store must keep, by itself."""
@@ -645,6 +684,10 @@ def _reopened(
             await promise(journal, other)
 
     return check
+
+
+def _hash(data: bytes) -> str:
+    return f"sha256:{sha256(data).hexdigest()}"
 
 
 def _line(

@@ -12,7 +12,7 @@ import weakref
 from abc import abstractmethod
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -59,6 +59,10 @@ class SQLJournal(RunTables):
     def note(self, claim: Claim, line: Line) -> None:
         if isinstance(claim, SQLiteClaim) and claim.owner == self._owner:
             self._note(WriteJob(claim.run_id, None, claim, (line,)))
+
+    def put_files(self, claim: Claim, files: Mapping[str, bytes]) -> None:
+        if isinstance(claim, SQLiteClaim) and claim.owner == self._owner:
+            self._note(WriteJob(claim.run_id, None, claim, files=dict(files)))
 
     def release(
         self,

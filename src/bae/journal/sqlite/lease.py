@@ -25,16 +25,18 @@ refused."""
 
 
 class SQLiteClaim(Claim):
-    """The right to write a run. `held` are lines that were taken in and are not stored yet, `due`
-    is the number of the next line, `lost` makes the error why there can be none."""
+    """The right to write a run. `held` are lines that were taken in and are not stored yet, `files`
+    are files of the same, by hash, `due` is the number of the next line, `lost` makes the error why
+    there can be none."""
 
-    __slots__ = ("due", "fence", "held", "lease", "lost")
+    __slots__ = ("due", "fence", "files", "held", "lease", "lost")
 
     def __init__(self, run_id: str, owner: str, fence: Fence, due: int) -> None:
         super().__init__(run_id, owner)
         self.fence = fence
         self.due = due
         self.held: list[Line] = []
+        self.files: dict[str, bytes] = {}
         self.lost: Callable[[], JournalError] | None = None
         self.lease: Lease | None = None
 
@@ -137,7 +139,7 @@ class Lease:
         if unreleased and claim in self.claims:
             self.unreleased.append(claim.fence)
         self.claims.discard(claim)
-        claim.held = []
+        claim.held, claim.files = [], {}
         if claim.lost is None:
             claim.lost = partial(failure, "bae-run-taken", "", claim.run_id, why=why)
 

@@ -245,7 +245,8 @@ class RunTables(Journal):
             for answer in answers.values():
                 json.loads(answer)
             lines = self._read_lines(db, row[0], run_id)
-            return StoredRun(info, cast(str, shape), lines, answers)
+            files = _files_of(db, row[0])
+            return StoredRun(info, cast(str, shape), lines, answers, files)
         except _UNREADABLE as error:
             raise self._damaged(run_id, f"run {run_id!r}", error) from error
 
@@ -492,6 +493,9 @@ def add_run(
     fence = added.lastrowid, epoch
     if owner is not None or info.status in OPEN:
         refuse_busy(db, info.thread, fence[0])
+    for hash, data in run.files.items():
+        db.execute("insert or ignore into files (hash, data) values (?, ?)", (hash, data))
+        db.execute("insert into file_uses (run, hash) values (?, ?)", (fence[0], hash))
     add_lines(db, [line + fence for line in run.lines])
     if info.metadata:
         labels = [(*label, fence[0]) for label in labels_of(info.metadata, strict=False).items()]
@@ -568,8 +572,24 @@ def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
     return deleted
 
 
+def _files_of(db: sqlite3.Connection, run: int) -> dict[str, bytes]:
+    """The files of a run, and of those that it was forked from, by hash."""
+    if not db.execute("select 1 from file_uses limit 1").fetchone():
+        return {}
+    homes = [home for home, *_ in db.execute(_HOMES, (run,)).fetchall()]
+    query = f"select distinct hash from file_uses where run in ({_marks(homes)})"
+    found: dict[str, bytes] = {}
+    for (hash,) in db.execute(query, homes).fetchall():
+        data = db.execute("select data from files where hash = ?", (hash,)).fetchone()
+        if data is None or not isinstance(data[0], bytes):
+            raise ValueError(f"the file {hash!r:.20} is missing")
+        found[hash] = data[0]
+    return found
+
+
 def _remove(db: sqlite3.Connection, run: int) -> None:
-    """Delete a run with its lines and answers. The number of its last change is not used again."""
+    """Delete a run with its lines, answers, and the files that no other run has. The number of its
+    last change is not used again."""
     of_run = run * LINES_OF_A_RUN, (run + 1) * LINES_OF_A_RUN
     db.execute(f"insert into changes (last) values ({NEXT_CHANGE})")
     db.execute("delete from changes where last < (select max(last) from changes)")
@@ -577,6 +597,11 @@ def _remove(db: sqlite3.Connection, run: int) -> None:
     db.execute("delete from runs where run = ?", (run,))
     db.execute("delete from answers where run = ?", (run,))
     db.execute("delete from labels where run = ?", (run,))
+    hashes = db.execute("select hash from file_uses where run = ?", (run,)).fetchall()
+    if hashes:
+        db.execute("delete from file_uses where run = ?", (run,))
+        unused = "not exists (select 1 from file_uses where file_uses.hash = files.hash)"
+        db.executemany(f"delete from files where hash = ? and {unused}", hashes)
 
 
 def _not_replaced(run_id: str, owner: str | None) -> JournalError:

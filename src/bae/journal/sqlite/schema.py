@@ -65,6 +65,11 @@ create table shapes (shape integer primary key, hash text not null unique, text 
 create table answers (
     run integer not null, gate text not null, value text not null, primary key (run, gate)
 ) without rowid;
+create table files (hash text primary key, data blob not null);
+create table file_uses (
+    run integer not null, hash text not null, primary key (run, hash)
+) without rowid;
+create index file_uses_by_hash on file_uses (hash);
 create table owners (name text primary key, until real not null) without rowid;
 create table unclean (since real not null);
 create view readable as
@@ -91,6 +96,11 @@ create table changes (last integer not null);
 update runs set change = run
 """,
     6: f"""
+create table files (hash text primary key, data blob not null);
+create table file_uses (
+    run integer not null, hash text not null, primary key (run, hash)
+) without rowid;
+create index file_uses_by_hash on file_uses (hash);
 create index open_threads on runs (thread) where status in ('running', 'waiting');
 create table labels (
     key text not null, value text not null, run integer not null, primary key (key, value, run)
@@ -104,7 +114,9 @@ insert into labels {_LABELS}
 _OLDER = {
     2: """create temp view runs as select *, null as thread, '{}' as metadata, null as summary,
         run as change from main.runs""",
-    6: f"create temp view labels as {_LABELS}",
+    6: f"""create temp view files as select '' as hash, x'' as data where 0;
+        create temp view file_uses as select 0 as run, '' as hash where 0;
+        create temp view labels as {_LABELS}""",
 }
 """By version: what hides the difference where a file of this version, or an older one, is only
 read. Such a file is not changed."""
@@ -162,9 +174,10 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
             version = _version_of(connection, path)
         if not version:
             return None
-        for older, statement in _OLDER.items():
+        for older, statements in _OLDER.items():
             if version <= older:
-                connection.execute(statement)
+                for statement in statements.split(";"):
+                    connection.execute(statement)
         connection.execute("pragma query_only = on")
         opened.pop_all()  # it stays open
     return connection

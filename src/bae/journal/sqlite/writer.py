@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,12 @@ _ADD_LINE = """insert into lines (id, kind, at, path, step, data, version)
     select ? + (run << 32), ?, ?, ?, ?, ?, ? from runs where run = ? and epoch = ?"""
 
 
+_ADD_FILE = """insert or ignore into files (hash, data)
+    select ?, ? from runs where run = ? and epoch = ?"""
+_USE_FILE = """insert or ignore into file_uses (hash, run)
+    select ?, run from runs where run = ? and epoch = ?"""
+
+
 @dataclass(slots=True, eq=False)
 class WriteJob:
     """Lines to add under a claim, and what to `do` in the same transaction; `then` is called once
@@ -38,6 +44,8 @@ class WriteJob:
     do: Callable[[sqlite3.Connection], Any] | None = None
     claim: SQLiteClaim | None = None
     lines: Sequence[Line] = ()
+    files: Mapping[str, bytes] | None = None
+    """Files that the next lines refer to, by hash."""
     ends: bool = False
     """Whether the claim is given up with it, even if it cannot be stored."""
     then: Callable[[sqlite3.Connection], None] | None = None
@@ -77,6 +85,8 @@ class SQLiteWriter:
             if work.claim is not None:
                 try:
                     work.claim.take(work.lines)
+                    if work.files:
+                        work.claim.files.update(work.files)
                 except (JournalError, ValueError) as error:
                     work.error = error
         self._store(batch)
@@ -94,6 +104,7 @@ class SQLiteWriter:
             if self._connection is not None:
                 self._connection.execute("begin immediate")
                 late = [line + claim.fence for claim in lease.claims for line in claim.held]
+                _add_files(self._connection, lease.claims)
                 add_lines(self._connection, late)
                 lease.end(self._connection)
                 self._connection.execute("commit")
@@ -124,9 +135,12 @@ class SQLiteWriter:
         claims = dict.fromkeys([work.claim for work in batch if work.claim is not None])
         rows = [line + claim.fence for claim in claims for line in claim.held]
         more = [work for work in batch if work.do is not None]
-        if more or len(rows) != 1 or lease.has_work():
+        has_files = any(claim.files for claim in claims)
+        if more or has_files or len(rows) != 1 or lease.has_work():
             db.execute("begin immediate")
             lease.maintain(db)
+        if has_files:
+            _add_files(db, claims)
         # else a chain adds one line: the statement is its own transaction, 5 µs of 70 faster.
         if rows and not add_lines(db, rows):
             self._roll_back()
@@ -152,6 +166,8 @@ class SQLiteWriter:
             self._check_files(self.path)
         for claim in claims:
             claim.held = []
+            if has_files:
+                claim.files = {}
         for work in more:
             if work.error is None and isinstance(work.value, SQLiteClaim):
                 lease.hold(work.value)
@@ -242,6 +258,14 @@ class JournalReader:
 def add_lines(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> bool:
     """Add rows of (*line, *fence). False where a claim was lost: then roll back."""
     return db.executemany(_ADD_LINE, rows).rowcount == len(rows)
+
+
+def _add_files(db: sqlite3.Connection, claims: Iterable[SQLiteClaim]) -> None:
+    """Add the files of claims. Those of a claim that was lost are not added."""
+    for claim in claims:
+        for hash, data in claim.files.items():
+            db.execute(_ADD_FILE, (hash, data, *claim.fence))
+            db.execute(_USE_FILE, (hash, *claim.fence))
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -14,7 +14,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
 from bae.exceptions import BudgetError, add_note
+from bae.files import in_use
 from bae.language_model import SpendingLimit, spending_limit
+from bae.lm.file_limits import estimated_tokens
 from bae.usage import Usage, read_amount, sound
 
 if TYPE_CHECKING:
@@ -356,7 +358,10 @@ def estimate_tokens(prompt: Prompt | str) -> int:
         for tool in prompt.tools:
             texts += tool.name, tool.description, json.dumps(tool.schema, default=str)
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    return max(1, size // BYTES_PER_TOKEN)
+    tokens = max(1, size // BYTES_PER_TOKEN)
+    if in_use() and not isinstance(prompt, str):
+        tokens += sum(estimated_tokens(part.file) for part in prompt.files)
+    return tokens
 
 
 def at_least_estimated(used: Usage, estimate: int) -> int:

@@ -23,7 +23,7 @@ from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.policy import Policy, all_innermost, identity_of, innermost
-from bae.prompts.messages import CallPart, ResultPart
+from bae.prompts.messages import CallPart, FilePart, Part, ResultPart
 from bae.tasks import cancellations, gone
 from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
 
@@ -200,7 +200,9 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
         # What a provider wants back verbatim is no part of it: see `Message.echo`.
         rounds = [each for each in prompt.conversation if each.kind == "round"]
         if rounds:
-            parts["rounds"] = [[e.role, [[p.kind, *astuple(p)] for p in e.parts]] for e in rounds]
+            parts["rounds"] = [[e.role, [*map(_of_part, e.parts)]] for e in rounds]
+        if files := prompt.files:
+            parts["files"] = [[each.label, each.file.key] for each in files]
         if prompt.tools:
             tools = [[t.name, t.description, t.schema, t.native] for t in prompt.tools]
             parts |= {"tools": tools, "may_call": prompt.may_call}
@@ -215,6 +217,13 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
             fix=f"have {type(asked).__name__}.settings return JSON values alone",
         ) from error
     return sha256(text.encode()).hexdigest()
+
+
+def _of_part(part: Part) -> list[Any]:
+    """A part of a message, without the bytes of files."""
+    if isinstance(part, ResultPart):
+        return [part.kind, part.id, part.name, part.result, part.is_error]
+    return [part.kind, part.text] if isinstance(part, FilePart) else [part.kind, *astuple(part)]
 
 
 def _check_settings(backend: Backend) -> None:
@@ -258,7 +267,7 @@ def calls_to_store(answer: Answer) -> dict[str, Any]:
     if answer.calls:
         found["calls"] = [astuple(call) for call in answer.calls]
     if answer.ran:
-        found["ran"] = [[astuple(call), astuple(result)] for call, result in answer.ran]
+        found["ran"] = [[astuple(call), _of_part(result)[1:]] for call, result in answer.ran]
     if answer.echo is not None:
         found["echo"] = answer.echo
     return found

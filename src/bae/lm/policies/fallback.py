@@ -226,6 +226,12 @@ class Fallback(Policy):
         return found
 
     @property
+    def takes_files(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """The kinds of files that all of them take."""
+        first, *others = (lm.takes_files for lm in self.inners)
+        return first.intersection(*others)
+
+    @property
     def context_window(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
         """The smallest that is known."""
         known = [lm.context_window for lm in self.inners if lm.context_window is not None]

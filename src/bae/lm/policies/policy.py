@@ -14,6 +14,7 @@ from bae.failures import awaitable
 from bae.language_model import scene_around
 from bae.lm.adapter import LMAdapter, decide_with, make_with
 from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.file_limits import FileLimits
 from bae.lm.policies.budget import Budget, scope_in_force
 from bae.lm.requests import checked, in_time, retrying, worth_retrying
 
@@ -48,6 +49,8 @@ class Policy(Backend):
     runs_tools: bool = _of_inner("runs_tools")
     context_window: int | None = _of_inner("context_window")
     native_tools: frozenset[str] | None = _of_inner("native_tools")
+    takes_files: frozenset[str] = _of_inner("takes_files")
+    file_limits: FileLimits = _of_inner("file_limits")
 
     inner: Backend
 

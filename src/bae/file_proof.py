@@ -1,0 +1,163 @@
+"""The proof of images and documents: fields that no model can fill with one, models that take none,
+and bytes that a model would read as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from bae import files
+from bae.core_schemas import field_schema, parts
+from bae.exceptions import BaeLMError, Problem, an_error
+from bae.files import OF_FILE
+from bae.language_model import RoutingLM
+from bae.plan import FieldPlan, NodePlan
+from bae.secrets import secret_fields
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.node import Node
+
+
+class ShownFile(NamedTuple):
+    """A field that always holds a file, and the node whose LM sees it."""
+
+    asking: NodePlan
+    place: str
+    kind: str
+
+
+def file_in(schema: Any) -> str:
+    """The class of files that a core schema has somewhere, as `Image`; empty if it has none."""
+    return next((found for part in parts(schema) if (found := _file_class(part))), "")
+
+
+def holds_file(cls: type[Node], name: str) -> bool:
+    """Whether there may be a file in a field."""
+    return bool(file_in(field_schema(cls, name)))
+
+
+def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
+    """What is wrong with the files and bytes in what the LMs of a graph see or fill."""
+    for cls in graph.filled_nodes:
+        plan = graph.plans[cls]
+        for field in plan.plain:
+            found = "" if field.is_parsed or not field.required else _field_file(plan, field)
+            if found:
+                yield an_error(
+                    "bae-file-filled",
+                    f"the LM is to fill it, and no model gives a file: it holds {_a(found)}",
+                    f"have code make the {found}, as Annotated[…, Dep(…)] or Recall(), or give it "
+                    "in a body",
+                    f"{plan.name}.{field.name}",
+                )
+    for plan, field in dict.fromkeys(_seen(graph)):
+        if _shows_bytes(plan, field):
+            yield an_error(
+                "bae-bytes-shown",
+                "an LM sees it, and would read the bytes as text",
+                "declare it Image or Document, which are sent as files; leave it out of what the "
+                "LM sees with Field(exclude=True); or say how JSON has the bytes, with "
+                'model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")',
+                f"{plan.name}.{field.name}",
+            )
+    for shown in graph.shown_files:
+        refused = files_refused(shown.asking.lm, shown)
+        if refused is not None:
+            yield an_error(refused.code, refused.message, refused.fix or "", shown.place)
+
+
+def files_refused(lm: object, shown: ShownFile) -> BaeLMError | None:
+    """Why an LM is not asked about a field with a file: its model is known to take none. None where
+    nothing is known against it."""
+    if not isinstance(lm, RoutingLM) or shown.kind in lm.takes_files:
+        return None
+    return BaeLMError(
+        f"{lm!r} takes no {shown.kind}s, and is to see {shown.place}",
+        code="bae-lm-files",
+        sent=False,
+        fix=f"use a model that takes {shown.kind}s, for {shown.asking.name} alone with "
+        "NodeConfig(lm=…), or leave the field out of what the model sees with Field(exclude=True)",
+    )
+
+
+def find_shown_files(graph: Graph[Any, Any]) -> tuple[ShownFile, ...]:
+    """The fields that an LM sees and that always hold a file, here and in the graphs inside."""
+    found: dict[ShownFile, None] = {}
+    for each in graph.graphs:
+        for asking, plan, field in _asked(each):
+            kind = _sure_kind(plan, field)
+            if kind:
+                found[ShownFile(asking, f"{plan.name}.{field.name}", kind)] = None
+    return tuple(found)
+
+
+def _asked(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, NodePlan, FieldPlan]]:
+    """The fields that questions show: the node whose LM is asked, and the field with its node."""
+    plans = graph.plans
+    filled = graph.filled_nodes
+    for cls in filled:
+        yield from ((plans[cls], plans[cls], field) for field in plans[cls].context)
+    for plan in plans.values():
+        if plan.written:
+            continue
+        askers = [plans[cls] for cls in plan.successors if plans[cls].plain]
+        if len(plan.offered) > 1:
+            askers.append(plan)
+        for field in plan.fields.values() if askers else ():
+            yield from ((asker, plan, field) for asker in askers)
+
+
+def _seen(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, FieldPlan]]:
+    """The fields that LMs see or fill."""
+    for _, plan, field in _asked(graph):
+        yield plan, field
+    for cls in graph.filled_nodes:
+        yield from ((graph.plans[cls], field) for field in graph.plans[cls].plain)
+
+
+def _is_hidden(plan: NodePlan, field: FieldPlan) -> bool:
+    """Whether a model sees nothing of a field, or a mask."""
+    return bool(field.info.exclude) or field.name in secret_fields(plan.node)
+
+
+def _shows_bytes(plan: NodePlan, field: FieldPlan) -> bool:
+    if _is_hidden(plan, field) or "ser_json_bytes" in plan.node.model_config:
+        return False
+    if field.annotation in (str, int, float, bool):
+        return False
+    inside = parts(field_schema(plan.node, field.name), written=True)
+    encoded = {
+        id(part)
+        for each in inside
+        if each["type"] == "model" and "ser_json_bytes" in cast("Any", each.get("config") or {})
+        for part in parts(each["schema"], written=True)
+    }
+    return any(part["type"] == "bytes" and id(part) not in encoded for part in inside)
+
+
+def _field_file(plan: NodePlan, field: FieldPlan) -> str:
+    if field.annotation in (str, int, float, bool):
+        return ""
+    return file_in(field_schema(plan.node, field.name))
+
+
+def _sure_kind(plan: NodePlan, field: FieldPlan) -> str:
+    """The kind of file that a field always holds; empty if it may hold something else."""
+    if not field.required or _is_hidden(plan, field) or not _field_file(plan, field):
+        return ""
+    schema = field_schema(plan.node, field.name)
+    while schema["type"] == "definitions":
+        schema = schema["schema"]
+    choices: list[Any] = schema["choices"] if schema["type"] == "union" else [schema]
+    classes = [_file_class(each) for each in choices if isinstance(each, dict)]
+    kinds = {getattr(files, name).kind if name else "" for name in classes}
+    return kinds.pop() if len(kinds) == 1 and len(classes) == len(choices) else ""
+
+
+def _file_class(schema: Any) -> str:
+    return str(cast("Any", schema.get("metadata") or {}).get(OF_FILE, ""))
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'AI' else 'a'} {name}"

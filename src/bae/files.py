@@ -1,0 +1,611 @@
+"""Images and documents that a model sees: values of fields, and results of functions and tools.
+
+A file is known by the hash of its bytes. As JSON it is a reference with that hash; the bytes are
+beside the JSON: in the messages to a model, and in the journal, once."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeGuard, cast
+
+from pydantic_core import PydanticCustomError, SchemaSerializer, core_schema
+
+from bae.file_types import (
+    DOCUMENT_TYPES,
+    IMAGE_TYPES,
+    ImageHeader,
+    document_type,
+    image_header,
+)
+from bae.given_files import read_file
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+
+__all__ = ["MAX_BYTES", "File", "file_of", "visible"]
+
+MAX_BYTES: Final = 32_000_000
+"""Bytes of a file: no provider takes more in a request."""
+HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+"""How a hash is written."""
+OF_FILE: Final = "bae_file"
+"""The key in the metadata of a core schema that says of which kind of file the schema is."""
+
+_Kind = Literal["image", "document"]
+
+
+class Attached(ABC):
+    """What a model sees beside the text: a file, or the address of one."""
+
+    __slots__ = ("__weakref__",)
+
+    kind: ClassVar[_Kind]
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """What equal ones share: the hash of a file, or the address."""
+
+    @property
+    @abstractmethod
+    def about(self) -> str:
+        """Its name, type and size, for people and in the text of prompts."""
+
+    @property
+    def placeholder(self) -> str:
+        """A text in the place of the file, as `[image photo.png, image/png, 20 KB]`."""
+        return f"[{self.kind} {self.about}]"
+
+    @abstractmethod
+    def as_json(self) -> Any:
+        """The JSON that stands for it."""
+
+    @classmethod
+    @abstractmethod
+    def read_json(cls, value: Any) -> Self:
+        """Read it from JSON that anybody may have written."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        read = core_schema.no_info_plain_validator_function(cls._read)
+        return core_schema.json_or_python_schema(
+            json_schema=read,
+            python_schema=read,
+            serialization=_WRITTEN,
+            metadata={OF_FILE: cls.__name__},
+        )
+
+    @classmethod
+    def _read(cls, value: Any) -> Self:
+        return value if isinstance(value, cls) else cls.read_json(value)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
+class File(Attached):
+    """An image or a document with its bytes. It cannot be changed."""
+
+    __slots__ = ("data", "hash", "media_type", "name")
+
+    data: bytes
+    hash: str
+    """The hash of the bytes, as `sha256:…`."""
+    media_type: str
+    """The type, as the bytes say, for example `image/png`."""
+    name: str
+    """A name for people, and for the model; it may be empty."""
+
+    media_types: ClassVar[tuple[str, ...]]
+    """The types that there are."""
+
+    def __init__(self, data: bytes, name: str = "") -> None:
+        if type(data) is not bytes:
+            given = f"{data!r:.80}" if isinstance(data, str | os.PathLike) else type(data).__name__
+            raise TypeError(
+                f"{type(self).__name__}({given}): give the bytes, or read a file with "
+                f"{type(self).__name__}.from_path(…)"
+            )
+        global _in_use
+        _in_use = True
+        refused, media_type = self._find_type(data)
+        if refused:
+            raise ValueError(refused)
+        give = object.__setattr__
+        give(self, "data", data)
+        give(self, "hash", f"sha256:{sha256(data).hexdigest()}")
+        give(self, "media_type", media_type)
+        give(self, "name", _as_name(name))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str = "") -> Self:
+        """Make one from bytes. Raises `ValueError` if the bytes are no such file."""
+        return cls(data, name)
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str], name: str | None = None) -> Self:
+        """Read a file. Raises `OSError` if it cannot be read, and `ValueError` if its bytes are no
+        such file. JSON never names a path: only code calls this."""
+        return cls(read_file(path, MAX_BYTES), Path(path).name if name is None else name)
+
+    @classmethod
+    def from_data_url(cls, text: str, name: str = "") -> Self:
+        """Make one from a data URL, as `data:image/png;base64,…`. The type is read from the bytes,
+        whatever the URL says."""
+        return cls(_decoded(text), name)
+
+    @property
+    def data_url(self) -> str:
+        """All of the file as one text, which JSON can hold."""
+        return f"data:{self.media_type};base64,{self.base64}"
+
+    @property
+    def base64(self) -> str:
+        """The bytes in base64."""
+        return base64.b64encode(self.data).decode()
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        return len(self.data)
+
+    @property
+    def key(self) -> str:
+        """The hash."""
+        return self.hash
+
+    @property
+    def about(self) -> str:
+        """Its name, type and size."""
+        parts = [self.name, self.media_type, size_text(self.size)]
+        return ", ".join(part for part in parts if part)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the bytes to a file."""
+        Path(path).write_bytes(self.data)
+
+    def as_json(self) -> dict[str, Any]:
+        """A reference: the hash, the type, the size, and the name if there is one."""
+        known = {"hash": self.hash, "type": self.media_type, "size": self.size}
+        return {**known, "name": self.name} if self.name else known
+
+    @classmethod
+    def read_json(cls, value: Any) -> Self:
+        """Read a data URL, or a reference to a file that may be seen here. A path is refused."""
+        given, name = value, None
+        if is_reference(value) or _has_data(value):
+            given, name = value.get("hash", value.get("data")), value.get("name", "")
+            if not isinstance(name, str):
+                raise _refused(cls, "its name is no text")
+        if isinstance(given, bytes | bytearray):
+            raise _refused(cls, f"bytes are given as {cls.__name__}.from_bytes(data)")
+        if not isinstance(given, str):
+            raise _refused(cls, f"{_FORMS}, and this is a {type(given).__name__}")
+        try:
+            if given[:5].lower() == "data:":
+                return cls(_decoded(given), name or "")
+            if HASH.fullmatch(given):
+                return cls._find(given, name)
+        except ValueError as error:
+            raise _refused(cls, str(error)) from None
+        raise _refused(
+            cls,
+            f"{_FORMS}. This is neither; a path is only read by {cls.__name__}.from_path(…) in "
+            "Python",
+        )
+
+    @classmethod
+    def _find(cls, hash: str, name: str | None) -> Self:
+        """The file of a hash that may be seen here; without a `name`, under its own."""
+        scope = _scope.get()
+        known = None
+        while scope is not None and (known := scope.find(hash)) is None:
+            scope = scope.outer
+        if known is None or scope is None:
+            raise ValueError(
+                f"there is no file {hash[:15]}… that may be seen here: give a data URL, or show "
+                "the file with bae.files.visible(…)"
+            )
+        if isinstance(known, cls) and name in (None, known.name):
+            return known
+        data, own = (known, "") if isinstance(known, bytes) else (known.data, known.name)
+        made = cls(data, own if name is None else name)
+        scope.found.setdefault(hash, made)
+        return made
+
+    @classmethod
+    @abstractmethod
+    def _find_type(cls, data: bytes) -> tuple[str, str]:
+        """Why the bytes are no such file, or the type."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, File):
+            return NotImplemented
+        return (type(self), self.hash, self.name) == (type(other), other.hash, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.hash, self.name))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.about})"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.data, self.name)
+
+
+class Image(File):
+    """An image that a model sees: JPEG, PNG, GIF or WebP. Make one with `Image.from_path(path)`,
+    `Image.from_bytes(data)` or `Image.from_data_url(text)`; `Image.from_url(address)` makes an
+    `ImageUrl`."""
+
+    __slots__ = ()
+
+    kind = "image"
+    media_types = IMAGE_TYPES
+
+    @classmethod
+    def from_url(cls, url: str) -> ImageUrl:
+        """The address of an image, which the provider of the model fetches."""
+        return ImageUrl(url)
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """The width and the height."""
+        return cast("ImageHeader", image_header(self.data))[1:]
+
+    @classmethod
+    def _find_type(cls, data: bytes) -> tuple[str, str]:
+        if len(data) > MAX_BYTES:
+            return _too_large(len(data)), ""
+        header = image_header(data)
+        if header is None:
+            return "the bytes are no JPEG, PNG, GIF or WebP image, or its header is cut off", ""
+        return "", header.media_type
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return _json_schema("An image", "image")
+
+
+class Document(File):
+    """A document that a model sees: PDF, or plain text in UTF-8. Make one with
+    `Document.from_path(path)`, `Document.from_bytes(data)` or `Document.from_data_url(text)`;
+    `Document.from_url(address)` makes a `DocumentUrl`."""
+
+    __slots__ = ()
+
+    kind = "document"
+    media_types = DOCUMENT_TYPES
+
+    @classmethod
+    def from_url(cls, url: str) -> DocumentUrl:
+        """The address of a document, which the provider of the model fetches."""
+        return DocumentUrl(url)
+
+    @property
+    def text(self) -> str:
+        """The text of a plain text document. Raises `ValueError` for a PDF."""
+        if self.media_type != "text/plain":
+            raise ValueError(f"{self.placeholder} is no plain text")
+        return self.data.decode()
+
+    @classmethod
+    def _find_type(cls, data: bytes) -> tuple[str, str]:
+        if len(data) > MAX_BYTES:
+            return _too_large(len(data)), ""
+        found = document_type(data)
+        return ("", found) if found else ("the bytes are no PDF and no text in UTF-8", "")
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return _json_schema("A PDF or plain text document", "document")
+
+
+class FileUrl(Attached):
+    """The address of a file, which the provider of the model fetches. bae fetches nothing."""
+
+    __slots__ = ("url",)
+
+    url: str
+
+    def __init__(self, url: str) -> None:
+        global _in_use
+        _in_use = True
+        if not isinstance(cast(object, url), str) or not _ADDRESS.fullmatch(url):
+            raise ValueError(
+                f"{type(self).__name__}({url!r:.80}): give an address that begins with https:// or "
+                f"http://, of at most {_LONGEST_URL:,} characters"
+            )
+        object.__setattr__(self, "url", url)
+
+    @property
+    def key(self) -> str:
+        """The address."""
+        return self.url
+
+    @property
+    def about(self) -> str:
+        """The address, without what may be secret in it."""
+        return self.url.partition("?")[0].partition("#")[0]
+
+    def as_json(self) -> str:
+        """The address."""
+        return self.url
+
+    @classmethod
+    def read_json(cls, value: Any) -> Self:
+        """Read an address."""
+        if not isinstance(value, str) or not _ADDRESS.fullmatch(value):
+            raise PydanticCustomError(
+                "bae_file_url", "an address begins with https:// or http://, and this is none"
+            )
+        return cls(value)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        about = f"The address of the {cls.kind}, which the provider of the model fetches"
+        return {"type": "string", "format": "uri", "description": about}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FileUrl):
+            return NotImplemented
+        return (type(self), self.url) == (type(other), other.url)
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.about})"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.url,)
+
+
+class ImageUrl(FileUrl):
+    """The address of an image. A field takes one from JSON if its type says so: `Image | ImageUrl`.
+    The provider of the model fetches it; bae does not."""
+
+    __slots__ = ()
+
+    kind = "image"
+
+
+class DocumentUrl(FileUrl):
+    """The address of a document. A field takes one from JSON if its type says so:
+    `Document | DocumentUrl`. The provider of the model fetches it; bae does not."""
+
+    __slots__ = ()
+
+    kind = "document"
+
+
+# --- which files may be seen --------------------------------------------------------------------
+
+
+class FileScope:
+    """The files that are known while JSON is read or written: those `known` before, and those that
+    were `found` in what was written. With `embeds`, files are written whole, as data URLs."""
+
+    __slots__ = ("embeds", "found", "known", "outer")
+
+    def __init__(
+        self,
+        known: Mapping[str, bytes] | None = None,
+        outer: FileScope | None = None,
+        embeds: bool = False,
+    ) -> None:
+        self.known, self.outer, self.embeds = known or {}, outer, embeds
+        self.found: dict[str, Attached] = {}
+
+    def find(self, hash: str) -> File | bytes | None:
+        """A file by its hash."""
+        found = self.found.get(hash)
+        return found if isinstance(found, File) else self.known.get(hash)
+
+
+_scope: ContextVar[FileScope | None] = ContextVar("bae_files", default=None)
+_in_use = False
+
+
+def in_use() -> bool:
+    """Whether this process has made a file: without any, there is nothing to look for."""
+    return _in_use
+
+
+@contextmanager
+def visible(files: Iterable[File] | Mapping[str, bytes]) -> Generator[None]:
+    """Inside, JSON may name these files by their hashes: a server shows a client its own files so.
+
+    ```python
+    with visible(files_of(user)):
+        start = Question.model_validate_json(body)
+    ```
+    """
+    known: Mapping[str, bytes]
+    if isinstance(files, Mapping):
+        known = cast("Mapping[str, bytes]", files)
+    else:
+        known = {file.hash: file.data for file in files}
+    with _in_scope(FileScope(known, _scope.get())):
+        yield
+
+
+@contextmanager
+def collected(*, embeds: bool = False) -> Generator[dict[str, Attached]]:
+    """The files in what is written as JSON inside, by their hashes and addresses."""
+    scope = FileScope(None, _scope.get(), embeds)
+    with _in_scope(scope):
+        yield scope.found
+
+
+@contextmanager
+def _in_scope(scope: FileScope) -> Generator[None]:
+    token = _scope.set(scope)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def is_collecting() -> bool:
+    """Whether files in what is written are being noted."""
+    return _scope.get() is not None
+
+
+def find_visible(hash: str) -> File | None:
+    """A file that JSON may name here, by its hash."""
+    scope = _scope.get()
+    while scope is not None:
+        found = scope.find(hash)
+        if found is not None:
+            return found if isinstance(found, File) else file_of(found)
+        scope = scope.outer
+    return None
+
+
+def file_of(data: bytes, name: str = "") -> File:
+    """The image or the document that bytes are. Raises `ValueError` if they are neither."""
+    return Document(data, name) if image_header(data) is None else Image(data, name)
+
+
+def is_reference(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether JSON has the form of a reference to a file."""
+    if not isinstance(value, dict):
+        return False
+    held = cast("dict[str, Any]", value)
+    return isinstance(held.get("hash"), str) and held.keys() <= _OF_REFERENCE
+
+
+def placeholder_of(reference: Mapping[str, Any]) -> str:
+    """The placeholder of a file, from its reference in JSON."""
+    media_type = str(reference.get("type", ""))
+    kind = "image" if media_type.startswith("image/") else "document"
+    size = reference.get("size")
+    parts = [str(reference.get("name", "")), media_type]
+    parts.append(size_text(size) if isinstance(size, int) else "")
+    return f"[{kind} {', '.join(_as_name(part) for part in parts if part)}]"
+
+
+def size_text(size: int) -> str:
+    """A number of bytes, as people write it."""
+    if size < 1_000:
+        return f"{size} bytes"
+    if size < 1_000_000:
+        return f"{size / 1_000:.0f} KB"
+    return f"{size / 1_000_000:.1f} MB"
+
+
+def _written_json(value: Attached) -> Any:
+    scope = _scope.get()
+    if scope is None:
+        return value.as_json()
+    scope.found.setdefault(value.key, value)
+    if scope.embeds and isinstance(value, File):
+        whole = {"data": value.data_url}
+        return {**whole, "name": value.name} if value.name else whole
+    return value.as_json()
+
+
+_WRITTEN: Final = core_schema.plain_serializer_function_ser_schema(
+    _written_json, return_schema=core_schema.any_schema(), when_used="json"
+)
+# Where nothing is declared of a value, pydantic asks the value itself.
+cast(Any, Attached).__pydantic_serializer__ = SchemaSerializer(
+    core_schema.any_schema(serialization=_WRITTEN)
+)
+
+_OF_REFERENCE: Final = frozenset({"hash", "type", "size", "name"})
+_OF_DATA: Final = frozenset({"data", "type", "size", "name"})
+_FORMS: Final = (
+    'a file in JSON is a data URL, {"data": a data URL, "name": …}, or {"hash": "sha256:…"} of a '
+    "file that may be seen here"
+)
+_LONGEST_URL: Final = 2_048
+_ADDRESS: Final = re.compile(rf"https?://[^\s\x00-\x1f]{{1,{_LONGEST_URL - 8}}}", re.IGNORECASE)
+_LONGEST_NAME: Final = 200
+_DATA_URL: Final = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+_LONGEST_DATA_URL: Final = MAX_BYTES // 3 * 4 + 300
+
+
+def _has_data(value: Any) -> TypeGuard[dict[str, Any]]:
+    if not isinstance(value, dict):
+        return False
+    held = cast("dict[str, Any]", value)
+    return isinstance(held.get("data"), str) and held.keys() <= _OF_DATA
+
+
+def _as_name(name: str) -> str:
+    """A name in one line, which cannot be taken for the end of a placeholder."""
+    shown = "".join(each if each.isprintable() and each not in "[]" else "_" for each in name)
+    return shown[:_LONGEST_NAME].encode("utf-8", "replace").decode()
+
+
+def _decoded(text: str) -> bytes:
+    """The bytes in a data URL. Raises `ValueError` where there are none, or too many."""
+    if len(text) > _LONGEST_DATA_URL:
+        raise ValueError(_too_large(len(text) // 4 * 3))
+    head = _DATA_URL.match(text)
+    if head is None:
+        raise ValueError("a data URL of a file begins with data:TYPE;base64, and this one does not")
+    try:
+        return binascii.a2b_base64(text[head.end() :], strict_mode=True)
+    except ValueError as error:
+        raise ValueError("the data URL has no valid base64") from error
+
+
+def _too_large(size: int) -> str:
+    return f"it has about {size_text(size)}, and a file may have {size_text(MAX_BYTES)}"
+
+
+def _refused(cls: type[File], why: str) -> PydanticCustomError:
+    return PydanticCustomError("bae_file", "{why}", {"why": why, "type": cls.__name__})
+
+
+def _json_schema(about: str, kind: _Kind) -> dict[str, Any]:
+    """What clients may send. `format` tells it from other schemas."""
+    hashed = {"type": "string", "pattern": f"^{HASH.pattern}$"}
+    name = {"type": "string"}
+    return {
+        "description": f"{about}: a data URL, or the hash of a file that is known",
+        "format": kind,
+        "anyOf": [
+            {"type": "string", "pattern": "^data:"},
+            hashed,
+            {
+                "type": "object",
+                "properties": {"data": {"type": "string", "pattern": "^data:"}, "name": name},
+                "required": ["data"],
+            },
+            {
+                "type": "object",
+                "properties": {"hash": hashed, "name": name},
+                "required": ["hash"],
+            },
+        ],
+    }

@@ -1,0 +1,81 @@
+"""The files in what a model sees: labels in the text, and the files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, cast
+
+from bae.files import Attached, collected, in_use, is_reference, placeholder_of
+from bae.prompts.messages import FilePart
+
+BEFORE: Final = "before"
+"""The key of earlier steps in a question."""
+
+
+class _NoFiles:
+    """Finds nothing, where no file was ever made."""
+
+    def __enter__(self) -> Mapping[str, Attached]:
+        return {}
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+_NO_FILES: Final = _NoFiles()
+
+
+def seen_files() -> AbstractContextManager[Mapping[str, Attached]]:
+    """The files in what is shown inside, by their hashes and addresses."""
+    return collected() if in_use() else _NO_FILES
+
+
+def labeled(
+    known: Any,
+    seen: Mapping[str, Attached] | Callable[[str], Attached | None],
+    of: str = "",
+) -> tuple[Any, tuple[FilePart, ...]]:
+    """JSON with labels in the place of files, and the files in the order of their labels. The files
+    of earlier steps become placeholders, and are not sent again. `of` tells the labels from those
+    of other texts."""
+    labels = _Labels(seen if callable(seen) else seen.get, of)
+    return labels.replace(known, is_top=True), tuple(labels.parts.values())
+
+
+class _Labels:
+    def __init__(self, find: Callable[[str], Attached | None], of: str) -> None:
+        self.parts: dict[tuple[str, str], FilePart] = {}
+        self._find, self._of = find, of
+        self._is_old = False
+
+    def replace(self, value: Any, *, is_top: bool = False) -> Any:
+        """A value with labels."""
+        if isinstance(value, str):
+            # Addresses are texts. A text that equals one shows the model nothing new.
+            found = self._find(value) if value.startswith("http") else None
+            return value if found is None else self._label(found)
+        if isinstance(value, list):
+            return [self.replace(each) for each in cast("list[Any]", value)]
+        if not isinstance(value, dict):
+            return value
+        if is_reference(value):
+            found = self._find(value["hash"])
+            return value if found is None else self._label(found, value)
+        items = cast("dict[str, Any]", value)
+        made: dict[str, Any] = {}
+        for name, each in items.items():
+            self._is_old |= is_top and name == BEFORE
+            made[name] = self.replace(each)
+            if is_top:
+                self._is_old = False
+        return made
+
+    def _label(self, file: Attached, reference: Mapping[str, Any] | None = None) -> str:
+        if self._is_old:
+            return file.placeholder if reference is None else placeholder_of(reference)
+        part = self.parts.get((file.kind, file.key))
+        if part is None:
+            number = 1 + sum(kind == file.kind for kind, _ in self.parts)
+            label = f"{file.kind} {self._of}{'.' if self._of else ''}{number}"
+            part = self.parts[file.kind, file.key] = FilePart(file, label)
+        return part.text

@@ -1,0 +1,428 @@
+"""Images and documents in journals: each is stored once, beside the lines that refer to it, and is
+deleted with the last run that has it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bae import (
+    BaeError,
+    Dep,
+    Document,
+    Gate,
+    Graph,
+    Image,
+    ImageUrl,
+    JournalError,
+    Map,
+    Node,
+    Recall,
+    ToolCall,
+    Tools,
+)
+from bae.journal import Journal, MemoryJournal, SQLiteJournal
+from bae.testing import Call, ScriptedLM
+from file_parts import DOT, NOTE, gif, png
+from journal_parts import execute, refused
+
+OTHER = Image.from_bytes(png(2, 2), "other.png")
+THUMB = Image.from_bytes(gif(), "thumb.gif")
+BIG = Image.from_bytes(png(64, 64) + os.urandom(200_000), "big.png")
+
+
+async def find_photos() -> list[Image]:
+    return [DOT, OTHER]
+
+
+async def make_thumb(photo: Image) -> Image:
+    CALLED.append(photo.name)
+    return THUMB
+
+
+async def read_text(paper: Document) -> str:
+    return paper.text
+
+
+def zoom(part: str) -> Image:
+    """Zoom into a part."""
+    CALLED.append(part)
+    return OTHER
+
+
+CALLED: list[str] = []
+
+
+class Claim(Node):
+    text: str
+    photos: list[Image | ImageUrl]
+    papers: tuple[Document, ...] = ()
+
+    async def __call__(self) -> Look: ...
+
+
+class Look(Node):
+    photos: Annotated[list[Image | ImageUrl], Recall()]
+    thumbs: Annotated[list[Image], Map(make_thumb, over="seen")]
+    seen: Annotated[list[Image], Dep(find_photos)]
+    calls: Annotated[list[ToolCall], Tools(zoom)]
+    text: str
+
+    async def __call__(self) -> Signed:
+        return Signed(photo=self.seen[0])
+
+
+class Signed(Node):
+    photo: Image
+    paper: Annotated[Document, Gate("the signed paper?")]
+
+    async def __call__(self) -> None: ...
+
+
+GRAPH = Graph(start=Claim, end=Signed)
+CLAIM = Claim(
+    text="broken", photos=[DOT, BIG, ImageUrl("https://example.org/a.png")], papers=(NOTE,)
+)
+FILES = {file.hash: file.data for file in (DOT, BIG, NOTE, OTHER, THUMB)}
+
+
+def lm() -> ScriptedLM:
+    return ScriptedLM([[Call("zoom", part="left")], {"text": "seen"}])
+
+
+async def paper(gate: object) -> Document:
+    return NOTE
+
+
+def stored_files(path: Path) -> int:
+    return execute(path, "select count(*) from files")[0][0]
+
+
+@pytest.fixture
+async def journal(tmp_path):
+    async with SQLiteJournal(tmp_path / "runs.db") as made:
+        yield made
+
+
+async def test_each_file_of_a_run_is_stored_once_and_no_line_has_its_bytes(journal, tmp_path):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
+    again = Claim(text="again", photos=[BIG])
+    await GRAPH.arun(again, lm(), journal=journal, run_id="two", answer=paper)
+    stored = await journal.read("one")
+    assert stored.files == FILES
+    text = "".join(line.data for line in stored.lines)
+    assert len(text) < 10_000
+    assert BIG.base64[:50] not in text
+    assert stored_files(Path(journal.path)) == len(FILES)
+
+
+async def test_a_resumed_and_a_replayed_run_have_their_files_and_call_nothing_again(journal):
+    first = await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
+    assert [gate.place for gate in first.waiting] == ["Signed.paper"]
+    CALLED.clear()
+    done = await GRAPH.answer("one", "Signed.paper", NOTE, journal=journal)
+    assert done.result == Signed(photo=DOT, paper=NOTE)
+    assert done.trace[0] == CLAIM
+    assert done.trace[1].thumbs == [THUMB, THUMB]
+    replayed = await GRAPH.replay("one", journal=journal)
+    assert replayed.trace == done.trace
+    assert CALLED == []
+
+
+async def test_a_person_answers_a_gate_with_a_data_url_from_another_process(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
+    given = {"data": Document.from_bytes(b"signed").data_url, "name": "signed.txt"}
+    done = await GRAPH.answer("one", "Signed.paper", given, journal=journal)
+    assert done.result.paper == Document.from_bytes(b"signed", "signed.txt")
+    for wrong in ("/etc/passwd", "file:///etc/passwd", BIG.hash[:-1] + "0"):
+        await GRAPH.arun(CLAIM, lm(), journal=journal, run_id=f"two {len(wrong)}")
+        with pytest.raises(BaeError):
+            await GRAPH.answer(f"two {len(wrong)}", "Signed.paper", wrong, journal=journal)
+
+
+@pytest.mark.parametrize("cut", range(4, 22, 3))
+async def test_a_run_that_is_cut_after_any_line_goes_on_with_its_files(cut, tmp_path):
+    async with SQLiteJournal(tmp_path / "runs.db") as journal:
+        await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
+        whole = await journal.read("one")
+    execute(tmp_path / "runs.db", f"delete from lines where id & 4294967295 >= {cut}")
+    execute(tmp_path / "runs.db", "update runs set status = 'running', owner = null")
+    async with SQLiteJournal(tmp_path / "runs.db") as journal:
+        model = ScriptedLM({Look: [[Call("zoom", part="left")], {"text": "seen"}]})
+        rounds = sum(line.kind == "RoundMade" for line in whole.lines[:cut])
+        if rounds:
+            model = ScriptedLM({Look: [[Call("zoom", part="left")], {"text": "seen"}][rounds:]})
+        done = await GRAPH.resume("one", model, journal=journal, answer=paper)
+        assert done.result == Signed(photo=DOT, paper=NOTE)
+        assert (await journal.read("one")).files == FILES
+        for prompt in model.prompts[-1:]:  # with the file of the tool, also if it ran before
+            assert OTHER in [part.file for part in prompt.files]
+
+
+KILLED = """
+import asyncio, os, signal, sys
+sys.path[:0] = {paths!r}
+from bae.journal.sqlite import writer
+from test_stored_files import *
+
+async def main():
+    async with SQLiteJournal(sys.argv[1]) as journal:
+        await GRAPH.arun(Claim(text="broken", photos=[DOT]), lm(), journal=journal, run_id="one")
+
+def die(statement):
+    global left
+    left -= statement.startswith(sys.argv[2])
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+left = int(sys.argv[3])
+connect = writer.SQLiteWriter.connect
+
+def connect_and_die(self):
+    found = connect(self)
+    found.set_trace_callback(die)
+    return found
+
+writer.SQLiteWriter.connect = connect_and_die
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "number"),
+    [("insert or ignore into files", 0), ("insert or ignore into file_uses", 0), ("commit", 2)],
+)
+def test_no_line_is_stored_without_its_file_whenever_the_process_is_killed(
+    statement, number, tmp_path
+):
+    here = Path(__file__).parent
+    program = KILLED.format(paths=[str(here), str(here.parent)])
+    path = tmp_path / "runs.db"
+    done = subprocess.run(
+        [sys.executable, "-c", program, path, statement, str(number)],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    with sqlite3.connect(path) as db:
+        lines = "".join(text for (text,) in db.execute("select data from lines"))
+        hashes = {hash for (hash,) in db.execute("select hash from files")}
+        used = {hash for (hash,) in db.execute("select hash from file_uses")}
+    named = {each[:71] for each in lines.split('"hash":"')[1:] for each in [each]}
+    assert named <= hashes == used
+
+    async def resume() -> None:
+        async with SQLiteJournal(path, lease=0.5) as journal:
+            if await journal.runs():
+                done = await GRAPH.resume("one", lm(), journal=journal, answer=paper)
+                assert done.result.photo == DOT
+
+    asyncio.run(resume())
+
+
+async def test_a_fork_shares_files_and_may_bring_a_new_one(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
+    same = await GRAPH.fork("one", at=0, journal=journal, changed={"text": "other"})
+    new = await GRAPH.fork("one", at=0, journal=journal, changed={"photos": [THUMB]})
+    for run_id, photos in ((same, CLAIM.photos), (new, [THUMB])):
+        done = await GRAPH.resume(run_id, lm(), journal=journal, answer=paper)
+        assert done.trace[0].photos == photos
+    assert stored_files(Path(journal.path)) == len(FILES)
+
+
+async def test_a_file_goes_with_the_last_run_that_has_it(journal):
+    path = Path(journal.path)
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
+    await GRAPH.arun(
+        Claim(text="b", photos=[BIG]), lm(), journal=journal, run_id="two", answer=paper
+    )
+    await GRAPH.arun(
+        Claim(text="c", photos=[]), lm(), journal=journal, run_id="three", answer=paper
+    )
+    await journal.delete(["one"])
+    assert BIG.hash in (await journal.read("two")).files
+    assert CLAIM.photos[1] == (await GRAPH.replay("two", journal=journal)).trace[0].photos[0]
+    await journal.delete(["two"])
+    left = execute(path, "select hash from files")
+    assert BIG.hash not in [hash for (hash,) in left]
+    assert await journal.prune(older_than=0) == 1
+    assert stored_files(path) == 0
+    assert execute(path, "select count(*) from file_uses") == [(0,)]
+
+
+# --- export and load ----------------------------------------------------------------------------
+
+
+async def exported(journal: Journal) -> bytes:
+    file = io.BytesIO()
+    await journal.export(file)
+    return file.getvalue()
+
+
+async def test_an_export_has_each_file_once_and_loads_into_any_journal(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="two", answer=paper)
+    text = await exported(journal)
+    rows = [json.loads(row) for row in text.splitlines()]
+    assert sum(row.get("bae") == "file" for row in rows) == len(FILES)
+    async with MemoryJournal() as other:
+        assert await other.load(io.BytesIO(text)) == ["one", "two"]
+        assert (await other.read("two")).files == FILES
+        assert (await GRAPH.replay("two", journal=other)).trace[0] == CLAIM
+        assert await exported(other) == text
+
+
+DAMAGE = {
+    "other bytes": lambda row: {**row, "data": "AAAA"},
+    "no base64": lambda row: {**row, "data": "!"},
+    "no hash": lambda row: {**row, "hash": "sha256:1"},
+    "no data": lambda row: {k: v for k, v in row.items() if k != "data"},
+    "a newer version": lambda row: {**row, "version": 99},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_damaged_file_in_an_export_is_refused_and_nothing_is_loaded(damage, journal):
+    await GRAPH.arun(Claim(text="a", photos=[DOT]), lm(), journal=journal, answer=paper)
+    first, *rest = (await exported(journal)).splitlines()
+    row = json.dumps(DAMAGE[damage](json.loads(first)), separators=(",", ":")).encode()
+    async with MemoryJournal() as other:
+        with pytest.raises(JournalError, match="line 1") as raised:
+            await other.load(io.BytesIO(b"\n".join([row, *rest])))
+        assert raised.value.code in ("bae-journal-damaged", "bae-journal-version")
+        with refused("bae-journal-damaged"):
+            await other.load(io.BytesIO(b"\n".join(rest)))  # without the file
+        assert await other.runs() == []
+
+
+# --- redaction ----------------------------------------------------------------------------------
+
+
+async def test_redaction_removes_the_files_that_only_redacted_values_refer_to(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
+    await journal.redact("one", "Claim.photos")
+    stored = await journal.read("one")
+    assert BIG.hash not in stored.files
+    assert NOTE.hash in stored.files
+    data = b"".join(path.read_bytes() for path in Path(journal.path).parent.iterdir())
+    assert BIG.data[-1_000:] not in data
+
+
+async def test_a_file_of_a_secret_field_is_not_stored(journal):
+    from pydantic import Field
+
+    class Start(Node):
+        photo: Image = Field(repr=False)
+
+        async def __call__(self) -> Done:
+            return Done(text="x")
+
+    class Done(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    await Graph(start=Start, end=Done).arun(Start(photo=BIG), journal=journal, run_id="one")
+    assert (await journal.read("one")).files == {}
+
+
+# --- any value ----------------------------------------------------------------------------------
+
+IMAGES = st.sampled_from([DOT, OTHER, THUMB, Image.from_bytes(png(), "another.png")])
+URLS = st.just(ImageUrl("https://example.org/b.png"))
+DOCUMENTS = st.builds(
+    lambda text, name: Document.from_bytes(f"x{text}".encode(), name),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8),
+    st.text(max_size=5),
+)
+
+
+class Anything(Node):
+    photos: list[Image | ImageUrl]
+    by_name: dict[str, tuple[Image, Document] | None]
+    papers: list[Document | str]
+
+    async def __call__(self) -> None: ...
+
+
+ANYTHING = Graph(start=Anything, end=Anything)
+
+
+@given(
+    photos=st.lists(IMAGES | URLS, max_size=4),
+    by_name=st.dictionaries(st.text(max_size=3), st.none() | st.tuples(IMAGES, DOCUMENTS)),
+    papers=st.lists(DOCUMENTS, max_size=3),
+)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_value_with_files_reads_back_from_a_journal_and_from_an_export(photos, by_name, papers):
+    async def check() -> None:
+        start = Anything(photos=photos, by_name=by_name, papers=papers)
+        async with MemoryJournal() as journal, MemoryJournal() as other:
+            await ANYTHING.arun(start, journal=journal, run_id="one")
+            assert (await ANYTHING.resume("one", journal=journal)).result == start
+            await other.load(io.BytesIO(await exported(journal)))
+            assert (await ANYTHING.replay("one", journal=other)).result == start
+
+    asyncio.run(check())
+
+
+# --- stores without files -----------------------------------------------------------------------
+
+
+class WithoutFiles(MemoryJournal):
+    put_files = Journal.put_files
+
+
+async def test_a_store_without_files_refuses_them_by_name_and_takes_other_runs(journal):
+    async with WithoutFiles() as own:
+        with refused("bae-journal-files"):
+            await GRAPH.arun(CLAIM, lm(), journal=own, run_id="one")
+        assert await own.runs() == []
+
+        class Plain(Node):
+            text: str
+
+            async def __call__(self) -> None: ...
+
+        await Graph(start=Plain, end=Plain).arun(Plain(text="a"), journal=own)
+        await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
+        with refused("bae-journal-files"):
+            await own.load(io.BytesIO(await exported(journal)))
+
+
+def test_a_value_of_no_declared_type_is_made_again_and_not_stored():
+    async def make() -> Any:
+        return DOT
+
+    class Start(Node):
+        text: str
+
+        async def __call__(self) -> Done: ...
+
+    class Done(Node):
+        photo: Annotated[Image, Dep(make)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    async def main() -> None:
+        async with MemoryJournal() as journal:
+            graph = Graph(start=Start, end=Done)
+            model = ScriptedLM([{"text": "a"}])
+            await graph.arun(Start(text="a"), model, journal=journal, run_id="one")
+            assert (await graph.resume("one", journal=journal)).result.text == "a"
+
+    asyncio.run(main())

@@ -1,0 +1,260 @@
+"""Images and documents over the real SDKs: what a provider on loopback is sent, and the limits that
+are checked before that."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import pytest
+
+from bae import (
+    BaeLMError,
+    BudgetError,
+    Document,
+    DocumentUrl,
+    Graph,
+    Image,
+    ImageUrl,
+    Node,
+    Tool,
+    ToolCall,
+    Tools,
+)
+from bae.lm import Answer, Backend, Budget, Budgeted, FileLimits, Prompt, estimate_tokens
+from bae.testing import Call, Calls, Provider, ScriptedLM
+from end_node import EndNode
+from file_parts import DOT, NOTE, PAPER, png
+from http_backends import WIRES
+
+pytestmark = pytest.mark.once
+
+OTHER = Image.from_bytes(png(2, 2), "other.png")
+
+
+class Seen(EndNode):
+    text: str
+
+
+class Claim(Node):
+    photos: list[Image]
+    papers: list[Document] = []
+    more: list[ImageUrl | DocumentUrl] = []
+
+    async def __call__(self) -> Seen: ...
+
+
+GRAPH = Graph(start=Claim, end=Seen)
+
+
+def images_in(value: Any) -> Iterator[bytes]:
+    """The bytes of the images in a request, in order, whatever its form."""
+    if isinstance(value, list):
+        for each in value:
+            yield from images_in(each)
+    elif isinstance(value, dict):
+        source = value.get("source")
+        if value.get("type") == "image" and source["type"] == "base64":
+            assert source["media_type"] == "image/png"
+            yield base64.b64decode(source["data"])
+        elif value.get("type") == "image_url" and value["image_url"]["url"].startswith("data:"):
+            head, _, data = value["image_url"]["url"].partition(",")
+            assert head == "data:image/png;base64"
+            yield base64.b64decode(data)
+        else:
+            for each in value.values():
+                yield from images_in(each)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_images_are_sent_before_the_text_with_labels(wire):
+    async with Provider() as provider, WIRES[wire](provider) as lm:
+        await GRAPH.arun(Claim(photos=[DOT, OTHER]), lm=lm)
+        (request,) = provider.requests
+        content = request.body["messages"][-1]["content"]
+        texts = [part["text"] for part in content if part["type"] == "text"]
+        assert [*images_in(content)] == [DOT.data, OTHER.data]
+        assert texts[:2] == ["image 1:", "image 2:"]
+        assert "[image 1: dot.png, image/png" in texts[2]
+        kinds = [part["type"].removesuffix("_url") for part in content]
+        assert kinds == ["text", "image", "text", "image", "text"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_single_image_has_no_label_and_a_prompt_without_one_is_a_text(wire):
+    async with Provider() as provider, WIRES[wire](provider) as lm:
+        await GRAPH.arun(Claim(photos=[DOT]), lm=lm)
+        await GRAPH.arun(Claim(photos=[]), lm=lm)
+        with_image, without = (each.body["messages"][-1]["content"] for each in provider.requests)
+        assert [part["type"].removesuffix("_url") for part in with_image] == ["image", "text"]
+        assert [*images_in(without)] == []
+
+
+@pytest.mark.parametrize("wire", [name for name in WIRES if name != "dspy"])
+async def test_documents_and_addresses_are_sent(wire):
+    more = [Image.from_url("https://example.org/a.png")]
+    async with Provider() as provider, WIRES[wire](provider) as lm:
+        await GRAPH.arun(Claim(photos=[], papers=[PAPER, NOTE], more=more), lm=lm)
+        text = str(provider.requests[0].body["messages"])
+        assert PAPER.base64 in text
+        assert "a note, ä" in text
+        assert "https://example.org/a.png" in text
+
+
+async def test_claude_gets_the_names_of_documents_and_their_true_types():
+    async with Provider() as provider, WIRES["anthropic"](provider) as lm:
+        fake = Document.from_bytes(NOTE.data, "note.pdf")
+        await GRAPH.arun(Claim(photos=[], papers=[PAPER, fake]), lm=lm)
+        content = provider.requests[0].body["messages"][-1]["content"]
+        papers = [part for part in content if part["type"] == "document"]
+        assert [(each["title"], each["source"]["media_type"]) for each in papers] == [
+            ("paper.pdf", "application/pdf"),
+            ("note.pdf", "text/plain"),
+        ]
+
+
+def look() -> list[Image]:
+    """Look at the item."""
+    return [DOT, OTHER]
+
+
+class Question(Node):
+    text: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    calls: Annotated[list[ToolCall], Tools(Tool(look))]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+TOOLS = Graph(start=Question, end=Reply)
+
+
+@pytest.mark.parametrize("wire", [name for name in WIRES if name != "dspy"])
+async def test_the_images_of_a_tool_follow_its_result(wire):
+    async with Provider() as provider, WIRES[wire](provider) as lm:
+        provider.script(Calls(Call("look")), {"text": "white"})
+        done = await TOOLS.arun(Question(text="?"), lm=lm)
+        assert done.result.text == "white"
+        first, second = (each.body["messages"] for each in provider.requests)
+        assert [*images_in(first)] == []
+        assert [*images_in(second)] == [DOT.data, OTHER.data]
+        assert "[image c1.2: other.png" in str(second)
+        if "anthropic" in wire:  # inside the result
+            (result,) = (part for part in second[-1]["content"] if part["type"] == "tool_result")
+            assert [*images_in(result)] == [DOT.data, OTHER.data]
+            assert result["content"][0]["type"] == "text"
+
+
+async def test_a_model_without_tool_calls_gets_the_images_of_tools_as_parts_of_the_message():
+    async with Provider() as provider, WIRES["dspy"](provider) as lm:
+        provider.script(
+            {"next_step": {"action": "look"}},
+            {"next_step": {"action": "answer", "text": "white"}},
+        )
+        assert (await TOOLS.arun(Question(text="?"), lm=lm)).result.text == "white"
+        assert [*images_in(provider.requests[1].body["messages"])] == [DOT.data, OTHER.data]
+
+
+async def test_an_echo_of_a_wrong_answer_keeps_the_image_of_the_question():
+    async with Provider() as provider, WIRES["anthropic"](provider) as lm:
+        provider.script({"text": 3}, {"text": "white"})
+        await GRAPH.arun(Claim(photos=[DOT]), lm=lm)
+        again = provider.requests[1].body["messages"]
+        assert [*images_in(again[0])] == [DOT.data]
+        assert [*images_in(again[1:])] == []
+
+
+# --- what a model takes -------------------------------------------------------------------------
+
+
+async def test_a_model_whose_profile_takes_no_images_is_refused_before_the_run():
+    pytest.importorskip("pydantic_ai")
+    from pydantic_ai.models.test import TestModel
+
+    from bae.lm import PydanticAIBackend
+
+    blind: Any = {"supports_image_input": False}
+    lm = PydanticAIBackend(TestModel(profile=blind))
+    assert lm.takes_files == {"document"}
+
+    class Photo(Node):
+        photo: Image
+
+        async def __call__(self) -> Seen: ...
+
+    with pytest.raises(BaeLMError, match=r"takes no images, and is to see Photo\.photo"):
+        await Graph(start=Photo, end=Seen).arun(Photo(photo=DOT), lm=lm)
+
+
+def wide(width: int, height: int = 1) -> Image:
+    return Image.from_bytes(png(width, height), f"{width}.png")
+
+
+def heavy(size: int) -> Image:
+    return Image.from_bytes(png() + b"\0" * size, "heavy.png")
+
+
+TOO_MUCH = {
+    "8,001 × 1 pixels": Claim(photos=[wide(8_001)]),
+    "1 × 9,000 pixels": Claim(photos=[wide(1, 9_000)]),
+    "among more than 20 may have 2,000": Claim(photos=[wide(2_001), *map(wide, range(1, 21))]),
+    "an image may have 5.2 MB": Claim(photos=[heavy(4_000_000)]),
+    "601 images, and a request may have 600": Claim(photos=[*map(wide, range(1, 602))]),
+    "a request may have 33.6 MB": Claim(
+        photos=[],
+        papers=[Document.from_bytes(b"x" * 12_700_000 + bytes([n])) for n in (65, 66)],
+    ),
+}
+
+
+@pytest.mark.parametrize("why", TOO_MUCH)
+async def test_what_claude_would_refuse_is_not_sent(why):
+    async with Provider() as provider, WIRES["anthropic"](provider) as lm:
+        with pytest.raises(BaeLMError) as raised:
+            await GRAPH.arun(TOO_MUCH[why], lm=lm)
+        assert why in raised.value.message
+        assert (raised.value.code, raised.value.sent) == ("bae-lm-files-limit", False)
+        assert provider.requests == []
+
+
+async def test_what_claude_takes_is_sent():
+    claim = Claim(photos=[wide(2_000), *map(wide, range(1, 21))])
+    async with Provider() as provider, WIRES["anthropic"](provider) as lm:
+        await GRAPH.arun(claim, lm=lm)
+        await GRAPH.arun(Claim(photos=[wide(8_000), heavy(3_900_000)]), lm=lm)
+        assert len(provider.requests) == 2
+
+
+class Counting(Backend):
+    model = "counting"
+    takes_files = frozenset({"image", "document"})
+    file_limits = FileLimits(images=1)
+    free = True
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        return Answer('{"text": "seen"}')
+
+
+def test_a_backend_of_your_own_has_limits_of_its_own():
+    assert GRAPH.run(Claim(photos=[DOT]), lm=Counting()).result.text == "seen"
+    with pytest.raises(BaeLMError, match="2 images, and a request may have 1"):
+        GRAPH.run(Claim(photos=[DOT, OTHER]), lm=Counting())
+
+
+def test_a_budget_counts_files_before_they_are_sent():
+    def tokens(*photos: Image) -> int:
+        lm = ScriptedLM([{"text": "a"}])
+        GRAPH.run(Claim(photos=[*photos]), lm=lm)
+        return estimate_tokens(lm.prompts[0])
+
+    large = wide(1_000, 1_000)
+    assert 1_200 < tokens(large) - tokens() < 1_500
+    with pytest.raises(BudgetError) as raised:
+        GRAPH.run(Claim(photos=[large]), lm=Budgeted(Counting(), Budget(tokens=1_000)))
+    assert raised.value.code == "bae-budget-spent"
