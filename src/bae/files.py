@@ -283,7 +283,7 @@ class Image(File):
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return _json_schema("An image", "image")
+        return _json_schema("An image", "image", handler.mode)
 
 
 class Document(File):
@@ -319,7 +319,7 @@ class Document(File):
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return _json_schema("A PDF or plain text document", "document")
+        return _json_schema("A PDF or plain text document", "document", handler.mode)
 
 
 class FileUrl(Attached):
@@ -512,6 +512,18 @@ def placeholder_of(reference: Mapping[str, Any]) -> str:
     return f"[{kind} {', '.join(_as_name(part) for part in parts if part)}]"
 
 
+def with_placeholders(value: Any) -> Any:
+    """JSON with placeholders in the place of references."""
+    if isinstance(value, list):
+        return [with_placeholders(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    held = cast("dict[str, Any]", value)
+    if held.keys() >= {"hash", "type", "size"} and is_reference(value):
+        return placeholder_of(held) if HASH.fullmatch(held["hash"]) else held
+    return {name: with_placeholders(each) for name, each in held.items()}
+
+
 def size_text(size: int) -> str:
     """A number of bytes, as people write it."""
     if size < 1_000:
@@ -587,10 +599,18 @@ def _refused(cls: type[File], why: str) -> PydanticCustomError:
     return PydanticCustomError("bae_file", "{why}", {"why": why, "type": cls.__name__})
 
 
-def _json_schema(about: str, kind: _Kind) -> dict[str, Any]:
-    """What clients may send. `format` tells it from other schemas."""
+def _json_schema(about: str, kind: _Kind, mode: str) -> dict[str, Any]:
+    """What clients may send, or what they get. `format` tells it from other schemas."""
     hashed = {"type": "string", "pattern": f"^{HASH.pattern}$"}
     name = {"type": "string"}
+    if mode == "serialization":
+        known = {"hash": hashed, "type": {"type": "string"}, "size": {"type": "integer"}}
+        return {
+            "description": f"{about}, by its hash",
+            "type": "object",
+            "properties": {**known, "name": name},
+            "required": [*known],
+        }
     return {
         "description": f"{about}: a data URL, or the hash of a file that is known",
         "format": kind,

@@ -43,7 +43,7 @@ from bae.journal.export import is_sqlite
 from bae.journal.gates import open_gates
 from bae.journal.provenance import Provenance
 from bae.journal.redaction import Redaction
-from bae.journal.report import report_run
+from bae.journal.report import list_files, report_run
 from bae.journal.store import Journal, Listed, RunInfo
 from bae.journal.store import RunStatus as Stored
 
@@ -311,6 +311,45 @@ def load_runs(
         return
     note(f"{file_to_write(journal)}: {count(len(ids), 'run')} loaded")
     _print_ids(ids)
+
+
+@group.command(
+    "file",
+    epilog=examples("bae runs file 3f2a photo.png -o photo.png", "bae runs file last b9c0 -o -"),
+)
+def save_file(
+    run: OneRun,
+    file: Annotated[
+        str,
+        argument("FILE", "An image or a document of the run: its name, or its hash or beginning."),
+    ],
+    to: Annotated[str, option("--output -o PATH", "The file to write; `-` for stdout.")],
+    force: Force = False,
+    journal: JournalFile = None,
+) -> None:
+    """Save an image or a document of a run.
+
+    `bae runs show` lists the files of a run.
+    """
+    stored = stored_run(journal, run)
+    listed = list_files(stored)
+    beginning = file if file.startswith("sha256:") else f"sha256:{file}"
+    found = [each for each in listed if each.hash.startswith(beginning)]
+    found = found or [each for each in listed if each.name == file]
+    if len(found) != 1:
+        what = "several files" if found else "no file"
+        names = ", ".join(in_one_line(each.about) for each in found or listed)
+        raise refused(
+            f"the run {stored.info.run_id} has {what} of that name or hash: {file}",
+            fix=f"name one by more of its hash; there are {names}" if names else "there are none",
+        )
+    data = stored.files[found[0].hash]
+    if to == "-":
+        sys.stdout.buffer.write(data)
+        return
+    refuse_existing(to, force=force)
+    Path(to).write_bytes(data)
+    note(f"{to}: {found[0].about}")
 
 
 # --- prune, redact ------------------------------------------------------------------------------
