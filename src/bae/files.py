@@ -10,10 +10,11 @@ import binascii
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeGuard, cast
 
@@ -522,6 +523,25 @@ def with_placeholders(value: Any) -> Any:
     if held.keys() >= {"hash", "type", "size"} and is_reference(value):
         return placeholder_of(held) if HASH.fullmatch(held["hash"]) else held
     return {name: with_placeholders(each) for name, each in held.items()}
+
+
+def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
+    """JSON in which `@PATH` is the file that `read` returns, whole; the same object where there is
+    no path. For what a person gives by hand, and never for JSON of others."""
+    if isinstance(value, str):
+        if len(value) < 2 or not value.startswith("@"):
+            return value
+        file = read(value[1:])
+        return {"data": file.data_url, "name": file.name}
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        found = [with_paths_read(each, read) for each in items]
+        return items if all(map(is_, found, items)) else found
+    if isinstance(value, dict):
+        held = cast("dict[str, Any]", value)
+        made = {name: with_paths_read(each, read) for name, each in held.items()}
+        return held if all(map(is_, made.values(), held.values())) else made
+    return value
 
 
 def size_text(size: int) -> str:

@@ -25,7 +25,7 @@ from bae.cli.wording import WITHHELD, call_text, cut, in_lines, in_one_line, res
 from bae.draft import validated
 from bae.exceptions import describe
 from bae.file_proof import holds_file
-from bae.files import MAX_BYTES, File, file_of, with_placeholders
+from bae.files import MAX_BYTES, File, file_of, with_paths_read, with_placeholders
 from bae.given_files import read_file
 from bae.markers import OpenGate
 from bae.node import Node
@@ -93,34 +93,18 @@ def with_read_files(readings: Iterable[Any], annotation: Any) -> Iterator[Any]:
     or in a list. Raises `UnfitText` if a file cannot be read."""
     origins = [get_origin(each) for each in union_members(annotation)]
     for said in readings:
-        read = _read_files(said)
+        read = with_paths_read(said, _read_file)
         is_one = isinstance(said, str) and read is not said
         yield [read] if is_one and list in origins else read
 
 
-def _read_files(said: Any) -> Any:
-    if isinstance(said, str):
-        return _read_file(said[1:]) if said.startswith("@") and len(said) > 1 else said
-    if isinstance(said, list):
-        parts = cast("list[Any]", said)
-        read = [_read_files(each) for each in parts]
-        return read if any(a is not b for a, b in zip(read, parts, strict=True)) else parts
-    if isinstance(said, dict):
-        items = cast("dict[str, Any]", said)
-        found = {name: _read_files(each) for name, each in items.items()}
-        return found if any(found[name] is not items[name] for name in items) else items
-    return said
-
-
-def _read_file(path: str) -> dict[str, str]:
-    """A file as JSON that has all of it."""
+def _read_file(path: str) -> File:
     try:
-        file = file_of(read_file(path, MAX_BYTES), Path(path).name)
+        return file_of(read_file(path, MAX_BYTES), Path(path).name)
     except OSError as error:
         raise UnfitText(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise UnfitText(f"{path}: {error}") from error
-    return {"data": file.data_url, "name": file.name}
 
 
 def _readings(text: str, annotation: Any) -> Iterator[Any]:

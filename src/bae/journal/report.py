@@ -228,9 +228,9 @@ def list_files(stored: StoredRun) -> tuple[StoredFile, ...]:
     names: dict[str, str] = {}
     if stored.files:
         for line in stored.lines:
-            for found in _REFERENCE.finditer(line.data):
-                name = json.loads(found[2]) if found[2] else ""
-                names[found[1]] = names.get(found[1]) or name
+            for each in _REFERENCE.finditer(line.data):
+                name = json.loads(each[2]) if each[2] else ""
+                names[each[1]] = names.get(each[1]) or name
     found: list[StoredFile] = []
     for hash in (*(each for each in names if each in stored.files), *stored.files):
         data = stored.files[hash]
