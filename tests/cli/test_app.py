@@ -391,7 +391,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("bae run nowhere/", []),
         ("bae run em", []),
         ("bae run --lm cl", ["claude-cli"]),
-        ("bae lm try s", ["scripted\\\\:"]),
+        ("bae lm try sc", ["scripted\\\\:"]),
         ("bae check --st", ["--strict"]),
     ],
 )

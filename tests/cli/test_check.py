@@ -440,3 +440,32 @@ def test_an_old_name_without_a_journal_is_wrong_usage(capsys: pytest.CaptureFixt
     write(FINE)
     assert main(["check", "app.py", "--was", "Ask"]) == 2
     assert "--against" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["ollama:qwen3?max_tokens=800", "openai:qwen3@http://127.0.0.1:9/v1?effort=low"]
+)
+def test_a_language_model_that_can_be_made_is_checked_without_a_network(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pydantic_ai")
+    write(FINE)
+    assert main(["check", "app.py", "--lm", name]) == 0
+    assert "no problems" in capsys.readouterr().out
+
+
+def test_what_a_language_model_lacks_is_a_problem_and_a_wrong_name_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pydantic_ai")
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    write(FINE)
+    assert main(["check", "app.py", "--lm", "openrouter:qwen/qwen3:free", "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["place"], problem["code"]) == ("--lm", "bae-lm-unauthorized")
+    assert "OPENROUTER_API_KEY" in problem["fix"]
+
+    assert main(["check", "app.py", "--lm", "ollama:q?max_tokns=8"]) == 1
+    assert "did you mean max_tokens?" in capsys.readouterr().out
+    assert main(["check", "app.py", "--lm", "olama:q"]) == 2
+    assert "did you mean 'ollama'?" in capsys.readouterr().err

@@ -319,7 +319,8 @@ async def test_a_run_is_told_as_server_sent_events(tmp_path, monkeypatch):
             refused = await events(response)
         again = await client.post("/runs/one/resume")
         unknown = await client.post("/runs/two/resume")
-    assert [name for name, _ in told] == ["node", "field", "node", "result"]
+    assert [name for name, _ in told] == ["node", "field", "text", "text", "node", "result"]
+    assert told[2] == ("text", {"name": "title", "delta": "The Old Man and the Sea"})
     assert told[-1][1]["title"] == "The Old Man and the Sea"
     assert [(name, data["code"]) for name, data in refused] == [("error", "bae-run-exists")]
     assert (again.status_code, again.json()) == (200, told[-1][1])

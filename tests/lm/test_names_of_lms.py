@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -85,7 +86,7 @@ def test_a_model_an_address_and_options_are_told_apart(
         ("openai:q?seed=1&seed=2", "bae-lm-option", "seed twice"),
         ("openai:q@http://", "bae-lm-unknown-name", "no URL"),
         ("openai:q@http://h:port/v1", "bae-lm-unknown-name", "no URL"),
-        ("google:q@http://127.0.0.1:1", "bae-lm-unknown-name", "takes none"),
+        ("deepseek:q@http://127.0.0.1:1", "bae-lm-unknown-name", "takes none"),
         ("claude-cli:q@http://127.0.0.1:1", "bae-lm-unknown-name", "takes none"),
         ("litellm:q", "bae-lm-unknown-name", "does not say where"),
     ],
@@ -275,6 +276,39 @@ def test_an_effort_that_would_be_left_out_is_refused():
     with pytest.raises(BaeLMError, match="would leave effort out") as caught:
         read_settings(TestModel(), {"effort": "low"}, "'x?effort=low'", [])
     assert caught.value.code == "bae-lm-option"
+
+
+def test_a_setting_whose_type_only_type_checkers_know_leaves_the_others_as_they_are():
+    from pydantic_ai.models.test import TestModel
+    from pydantic_ai.settings import ModelSettings
+
+    from bae.lm.pydantic_ai_models import read_settings
+
+    class SlyModel(TestModel):
+        """A model whose settings have such a type, as those of Bedrock."""
+
+    class SlyModelSettings(ModelSettings, total=False):
+        sly_guard: "OnlyCheckersKnow"  # type: ignore[name-defined]  # noqa: F821
+        sly_effort: "int"
+
+    module = ModuleType("sly")
+    SlyModel.__module__ = SlyModelSettings.__module__ = module.__name__
+    module.SlyModelSettings = SlyModelSettings  # type: ignore[attr-defined]
+    sys.modules["sly"] = module
+    try:
+        options = {"sly_effort": "7", "max_tokens": "800"}
+        assert read_settings(SlyModel(), options, "'sly'", []) == {
+            "sly_effort": 7,
+            "max_tokens": 800,
+        }
+        with pytest.raises(BaeLMError, match="cannot be written in a name") as caught:
+            read_settings(SlyModel(), {"sly_guard": "x"}, "'sly'", [])
+        assert caught.value.code == "bae-lm-option"
+        with pytest.raises(BaeLMError, match="slyguard") as caught:
+            read_settings(SlyModel(), {"slyguard": "x"}, "'sly'", [])
+        assert "did you mean sly_guard?" in str(caught.value)
+    finally:
+        del sys.modules["sly"]
 
 
 async def test_a_pinned_name_with_a_wrong_option_is_proved_wrong_before_a_run():

@@ -17,11 +17,12 @@ from rich.text import Text
 
 from bae.cli import exits
 from bae.cli.journals import use
+from bae.cli.lm import check_lm
 from bae.cli.loading import Loaded, load, relative_path
-from bae.cli.options import AsJSON, Module, examples, flag, option
+from bae.cli.options import AsJSON, Module, examples, flag, lm_names, option
 from bae.cli.printing import as_data, error_data, note, out, print_hanging, print_json
 from bae.cli.wording import count, in_lines
-from bae.exceptions import BaeError, Problem
+from bae.exceptions import BaeError, BaeLMError, Problem
 from bae.graph import Graph
 from bae.journal.compatibility import BrokenRun
 from bae.journal.compatibility import check as find_broken_runs
@@ -31,6 +32,7 @@ from bae.node import Node
 EPILOG: Final = examples(
     "bae check app.py",
     "bae check wardrobe.nodes:graph --strict",
+    "bae check app.py --lm 'ollama:qwen3?max_tokens=800'",
     "bae check app.py --against .bae/runs.db",
 )
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
@@ -48,6 +50,15 @@ def check(
             "resumed.",
         ),
     ] = False,
+    lm: Annotated[
+        str | None,
+        option(
+            "--lm -b SPEC",
+            "Also report what this language model lacks here: a package, a key, an option. It is "
+            "not called.",
+            autocompletion=lm_names,
+        ),
+    ] = None,
     against: Annotated[
         str | None,
         option(
@@ -72,6 +83,7 @@ def check(
     loaded = load(module)
     graph = loaded.graph
     problems = [(each, _line_of(graph, each.place)) for each in graph.validate(journal=durable)]
+    problems += [(each, None) for each in _find_lacking(graph, lm)]
     severities = [problem.severity for problem, _ in problems]
     unreached = _find_unreached(loaded)
     if not as_json:
@@ -100,6 +112,17 @@ def check(
         raise error
     if failed:
         raise typer.Exit(exits.FAILED)
+
+
+def _find_lacking(graph: Graph[Any, Any], lm: str | None) -> list[Problem]:
+    """What the language model of a name lacks here. A name that none has is wrong usage."""
+    if lm is None:
+        return []
+    try:
+        check_lm(graph, lm)
+    except BaeLMError as error:
+        return [Problem("error", error.code, "--lm", error.message, error.fix or "")]
+    return []
 
 
 def _find_unreached(loaded: Loaded) -> list[str]:

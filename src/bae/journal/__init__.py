@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 from bae.approvals import Grant
+from bae.place import Place
 from bae.records import (
+    AnswerBegan,
     AnswerJudged,
     AnswerRestarted,
     Asker,
@@ -11,6 +13,7 @@ from bae.records import (
     ChoiceMade,
     ChoiceStarted,
     ClassMet,
+    FieldText,
     FillEnded,
     FillStarted,
     GateOpened,
@@ -31,7 +34,8 @@ from bae.records import (
     SourceEnded,
     SourceStarted,
     StepStarted,
-    TextArrived,
+    TextVoided,
+    Thinking,
     ToolEnded,
     ToolReported,
     ToolsOffered,
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AnswerBegan",
     "AnswerJudged",
     "AnswerRestarted",
     "AskedQuestion",
@@ -80,6 +85,7 @@ __all__ = [
     "FeedItem",
     "FeedPage",
     "Feeds",
+    "FieldText",
     "FillEnded",
     "FillStarted",
     "GateOpened",
@@ -96,6 +102,7 @@ __all__ = [
     "MemoryJournal",
     "Origin",
     "ParkedGate",
+    "Place",
     "Provenance",
     "Recalled",
     "Record",
@@ -119,7 +126,8 @@ __all__ = [
     "StepStarted",
     "StoredRun",
     "Subscriber",
-    "TextArrived",
+    "TextVoided",
+    "Thinking",
     "Timeline",
     "ToolEnded",
     "ToolReported",

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,12 +18,13 @@ from pydantic_core import from_json
 
 from bae.exceptions import BaeLMError, BaeParseError
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
+from bae.lm.claude_events import STREAMED, TOOL, WHOLE, PrintedEvents
 from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.options import Effort
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
 from bae.subprocesses import EndedProgram, run_program
-from bae.usage import Usage, read_amount, read_count
+from bae.usage import Usage, read_amount, read_count, text_is_followed
 
 
 class ClaudeCLIBackend(Backend):
@@ -32,7 +34,8 @@ class ClaudeCLIBackend(Backend):
     The program runs without tools, MCP servers, settings, memory and session files, in an empty
     directory, and sends one request; more only where the model says nothing, or is cut off before
     its answer. It adds today's date to the prompt and, where you are logged in with one, the e-mail
-    address of the account. It reads no settings files: what is set up in them alone, such as
+    address of the account. Where the run is observed, the program prints the answer as it is
+    written. It reads no settings files: what is set up in them alone, such as
     `apiKeyHelper`, has to be given by `env`.
 
     - `model`: a name, or the alias of the newest: "sonnet", "opus", "haiku".
@@ -120,16 +123,19 @@ class ClaudeCLIBackend(Backend):
         return f"ClaudeCLIBackend({self.model!r})"
 
     async def _run(self, arguments: list[str], text: bytes, empty: str) -> EndedProgram:
+        printed = PrintedEvents(self.secrets) if text_is_followed.get() else None
         kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
         env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
-        return await run_program(
-            [self._program(env), *arguments],
+        ended = await run_program(
+            [self._program(env), *arguments, *(WHOLE if printed is None else STREAMED)],
             given=text,
             cwd=empty,
             env=env,
             timeout=self.timeout,
             limit=self.max_output,
+            on_output=None if printed is None else printed.take,
         )
+        return ended if printed is None else replace(ended, out=printed.messages())
 
     def _arguments(self, prompt: Prompt) -> list[str]:
         held = prompt.schema
@@ -138,8 +144,6 @@ class ClaudeCLIBackend(Backend):
         system = prompt.system.replace("\0", "").encode(errors="replace").decode()
         return [
             *("--print", "--model", self.model, "--system-prompt", system, *schema),
-            # With --verbose the whole exchange is printed, a wrong answer included.
-            *("--output-format", "json", "--verbose"),
             # One request: the layer above asks again, and counts it.
             *("--max-turns", "1"),
             *("--tools", "", "--strict-mcp-config", "--setting-sources", ""),
@@ -202,9 +206,6 @@ _OF_A_SESSION = frozenset(
 # --- reading the output -----------------------------------------------------------------------
 
 CLIMessage = dict[str, Any]
-
-TOOL = "StructuredOutput"
-"""The tool by which the program has the model answer to the schema."""
 
 
 def _answer_in(ended: EndedProgram, who: str, model: str, *, in_text: bool) -> Answer:

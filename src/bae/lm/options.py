@@ -104,13 +104,7 @@ def read_value(shown: str, option: str, hint: Any, text: str) -> Any:
         try:
             adapter = TypeAdapter(hint)  # it has a configuration of its own
         except PydanticUserError as error:
-            raise BaeLMError(
-                f"{shown}: the option {option} cannot be written in a name",
-                code="bae-lm-option",
-                sent=False,
-                cause=error,
-                fix="give it to the backend in Python",
-            ) from error
+            raise unwritable_option(shown, option, error) from error
     try:
         found = adapter.validate_strings(text) if _is_plain(hint) else adapter.validate_json(text)
     except ValidationError as error:
@@ -133,6 +127,17 @@ def unknown_option(shown: str, option: str, known: Collection[str]) -> BaeLMErro
         code="bae-lm-option",
         sent=False,
         fix=f"{guess}The options are {', '.join(sorted(known))}",
+    )
+
+
+def unwritable_option(shown: str, option: str, cause: Exception) -> BaeLMError:
+    """The error for an option whose values no text can be."""
+    return BaeLMError(
+        f"{shown}: the option {option} cannot be written in a name",
+        code="bae-lm-option",
+        sent=False,
+        cause=cause,
+        fix="give it to the backend in Python",
     )
 
 

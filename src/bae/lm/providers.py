@@ -72,18 +72,21 @@ PROVIDERS: Final = (
         *("google", "Gemini, by Google's API", "gemini-3-pro", "GOOGLE_API_KEY|GEMINI_API_KEY"),
         module="google.genai",
         extra="google",
+        **_HERE,
     ),
     _row(
         *("google-cloud", "Gemini and others on Google's cloud", "gemini-3-pro"),
         module="google.genai",
         extra="google",
         open="credentials of Google's cloud",
+        **_HERE,
     ),
     _row(
         *("bedrock", "models on Amazon Bedrock", "us.anthropic.claude-sonnet-4-5-20250929-v1:0"),
         module="boto3",
         extra="bedrock",
         open="a region (AWS_DEFAULT_REGION) and credentials of AWS",
+        **_HERE,
     ),
     _row(
         *("bedrock-mantle", "OpenAI's models on Amazon Bedrock", "openai.gpt-oss-120b"),
@@ -97,6 +100,7 @@ PROVIDERS: Final = (
         *("mistral", "Mistral", "mistral-large-latest", "MISTRAL_API_KEY"),
         module="mistralai",
         extra="mistral",
+        **_HERE,
     ),
     _row(
         *("groq", "Groq", "llama-3.3-70b-versatile", "GROQ_API_KEY"),

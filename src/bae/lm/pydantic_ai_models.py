@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from bae.exceptions import BaeLMError
 from bae.lm.extras import install_line
 from bae.lm.kinds import LMKind, missing_packages, unset_variables
-from bae.lm.options import read_value, unknown_option
+from bae.lm.options import read_value, unknown_option, unwritable_option
 from bae.lm.registry import find_kind
 
 if TYPE_CHECKING:
@@ -66,13 +66,17 @@ def read_settings(
     which each provider has by a name of its own. `shown` is the name of the LM in errors, and
     `known` are the options that are no settings."""
     types = _settings_types(model)
-    effort = next((each for each in types if each.endswith(("_effort",))), "thinking")
+    effort = next((each for each in types if each.endswith("_effort")), "thinking")
     found: dict[str, Any] = {}
     for option, text in options.items():
         setting = effort if option == "effort" else option
         if setting not in types:
             raise unknown_option(shown, option, [*known, "effort", *types])
-        value = read_value(shown, option, types[setting], text)
+        try:
+            hint = _type_of(types, setting)
+        except NameError as error:  # a name that is imported for type checkers only
+            raise unwritable_option(shown, option, error) from error
+        value = read_value(shown, option, hint, text)
         if setting == "thinking" and value and not model.profile.get("supports_thinking"):
             raise BaeLMError(
                 f"{shown}: by its profile, the model cannot be told how much to think, and "
@@ -93,16 +97,23 @@ def read_settings(
 
 
 def _settings_types(model: Model) -> dict[str, Any]:
-    """The settings of a model's class, with their types. The class of settings is beside that of
-    the model, or of one that it inherits from."""
+    """The settings of a model's class, with their types as they are written there. The class of
+    settings is beside that of the model, or of one that it inherits from."""
     for cls in type(model).__mro__:
         beside = vars(sys.modules[cls.__module__])
         named = beside.get(f"{cls.__name__}Settings")
         found = [named] if named is not None else [*_settings_classes(beside, cls.__module__)]
         if len(found) == 1:
-            hints = get_type_hints(found[0])
-            return {name: hints[name] for name in hints if name not in _OF_BAE}
+            written = found[0].__annotations__
+            return {name: written[name] for name in written if name not in _OF_BAE}
     raise AssertionError  # the base class of all models has settings
+
+
+def _type_of(types: Mapping[str, Any], setting: str) -> Any:
+    """The type of one setting. Raises NameError where it cannot be found at run time, as is the
+    case for some settings of AWS."""
+    holder = type("Setting", (), {"__annotations__": {setting: types[setting]}})
+    return get_type_hints(holder)[setting]
 
 
 def _settings_classes(beside: Mapping[str, Any], module: str) -> Iterator[Any]:

@@ -295,22 +295,33 @@ def _option(
     }
 
 
+def answer_option(schema: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Where a model without native tool calls, which is asked for a call or the answer, puts the
+    answer: the property with both, the property that tells them apart, and its value for the
+    answer. None where the schema is of something else."""
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    if [*properties] != [WRAPPER] or "anyOf" not in properties[WRAPPER]:
+        return None
+    answer: Mapping[str, Any] = properties[WRAPPER]["anyOf"][-1].get("properties", {})
+    tag = next(iter(answer), "")
+    return (WRAPPER, tag, answer[tag]["const"]) if "const" in answer.get(tag, ()) else None
+
+
 def is_round(prompt: Prompt) -> bool:
     """Whether a model without native tool calls is asked for a call or the answer."""
-    properties: Mapping[str, Any] = (prompt.schema or {}).get("properties", {})
-    return [*properties] == [WRAPPER] and "anyOf" in properties[WRAPPER]
+    return answer_option(prompt.schema or {}) is not None
 
 
 def example_answer(prompt: Prompt, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The answer of an example in the form that the prompt asks for."""
-    if not is_round(prompt):
+    option = answer_option(prompt.schema or {})
+    if option is None:
         return values
-    answer = cast("Any", prompt.schema)["properties"][WRAPPER]["anyOf"][-1]["properties"]
-    tag = next(iter(answer))
+    wrapper, tag, name = option
     target = prompt.question.target
     if target is not None and text_form(target):
         values = {"text": values[prompt.question.fields[0]]}
-    return {WRAPPER: {tag: answer[tag]["const"], **values}}
+    return {wrapper: {tag: name, **values}}
 
 
 def read_action(
