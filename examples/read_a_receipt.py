@@ -1,10 +1,9 @@
-"""An image in, typed data out: the model sees the photo itself.
+"""The model sees the photo itself: a path after an @ gives bae a file.
 
-bae run examples/read_a_receipt.py --set photo=@examples/receipt.png
-python examples/read_a_receipt.py                         # scripted: no model is asked
+    bae run examples/read_a_receipt.py --set photo=@examples/receipt.png
+
+`python examples/read_a_receipt.py` is scripted, and asks no model.
 """
-
-from __future__ import annotations  # not needed on Python 3.14 and later
 
 from pathlib import Path
 
@@ -14,17 +13,17 @@ from bae import Graph, Image, Node
 from bae.testing import ScriptedLM
 
 
+class Receipt(Node):
+    shop: str = Field(description="as printed at the top", max_length=60)
+    total: float = Field(description="in its currency", ge=0)
+
+    async def __call__(self) -> None: ...
+
+
 class Photo(Node):
     photo: Image
 
     async def __call__(self) -> Receipt: ...
-
-
-class Receipt(Node):
-    shop: str = Field(description="as printed at the top", max_length=60)
-    total: float = Field(description="in the currency of the receipt", ge=0)
-
-    async def __call__(self) -> None: ...
 
 
 graph = Graph(start=Photo, end=Receipt)
@@ -33,8 +32,8 @@ graph = Graph(start=Photo, end=Receipt)
 def main() -> None:
     photo = Image.from_path(Path(__file__).with_name("receipt.png"))
     lm = ScriptedLM([{"shop": "Lamps & Co", "total": 39.9}])
-    receipt = graph.run(Photo(photo=photo), lm=lm).result
-    print(f"{photo.placeholder} {receipt.shop}: {receipt.total:.2f}")
+    found = graph.run(Photo(photo=photo), lm=lm).result
+    print(f"{photo.placeholder} {found.shop}: {found.total:.2f}")
 
 
 if __name__ == "__main__":
