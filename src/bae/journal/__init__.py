@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
     from bae.journal.critical_paths import CriticalPart, CriticalPath, critical_path
     from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
+    from bae.journal.live_texts import LiveTexts, TextPiece
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
     from bae.journal.questions import AskedQuestion, list_questions
@@ -101,6 +102,7 @@ __all__ = [
     "LMUsed",
     "Line",
     "Listed",
+    "LiveTexts",
     "MadeCall",
     "MemoryJournal",
     "Origin",
@@ -129,6 +131,7 @@ __all__ = [
     "StepStarted",
     "StoredRun",
     "Subscriber",
+    "TextPiece",
     "TextVoided",
     "Thinking",
     "Timeline",
@@ -152,6 +155,7 @@ __getattr__, __dir__ = export_lazily(
         "compatibility": "BrokenRun Change check",
         "critical_paths": "CriticalPart CriticalPath critical_path",
         "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
+        "live_texts": "LiveTexts TextPiece",
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",
         "questions": "AskedQuestion list_questions",
