@@ -14,6 +14,7 @@ from bae.usage import Attempt, Usage
 if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
+    from bae.place import Place
 
 
 Outcome = Literal["ended", "waiting", "failed", "cancelled"]
@@ -501,18 +502,58 @@ class AnswerJudged(Record):
 
 
 @dataclass(slots=True, repr=False, eq=False)
-class TextArrived(Record):
-    """A piece of an answer that streams in for the `asker`."""
+class AnswerBegan(Record):
+    """The first piece of an answer to the `asker` has arrived. `attempt` counts the answers that
+    the question has had, whole or not, from 1. Only runs that are observed or streamed have it."""
 
     asker: Asker
-    text: str
+    attempt: int
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class FieldText(Record):
+    """A piece of the text of a field that an LM fills, decoded: append `delta` to the text of
+    `place` so far. Each string of an answer has a place, those inside of lists and objects too.
+
+    Pieces come in batches, and at once where the LM does not stream. `attempt` is the number of the
+    answer. What the node has in the end may differ: validators may change it. No piece is of a
+    field that may not be shown. Only runs that are observed or streamed have these records.
+    """
+
+    asker: Asker
+    place: Place
+    delta: str
+    attempt: int
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class Thinking(Record):
+    """A piece of what a model thinks before it answers, or of its summary: append `delta` to the
+    text of `place`, which is the node that is filled, or otherwise where the question comes from.
+    No prompt of another node has it. Only runs that are observed or streamed have these records.
+    """
+
+    asker: Asker
+    place: Place
+    delta: str
+    attempt: int
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class TextVoided(Record):
+    """The text that `places` have had, up to this `attempt`, is void: the request is sent again,
+    the answer was wrong, or the text was not part of it. What is asked for again streams again."""
+
+    asker: Asker
+    places: tuple[Place, ...]
+    attempt: int
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerRestarted(Record):
-    """A request failed with `error` and is sent again after `wait` seconds: the text that has
-    arrived for the `asker` since the last answer was judged is void. `model` is the LM that a
-    `Fallback` asks now; empty where the same LM is asked again."""
+    """A request failed with `error` and is sent again after `wait` seconds. Text that has arrived
+    is void: a `TextVoided` before this record says which. `model` is the LM that a `Fallback` asks
+    now; empty where the same LM is asked again."""
 
     asker: Asker
     error: BaseException

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, ca
 from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, spending_limit, with_limit
 from bae.observers import everywhere, here, in_force, observed
 from bae.past import NO_PAST, Past
-from bae.records import AnswerJudged, AnswerRestarted, TextArrived
-from bae.unicode import readable
+from bae.records import AnswerJudged, AnswerRestarted
 from bae.usage import Attempt, Restart
 from bae.writer import Writer
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from bae.language_model import LM, Shown
     from bae.markers import OpenGate
     from bae.node import Node
+    from bae.place import Place
     from bae.plan import NodePlan
     from bae.records import Asker, Found
     from bae.rooms import Journal
@@ -119,7 +119,7 @@ CONTEXT_LIMIT: Final = 20_000
 class LMNotes:
     """What a run remembers of the questions that it asks LMs; the graphs inside it share this."""
 
-    __slots__ = ("cut", "files", "granted", "met", "named")
+    __slots__ = ("cut", "files", "granted", "met", "named", "streamed")
 
     def __init__(self, named: dict[str, LM] | None = None) -> None:
         self.named: dict[str, LM] = {} if named is None else named
@@ -132,6 +132,8 @@ class LMNotes:
         """The tools that a person has approved for the whole run, where no journal has that."""
         self.files: dict[str, File] = {}
         """The files in results of tools, by their hashes."""
+        self.streamed: dict[tuple[str, int], list[Place]] = {}
+        """The places that have text, by graph and step, where text is streamed."""
 
 
 class Run:
@@ -146,7 +148,6 @@ class Run:
     """
 
     __slots__ = (
-        "_halves",
         "_index",
         "_notes",
         "conversations",
@@ -197,7 +198,6 @@ class Run:
         self._index: dict[type[Node], list[int]] | None = None
         self._notes: LMNotes | None = None
         self.conversations: dict[Hashable, Conversation] = {}
-        self._halves: dict[Asker, str] | None = None
         self.turns: Messages | None = None
         if outer is None and (everywhere or here.get()):
             self.writer.log = observed(self.writer.log, self.run_id, in_force(), options)
@@ -321,28 +321,17 @@ class Run:
         that was started early."""
         place = time(), self.path, self.step if step is None else step, asker
         match event:
-            case str():
-                text = self._whole(asker, event)
-                if text:
-                    self.writer.write(TextArrived(*place, text))
             case Attempt():
-                self._halves = None
                 self.writer.write(AnswerJudged(*place, event))
             case Restart():
-                self._halves = None
                 self.writer.write(AnswerRestarted(*place, event.error, event.wait, event.model))
+            case _:
+                pass  # text, which an `AnswerStream` takes
 
-    def _whole(self, asker: Asker, piece: str) -> str:
-        """A piece of text that streams in, with the half of a character that the piece before it
-        ended with; half a character at its own end waits for the next."""
-        if self._halves is not None:
-            piece = self._halves.pop(asker, "") + piece
-        if piece.isascii():
-            return piece
-        if "\ud800" <= piece[-1] <= "\udbff":
-            self._halves = {**(self._halves or {}), asker: piece[-1]}
-            piece = piece[:-1]
-        return readable(piece, 0)
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the run is observed, so that text is written as it arrives."""
+        return type(self.writer.log) is not list
 
     def places(self) -> dict[type[Node], list[int]]:
         """The positions of the nodes of each class in the trace; updated when asked for."""

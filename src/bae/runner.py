@@ -532,7 +532,12 @@ async def _answer(
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
     about = about.storing(run.writer.unstorable)
     try:
-        answer = await ask_lm(lm, method, about, *given, **named)
+        asking = ask_lm(lm, method, about, *given, **named)
+        if run.is_streamed:
+            from bae.answer_stream import stream_for
+
+            asking = stream_for(run, doing).follow(asking)
+        answer = await asking
     except BaseException as error:
         _note_usage(run, doing, used)
         if isinstance(error, BaeError | Waiting) or not isinstance(error, Exception):

@@ -535,8 +535,17 @@ CALLS = [
     Mistake(
         "the text of an unknown field",
         "bae-text-unknown",
-        later('node_config = NodeConfig(text="reply")'),
-        ("NodeConfig(text='reply') names no field of it", "name one of its fields"),
+        """
+        class Ask(Node):  # here
+            node_config = NodeConfig(text="quesion")
+            question: str
+
+            async def __call__(self) -> Answer: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("NodeConfig(text='quesion') names no field of it", "name one of its fields: question"),
     ),
     Mistake(
         "text of another type",

@@ -226,7 +226,8 @@ Sets = Annotated[
         "--set FIELD=VALUE",
         "A field. The value is JSON if that is valid for the field, otherwise text: `n=5`, "
         '`tags=["a"]`, `name=Ann`. Quoted text is JSON and loses its quotes; `name="\\"a\\""` '
-        "keeps them. Repeat for each field.",
+        "keeps them. `photo=@a.png` reads a file, for a field that holds an image or a document. "
+        "Repeat for each field.",
     ),
 ]
 SecretsOption = Annotated[

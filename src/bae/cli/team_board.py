@@ -20,9 +20,9 @@ from bae import Usage
 from bae.cli.live.drawing import UNICODE, Signs, signs_for
 from bae.cli.live.screen import Redrawn, can_redraw
 from bae.cli.wording import count, in_one_line, spent, took
+from bae.journal import subscribe
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
-from bae.team.event_log import subscribe
 from bae.team.events import (
     ActivityUpdate,
     BlockerCreated,
@@ -35,6 +35,7 @@ from bae.team.events import (
     TestResult,
     WorkReviewed,
 )
+from bae.team.feed import unknown_event
 from bae.team.models import (
     AgentInfo,
     Blocker,
@@ -139,10 +140,15 @@ async def _follow(
     store: Store, project_id: int, number: int
 ) -> AsyncGenerator[Sequence[StoredEvent]]:
     """Batches of events, a few in a second: who watches may be slow, and is never done."""
-    async with subscribe(store, project_id, after=number) as events:
-        async for batch in events:
-            yield batch
-            await asyncio.sleep(_REFRESH_SECONDS)
+    feed = store.feed(project_id)
+    while True:
+        async with subscribe(feed, number) as events:
+            async for batch in events:
+                yield [item.value for item in batch.items]
+                await asyncio.sleep(_REFRESH_SECONDS)
+            number = events.number
+        if events.end == "reset":
+            raise unknown_event(number, await store.last_event(project_id))
 
 
 async def read_board(store: Store, project_id: int, signs: Signs = UNICODE) -> Board:

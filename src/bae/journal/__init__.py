@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 from bae.approvals import Grant
+from bae.place import Place
 from bae.records import (
+    AnswerBegan,
     AnswerJudged,
     AnswerRestarted,
     Asker,
@@ -11,6 +13,7 @@ from bae.records import (
     ChoiceMade,
     ChoiceStarted,
     ClassMet,
+    FieldText,
     FillEnded,
     FillStarted,
     GateOpened,
@@ -31,7 +34,8 @@ from bae.records import (
     SourceEnded,
     SourceStarted,
     StepStarted,
-    TextArrived,
+    TextVoided,
+    Thinking,
     ToolEnded,
     ToolReported,
     ToolsOffered,
@@ -44,7 +48,9 @@ from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
+    from bae.journal.critical_paths import CriticalPart, CriticalPath, critical_path
     from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
+    from bae.journal.live_texts import LiveTexts, TextPiece
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
     from bae.journal.questions import AskedQuestion, list_questions
@@ -68,6 +74,7 @@ if TYPE_CHECKING:
     from bae.journal.stored_thread import StoredThread, ThreadTurn
 
 __all__ = [
+    "AnswerBegan",
     "AnswerJudged",
     "AnswerRestarted",
     "AskedQuestion",
@@ -79,11 +86,14 @@ __all__ = [
     "ChoiceStarted",
     "Claim",
     "ClassMet",
+    "CriticalPart",
+    "CriticalPath",
     "Feed",
     "FeedBatch",
     "FeedItem",
     "FeedPage",
     "Feeds",
+    "FieldText",
     "FillEnded",
     "FillStarted",
     "GateOpened",
@@ -96,10 +106,12 @@ __all__ = [
     "LMUsed",
     "Line",
     "Listed",
+    "LiveTexts",
     "MadeCall",
     "MemoryJournal",
     "Origin",
     "ParkedGate",
+    "Place",
     "Provenance",
     "Recalled",
     "Record",
@@ -124,7 +136,9 @@ __all__ = [
     "StoredRun",
     "StoredThread",
     "Subscriber",
-    "TextArrived",
+    "TextPiece",
+    "TextVoided",
+    "Thinking",
     "ThreadTurn",
     "Timeline",
     "ToolEnded",
@@ -135,6 +149,7 @@ __all__ = [
     "TurnStarted",
     "TurnsShown",
     "check",
+    "critical_path",
     "list_questions",
     "list_runs",
     "subscribe",
@@ -147,7 +162,9 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "compatibility": "BrokenRun Change check",
+        "critical_paths": "CriticalPart CriticalPath critical_path",
         "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
+        "live_texts": "LiveTexts TextPiece",
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",
         "questions": "AskedQuestion list_questions",

@@ -28,6 +28,7 @@ from bae.prompts.values import (
 from bae.turns import Messages
 
 if TYPE_CHECKING:
+    from bae.answer_form import AnswerForm
     from bae.language_model import Scene
     from bae.node import Node
 
@@ -46,6 +47,10 @@ IN_TEXT = "Answer in plain text, not in JSON"
 CHOOSE = "Choose what comes next."
 CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
+CHOSEN = "answer", "choice"
+CHOSEN_FIELDS = "answer", "fields"
+"""Where an answer that chooses and fills has the name of the class, and its fields: see
+`choice_schema`."""
 EARLIER = 'Earlier steps are under "before", the oldest first.'
 CONVERSATION = (
     "The messages before the question are the conversation with the user so far; they are no "
@@ -268,6 +273,31 @@ def choice_question(
     """Ask for the next node, which may come filled where it is one of `fillable`."""
     choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
     return choice.prompt(previous, context, resolved, scene)
+
+
+def answer_form(prompt: Prompt) -> AnswerForm:
+    """Where the answer to a prompt has the fields of nodes."""
+    from bae.answer_form import AnswerForm
+
+    question, schema = prompt.question, prompt.schema
+    target = question.target
+    if target is None:
+        filled = {
+            name: (cls, asked_fields(cls))
+            for name, cls in names_of(question.types).items()
+            if cls is not NoneType and cls in question.fillable
+        }
+        return AnswerForm(filled, CHOSEN_FIELDS, CHOSEN) if filled else AnswerForm()
+    if schema is not None and plan_of(target).tools is not None:
+        from bae.prompts.tools import answer_option
+
+        option = answer_option(schema)
+        if option is not None:
+            wrapper, tag, name = option
+            names = {name: (target, question.fields)}
+            renamed = {"text": question.fields[0]} if text_form(target) else {}
+            return AnswerForm(names, (wrapper,), (wrapper, tag), renamed=renamed)
+    return AnswerForm({"": (target, question.fields)}, is_text=schema is None)
 
 
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:

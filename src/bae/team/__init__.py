@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         merge_work,
     )
     from bae.team.edit_format import EditError
-    from bae.team.event_log import Subscription, subscribe
     from bae.team.events import (
         ActivityUpdate,
         AgentCreated,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
         broadcast_test_result,
         broadcast_work_reviewed,
     )
+    from bae.team.feed import TeamFeed
     from bae.team.git import GitError, Repository
     from bae.team.known_programs import ClaudeCode, Codex
     from bae.team.lead import LeadAgent, TeamSummary
@@ -141,7 +141,6 @@ __all__ = [
     "Spent",
     "Store",
     "StoredEvent",
-    "Subscription",
     "Task",
     "TaskAssigned",
     "TaskAttempt",
@@ -152,6 +151,7 @@ __all__ = [
     "TaskStatusChanged",
     "TaskUnblocked",
     "TeamError",
+    "TeamFeed",
     "TeamSummary",
     "TestCase",
     "TestReport",
@@ -193,7 +193,6 @@ __all__ = [
     "register_worker",
     "serving",
     "store_path",
-    "subscribe",
     "team_app",
     "watch",
     "worker_class",
@@ -210,7 +209,6 @@ __getattr__, __dir__ = export_lazily(
             "Delivery ProvedTask clean_branches diff_task find_delivery format_patch merge_work"
         ),
         "team.edit_format": "EditError",
-        "team.event_log": "Subscription subscribe",
         "team.events": (
             "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
             "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
@@ -222,6 +220,7 @@ __getattr__, __dir__ = export_lazily(
             "broadcast_task_status broadcast_task_unblocked broadcast_test_result "
             "broadcast_work_reviewed"
         ),
+        "team.feed": "TeamFeed",
         "team.git": "GitError Repository",
         "team.known_programs": "ClaudeCode Codex",
         "team.lead": "LeadAgent TeamSummary",

@@ -25,7 +25,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from bae.team.event_log import Subscription, subscribe
+from bae.journal import Subscriber, subscribe
+from bae.team.events import StoredEvent
+from bae.team.feed import unknown_event
 from bae.team.models import TeamError
 from bae.team.store import Store
 
@@ -87,7 +89,9 @@ def team_app(
         if not (said.isascii() and said.isdigit() and len(said) <= 18):
             return await _refuse(websocket, f"after={said[:20]!r} is no number of an event")
         try:
-            async with subscribe(store, project_id, after=int(said)) as events:
+            if int(said) > (last := await store.last_event(project_id)):
+                raise unknown_event(int(said), last)
+            async with subscribe(store.feed(project_id), int(said)) as events:
                 await _send_all(websocket, events, timeout)
         except TeamError as error:
             await _refuse(websocket, error.message)
@@ -237,7 +241,7 @@ def _is_loopback(host: str) -> bool:
 # Sending
 
 
-async def _send_all(websocket: WebSocket, events: Subscription, timeout: float) -> None:
+async def _send_all(websocket: WebSocket, events: Subscriber[StoredEvent], timeout: float) -> None:
     """Send batches as JSON lists until the client leaves, or is dropped because it is slow."""
     await websocket.accept()
     listener = asyncio.create_task(_listen_until_gone(websocket, events))
@@ -245,7 +249,8 @@ async def _send_all(websocket: WebSocket, events: Subscription, timeout: float) 
     try:
         async for batch in events:
             async with asyncio.timeout(timeout):
-                await websocket.send_text(json.dumps([event.to_message() for event in batch]))
+                messages = [item.value.to_message() for item in batch.items]
+                await websocket.send_text(json.dumps(messages))
             await asyncio.sleep(BATCH_SECONDS)
     except TimeoutError:
         end = TRY_AGAIN_LATER, f"too slow: nothing was taken for {timeout:g} s"
@@ -263,7 +268,7 @@ async def _send_all(websocket: WebSocket, events: Subscription, timeout: float) 
                 await websocket.close(*end)
 
 
-async def _listen_until_gone(websocket: WebSocket, events: Subscription) -> None:
+async def _listen_until_gone(websocket: WebSocket, events: Subscriber[StoredEvent]) -> None:
     """End the subscription of a client that leaves. What a client sends is ignored."""
     while (await websocket.receive())["type"] != "websocket.disconnect":
         pass

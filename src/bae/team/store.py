@@ -12,6 +12,7 @@ from pathlib import Path
 from time import time
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from bae.tasks import finish_despite_cancel
 from bae.team import tables
@@ -32,6 +33,7 @@ from bae.team.events import (
     WorkReviewed,
     read_event,
 )
+from bae.team.feed import TeamFeed
 from bae.team.models import (
     AgentInfo,
     Blocker,
@@ -77,6 +79,7 @@ class Store:
         self._thread = thread
         self._listeners: list[Callable[[], None]] = []
         self._sender = Sender(None)
+        self._feeds: WeakValueDictionary[int, TeamFeed] = WeakValueDictionary()
 
     @classmethod
     async def open(cls, path: Path | str) -> Self:
@@ -453,6 +456,14 @@ class Store:
             StoredEvent(number=row["id"], at=row["at"], event=read_event(row["data"]))
             for row in rows
         ]
+
+    def feed(self, project_id: int) -> TeamFeed:
+        """The events of a project, to follow with `bae.journal.subscribe`. All subscribers share
+        one object, which reads the file once for all of them."""
+        feed = self._feeds.get(project_id)
+        if feed is None:
+            feed = self._feeds[project_id] = TeamFeed(self, project_id)
+        return feed
 
     async def reviews(self, project_id: int) -> dict[int, tuple[Review, ...]]:
         """The reviews of the work of tasks, oldest first, by the numbers of tasks."""

@@ -63,7 +63,8 @@ create table lines (
 );
 create table shapes (shape integer primary key, hash text not null unique, text text not null);
 create table answers (
-    run integer not null, gate text not null, value text not null, primary key (run, gate)
+    run integer not null, gate text not null, value text not null, person text not null default '',
+    primary key (run, gate)
 ) without rowid;
 create table files (hash text primary key, data blob not null);
 create table file_uses (
@@ -101,6 +102,7 @@ create table file_uses (
     run integer not null, hash text not null, primary key (run, hash)
 ) without rowid;
 create index file_uses_by_hash on file_uses (hash);
+alter table answers add column person text not null default '';
 create index open_threads on runs (thread) where status in ('running', 'waiting');
 create table labels (
     key text not null, value text not null, run integer not null, primary key (key, value, run)
@@ -116,6 +118,7 @@ _OLDER = {
         run as change from main.runs""",
     6: f"""create temp view files as select '' as hash, x'' as data where 0;
         create temp view file_uses as select 0 as run, '' as hash where 0;
+        create temp view answers as select *, '' as person from main.answers;
         create temp view labels as {_LABELS}""",
 }
 """By version: what hides the difference where a file of this version, or an older one, is only

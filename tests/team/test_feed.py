@@ -1,4 +1,4 @@
-"""Subscribing to the events of a team: order, no gaps, other processes."""
+"""The feed of a team: order, no gaps, other processes, one reader for all subscribers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-from bae.team import event_log
-from bae.team.event_log import Subscription, subscribe
+from bae.journal import Subscriber, feeds, subscribe
 from bae.team.events import ActivityUpdate, StoredEvent
-from bae.team.models import Project, TeamError
+from bae.team.models import Project
 from bae.team.store import Store
 
 PROCESS = Path(__file__).with_name("team_event_process.py")
@@ -35,19 +34,19 @@ async def add(store: Store, count: int, project_id: int = 1) -> list[int]:
     return [each.number for each in await store.add_events(made)]
 
 
-async def take(events: Subscription, count: int) -> list[StoredEvent]:
+async def take(events: Subscriber[StoredEvent], count: int) -> list[StoredEvent]:
     """At least so many events, in the batches in which they come."""
     taken: list[StoredEvent] = []
     async with asyncio.timeout(20):
         while len(taken) < count:
-            taken += await anext(events)
+            taken += [item.value for item in (await anext(events)).items]
     return taken
 
 
 async def test_a_subscriber_gets_what_is_stored_and_then_what_comes(store: Store):
     before = await add(store, 3)
     await add(store, 2, project_id=2)
-    async with subscribe(store, 1, after=before[0]) as events:
+    async with subscribe(store.feed(1), before[0]) as events:
         assert [e.number for e in await take(events, 2)] == before[1:]
         new = await add(store, 2)
         taken = await take(events, 2)
@@ -59,11 +58,11 @@ async def test_a_subscriber_gets_what_is_stored_and_then_what_comes(store: Store
 async def test_a_long_past_comes_in_pages_while_new_events_are_stored(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(event_log, "BATCH", 40)
+    monkeypatch.setattr(feeds, "PAGE", 40)
     expected = await add(store, 300)
     async with (
-        subscribe(store, 1) as old,
-        subscribe(store, 1, after=expected[150]) as newer,
+        subscribe(store.feed(1)) as old,
+        subscribe(store.feed(1), expected[150]) as newer,
         asyncio.TaskGroup() as tasks,
     ):
         every = tasks.create_task(take(old, 400))
@@ -76,7 +75,7 @@ async def test_a_long_past_comes_in_pages_while_new_events_are_stored(
 
 async def test_events_that_another_process_stores_come_too_and_in_order(store: Store):
     mine = 0
-    async with subscribe(store, 1, poll=0.01) as events:
+    async with subscribe(store.feed(1)) as events:
         run = (sys.executable, str(PROCESS), str(store.path), "1", "0", "60")
         process = await asyncio.create_subprocess_exec(*run)
         while process.returncode is None:
@@ -92,27 +91,33 @@ async def test_events_that_another_process_stores_come_too_and_in_order(store: S
     assert others == [f"other {i}" for i in range(60)]
 
 
-async def test_a_number_that_is_not_there_yet_is_refused(store: Store):
+async def test_a_number_that_is_not_there_yet_ends_the_subscription(store: Store):
     await add(store, 3)
-    with pytest.raises(TeamError, match="no event 4 to continue after: the last one is 3"):
-        async with subscribe(store, 1, after=4):
-            raise AssertionError
+    async with subscribe(store.feed(1), 4) as events:
+        assert [batch async for batch in events] == []
+    assert events.end == "reset"
 
 
-async def test_nothing_runs_on_when_the_last_subscriber_leaves(store: Store):
+async def test_the_past_can_be_left_out(store: Store):
+    await add(store, 3)
+    async with subscribe(store.feed(1), None) as events:
+        new = await add(store, 2)
+        assert [e.number for e in await take(events, 2)] == new
+
+
+async def test_subscribers_share_a_reader_that_ends_with_the_last_of_them(store: Store):
     before = asyncio.all_tasks()
-    async with subscribe(store, 1) as first:
+    assert store.feed(1) is store.feed(1) is not store.feed(2)
+    async with subscribe(store.feed(1)) as first, subscribe(store.feed(1)):
         waiting = asyncio.ensure_future(anext(first, None))
-        async with subscribe(store, 1):
-            await asyncio.sleep(0)
-        assert asyncio.all_tasks() - before == {waiting}
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks() - before - {waiting}) == 1
     assert await waiting is None
     assert asyncio.all_tasks() == before
-    assert not store._listeners
 
 
 async def test_a_cancelled_wait_loses_no_event(store: Store):
-    async with subscribe(store, 1) as events:
+    async with subscribe(store.feed(1)) as events:
         for _ in range(20):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.001):
@@ -122,7 +127,7 @@ async def test_a_cancelled_wait_loses_no_event(store: Store):
 
 
 async def test_a_subscriber_that_takes_nothing_misses_nothing(store: Store):
-    async with subscribe(store, 1) as stalled, subscribe(store, 1) as quick:
+    async with subscribe(store.feed(1)) as stalled, subscribe(store.feed(1)) as quick:
         for _ in range(4):
             await add(store, 20)
             await take(quick, 20)
