@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
+from bae.files import in_use
 from bae.language_model import PLAIN_SCENE
 from bae.plan import plan_of
-from bae.prompts.files import labeled, seen_files
+from bae.prompts.files import with_labels
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, notes_on
 from bae.prompts.values import (
@@ -73,14 +74,17 @@ def fill_prompt(
 ) -> Prompt:
     """Ask for some fields of a node."""
     form, schema = _answer_form(target, fields)
-    with seen_files() as seen:
+
+    def find_known() -> dict[str, Any]:
         known = known_nodes(previous, scene)
         if resolved:
             context = context_of(target, resolved, scene.hidden)
             left = not_shown(target, context, known, previous, scene)
             if left or not context:
                 known["context"] = left
-    known, files = labeled(known, seen) if seen else (known, ())
+        return known
+
+    known, files = with_labels(find_known) if in_use() else (find_known(), ())
     text = text_of_question(instruction, known, form)
     return Prompt(
         _system_text(scene, TEXT_SYSTEM if form else SYSTEM),
@@ -163,13 +167,16 @@ class Choice:
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
-        with seen_files() as seen:
+
+        def find_known() -> dict[str, Any]:
             known = known_nodes(previous, scene)
             if context is not None:
                 known["context"] = as_json(context, "the context of a choice", scene.hidden)
             elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
                 known["context"] = contexts
-        known, files = labeled(known, seen) if seen else (known, ())
+            return known
+
+        known, files = with_labels(find_known) if in_use() else (find_known(), ())
         return Prompt(
             _system_text(scene),
             ask_in_text(text_of_question(self.instruction, known), corrections, files),
