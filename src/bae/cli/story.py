@@ -96,6 +96,10 @@ def heading_lines(told: RunReport) -> Iterator[Text]:
     yield _dim(f"  started {when(info.started)}, lasted {long(told.seconds)}{so_far}")
     if info.parent:
         yield _dim(f"  forked from {info.parent}")
+    if info.thread is not None:
+        yield _dim(f"  thread {in_one_line(info.thread)}")
+    if info.metadata:
+        yield _dim(f"  metadata {in_one_line(json.dumps(info.metadata, ensure_ascii=False))}")
     if told.usage != Usage():
         yield _dim(f"  {describe_usage(told.usage)}")
     for file in told.files:

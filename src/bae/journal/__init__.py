@@ -40,6 +40,8 @@ from bae.records import (
     ToolReported,
     ToolsOffered,
     ToolStarted,
+    TurnsShown,
+    TurnStarted,
 )
 from bae.result import Recovered, RunJournal
 from bae.rooms import export_lazily
@@ -67,7 +69,9 @@ if TYPE_CHECKING:
         RunSummary,
         StoredRun,
         list_runs,
+        thread_busy,
     )
+    from bae.journal.stored_thread import StoredThread, ThreadTurn
 
 __all__ = [
     "AnswerBegan",
@@ -130,21 +134,26 @@ __all__ = [
     "SourceStarted",
     "StepStarted",
     "StoredRun",
+    "StoredThread",
     "Subscriber",
     "TextPiece",
     "TextVoided",
     "Thinking",
+    "ThreadTurn",
     "Timeline",
     "ToolEnded",
     "ToolReported",
     "ToolRound",
     "ToolStarted",
     "ToolsOffered",
+    "TurnStarted",
+    "TurnsShown",
     "check",
     "critical_path",
     "list_questions",
     "list_runs",
     "subscribe",
+    "thread_busy",
     "timeline",
 ]
 
@@ -164,7 +173,8 @@ __getattr__, __dir__ = export_lazily(
         "sqlite.journal": "SQLiteJournal",
         "store": (
             "Claim Journal Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun "
-            "list_runs"
+            "list_runs thread_busy"
         ),
+        "stored_thread": "StoredThread ThreadTurn",
     },
 )

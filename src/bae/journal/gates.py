@@ -150,7 +150,7 @@ async def answer_gate(
             # The process that owns it sees the answer when the run stops.
             if error.code != "bae-run-owned":
                 raise
-    return await result_of(graph, await journal.read(run_id), given)
+    return await result_of(graph, await journal.read(run_id), given, journal)
 
 
 def describe_status(info: RunInfo) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from bae.files import File, find_visible, in_use
 from bae.prompts.files import labeled
 from bae.prompts.messages import CallPart, FilePart, Message, Part, Prompt, ResultPart, TextPart
-from bae.prompts.questions import EARLIER, STEP, text_form
+from bae.prompts.questions import STEP, system_text, text_form
 from bae.prompts.schemas import changed, fill_schema, outline
 from bae.prompts.values import text_of_answer, text_of_json
 
@@ -166,11 +166,9 @@ class ToolPrompts:
 
 
 def _system(question: Prompt, text: str) -> str:
-    """The system text, with what the question says of earlier steps; the user's own where there is
-    one."""
-    if question.question.scene.system is not None:
-        return question.system
-    return f"{text} {EARLIER}" if question.system.endswith(EARLIER) else text
+    """The system text, with what the question says of earlier steps and turns; the user's own where
+    there is one."""
+    return system_text(question.question.scene, question.question.turns, text)
 
 
 def _joined(conversation: Sequence[Message]) -> tuple[Message, ...]:
