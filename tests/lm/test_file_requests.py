@@ -22,7 +22,16 @@ from bae import (
     ToolCall,
     Tools,
 )
-from bae.lm import Answer, Backend, Budget, Budgeted, FileLimits, Prompt, estimate_tokens
+from bae.lm import (
+    Answer,
+    Backend,
+    Budget,
+    Budgeted,
+    CallPart,
+    FileLimits,
+    Prompt,
+    estimate_tokens,
+)
 from bae.testing import Call, Calls, Provider, ScriptedLM
 from end_node import EndNode
 from file_parts import DOT, NOTE, PAPER, png
@@ -272,3 +281,27 @@ async def test_an_address_that_this_process_would_have_to_fetch_is_refused(addre
         assert not raised.value.sent
         assert "Document.from_" in raised.value.fix
         assert provider.requests == []
+
+
+class Blind(Backend):
+    model = "blind"
+    calls_tools = True
+    free = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Prompt] = []
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.asked.append(prompt)
+        if len(self.asked) == 1:
+            return Answer("", calls=(CallPart("1", "look", {}),))
+        return Answer('{"text": "white"}')
+
+
+async def test_a_model_that_takes_no_images_reads_what_a_tool_has_returned():
+    blind = Blind()
+    assert (await TOOLS.arun(Question(text="?"), lm=blind)).result.text == "white"
+    last = blind.asked[-1]
+    assert last.files == ()
+    assert f'"{OTHER.placeholder}"' in last.conversation[-1].text
