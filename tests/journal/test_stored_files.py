@@ -173,6 +173,53 @@ async def test_a_run_that_is_cut_after_any_line_goes_on_with_its_files(cut, tmp_
             assert OTHER in [part.file for part in prompt.files]
 
 
+FROM_A_TOOL = """
+import asyncio, sys
+from typing import Annotated
+from bae import BaeError, Document, Graph, Node, ToolCall, Tools
+from bae.journal import SQLiteJournal
+from bae.testing import Call, ScriptedLM
+
+def read(page: int) -> Document:
+    return Document.from_bytes(b"page one", "page.txt")
+
+class Reply(Node):
+    calls: Annotated[list[ToolCall], Tools(read)]
+    text: str
+    async def __call__(self) -> None: ...
+
+class Ask(Node):
+    async def __call__(self) -> Reply: ...
+
+async def main(path, is_first):
+    graph = Graph(start=Ask, end=Reply)
+    async with SQLiteJournal(path) as journal:
+        if is_first:
+            try:
+                lm = ScriptedLM([[Call("read", page=1)]])
+                await graph.arun(Ask(), lm, journal=journal, run_id="one")
+            except BaeError:
+                return
+        lm = ScriptedLM([{"text": "seen"}])
+        await graph.resume("one", lm, journal=journal)
+        print([(part.file.name, part.file.data) for part in lm.prompts[-1].files])
+
+asyncio.run(main(sys.argv[1], sys.argv[2] == "first"))
+"""
+
+
+def test_another_process_shows_the_model_a_file_that_only_a_tool_has_returned(tmp_path):
+    for process in ("first", "second"):
+        done = subprocess.run(
+            [sys.executable, "-c", FROM_A_TOOL, tmp_path / "runs.db", process],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().strip() == "[('page.txt', b'page one')]"
+
+
 KILLED = """
 import asyncio, os, signal, sys
 sys.path[:0] = {paths!r}
