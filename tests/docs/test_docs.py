@@ -76,6 +76,7 @@ NEEDS = {
     "mcp": ("mcp",),
     "optimize": ("dspy",),
     "rag": ("voyager",),
+    "approval-over-the-web": ("fastapi", "httpx"),
     "serve": ("fastapi", "httpx"),
 }
 """Packages that the code of a page needs besides bae, by the page."""

@@ -21,12 +21,12 @@ from typing import Any, get_args
 
 import pytest
 
-from bae import BaeLMError, Graph, GraphResult, ReplayError
+from bae import Graph, GraphResult, ReplayError
 from bae.cli import main
-from bae.journal import SourceEnded, SourceStarted, SQLiteJournal
+from bae.journal import SourceEnded, SourceStarted
 from bae.lm import Answer, Prompt
 from bae.lm.extras import is_there
-from bae.testing import ScriptedLM, replaying
+from bae.testing import replaying
 from example_runs import FOLDER, RUNS, ExampleRun, StandIn, scripted
 
 ROOT = FOLDER.parent
@@ -259,115 +259,55 @@ def test_make_demo_runs_the_outfit_and_asks_nobody(tmp_path, monkeypatch, capsys
 # --- over http --------------------------------------------------------------------------------
 
 
-class Held(ScriptedLM):
-    """An LM that thinks until it is cancelled, and says when it begins and is gone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked_for = asyncio.Event()
-        self.gone = asyncio.Event()
-
-    async def fill(self, *args: Any, **kwargs: Any) -> Any:
-        self.asked_for.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.gone.set()
-
-
 @asynccontextmanager
-async def served(lm: Any, journal: Path, monkeypatch) -> AsyncGenerator[Any]:
+async def served(folder: Path, monkeypatch) -> AsyncGenerator[Any]:
     """A client of the example, on a real server."""
     httpx = pytest.importorskip("httpx")
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
-    monkeypatch.setenv("BAE_JOURNAL", str(journal))
+    monkeypatch.chdir(folder)
+    monkeypatch.delitem(sys.modules, "example_stream_over_http", raising=False)
+    monkeypatch.setenv("BAE_SERVE_TOKEN", "secret")
+    monkeypatch.setenv("BAE_LM", f"scripted:{RUNS['stream_over_http'].script}")
     module = RUNS["stream_over_http"].module()
-    monkeypatch.setitem(module.app.dependency_overrides, module.get_lm, lambda: lm)
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(module.app, log_level="error"))
+    config = uvicorn.Config(module.app, log_level="error", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve([listening]))
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/bae"
+    headers = {"authorization": "Bearer secret"}
     try:
-        async with asyncio.timeout(30), httpx.AsyncClient(base_url=url) as client:
+        async with asyncio.timeout(30), httpx.AsyncClient(base_url=url, headers=headers) as client:
             yield client
     finally:
         server.should_exit = True
         await serving
+        await module.api.journal.close()
+        sys.modules.pop("example_stream_over_http")
         listening.close()
 
 
-async def events(response: Any) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    async for line in response.aiter_lines():
-        name, _, value = line.partition(": ")
-        if name == "event":
-            found.append((value, None))
-        elif name == "data":
-            found[-1] = (found[-1][0], json.loads(value))
-    return found
-
-
 @pytest.mark.once
-async def test_a_run_is_told_as_server_sent_events(tmp_path, monkeypatch):
-    lm = scripted(RUNS["stream_over_http"])
-    async with served(lm, tmp_path / "runs.db", monkeypatch) as client:
-        async with client.stream("POST", "/runs/one", json={"likes": "the sea"}) as response:
+async def test_a_run_is_started_and_followed_as_server_sent_events(tmp_path, monkeypatch):
+    async with served(tmp_path, monkeypatch) as client:
+        body = {"run_id": "one", "start": {"likes": "the sea"}}
+        for status in (201, 200):
+            begun = await client.post("/graphs/books/runs", json=body)
+            assert begun.status_code == status
+        found: list[tuple[str, Any]] = []
+        accept = {"accept": "text/event-stream"}
+        async with client.stream("GET", "/runs/one/records", headers=accept) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
-            told = await events(response)
-        async with client.stream("POST", "/runs/one", json={"likes": "hills"}) as response:
-            refused = await events(response)
-        again = await client.post("/runs/one/resume")
-        unknown = await client.post("/runs/two/resume")
-    assert [name for name, _ in told] == ["node", "field", "text", "text", "node", "result"]
-    assert told[2] == ("text", {"name": "title", "delta": "The Old Man and the Sea"})
-    assert told[-1][1]["title"] == "The Old Man and the Sea"
-    assert [(name, data["code"]) for name, data in refused] == [("error", "bae-run-exists")]
-    assert (again.status_code, again.json()) == (200, told[-1][1])
-    assert (unknown.status_code, unknown.json()["code"]) == (404, "bae-run-unknown")
-
-
-class Silent(ScriptedLM):
-    """An LM that cannot be reached."""
-
-    async def fill(self, *args: Any, **kwargs: Any) -> Any:
-        raise BaeLMError("nobody answers")
-
-
-@pytest.mark.once
-async def test_what_goes_wrong_in_a_run_is_told_over_http(tmp_path, monkeypatch):
-    async with served(Silent(), tmp_path / "runs.db", monkeypatch) as client:
-        async with client.stream("POST", "/runs/one", json={"likes": "the sea"}) as response:
-            told = await events(response)
-        again = await client.post("/runs/one/resume")
-    assert told[-1] == ("error", {"code": "bae-lm-failed", "text": "nobody answers"})
-    assert (again.status_code, again.json()) == (502, told[-1][1])
-
-
-@pytest.mark.once
-async def test_a_run_that_another_process_has_is_a_conflict_over_http(tmp_path, monkeypatch):
-    held = Held()
-    async with served(held, tmp_path / "runs.db", monkeypatch) as client:
-        async with client.stream("POST", "/runs/one", json={"likes": "the sea"}):
-            await held.asked_for.wait()
-            response = await client.post("/runs/one/resume")
-        await held.gone.wait()
-    assert (response.status_code, response.json()["code"]) == (409, "bae-run-owned")
-
-
-@pytest.mark.once
-async def test_a_client_that_goes_away_cancels_its_run_which_can_be_gone_on_with(
-    tmp_path, monkeypatch
-):
-    held = Held()
-    async with served(held, tmp_path / "runs.db", monkeypatch) as client:
-        async with client.stream("POST", "/runs/one", json={"likes": "the sea"}):
-            await held.asked_for.wait()
-        await held.gone.wait()
-    async with SQLiteJournal(tmp_path / "runs.db") as journal:
-        assert [info.status for info in await journal.runs()] == ["cancelled"]
-
-    lm = scripted(RUNS["stream_over_http"])
-    async with served(lm, tmp_path / "runs.db", monkeypatch) as client:
-        response = await client.post("/runs/one/resume")
-    assert response.json()["title"] == "The Old Man and the Sea"
+            async for line in response.aiter_lines():
+                name, _, value = line.partition(": ")
+                if name == "event":
+                    found.append((value, None))
+                elif name == "data":
+                    found[-1] = (found[-1][0], json.loads(value))
+        run = (await client.get("/runs/one")).json()
+        refused = await client.get("/runs/one", headers={"authorization": "Bearer other"})
+    assert found[-1][0] == "end"
+    assert found[-1][1]["reason"] == "ended"
+    assert [data["kind"] for name, data in found if name == "record"][-1] == "RunEnded"
+    assert run["result"]["title"] == "The Old Man and the Sea"
+    assert refused.status_code == 401
