@@ -9,7 +9,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, cast
 
 from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, spending_limit, with_limit
-from bae.observers import everywhere, here, in_force, observed
+from bae.observers import everywhere, here, observed, reading
 from bae.past import NO_PAST, Past
 from bae.records import AnswerJudged, AnswerRestarted
 from bae.usage import Attempt, Restart
@@ -41,16 +41,11 @@ class WorkParameters(TypedDict, total=False):
     dep_cache: dict[Any, Any] | None
 
 
-class StreamParameters(WorkParameters, total=False):
-    """The parameters of `Graph.stream` that are given by name."""
+class RunParameters(WorkParameters, total=False):
+    """The parameters of `Graph.arun` and `Graph.stream` that are given by name."""
 
     journal: Journal | None
     run_id: str | None
-
-
-class RunParameters(StreamParameters, total=False):
-    """The parameters of `Graph.arun` that are given by name."""
-
     resume: bool
 
 
@@ -186,8 +181,8 @@ class Run:
         self._index: dict[type[Node], list[int]] | None = None
         self._notes: LMNotes | None = None
         self.conversations: dict[Hashable, Conversation] = {}
-        if outer is None and (everywhere or here.get()):
-            self.writer.log = observed(self.writer.log, self.run_id, in_force())
+        if outer is None and (everywhere or here.get() or reading.get()):
+            self.writer.log = observed(self.writer.log, self.run_id)
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
