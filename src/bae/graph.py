@@ -400,6 +400,7 @@ class Graph(Generic[S, T]):
         journal: Journal,
         given: Mapping[str, Any] | None = None,
         go_on: bool = True,
+        by: str = "",
         **options: Unpack[WorkParameters],
     ) -> GraphResult[T]:
         """Answer a gate that a run waits for, and resume the run.
@@ -408,11 +409,12 @@ class Graph(Generic[S, T]):
         or by its address where several are open (`result.waiting` and `journal.runs()` have these).
         The value is checked against the field's type first, and is an `Approval` for a tool call;
         the first answer counts, and a second one is refused. With `go_on=False` the answer is only
-        stored, until the run is resumed. The other parameters are those of `resume`.
+        stored, until the run is resumed. `by` is who answers: it is stored with the answer, and
+        `journal.why` shows it. The other parameters are those of `resume`.
         """
 
         store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
-        return await rooms.answer_gate(self, run_id, field, value, resumed, store, given, go_on)
+        return await rooms.answer_gate(self, run_id, field, value, resumed, store, given, go_on, by)
 
     async def tell(self, run_id: str, text: str, *, journal: Journal) -> None:
         """Tell the LM of a run something: it reads `text` as a message before the next round of its

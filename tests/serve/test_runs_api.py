@@ -92,10 +92,14 @@ async def test_a_question_is_shown_with_what_is_needed_to_decide_and_answered_on
             "/runs/asks/answers", json={"gate": gate["gate"], "value": False}
         )
         assert (other.status_code, other.json()["type"]) == (409, "bae-gate-answered")
+        assert "has an answer already by ana" in other.json()["detail"]
         ends = [data async for kind, _, data in served.events("asks") if kind == "end"]
         assert ends[0]["reason"] == "ended"
         assert (await served.get("/runs/asks"))["result"] == {"euros": 20}
         assert (await served.get("/inbox"))["gates"] == []
+        assert (await served.journal.read("asks")).answered_by == {gate["gate"]: "ana"}
+        why = await served.get("/runs/asks/steps/1/why?field=approved")
+        assert why["provenance"]["note"] == "answered by ana"
 
 
 async def test_steps_calls_and_why_come_in_pages_and_long_values_are_cut():

@@ -36,14 +36,15 @@ from bae.cli.printing import as_data, note, out, print_hanging, print_json
 from bae.cli.replay import make_test, refuse_existing, replay
 from bae.cli.resume import answer, fork, resume
 from bae.cli.story import heading_lines, node_lines, outcome_lines, print_runs
-from bae.cli.timeline import bars_of
+from bae.cli.timeline import bars_of, path_lines
 from bae.cli.wording import count, in_one_line
 from bae.exceptions import JournalError
+from bae.journal.critical_paths import critical_path
 from bae.journal.export import is_sqlite
 from bae.journal.gates import open_gates
 from bae.journal.provenance import Provenance
 from bae.journal.redaction import Redaction
-from bae.journal.report import report_run
+from bae.journal.report import report_run, timeline
 from bae.journal.store import Journal, Listed, RunInfo
 from bae.journal.store import RunStatus as Stored
 
@@ -133,7 +134,7 @@ async def _runs_that_are(
 def show(
     run: NewestRun = None,
     full: Annotated[bool, flag("--full", "Show everything: prompts, answers, every item.")] = False,
-    timeline: Annotated[bool, flag("--timeline/--no-timeline", "Show what ran when.")] = True,
+    with_timeline: Annotated[bool, flag("--timeline/--no-timeline", "Show what ran when.")] = True,
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -153,7 +154,7 @@ def show(
     console = out()
     for line in heading_lines(told):
         print_hanging(console, line, 4)
-    if timeline:
+    if with_timeline:
         console.print()
         for line in bars_of(told.timeline, console, full=full):
             console.print(line, soft_wrap=True)
@@ -172,6 +173,33 @@ def show(
     else:
         command = f"resume with: {said.resume(info.run_id)}"
     print_hanging(console, Text(in_one_line(command), style="dim"), 2)
+
+
+@group.command("timeline", epilog=examples("bae runs timeline", "bae runs timeline 3f2a --full"))
+def show_timeline(
+    run: NewestRun = None,
+    full: Annotated[bool, flag("--full", "Show every piece of work, every item.")] = False,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Show what ran when in a run, and what decided how long it took.
+
+    The critical path is found from the inputs that the fields declare: making any other piece of
+    work faster would not have made the run faster. Waiting for people is left out.
+    """
+    stored = stored_run(journal, run)
+    now = time()
+    ran, path = timeline(stored, now=now), critical_path(stored, now=now)
+    if as_json:
+        slack = [{"kind": k, "place": p, "seconds": s} for (k, p), s in path.slack.items()]
+        found = {**as_data(path), "slack": slack, "seconds": path.seconds}
+        print_json({**as_data(ran), "seconds": ran.seconds, "critical_path": found})
+        return
+    console = out()
+    for line in bars_of(ran, console, full=full):
+        console.print(line, soft_wrap=True)
+    for line in path_lines(path, ran):
+        print_hanging(console, line, 4)
 
 
 @group.command("why", epilog=examples("bae runs why last Outfit.mood"))

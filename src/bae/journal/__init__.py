@@ -46,6 +46,7 @@ from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
+    from bae.journal.critical_paths import CriticalPart, CriticalPath, critical_path
     from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
@@ -80,6 +81,8 @@ __all__ = [
     "ChoiceStarted",
     "Claim",
     "ClassMet",
+    "CriticalPart",
+    "CriticalPath",
     "Feed",
     "FeedBatch",
     "FeedItem",
@@ -135,6 +138,7 @@ __all__ = [
     "ToolStarted",
     "ToolsOffered",
     "check",
+    "critical_path",
     "list_questions",
     "list_runs",
     "subscribe",
@@ -146,6 +150,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "compatibility": "BrokenRun Change check",
+        "critical_paths": "CriticalPart CriticalPath critical_path",
         "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",

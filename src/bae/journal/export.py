@@ -119,6 +119,7 @@ def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes
             **listed,
             "summary": info.summary and info.summary._asdict(),
             "answers": {gate: from_json(answer) for gate, answer in run.answers.items()},
+            "answered_by": dict(run.answered_by),
             "shape_hash": info.shape,
             "shape": _object_or_text(run.shape),
             "lines": len(run.lines),
@@ -302,6 +303,7 @@ class _Header(BaseModel):
     metadata: dict[str, Any] = {}
     summary: RunSummary | None = None
     answers: dict[str, Any] = {}
+    answered_by: dict[str, str] = {}
     shape_hash: str
     shape: dict[str, Any] | str
     lines: int = Field(ge=1)
@@ -325,7 +327,7 @@ class _Header(BaseModel):
             summary=self.summary,
         )
         shape = self.shape if isinstance(self.shape, str) else _json(self.shape).decode()
-        return StoredRun(info, shape, (), answers)
+        return StoredRun(info, shape, (), answers, answered_by=self.answered_by)
 
 
 class _File(BaseModel):

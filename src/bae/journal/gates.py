@@ -64,7 +64,7 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
             "gate of a tool call by the id of the call, too, as c3",
         )
     if not fitting:
-        raise _answered(known[0], run_id)
+        raise _answered(known[0], stored)
     gate = fitting[0]
     if gate.deadline is not None and gate.deadline <= time():
         raise GateError(
@@ -93,6 +93,7 @@ async def answer_gate(
     journal: Journal,
     given: Mapping[str, Any] | None,
     go_on: bool,
+    by: str = "",
 ) -> GraphResult[T]:
     """Store the answer to a gate that a run waits for, and resume the run if `go_on`."""
     from bae.journal.resume import result_of, resume
@@ -136,8 +137,10 @@ async def answer_gate(
             fix="answer it while the run is in progress: graph.resume(run_id, …, answer=…); or use "
             "a journal with secrets=True",
         )
-    if not await journal.answer(run_id, gate.address, dump_gate_answer(gate, value)):
-        raise _answered(gate, run_id)
+    answer = run_id, gate.address, dump_gate_answer(gate, value)
+    # A store of others may know nothing of who answers.
+    if not await (journal.answer(*answer, by) if by else journal.answer(*answer)):
+        raise _answered(gate, await journal.read(run_id))
     if go_on:
         try:
             return await resume(graph, run_id, options, journal, given)
@@ -158,9 +161,11 @@ def describe_status(info: RunInfo) -> str:
     }.get(info.status, f"it is {info.status}")
 
 
-def _answered(gate: OpenGate, run_id: str) -> GateError:
+def _answered(gate: OpenGate, stored: StoredRun) -> GateError:
+    run_id, who = stored.info.run_id, stored.answered_by.get(gate.address)
+    by = f" by {who}" if who else ""
     return GateError(
-        f"{gate.place}: {gate.question!r} has an answer already, and the first one counts",
+        f"{gate.place}: {gate.question!r} has an answer already{by}, and the first one counts",
         field_name=gate.field_name,
         code="bae-gate-answered",
         fix=f"resume the run: graph.resume({run_id!r}, …); await journal.why({run_id!r}, "

@@ -163,13 +163,14 @@ class StoredRun:
     """A run as it is read back: its entry in the list, the shape of its node classes as JSON, all
     its lines, including those shared with the run it was forked from, and the answers to its gates
     as JSON, by address. `files` are the bytes of the images and documents that its lines refer to,
-    by hash, as `sha256:…`."""
+    by hash, as `sha256:…`. `answered_by` has who answered, by address, where that is known."""
 
     info: RunInfo
     shape: str
     lines: tuple[Line, ...]
     answers: dict[str, str]
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
+    answered_by: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class RunLines(NamedTuple):
@@ -280,8 +281,8 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def answer(self, run_id: str, gate: str, value: str) -> bool:
-        """Store the answer to a gate, as JSON; False if there is one already."""
+    async def answer(self, run_id: str, gate: str, value: str, by: str = "") -> bool:
+        """Store the answer to a gate, as JSON, with who gave it; False if there is one already."""
 
     @abstractmethod
     async def delete(self, run_ids: Sequence[str]) -> int:

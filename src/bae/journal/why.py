@@ -71,6 +71,7 @@ class Search:
         self._history = history
         self._shape = history.shape
         self._answers = stored.answers
+        self._people = stored.answered_by
         self._found: dict[Place, Provenance] = {}
         self._depth = 0
 
@@ -193,6 +194,8 @@ class Search:
             if outside is not None:
                 took, cls = outside.seconds, outside.node_type.__name__
                 value["note"] = f"called once for the run, first for {cls}.{outside.field}"
+        if str(place) in self._people:
+            value["note"] = f"answered by {self._people[str(place)]}"
         if source.called_at and (first := Place.parse(source.called_at)) is not None:
             made = self._called_before(place, first, "once for equal arguments")
             return replace(made, inputs=self._inputs(place))

@@ -175,7 +175,7 @@ async def _keeps_entries(journal: Journal) -> None:
     """A run that is created without a claim keeps its whole entry and its answers."""
     run = _run("run", _lines(0, 3), status="waiting", waiting=(_GATE,), error="why", summary=_USED)
     info = replace(run.info, started=7.0, parent="elsewhere", thread="t", metadata={"a": [1]})
-    run = replace(run, info=info, answers={"other": "[1]"})
+    run = replace(run, info=info, answers={"other": "[1]"}, answered_by={"other": "ana"})
     await journal.create(run, claim=False)
     _same("the run", await journal.read("run"), run)
     _same("its entry in the list", await journal.runs(), [info])
@@ -227,16 +227,18 @@ async def _ends(journal: Journal) -> None:
 
 
 async def _answers_once(journal: Journal) -> None:
-    """The first answer to a gate counts; `answer` returns False for all others. A gate of a parked
-    run is listed as answered."""
+    """The first answer to a gate counts, and who gave it; `answer` returns False for all others. A
+    gate of a parked run is listed as answered."""
     claim = await _begun(journal)
     other = ParkedGate("3:Refund.sum", "Refund.sum", "How much?")
     await journal.release(claim, "waiting", [], [_GATE, other])
-    answers = (journal.answer("run", _GATE.address, str(n)) for n in range(5))
+    answers = (journal.answer("run", _GATE.address, str(n), f"person {n}") for n in range(5))
     results = await asyncio.gather(*answers)
     _same("what `answer` returned", sorted(results), [False, False, False, False, True])
     stored = await journal.read("run")
     _same("its answers", stored.answers, {_GATE.address: str(results.index(True))})
+    by = {_GATE.address: f"person {results.index(True)}"}
+    _same("who answered", dict(stored.answered_by), by)
     _same("its answers alone", await journal.answers("run"), stored.answers)
     waiting = (replace(_GATE, answered=True), other)
     _same("its gates", stored.info.waiting, waiting)

@@ -81,6 +81,7 @@ _ADD_RUN = f"""insert into runs (run, id, graph, status, started, shape, owner, 
     error, parent, shared, came_from, thread, metadata, summary, change)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {NEXT_CHANGE})
 on conflict (id) do nothing"""
+_ADD_ANSWER = "insert or ignore into answers (run, gate, value, person) values (?, ?, ?, ?)"
 _RELEASE_RUN = f"""update runs set owner = null, status = ?, waiting = ?, error = ?,
     summary = coalesce(?, summary), {CHANGED} where run = ? and epoch = ?"""
 
@@ -101,11 +102,10 @@ class RunTables(Journal):
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask a connection that sees all that was taken in before."""
 
-    async def answer(self, run_id: str, gate: str, value: str) -> bool:
+    async def answer(self, run_id: str, gate: str, value: str, by: str = "") -> bool:
         def add(db: sqlite3.Connection) -> bool:
             run = self._find(db, run_id)
-            statement = "insert or ignore into answers (run, gate, value) values (?, ?, ?)"
-            is_first = db.execute(statement, (run, gate, value)).rowcount > 0
+            is_first = db.execute(_ADD_ANSWER, (run, gate, value, by)).rowcount > 0
             if is_first:
                 db.execute(f"update runs set {CHANGED} where run = ?", (run,))
             return is_first
@@ -204,15 +204,18 @@ class RunTables(Journal):
             info = _info(db, row)
             query = "select text from shapes where hash = ?"
             shape: object = db.execute(query, (info.shape,)).fetchone()[0]
-            query = "select gate, value from answers where run = ?"
-            answers = dict(db.execute(query, row[:1]).fetchall())
-            if not all(isinstance(text, str) for text in (shape, *answers, *answers.values())):
+            query = "select gate, value, person from answers where run = ?"
+            given = db.execute(query, row[:1]).fetchall()
+            answers = {gate: value for gate, value, _ in given}
+            people = {gate: person for gate, _, person in given if person}
+            texts = (shape, *answers, *answers.values(), *people.values())
+            if not all(isinstance(text, str) for text in texts):
                 raise TypeError("a column has a value of another type")
             for answer in answers.values():
                 json.loads(answer)
             lines = self._read_lines(db, row[0], run_id)
             files = _files_of(db, row[0])
-            return StoredRun(info, cast(str, shape), lines, answers, files)
+            return StoredRun(info, cast(str, shape), lines, answers, files, people)
         except _UNREADABLE as error:
             raise self._damaged(run_id, f"run {run_id!r}", error) from error
 
@@ -456,8 +459,9 @@ def add_run(
         db.execute("insert into file_uses (run, hash) values (?, ?)", (fence[0], hash))
     add_lines(db, [line + fence for line in run.lines])
     if run.answers:
-        answers = [(fence[0], gate, value) for gate, value in run.answers.items()]
-        db.executemany("insert into answers (run, gate, value) values (?, ?, ?)", answers)
+        people = run.answered_by
+        answers = [(fence[0], g, value, people.get(g, "")) for g, value in run.answers.items()]
+        db.executemany(_ADD_ANSWER, answers)
     return fence
 
 

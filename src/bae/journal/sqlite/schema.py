@@ -58,7 +58,8 @@ create table lines (
 );
 create table shapes (shape integer primary key, hash text not null unique, text text not null);
 create table answers (
-    run integer not null, gate text not null, value text not null, primary key (run, gate)
+    run integer not null, gate text not null, value text not null, person text not null default '',
+    primary key (run, gate)
 ) without rowid;
 create table files (hash text primary key, data blob not null);
 create table file_uses (
@@ -92,7 +93,8 @@ create table files (hash text primary key, data blob not null);
 create table file_uses (
     run integer not null, hash text not null, primary key (run, hash)
 ) without rowid;
-create index file_uses_by_hash on file_uses (hash)
+create index file_uses_by_hash on file_uses (hash);
+alter table answers add column person text not null default ''
 """,
 }
 """By version of the stored format: the statements that make its tables those of the next version.
@@ -101,7 +103,8 @@ _OLDER = {
     2: """create temp view runs as select *, null as thread, '{}' as metadata, null as summary,
         run as change from main.runs""",
     6: """create temp view files as select '' as hash, x'' as data where 0;
-        create temp view file_uses as select 0 as run, '' as hash where 0""",
+        create temp view file_uses as select 0 as run, '' as hash where 0;
+        create temp view answers as select *, '' as person from main.answers""",
 }
 """By version: what hides the difference where a file of this version, or an older one, is only
 read. Such a file is not changed."""
