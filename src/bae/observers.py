@@ -136,7 +136,7 @@ class RunStream(Generic[T], AsyncIterator[Record]):
 async def _follow(
     work: Callable[[], Coroutine[Any, Any, GraphResult[T]]], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
-    reader = Reader()
+    reader = RunReader()
 
     async def read() -> GraphResult[T]:
         reading.set(reader)
@@ -162,7 +162,7 @@ async def _follow(
 # Used by runs
 
 
-class Reader:
+class RunReader:
     """Who reads a run while it is in progress: the first run that begins in its context, and none
     that a body of it starts."""
 
@@ -288,4 +288,4 @@ def _refuse_async(observer: Observer) -> None:
 
 everywhere: list[Watching] = []
 here: ContextVar[tuple[Watching, ...]] = ContextVar("bae_observers", default=())
-reading: ContextVar[Reader | None] = ContextVar("bae_reader", default=None)
+reading: ContextVar[RunReader | None] = ContextVar("bae_reader", default=None)
