@@ -1,7 +1,7 @@
 """A web page that shows an answer while the model writes it: `pip install fastapi uvicorn`.
 
-    uvicorn --app-dir examples stream_to_a_page:app
-    bae run examples/stream_to_a_page.py --set subject=rain    # the same graph, at a terminal
+uvicorn --app-dir examples stream_to_a_page:app
+bae run examples/stream_to_a_page.py --set subject=rain    # the same graph, at a terminal
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later

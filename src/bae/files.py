@@ -10,10 +10,11 @@ import binascii
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeGuard, cast
 
@@ -283,7 +284,7 @@ class Image(File):
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return _json_schema("An image", "image")
+        return _json_schema("An image", "image", handler.mode)
 
 
 class Document(File):
@@ -319,7 +320,7 @@ class Document(File):
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return _json_schema("A PDF or plain text document", "document")
+        return _json_schema("A PDF or plain text document", "document", handler.mode)
 
 
 class FileUrl(Attached):
@@ -346,8 +347,10 @@ class FileUrl(Attached):
 
     @property
     def about(self) -> str:
-        """The address, without what may be secret in it."""
-        return self.url.partition("?")[0].partition("#")[0]
+        """The address, without what may be secret in it: a user, a query, a fragment."""
+        scheme, _, rest = re.split(r"[?#]", self.url, maxsplit=1)[0].partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
     def as_json(self) -> str:
         """The address."""
@@ -434,7 +437,8 @@ _in_use = False
 
 
 def in_use() -> bool:
-    """Whether this process has made a file: without any, there is nothing to look for."""
+    """Whether this process has made a file, or shown one: without any, there is nothing to look
+    for."""
     return _in_use
 
 
@@ -447,11 +451,14 @@ def visible(files: Iterable[File] | Mapping[str, bytes]) -> Generator[None]:
         start = Question.model_validate_json(body)
     ```
     """
+    global _in_use
     known: Mapping[str, bytes]
     if isinstance(files, Mapping):
         known = cast("Mapping[str, bytes]", files)
     else:
         known = {file.hash: file.data for file in files}
+    # Those of a resumed run, for example, of which this process has made none so far.
+    _in_use = _in_use or bool(known)
     with _in_scope(FileScope(known, _scope.get())):
         yield
 
@@ -478,15 +485,27 @@ def is_collecting() -> bool:
     return _scope.get() is not None
 
 
-def find_visible(hash: str) -> File | None:
-    """A file that JSON may name here, by its hash."""
+def find_visible(hash: str, name: str = "") -> File | None:
+    """A file that JSON may name here, by its hash. It gets the `name` if it has none."""
     scope = _scope.get()
     while scope is not None:
         found = scope.find(hash)
         if found is not None:
-            return found if isinstance(found, File) else file_of(found)
+            return found if isinstance(found, File) else file_of(found, name)
         scope = scope.outer
     return None
+
+
+def visible_files_in(value: Any) -> Iterator[File]:
+    """The files that JSON refers to and may name here."""
+    if is_reference(value):
+        found = find_visible(value["hash"], str(value.get("name", "")))
+        if found is not None:
+            yield found
+    elif isinstance(value, list | dict):
+        held = cast("list[Any] | dict[str, Any]", value)
+        for each in held.values() if isinstance(held, dict) else held:
+            yield from visible_files_in(each)
 
 
 def file_of(data: bytes, name: str = "") -> File:
@@ -510,6 +529,53 @@ def placeholder_of(reference: Mapping[str, Any]) -> str:
     parts = [str(reference.get("name", "")), media_type]
     parts.append(size_text(size) if isinstance(size, int) else "")
     return f"[{kind} {', '.join(_as_name(part) for part in parts if part)}]"
+
+
+def with_placeholders(value: Any) -> Any:
+    """JSON with placeholders in the place of references."""
+    if isinstance(value, list):
+        return [with_placeholders(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    held = cast("dict[str, Any]", value)
+    if held.keys() >= {"hash", "type", "size"} and is_reference(value):
+        return placeholder_of(held) if HASH.fullmatch(held["hash"]) else held
+    return {name: with_placeholders(each) for name, each in held.items()}
+
+
+def placeholders_in(value: Any) -> list[str]:
+    """The placeholders of the references in JSON, each once."""
+    found: dict[str, None] = {}
+    ahead = [value]
+    for each in ahead:
+        if isinstance(each, list):
+            ahead += cast("list[Any]", each)
+        elif isinstance(each, dict):
+            shown = with_placeholders(each)
+            if isinstance(shown, str):
+                found[shown] = None
+            else:
+                ahead += cast("dict[str, Any]", each).values()
+    return [*found]
+
+
+def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
+    """JSON in which `@PATH` is the file that `read` returns, whole; the same object where there is
+    no path. For what a person gives by hand, and never for JSON of others."""
+    if isinstance(value, str):
+        if len(value) < 2 or not value.startswith("@"):
+            return value
+        file = read(value[1:])
+        return {"data": file.data_url, "name": file.name}
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        found = [with_paths_read(each, read) for each in items]
+        return items if all(map(is_, found, items)) else found
+    if isinstance(value, dict):
+        held = cast("dict[str, Any]", value)
+        made = {name: with_paths_read(each, read) for name, each in held.items()}
+        return held if all(map(is_, made.values(), held.values())) else made
+    return value
 
 
 def size_text(size: int) -> str:
@@ -587,10 +653,18 @@ def _refused(cls: type[File], why: str) -> PydanticCustomError:
     return PydanticCustomError("bae_file", "{why}", {"why": why, "type": cls.__name__})
 
 
-def _json_schema(about: str, kind: _Kind) -> dict[str, Any]:
-    """What clients may send. `format` tells it from other schemas."""
+def _json_schema(about: str, kind: _Kind, mode: str) -> dict[str, Any]:
+    """What clients may send, or what they get. `format` tells it from other schemas."""
     hashed = {"type": "string", "pattern": f"^{HASH.pattern}$"}
     name = {"type": "string"}
+    if mode == "serialization":
+        known = {"hash": hashed, "type": {"type": "string"}, "size": {"type": "integer"}}
+        return {
+            "description": f"{about}, by its hash",
+            "type": "object",
+            "properties": {**known, "name": name},
+            "required": [*known],
+        }
     return {
         "description": f"{about}: a data URL, or the hash of a file that is known",
         "format": kind,

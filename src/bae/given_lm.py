@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bae.language_model import LM, Scene
     from bae.markers import OpenGate
     from bae.prompts.messages import Prompt
-    from bae.records import Asker, Recalled
+    from bae.records import Asker, Found
     from bae.run import Run
 
 N = TypeVar("N", bound=Node)
@@ -289,7 +289,7 @@ class GivenLM:
             if method == "make":
                 return await ask_lm(lm, "make", about, previous, target)
             return await ask_lm(lm, "fill", about, target, given, instruction, source=previous)
-        records: list[Recalled] = []
+        records: list[Found] = []
         found = await self._resolve(plan, fields, given, records)
         if records:
             about = about.recalling({target: self._run.origins(records)})
@@ -329,7 +329,7 @@ class GivenLM:
         plan: NodePlan,
         fields: Sequence[FieldPlan],
         given: Mapping[str, Any],
-        records: list[Recalled] | None = None,
+        records: list[Found] | None = None,
     ) -> dict[str, Any]:
         """What the sources of some fields find, at the step of the one who asks."""
         if self._run.flow is None:

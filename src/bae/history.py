@@ -81,6 +81,8 @@ class History(RunTree):
         """The gates that were opened, by address."""
         self.opened: dict[str, float] = {}
         """When each gate was opened first, by address."""
+        self.turn: kinds.TurnStarted | None = None
+        """Where the run is in its thread, if it belongs to one."""
         self.told = 0
         """How many messages people have told LMs."""
         self.count = 0
@@ -384,6 +386,18 @@ class History(RunTree):
         key = record.field, record.parameter
         source = self._source(step, key, record.node_type, "recall", record.at)
         source.value, source.origin = record.value, record.origin
+        self._end(source, record.at)
+
+    @_handles(kinds.TurnStarted)
+    def _turn_started(self, record: kinds.TurnStarted) -> None:
+        self.turn = record
+
+    @_handles(kinds.TurnsShown)
+    def _turns_shown(self, record: kinds.TurnsShown) -> None:
+        step = self._step(record, record.step, record.node_type, leads=True)
+        key = record.field, ""
+        source = self._source(step, key, record.node_type, "thread", record.at)
+        source.value, source.turns = record.value, record
         self._end(source, record.at)
 
     @_handles(kinds.GateOpened)

@@ -13,12 +13,13 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
+    Mapping,
     Sequence,
 )
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from bae.exceptions import BaeError
@@ -28,6 +29,7 @@ from bae.tasks import gone
 if TYPE_CHECKING:
     from bae.node import Node
     from bae.result import GraphResult
+    from bae.run import RunOptions
 
 __all__ = ["ObservedRun", "Observer", "RunStream", "observe", "observing"]
 
@@ -39,10 +41,20 @@ class ObservedRun:
     told apart even where two have one id, as a run and its replay do. Keep what you know of a run
     in a `WeakKeyDictionary` by this object, and it is dropped with the run."""
 
-    __slots__ = ("__weakref__", "graph", "past", "run_id")
+    __slots__ = ("__weakref__", "graph", "metadata", "past", "run_id", "thread")
 
-    def __init__(self, run_id: str, past: tuple[Record, ...] = ()) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        past: tuple[Record, ...] = (),
+        thread: str | None = None,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.run_id = run_id
+        self.thread = thread
+        """The id of the thread that the run belongs to."""
+        self.metadata = metadata
+        """What the caller gave as `metadata`."""
         self.past = past
         """What was recorded before a run was resumed: observers are not called with it again."""
         begun = next((record for record in past if isinstance(record, RunStarted)), None)
@@ -199,7 +211,7 @@ def in_force() -> Sequence[Watching]:
     return [each for index, each in enumerate(found) if each.observer not in known[:index]]
 
 
-def observed(log: list[Record], run_id: str) -> list[Record]:
+def observed(log: list[Record], run_id: str, options: RunOptions) -> list[Record]:
     """A log in the place of `log` that calls observers, and the reader of the run, with what is
     written from now on; the same one where there are none."""
     reader = reading.get()
@@ -207,7 +219,9 @@ def observed(log: list[Record], run_id: str) -> list[Record]:
     observers = in_force()
     if hear is None and not observers:
         return log
-    return ObservedLog(log, ObservedRun(run_id, tuple(log)), observers, hear)
+    thread = None if options.turn is None else options.turn.thread
+    run = ObservedRun(run_id, tuple(log), thread, options.metadata)
+    return ObservedLog(log, run, observers, hear)
 
 
 class ObservedLog(list[Record]):

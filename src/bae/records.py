@@ -137,6 +137,8 @@ def _json(type: Any, default: Any = NOTHING, is_omitted: bool = True) -> Storage
 
 _TEXT: Final = _json(str)
 _TEXT_IF_ANY: Final = _json(str, "")
+_RUN_ID: Final = StorageRole("run", str)
+_RUN_ID_IF_ANY: Final = StorageRole("run", str, "")
 _TEXTS: Final = _json(tuple[str, ...])
 _NUMBER: Final = _json(float)
 _ASKER: Final = StorageRole("asker")
@@ -193,7 +195,7 @@ class RunStarted(Record):
     max_iters: int = 10
 
     stored: ClassVar[StorageRoles] = {
-        "run_id": _TEXT,
+        "run_id": _RUN_ID,
         "graph": _TEXT,
         "max_iters": _json(int),
         "node": StorageRole("start node"),
@@ -370,6 +372,54 @@ class Recalled(Record):
         "origin": _json(Origin),
         "value": StorageRole("recalled"),
     }
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class TurnStarted(Record):
+    """The run takes its turn in a thread, after the run `previous`; empty for none. `number` counts
+    the turns before it."""
+
+    previous: str
+    number: int
+
+    stored: ClassVar[StorageRoles] = {"previous": _RUN_ID_IF_ANY, "number": _json(int)}
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class TurnsShown(Record):
+    """A field has the earlier turns of the thread: those of `count` runs, from `first` to `last`.
+    Before these are `omitted` turns. Only journals keep the runs alone, and not their texts."""
+
+    node_type: type[Node]
+    field: str
+    value: Any
+    first: str = ""
+    last: str = ""
+    count: int = 0
+    omitted: int = 0
+
+    stored: ClassVar[StorageRoles] = {
+        **_OF_FIELD,
+        "first": _RUN_ID_IF_ANY,
+        "last": _RUN_ID_IF_ANY,
+        "count": _json(int, 0),
+        "omitted": _json(int, 0),
+        "value": StorageRole("turns"),
+    }
+
+    @property
+    def origin(self) -> None:
+        """The value is none of the trace."""
+        return None
+
+    @property
+    def parameter(self) -> str:
+        """It is the value of a field."""
+        return ""
+
+
+Found = Recalled | TurnsShown
+"""The record of a value that was found at once."""
 
 
 @dataclass(slots=True, repr=False, eq=False)

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, M
 from dataclasses import replace
 from os import urandom
 from time import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, spending_limit, with_limit
 from bae.observers import everywhere, here, observed, reading
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.place import Place
     from bae.plan import NodePlan
-    from bae.records import Asker, Recalled
+    from bae.records import Asker, Found
     from bae.rooms import Journal
     from bae.sharing import Dataflow
     from bae.tool_conversation import Conversation
+    from bae.turns import Messages, TurnOptions
     from bae.usage import CallEvent, Usage
 
 GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
@@ -47,6 +49,11 @@ class RunParameters(WorkParameters, total=False):
     journal: Journal | None
     run_id: str | None
     resume: bool
+    thread: str | None
+    busy: Literal["wait", "refuse", "cancel"]
+    busy_timeout: float
+    interrupted: Literal["resume", "cancel"] | None
+    metadata: Mapping[str, Any] | None
 
 
 class RunOptions(NamedTuple):
@@ -58,6 +65,9 @@ class RunOptions(NamedTuple):
     prefetch: bool = True
     answer: GateAnswerer | None = None
     dep_cache: dict[Any, Any] | None = None
+    turn: TurnOptions | None = None
+    """How the run takes its turn in a thread."""
+    metadata: Mapping[str, Any] = MappingProxyType({})
 
 
 class Waiting(Exception):
@@ -128,7 +138,8 @@ class Run:
     `lm` is the LM that it asks, `max_iters` how many nodes may run, 0 for no bound. `returned` is
     the last node that a body has returned. `conversations` are those with tools that bodies and
     functions have begun: a question that is asked again continues its conversation. `scene`,
-    `shows` and `shows_limit` say what a question shows besides the previous node.
+    `shows` and `shows_limit` say what a question shows besides the previous node. `turns` are the
+    earlier turns of the thread, as far back as a node may show them; None where there is no thread.
     """
 
     __slots__ = (
@@ -150,6 +161,7 @@ class Run:
         "shows_limit",
         "step",
         "trace",
+        "turns",
         "writer",
     )
 
@@ -181,8 +193,9 @@ class Run:
         self._index: dict[type[Node], list[int]] | None = None
         self._notes: LMNotes | None = None
         self.conversations: dict[Hashable, Conversation] = {}
+        self.turns: Messages | None = None
         if outer is None and (everywhere or here.get() or reading.get()):
-            self.writer.log = observed(self.writer.log, self.run_id)
+            self.writer.log = observed(self.writer.log, self.run_id, options)
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
@@ -248,11 +261,11 @@ class Run:
             self._warn_of_cut(plan, omitted, limit)
         return replace(self.scene, shown=shown, omitted=omitted) if nodes else self.scene
 
-    def origins(self, records: Iterable[Recalled]) -> dict[str, tuple[Node, str]]:
+    def origins(self, records: Iterable[Found]) -> dict[str, tuple[Node, str]]:
         """The nodes that values of a class were recalled from, by its fields and their records."""
         found: dict[str, tuple[Node, str]] = {}
         for record in records:
-            if not record.parameter:
+            if record.origin is not None and not record.parameter:
                 path, step, field = record.origin
                 around = self
                 while around.outer and (around.path != path or step >= len(around.trace)):

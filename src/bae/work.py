@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ToolEnded,
         ToolReported,
         ToolStarted,
+        TurnsShown,
     )
 
 State = Literal["running", "done", "failed", "waiting", "cancelled", "interrupted"]
@@ -348,6 +349,8 @@ class Source(Work):
     value: Any = None
     origin: Origin | None = None
     """Where a recalled value was found."""
+    turns: TurnsShown | None = None
+    """Which earlier turns of a thread the value is."""
     gate: OpenGate | None = None
     items: dict[int, Item] = field(default_factory=dict[int, Item])
     items_done: int = 0

@@ -205,7 +205,7 @@ def test_the_json_of_a_run_has_the_keys_that_are_promised(journal, capsys):
         assert bool(each["error"]) == (each["status"] == "failed")
         found = json.loads(said(capsys, "show", each["run_id"], *DB, "--json"))
         assert set(found) == RUN_KEYS | {
-            *("ended_at", "usage", "resumed", "graphs", "lives", "work")
+            *("ended_at", "usage", "resumed", "graphs", "files", "lives", "work")
         }
         assert found["error"] == each["error"]
         assert set(found["usage"]) == USAGE_KEYS

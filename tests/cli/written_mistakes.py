@@ -41,8 +41,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 import bae
-from bae import LM, Dep, Gate, Graph, Map, Native, Node, NodeConfig, Recall, Text, Tool
-from bae import ToolCall, Tools
+from bae import LM, Dep, Gate, Graph, Map, Messages, Native, Node, NodeConfig, Recall, Text
+from bae import Thread, Tool, ToolCall, Tools
 from bae.lm import Answer as Said, Backend, Prompt
 
 
@@ -513,6 +513,41 @@ CALLS = [
         ("can fill no other field with it: title", "give title a source"),
     ),
     Mistake(
+        "turns of another type",
+        "bae-thread-type",
+        later("history: Annotated[list[str], Thread()]"),
+        ("is list[str], and Thread gives it Messages", "Annotated[Messages, Thread()]"),
+    ),
+    Mistake(
+        "turns twice",
+        "bae-thread-twice",
+        later("history: Annotated[Messages, Thread()]").replace(
+            "    history", "    newest: Annotated[Messages, Thread(1)]\n    history"
+        ),
+        ("a question has one conversation before it", "keep one of them"),
+    ),
+    Mistake(
+        "turns without a source",
+        "bae-thread-missing",
+        later("history: Messages"),
+        ("the LM would invent earlier turns", "write Annotated[Messages, Thread()]"),
+    ),
+    Mistake(
+        "the text of an unknown field",
+        "bae-text-unknown",
+        """
+        class Ask(Node):  # here
+            node_config = NodeConfig(text="quesion")
+            question: str
+
+            async def __call__(self) -> Answer: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("NodeConfig(text='quesion') names no field of it", "name one of its fields: question"),
+    ),
+    Mistake(
         "text of another type",
         "bae-text-type",
         later("body: Annotated[Mood, Text()]"),
@@ -625,6 +660,53 @@ CALLS = [
         + later("calls: Annotated[list[ToolCall], Tools(find)]"),
         ("find returns Shop, which JSON cannot express", "return text, numbers, lists"),
         "warning",
+    ),
+    Mistake(
+        "tool that takes an image",
+        "bae-file-filled",
+        "def find(image: bae.Image) -> str:\n    'Find.'\n    return ''\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(find)]"),
+        ("find(image) is Image, and no model gives a file", "take a name"),
+    ),
+    Mistake(
+        "image that the LM is to fill",
+        "bae-file-filled",
+        later("drawing: bae.Image"),
+        ("the LM is to fill it, and no model gives a file", "have code make the Image"),
+    ),
+    Mistake(
+        "LM that takes no images",
+        "bae-lm-files",
+        """
+        class Mute(Backend):
+            model = "mute"
+
+            async def answer(self, prompt: Prompt) -> Said:
+                return Said()
+
+
+        class Ask(Node):
+            photo: bae.Image  # here
+
+            async def __call__(self) -> Wear: ...
+
+
+        class Wear(Node):
+            node_config = NodeConfig(lm=Mute())
+            text: str
+
+            async def __call__(self) -> None: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("takes no images, and is to see Ask.photo", "use a model that takes images"),
+    ),
+    Mistake(
+        "bytes that the LM sees",
+        "bae-bytes-shown",
+        later("data: bytes"),
+        ("an LM sees it, and would read the bytes as text", "declare it Image or Document"),
     ),
     Mistake(
         "tool that is a method of a class",

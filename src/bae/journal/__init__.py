@@ -40,6 +40,8 @@ from bae.records import (
     ToolReported,
     ToolsOffered,
     ToolStarted,
+    TurnsShown,
+    TurnStarted,
 )
 from bae.result import Recovered, RunJournal
 from bae.rooms import export_lazily
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
     from bae.journal.critical_paths import CriticalPart, CriticalPath, critical_path
     from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
+    from bae.journal.live_texts import LiveTexts, TextPiece
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
     from bae.journal.questions import AskedQuestion, list_questions
@@ -66,7 +69,9 @@ if TYPE_CHECKING:
         RunSummary,
         StoredRun,
         list_runs,
+        thread_busy,
     )
+    from bae.journal.stored_thread import StoredThread, ThreadTurn
 
 __all__ = [
     "AnswerBegan",
@@ -101,6 +106,7 @@ __all__ = [
     "LMUsed",
     "Line",
     "Listed",
+    "LiveTexts",
     "MadeCall",
     "MemoryJournal",
     "Origin",
@@ -128,20 +134,26 @@ __all__ = [
     "SourceStarted",
     "StepStarted",
     "StoredRun",
+    "StoredThread",
     "Subscriber",
+    "TextPiece",
     "TextVoided",
     "Thinking",
+    "ThreadTurn",
     "Timeline",
     "ToolEnded",
     "ToolReported",
     "ToolRound",
     "ToolStarted",
     "ToolsOffered",
+    "TurnStarted",
+    "TurnsShown",
     "check",
     "critical_path",
     "list_questions",
     "list_runs",
     "subscribe",
+    "thread_busy",
     "timeline",
 ]
 
@@ -152,6 +164,7 @@ __getattr__, __dir__ = export_lazily(
         "compatibility": "BrokenRun Change check",
         "critical_paths": "CriticalPart CriticalPath critical_path",
         "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
+        "live_texts": "LiveTexts TextPiece",
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",
         "questions": "AskedQuestion list_questions",
@@ -160,7 +173,8 @@ __getattr__, __dir__ = export_lazily(
         "sqlite.journal": "SQLiteJournal",
         "store": (
             "Claim Journal Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun "
-            "list_runs"
+            "list_runs thread_busy"
         ),
+        "stored_thread": "StoredThread ThreadTurn",
     },
 )

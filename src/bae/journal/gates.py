@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from bae.approvals import Approval
 from bae.exceptions import GateError, JournalError, describe, faults
+from bae.files import visible
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import graph_at, off_loop, read_history
 from bae.journal.node_codec import dump_gate_answer, node_codec
@@ -116,7 +117,8 @@ async def answer_gate(
     wanted = plan.answer_type(tool, gate.parameter.count("("))
     gate = replace(gate, node_type=node_type, type=wanted)
     try:
-        value = plan.check_answer(node_type, gate, value)
+        with visible(stored.files):  # an answer may name a file of the run
+            value = plan.check_answer(node_type, gate, value)
     except Exception as error:  # a validator may raise anything
         why = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
         raise GateError(
@@ -148,7 +150,7 @@ async def answer_gate(
             # The process that owns it sees the answer when the run stops.
             if error.code != "bae-run-owned":
                 raise
-    return await result_of(graph, await journal.read(run_id), given)
+    return await result_of(graph, await journal.read(run_id), given, journal)
 
 
 def describe_status(info: RunInfo) -> str:

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,8 +17,11 @@ from typing import Any, Literal, cast
 from pydantic_core import from_json
 
 from bae.exceptions import BaeLMError, BaeParseError
-from bae.lm.backend import Answer, Backend, Prompt, check_positive
-from bae.lm.claude_events import STREAMED, TOOL, WHOLE, PrintedEvents
+from bae.files import in_use
+from bae.lm.anthropic_messages import file_blocks
+from bae.lm.backend import Answer, Backend, FilePart, Prompt, check_positive
+from bae.lm.claude_events import STREAMED, TOOL, WHOLE, WITH_FILES, PrintedEvents
+from bae.lm.file_limits import CLAUDE_LIMITS
 from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.options import Effort
 from bae.lm.prices import cost_of
@@ -45,6 +48,9 @@ class ClaudeCLIBackend(Backend):
     - `env`: more environment variables for the program.
     - `max_output`: bytes that the program may print.
     """
+
+    takes_files = frozenset({"image", "document"})
+    file_limits = CLAUDE_LIMITS
 
     def __init__(
         self,
@@ -88,13 +94,16 @@ class ClaudeCLIBackend(Backend):
     async def answer(self, prompt: Prompt) -> Answer:
         """Run the program once."""
         arguments = self._arguments(prompt)
-        text = prompt.flat().encode(errors="replace")
-        if text.startswith(b"/"):
-            text = b"\n" + text  # or it would be taken for a command to the program
+        flat = prompt.flat()
+        if flat.startswith("/"):
+            flat = f"\n{flat}"  # or it would be taken for a command to the program
+        text = flat.encode(errors="replace")
+        if files := prompt.files if in_use() else ():
+            text, arguments = _line_of(flat, files), [*arguments, *WITH_FILES]
         try:
             # On the loop: making and removing a directory is faster than having a thread do it.
             with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
-                ended = await self._run(arguments, text, empty)
+                ended = await self._run(arguments, text, empty, streams=bool(files))
         except OSError as error:
             missing = error.errno in (errno.EACCES, errno.ENOEXEC)
             raise BaeLMError(
@@ -122,8 +131,11 @@ class ClaudeCLIBackend(Backend):
     def _who(self) -> str:
         return f"ClaudeCLIBackend({self.model!r})"
 
-    async def _run(self, arguments: list[str], text: bytes, empty: str) -> EndedProgram:
-        printed = PrintedEvents(self.secrets) if text_is_followed.get() else None
+    async def _run(
+        self, arguments: list[str], text: bytes, empty: str, *, streams: bool
+    ) -> EndedProgram:
+        streams = streams or text_is_followed.get()
+        printed = PrintedEvents(self.secrets) if streams else None
         kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
         env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
         ended = await run_program(
@@ -161,6 +173,14 @@ class ClaudeCLIBackend(Backend):
             fix="npm install -g @anthropic-ai/claude-code, then run claude once and log in; or "
             "say where it is with ClaudeCLIBackend(executable=…)",
         )
+
+
+def _line_of(text: str, files: Sequence[FilePart]) -> bytes:
+    """A question with files, as the program reads it."""
+    sendable = text.encode(errors="replace").decode()
+    content = [*file_blocks(files), {"type": "text", "text": sendable}]
+    line = {"type": "user", "message": {"role": "user", "content": content}}
+    return json.dumps(line).encode() + b"\n"
 
 
 @lru_cache(maxsize=256)

@@ -15,6 +15,9 @@ WHOLE: Final = "--output-format", "json", "--verbose"
 included."""
 STREAMED: Final = "--output-format", "stream-json", "--include-partial-messages", "--verbose"
 """Arguments with which it prints a line for each message, and each event while one is written."""
+WITH_FILES: Final = "--input-format", "stream-json"
+"""Arguments with which it takes a message with images and documents. It then prints as `STREAMED`
+has it."""
 TOOL: Final = "StructuredOutput"
 """The tool by which the program has the model answer to the schema."""
 

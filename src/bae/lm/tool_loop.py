@@ -52,7 +52,7 @@ async def fill_with_tools(
     asked, is_native = asked_fields(target), backend.calls_tools
     question = fill_prompt(target, asked, resolved, instruction, previous, scene.offering(None))
     await box.open(lambda: question.text)
-    prompts = ToolPrompts(question, box.specs, is_native=is_native)
+    prompts = ToolPrompts(question, box.specs, is_native=is_native, takes_files=backend.takes_files)
     tried: list[Attempt] = []
     while True:
         made = box.open_round

@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
-from bae.files import Attached, collected, in_use, is_reference, placeholder_of
+from bae.files import Attached, collected, is_reference, placeholder_of
 from bae.prompts.messages import FilePart
 
 BEFORE: Final = "before"
 """The key of earlier steps in a question."""
 
 
-class _NoFiles:
-    """Finds nothing, where no file was ever made."""
-
-    def __enter__(self) -> Mapping[str, Attached]:
-        return {}
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-_NO_FILES: Final = _NoFiles()
-
-
-def seen_files() -> AbstractContextManager[Mapping[str, Attached]]:
-    """The files in what is shown inside, by their hashes and addresses."""
-    return collected() if in_use() else _NO_FILES
+def with_labels(find: Callable[[], Any]) -> tuple[Any, tuple[FilePart, ...]]:
+    """What `find` makes of values for a model, as JSON, with labels in the place of the files in
+    it; and the files."""
+    with collected() as seen:
+        known = find()
+    return labeled(known, seen) if seen else (known, ())
 
 
 def labeled(
     known: Any,
     seen: Mapping[str, Attached] | Callable[[str], Attached | None],
     of: str = "",
+    taken: Collection[str] | None = None,
 ) -> tuple[Any, tuple[FilePart, ...]]:
     """JSON with labels in the place of files, and the files in the order of their labels. The files
-    of earlier steps become placeholders, and are not sent again. `of` tells the labels from those
-    of other texts."""
-    labels = _Labels(seen if callable(seen) else seen.get, of)
+    of earlier steps become placeholders, and are not sent again; nor are kinds of files that are
+    not `taken`. `of` tells the labels from those of other texts."""
+    labels = _Labels(seen if callable(seen) else seen.get, of, taken)
     return labels.replace(known, is_top=True), tuple(labels.parts.values())
 
 
 class _Labels:
-    def __init__(self, find: Callable[[str], Attached | None], of: str) -> None:
+    def __init__(
+        self, find: Callable[[str], Attached | None], of: str, taken: Collection[str] | None
+    ) -> None:
         self.parts: dict[tuple[str, str], FilePart] = {}
-        self._find, self._of = find, of
+        self._find, self._of, self._taken = find, of, taken
         self._is_old = False
 
     def replace(self, value: Any, *, is_top: bool = False) -> Any:
@@ -71,7 +64,7 @@ class _Labels:
         return made
 
     def _label(self, file: Attached, reference: Mapping[str, Any] | None = None) -> str:
-        if self._is_old:
+        if self._is_old or (self._taken is not None and file.kind not in self._taken):
             return file.placeholder if reference is None else placeholder_of(reference)
         part = self.parts.get((file.kind, file.key))
         if part is None:

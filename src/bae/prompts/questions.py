@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
+from bae.files import in_use
 from bae.language_model import PLAIN_SCENE
 from bae.plan import plan_of
-from bae.prompts.files import labeled, seen_files
+from bae.prompts.files import with_labels
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, notes_on
 from bae.prompts.values import (
@@ -21,9 +22,11 @@ from bae.prompts.values import (
     known_nodes,
     not_shown,
     once,
+    shown_turns,
     text_of_json,
     text_of_question,
 )
+from bae.turns import Messages
 
 if TYPE_CHECKING:
     from bae.answer_form import AnswerForm
@@ -50,16 +53,24 @@ CHOSEN_FIELDS = "answer", "fields"
 """Where an answer that chooses and fills has the name of the class, and its fields: see
 `choice_schema`."""
 EARLIER = 'Earlier steps are under "before", the oldest first.'
+CONVERSATION = (
+    "The messages before the question are the conversation with the user so far; they are no "
+    "examples of an answer."
+)
 
 
 _NOTHING: Mapping[str, Any] = {}
 
 
-def _system_text(scene: Scene, default: str = SYSTEM) -> str:
-    """The system text of a question: that of the graph, or bae's own."""
+def system_text(scene: Scene, turns: Messages | None, default: str = SYSTEM) -> str:
+    """The system text of a question: that of the graph, or bae's own with what there is to say of
+    earlier steps and turns."""
     if scene.system is not None:
         return scene.system
-    return f"{default} {EARLIER}" if scene.shown or scene.omitted else default
+    if scene.shown or scene.omitted:
+        default = f"{default} {EARLIER}"
+    # Also before there is a turn: the beginning of the prompt is to stay the same.
+    return default if turns is None else f"{default} {CONVERSATION}"
 
 
 def fill_prompt(
@@ -73,21 +84,27 @@ def fill_prompt(
 ) -> Prompt:
     """Ask for some fields of a node."""
     form, schema = _answer_form(target, fields)
-    with seen_files() as seen:
+    own = plan_of(target).turns
+
+    def find_known() -> dict[str, Any]:
         known = known_nodes(previous, scene)
-        if resolved:
+        if len(resolved) > (own is not None and own.name in resolved):
             context = context_of(target, resolved, scene.hidden)
             left = not_shown(target, context, known, previous, scene)
             if left or not context:
                 known["context"] = left
-    known, files = labeled(known, seen) if seen else (known, ())
+        return known
+
+    known, files = with_labels(find_known) if in_use() else (find_known(), ())
     text = text_of_question(instruction, known, form)
+    turns = shown_turns(scene, previous, (target, resolved))
+    asked = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
     return Prompt(
-        _system_text(scene, TEXT_SYSTEM if form else SYSTEM),
-        ask_in_text(text, corrections, files),
+        system_text(scene, turns, TEXT_SYSTEM if form else SYSTEM),
+        ask_in_text(text, corrections, files, turns),
         schema,
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
-        Question((), (), target, fields, resolved, None, instruction, previous, "", scene),
+        Question(*asked),
     )
 
 
@@ -163,21 +180,29 @@ class Choice:
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
-        with seen_files() as seen:
+        turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
+        if context is not None:
+            held = [each for each in context.values() if isinstance(each, Messages)]
+            if held:
+                turns, left = held[0], context.items()
+                context = {n: each for n, each in left if not isinstance(each, Messages)}
+
+        def find_known() -> dict[str, Any]:
             known = known_nodes(previous, scene)
             if context is not None:
                 known["context"] = as_json(context, "the context of a choice", scene.hidden)
             elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
                 known["context"] = contexts
-        known, files = labeled(known, seen) if seen else (known, ())
+            return known
+
+        known, files = with_labels(find_known) if in_use() else (find_known(), ())
+        asked = self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
         return Prompt(
-            _system_text(scene),
-            ask_in_text(text_of_question(self.instruction, known), corrections, files),
+            system_text(scene, turns),
+            ask_in_text(text_of_question(self.instruction, known), corrections, files, turns),
             self.schema,
             "Choice",
-            Question(
-                self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
-            ),
+            Question(*asked, turns),
         )
 
     def _contexts(

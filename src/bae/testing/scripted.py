@@ -564,7 +564,8 @@ def _fill_question(*asked: Any) -> Prompt:
 def _tool_question(asked: Asked, box: Toolbox, must_answer: bool, cut: int, rounds: int) -> Prompt:
     from bae.prompts.tools import ToolPrompts
 
-    prompts = ToolPrompts(asked.prompt, box.specs, is_native=True)
+    taken = RoutingLM.takes_files
+    prompts = ToolPrompts(asked.prompt, box.specs, is_native=True, takes_files=taken)
     return prompts.next(box, must_answer, cut, box.rounds[:rounds])
 
 
