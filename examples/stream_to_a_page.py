@@ -1,7 +1,8 @@
-"""A web page that shows an answer while the model writes it: `pip install fastapi uvicorn`.
+"""A web page that shows an answer while the model writes it. A reader who leaves cancels the run.
+It needs `pip install fastapi uvicorn`.
 
-uvicorn --app-dir examples stream_to_a_page:app
-bae run examples/stream_to_a_page.py --set subject=rain    # the same graph, at a terminal
+    uvicorn --app-dir examples stream_to_a_page:app
+    bae run examples/stream_to_a_page.py --set subject=rain    # the same graph, at a terminal
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later
