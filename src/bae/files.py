@@ -543,6 +543,22 @@ def with_placeholders(value: Any) -> Any:
     return {name: with_placeholders(each) for name, each in held.items()}
 
 
+def placeholders_in(value: Any) -> list[str]:
+    """The placeholders of the references in JSON, each once."""
+    found: dict[str, None] = {}
+    ahead = [value]
+    for each in ahead:
+        if isinstance(each, list):
+            ahead += cast("list[Any]", each)
+        elif isinstance(each, dict):
+            shown = with_placeholders(each)
+            if isinstance(shown, str):
+                found[shown] = None
+            else:
+                ahead += cast("dict[str, Any]", each).values()
+    return [*found]
+
+
 def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
     """JSON in which `@PATH` is the file that `read` returns, whole; the same object where there is
     no path. For what a person gives by hand, and never for JSON of others."""

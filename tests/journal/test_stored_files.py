@@ -28,8 +28,10 @@ from bae import (
     ImageUrl,
     JournalError,
     Map,
+    Messages,
     Node,
     Recall,
+    Thread,
     ToolCall,
     Tools,
 )
@@ -482,3 +484,31 @@ async def test_an_answer_names_a_file_of_its_own_run_by_hash_and_of_no_other(jou
         await GRAPH.answer("two", "Signed.paper", {"hash": NOTE.hash}, journal=journal)
     done = await GRAPH.answer("one", "Signed.paper", {"hash": NOTE.hash}, journal=journal)
     assert done.result.paper.data == NOTE.data
+
+
+async def test_an_image_of_an_earlier_turn_is_a_placeholder_and_is_not_sent_again(journal):
+    model = ScriptedLM([{"text": "a dot"}, {"text": "white"}])
+    for number, photo in enumerate((DOT, None)):
+        asked = Asked(text=f"question {number}", photo=photo)
+        await CHAT.arun(asked, model, journal=journal, thread="ana")
+    first, second = model.prompts
+    assert [part.file for part in first.files] == [DOT]
+    assert second.files == ()
+    assert DOT.placeholder in str(second)
+
+
+class Asked(Node):
+    text: str
+    photo: Image | None
+
+    async def __call__(self) -> Said: ...
+
+
+class Said(Node):
+    history: Annotated[Messages, Thread(last=5)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+CHAT = Graph(start=Asked, end=Said)
