@@ -25,8 +25,11 @@ from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 APPLICATION: Final = 0x62616574
-FORMAT: Final = 2
-_UPGRADES: Final = {1: ("alter table blockers add column digest text",)}
+FORMAT: Final = 3
+_UPGRADES: Final = {
+    1: ("alter table blockers add column digest text",),
+    2: ("alter table blockers add column answered_by text",),
+}
 """What is done to a file of each earlier format, to have it in the next one."""
 BUSY_SECONDS: Final = 30.0
 """How long a process waits for another one that writes."""
@@ -108,6 +111,7 @@ blockers = _table(
     _text("question"),
     _text("answer", optional=True),
     _text("digest", optional=True),
+    _text("answered_by", optional=True),
 )
 agents = sa.Table(
     "agents",
