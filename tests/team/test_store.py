@@ -300,6 +300,7 @@ async def test_a_file_of_the_first_format_is_read_and_upgraded(tmp_path: Path):
     with sqlite3.connect(path) as connection:  # as it was
         connection.execute("alter table blockers drop column digest")
         connection.execute("alter table blockers drop column answered_by")
+        connection.execute("alter table tasks drop column added")
         data = {"name": "x", "branch": "b", "test_command": ["pytest"]}
         connection.execute("update projects set data = ?", [json.dumps(data)])
         connection.execute("pragma user_version = 1")
@@ -377,6 +378,7 @@ async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_p
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("alter table blockers drop column digest")
         db.execute("alter table blockers drop column answered_by")
+        db.execute("alter table tasks drop column added")
         planned = '{"title": "A", "edits_tests": true, "tests": ["test_a.py"]}'
         db.execute("update tasks set planned = ?", [planned])
         db.execute("pragma user_version = 1")

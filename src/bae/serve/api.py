@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
@@ -13,6 +20,7 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from bae.exceptions import describe
 from bae.graph import Graph, checked_store
@@ -34,7 +42,7 @@ from bae.serve.owner import RunOwner
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
-from bae.serve.views import dump
+from bae.serve.views import GateView, dump
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
@@ -85,6 +93,10 @@ class API:
         """What is served; a page or a team adds rows."""
         self.feed_kinds: dict[str, OpenFeed] = dict(FEEDS)
         """The feeds of the WebSocket, by the first part of their names."""
+        self.sockets: dict[str, Callable[[WebSocket], Awaitable[None]]] = {}
+        """Other WebSockets, by their paths."""
+        self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
+        """What else waits for people, besides runs."""
         self._streams: set[Subscriber[Any]] = set()
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(tuple(hosts), tuple(origins))

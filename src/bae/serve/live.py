@@ -90,8 +90,9 @@ class Frame(BaseModel):
 async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one WebSocket."""
     websocket = WebSocket(scope, receive, send)
+    path = raw_path(scope)
     try:
-        if raw_path(scope) != "/feed":
+        if path != "/feed" and path not in api.sockets:
             raise Refused(404, "bae-serve-path", "there is a WebSocket at /feed alone")
         api.check_site(websocket, "GET")
     except Refused as refused:
@@ -99,6 +100,9 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         await websocket.close(_REFUSED, refused.body.detail[:100])
         return
     await websocket.accept()
+    if path != "/feed":
+        await api.sockets[path](websocket)
+        return
     connection = _Connection(api, websocket)
     with suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
         await connection.serve()
@@ -138,7 +142,7 @@ class _Connection:
                 async with asyncio.timeout(TOKEN_SECONDS):
                     token = self._read(await self._websocket.receive_text()).token or ""
                     if token.isascii():
-                        user = await self._api.known_user(_with_token(self._websocket, token))
+                        user = await self._api.known_user(with_token(self._websocket, token))
         if user is None:
             await self._websocket.close(_NO_TOKEN, 'send {"token": "…"} as the first message')
         elif "read" not in user.can:
@@ -241,7 +245,7 @@ class _Connection:
             self._over.set_result((code, reason))
 
 
-def _with_token(websocket: WebSocket, token: str) -> WebSocket:
+def with_token(websocket: WebSocket, token: str) -> WebSocket:
     """The connection with a token as a header: browsers cannot send one."""
     headers = [*websocket.scope["headers"], (b"authorization", f"Bearer {token}".encode())]
     return WebSocket({**websocket.scope, "headers": headers}, _nothing, _nothing_sent)

@@ -175,7 +175,7 @@ class Store:
                 values: dict[str, Any] = {"key": task.key, "reason": ""}
                 values |= {"status": TaskStatus.PENDING}
                 may_run = approved and task.proof != "none"
-                values |= {"project_id": project_id, "approved": may_run}
+                values |= {"project_id": project_id, "approved": may_run, "added": time()}
                 _insert(db, tables.tasks, planned=_dump_plan(task), **values)
             for task in planned:
                 _set_dependencies(db, project_id, task)
@@ -248,6 +248,12 @@ class Store:
     async def tasks(self, project_id: int) -> list[Task]:
         """The tasks of a project, in the order in which they were added."""
         return await self.read(lambda db: _read_project_tasks(db, project_id))
+
+    async def unapproved_since(self, project_id: int) -> float:
+        """When the first of the tasks was added that wait for approval, in seconds since 1970."""
+        found = sa.select(sa.func.min(tables.tasks.c.added))
+        found = found.filter_by(project_id=project_id, approved=False)
+        return await self.read(lambda db: db.scalar(found)) or 0.0
 
     async def task(self, task_id: int) -> Task:
         """A task by its id."""
@@ -477,8 +483,9 @@ class Store:
         """The reviews of the work of tasks, oldest first, by the numbers of tasks."""
         reviews: dict[int, tuple[Review, ...]] = {}
         for stored in await self.events_of(project_id, WorkReviewed):
-            assert isinstance(event := stored.event, WorkReviewed)
-            reviews[event.task_id] = (*reviews.get(event.task_id, ()), event.review)
+            event = stored.event
+            if isinstance(event, WorkReviewed):
+                reviews[event.task_id] = (*reviews.get(event.task_id, ()), event.review)
         return reviews
 
     async def last_event(self, project_id: int) -> int:
@@ -604,7 +611,7 @@ def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
     notes = _group_by_task(_rows(db, noted), "text")
     return [
         Task(
-            **{name: value for name, value in row.items() if name != "planned"},
+            **{name: value for name, value in row.items() if name in Task.model_fields},
             **row["planned"],
             depends_on=tuple(needs.get(row["id"], ())),
             notes=tuple(notes.get(row["id"], ())),

@@ -28,7 +28,10 @@ APPLICATION: Final = 0x62616574
 FORMAT: Final = 3
 _UPGRADES: Final = {
     1: ("alter table blockers add column digest text",),
-    2: ("alter table blockers add column answered_by text",),
+    2: (
+        "alter table blockers add column answered_by text",
+        "alter table tasks add column added float",
+    ),
 }
 """What is done to a file of each earlier format, to have it in the next one."""
 BUSY_SECONDS: Final = 30.0
@@ -75,6 +78,7 @@ tasks = _table(
     _text("commit", optional=True),
     sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     _json("planned"),
+    sa.Column("added", sa.Float),  # null: before this was stored
     sa.UniqueConstraint("project_id", "key"),
 )
 dependencies = sa.Table(
