@@ -225,7 +225,7 @@ async def run(
         )
         bench = await stack.enter_async_context(opening)
         if serve:
-            from bae.team.serving import serving
+            from bae.team.team_server import serving
 
             opening = serving(*here, journal=bench.journal)
             address = await stack.enter_async_context(opening)

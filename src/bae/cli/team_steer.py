@@ -91,7 +91,7 @@ async def serve(
     from bae.cli.serve import SHORTEST_TOKEN, need_server
 
     need_server()
-    from bae.team.serving import serving
+    from bae.team.team_server import serving
 
     if token is not None and not (len(token) >= SHORTEST_TOKEN and token.isascii()):
         raise typer.BadParameter(

@@ -82,10 +82,10 @@ if TYPE_CHECKING:
     from bae.team.project import detect
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
     from bae.team.schedule import DryRun, plan_dry_run
-    from bae.team.serving import Address, serving
     from bae.team.store import Store, store_path
     from bae.team.task_log import LogEntry, TaskLog, read_task_log
     from bae.team.team_run import add_request
+    from bae.team.team_server import Address, serving
     from bae.team.workbench import Workbench
     from bae.team.worker import (
         BackendWorkerAgent,
@@ -237,7 +237,7 @@ __getattr__, __dir__ = export_lazily(
         "team.project": "detect",
         "team.sandbox": "Limits Protection SandboxError protection",
         "team.schedule": "DryRun plan_dry_run",
-        "team.serving": "Address serving",
+        "team.team_server": "Address serving",
         "team.store": "Store store_path",
         "team.task_log": "LogEntry TaskLog read_task_log",
         "team.team_run": "add_request",

@@ -569,7 +569,8 @@ async def _read_plan(team: ServedTeam) -> PlanView:
     tasks = await team.store.tasks(team.project.id)
     unapproved = [task for task in tasks if not task.approved]
     held = await read_held(team.store, team.project.id)
-    plan = plan_dry_run(tasks, held=held, max_agents=max(1, len(tasks)))
+    approved = [task.model_copy(update={"approved": True}) for task in tasks]
+    plan = plan_dry_run(approved, held=held, max_agents=max(1, len(tasks)))
     return PlanView(
         unapproved=[task.key for task in unapproved],
         without_tests=[task.key for task in unapproved if task.proof == "none"],
