@@ -24,7 +24,15 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 
 from bae import LM, BaeError, Dep, Graph, JournalError, Node
-from bae.journal import Journal, Record, SourceEnded, SQLiteJournal, StepStarted, TextArrived
+from bae.journal import (
+    FieldText,
+    Journal,
+    Record,
+    SourceEnded,
+    SQLiteJournal,
+    StepStarted,
+    TextVoided,
+)
 
 
 async def get_shelf() -> list[str]:
@@ -113,7 +121,9 @@ def event_of(record: Record) -> ServerSentEvent | None:
             return ServerSentEvent(event="node", data=type(node).__name__)
         case SourceEnded(field=field, seconds=seconds, error=None):
             return ServerSentEvent(event="field", data={"name": field, "seconds": seconds})
-        case TextArrived(text=text):
-            return ServerSentEvent(event="text", data=text)
+        case FieldText(place=place, delta=delta):
+            return ServerSentEvent(event="text", data={"name": place.field, "delta": delta})
+        case TextVoided(places=places):
+            return ServerSentEvent(event="void", data=[place.field for place in places])
         case _:
             return None

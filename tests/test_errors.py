@@ -34,6 +34,7 @@ from bae import (
     RecallError,
     ReplayError,
     RouteError,
+    RunCancelled,
     ToolCall,
     ToolCallError,
     ToolError,
@@ -88,6 +89,7 @@ CLASSES: list[tuple[type[BaeError], str, dict[str, Any]]] = [
         {"node_type": Worn, "validation_errors": ({"type": "missing"},), "attempts": 3},
     ),
     (JournalError, "bae-journal-failed", {"run_id": "an id"}),
+    (RunCancelled, "bae-run-cancelled", {}),
     (ReplayError, "bae-replay-diverged", {"diff": "-a\n+b"}),
     (
         ArtifactError,

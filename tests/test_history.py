@@ -9,8 +9,10 @@ from bae.history import History
 from bae.place import Place
 from bae.records import (
     NOTHING,
+    AnswerBegan,
     AnswerJudged,
     Asker,
+    FieldText,
     LMUsed,
     RunEnded,
     RunResumed,
@@ -18,7 +20,6 @@ from bae.records import (
     SourceEnded,
     SourceStarted,
     StepStarted,
-    TextArrived,
 )
 from bae.testing import Call, ScriptedLM
 from bae.usage import Attempt, Usage
@@ -191,7 +192,7 @@ def test_a_graph_inside_that_was_cut_off_begins_again_with_its_source():
 
 
 def test_each_question_of_a_body_has_its_own_answers_and_usage():
-    asker = Asker("body", Answer)
+    asker, text = Asker("body", Answer), Place("0:Answer", 0, "Answer", "text")
     history = History(
         [
             RunStarted(1.0, "", 0, "r", "Answer", Answer(text="", numbers=[])),
@@ -199,8 +200,9 @@ def test_each_question_of_a_body_has_its_own_answers_and_usage():
             AnswerJudged(3.0, "", 1, asker, Attempt(1, "no", "invalid", ("wrong",), Usage(1, 5))),
             AnswerJudged(4.0, "", 1, asker, Attempt(2, "yes", "valid", (), Usage(1, 6))),
             LMUsed(5.0, "", 1, asker, Usage(2, 11)),
-            TextArrived(6.0, "", 1, asker, "so"),
-            TextArrived(7.0, "", 1, asker, " far"),
+            AnswerBegan(6.0, "", 1, asker, 1),
+            FieldText(6.1, "", 1, asker, text, "so", 1),
+            FieldText(7.0, "", 1, asker, text, " far", 1),
         ]
     )
     first, second = history.run.steps[0].asked

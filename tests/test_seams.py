@@ -13,8 +13,8 @@ from bae import records
 
 SOURCE = Path(bae.__file__).parent
 
-KIND_NAMES = {"plain", "dep", "recall", "map", "gate", "tools"}
-MARKERS = {"Dep", "Recall", "Map", "Gate", "Text", "Tools", "MARKERS", "SOURCES"}
+KIND_NAMES = {"plain", "dep", "recall", "map", "gate", "tools", "thread"}
+MARKERS = {"Dep", "Recall", "Map", "Gate", "Text", "Thread", "Tools", "MARKERS", "SOURCES"}
 FIELD_CLASSES = {f"{name}Field" for name in MARKERS} | {"PlainField"}
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RecallError,
         ReplayError,
         RouteError,
+        RunCancelled,
         ToolCallError,
         ToolServerError,
     )
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from bae.lm import OptimizedLM as OptimizedLM
     from bae.lm import PydanticAIBackend as PydanticAIBackend
     from bae.lm import node_to_signature as node_to_signature
-    from bae.markers import Dep, Gate, Map, OpenGate, Recall, Text, Tools
+    from bae.markers import Dep, Gate, Map, OpenGate, Recall, Text, Thread, Tools
     from bae.mcp.servers import MCP
     from bae.node import Node, NodeConfig
     from bae.optimizer import load_optimized as load_optimized
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         idempotency_key,
         report,
     )
+    from bae.turns import Messages, Turn
 
 __version__ = "0.1.0"
 
@@ -90,6 +92,7 @@ __all__ = [
     "JournalError",
     "LimitError",
     "Map",
+    "Messages",
     "Native",
     "Node",
     "NodeConfig",
@@ -101,7 +104,9 @@ __all__ = [
     "RecallError",
     "ReplayError",
     "RouteError",
+    "RunCancelled",
     "Text",
+    "Thread",
     "Tool",
     "ToolCall",
     "ToolCallError",
@@ -109,6 +114,7 @@ __all__ = [
     "ToolProgress",
     "ToolServerError",
     "Tools",
+    "Turn",
     "Usage",
     "__version__",
     "idempotency_key",
@@ -124,17 +130,18 @@ __getattr__, __dir__ = export_lazily(
         "exceptions": (
             "ArtifactError BaeError BaeLMError BaeParseError BudgetError DepError FillError "
             "GateError HintError JournalError LimitError NodeError Problem ProofError RecallError "
-            "ReplayError RouteError ToolCallError ToolServerError"
+            "ReplayError RouteError RunCancelled ToolCallError ToolServerError"
         ),
         "files": "Document DocumentUrl Image ImageUrl",
         "graph": "Graph",
-        "markers": "Dep Gate Map OpenGate Recall Text Tools",
+        "markers": "Dep Gate Map OpenGate Recall Text Thread Tools",
         "mcp.servers": "MCP",
         "node": "Node NodeConfig",
         "result": "GraphResult",
         "run": "GateAnswerer",
         "threads": "set_thread_limit",
         "approvals": "Approval Interruption",
+        "turns": "Messages Turn",
         "tools": "Ask Native Tool ToolCall ToolError ToolProgress idempotency_key report",
         "compiler": "compile_graph create_optimized_lm",
         "lm": (

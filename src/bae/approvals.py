@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 REVOKED: Final = "(revoked)"
 """Follows the address of a gate where a yes of it was taken back."""
+_TOO_WIDE: Final = "thread"
 _NO: Final = re.compile(r"(?:no|n)(?:\s*[:,;]\s*|\s+)(.+)", re.IGNORECASE | re.DOTALL)
 
 
@@ -51,10 +52,10 @@ class Approval(BaseModel):
             return _read_words(given)
         if isinstance(given, Mapping):
             said = dict(cast("Mapping[str, Any]", given))
-            if said.get("scope") == "thread":
+            if said.get("scope") == _TOO_WIDE:
                 raise PydanticCustomError(
                     "answer",
-                    'a yes cannot hold for a thread yet, since no run belongs to one: give "run"',
+                    'a yes cannot hold for a thread, whose later runs differ: give "run"',
                 )
             return {"approve": True, **said} if said.get("arguments") is not None else said
         return given

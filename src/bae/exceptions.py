@@ -297,11 +297,20 @@ class JournalError(BaeError):
 
     Nothing that was acknowledged is lost: `.run_id` names the run, where there is one, and
     `graph.resume` continues it once the cause is fixed. `.places` are the fields that must be
-    given again, as `Login.token`, where it is that.
+    given again, as `Login.token`, where it is that. `.busy_run` is the run that keeps its thread
+    busy.
     """
 
     code: str = "bae-journal-failed"
     places: Sequence[str] = ()
+    busy_run: str = ""
+
+
+class RunCancelled(BaeError):
+    """The run was cancelled by a request, `journal.cancel(run_id)`, perhaps of another process. Its
+    own task was not: a run whose task is cancelled raises `asyncio.CancelledError`."""
+
+    code: str = "bae-run-cancelled"
 
 
 class ReplayError(JournalError):

@@ -10,10 +10,11 @@ import binascii
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeGuard, cast
 
@@ -283,7 +284,7 @@ class Image(File):
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return _json_schema("An image", "image")
+        return _json_schema("An image", "image", handler.mode)
 
 
 class Document(File):
@@ -319,7 +320,7 @@ class Document(File):
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return _json_schema("A PDF or plain text document", "document")
+        return _json_schema("A PDF or plain text document", "document", handler.mode)
 
 
 class FileUrl(Attached):
@@ -512,6 +513,37 @@ def placeholder_of(reference: Mapping[str, Any]) -> str:
     return f"[{kind} {', '.join(_as_name(part) for part in parts if part)}]"
 
 
+def with_placeholders(value: Any) -> Any:
+    """JSON with placeholders in the place of references."""
+    if isinstance(value, list):
+        return [with_placeholders(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    held = cast("dict[str, Any]", value)
+    if held.keys() >= {"hash", "type", "size"} and is_reference(value):
+        return placeholder_of(held) if HASH.fullmatch(held["hash"]) else held
+    return {name: with_placeholders(each) for name, each in held.items()}
+
+
+def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
+    """JSON in which `@PATH` is the file that `read` returns, whole; the same object where there is
+    no path. For what a person gives by hand, and never for JSON of others."""
+    if isinstance(value, str):
+        if len(value) < 2 or not value.startswith("@"):
+            return value
+        file = read(value[1:])
+        return {"data": file.data_url, "name": file.name}
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        found = [with_paths_read(each, read) for each in items]
+        return items if all(map(is_, found, items)) else found
+    if isinstance(value, dict):
+        held = cast("dict[str, Any]", value)
+        made = {name: with_paths_read(each, read) for name, each in held.items()}
+        return held if all(map(is_, made.values(), held.values())) else made
+    return value
+
+
 def size_text(size: int) -> str:
     """A number of bytes, as people write it."""
     if size < 1_000:
@@ -587,10 +619,18 @@ def _refused(cls: type[File], why: str) -> PydanticCustomError:
     return PydanticCustomError("bae_file", "{why}", {"why": why, "type": cls.__name__})
 
 
-def _json_schema(about: str, kind: _Kind) -> dict[str, Any]:
-    """What clients may send. `format` tells it from other schemas."""
+def _json_schema(about: str, kind: _Kind, mode: str) -> dict[str, Any]:
+    """What clients may send, or what they get. `format` tells it from other schemas."""
     hashed = {"type": "string", "pattern": f"^{HASH.pattern}$"}
     name = {"type": "string"}
+    if mode == "serialization":
+        known = {"hash": hashed, "type": {"type": "string"}, "size": {"type": "integer"}}
+        return {
+            "description": f"{about}, by its hash",
+            "type": "object",
+            "properties": {**known, "name": name},
+            "required": [*known],
+        }
     return {
         "description": f"{about}: a data URL, or the hash of a file that is known",
         "format": kind,

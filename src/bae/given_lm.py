@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bae.language_model import LM, Scene
     from bae.markers import OpenGate
     from bae.prompts.messages import Prompt
-    from bae.records import Asker, Recalled
+    from bae.records import Asker, Found
     from bae.run import Run
 
 N = TypeVar("N", bound=Node)
@@ -101,6 +101,8 @@ class GivenLM:
         """The numbers of equal questions that were answered, or are being asked."""
         self._asking = 0
         """How many questions are being asked."""
+        self._streams = 0
+        """How many questions were asked whose answers are streamed."""
         self._asked = asyncio.Event()
         """Set when no question is being asked."""
         self._gates: dict[str, OpenGate] = {}
@@ -170,7 +172,9 @@ class GivenLM:
                 return await ask_lm(lm, "decide", about, node)
             chosen = plan.offered[0]
             if len(plan.offered) > 1:  # recorded by itself: what follows may fail
-                chosen = await self._answer("choose_type", question, plan.offered, choose, here)
+                chosen = await self._answer(
+                    "choose_type", question, plan.offered, choose, here, is_part=True
+                )
             if chosen not in plan.offered:
                 raise chosen_outside(plan, chosen)
             if chosen is NoneType or filled is not None:
@@ -285,7 +289,7 @@ class GivenLM:
             if method == "make":
                 return await ask_lm(lm, "make", about, previous, target)
             return await ask_lm(lm, "fill", about, target, given, instruction, source=previous)
-        records: list[Recalled] = []
+        records: list[Found] = []
         found = await self._resolve(plan, fields, given, records)
         if records:
             about = about.recalling({target: self._run.origins(records)})
@@ -325,7 +329,7 @@ class GivenLM:
         plan: NodePlan,
         fields: Sequence[FieldPlan],
         given: Mapping[str, Any],
-        records: list[Recalled] | None = None,
+        records: list[Found] | None = None,
     ) -> dict[str, Any]:
         """What the sources of some fields find, at the step of the one who asks."""
         if self._run.flow is None:
@@ -362,8 +366,11 @@ class GivenLM:
         types: Sequence[type[Node] | type[None]],
         ask: Callable[[LM, Scene, AskedLM], Awaitable[Any]],
         about: Scene,
+        *,
+        is_part: bool = False,
     ) -> Any:
-        """What the LM answers, or has answered, to a question that is asked in a scene."""
+        """What the LM answers, or has answered, to a question that is asked in a scene; or to a
+        part of one."""
         past, writer = self._run.past, self._run.writer
         self._meet(types)
         spot = self._run.path, self._step, self._asker
@@ -373,7 +380,10 @@ class GivenLM:
             if known is not NOTHING:
                 return await self._with_unstored(known)
             await writer.ask(asked)
-            value = await ask(cast("LM", self._find()), about.storing(writer.unstorable), asked)
+            asking = ask(cast("LM", self._find()), about.storing(writer.unstorable), asked)
+            if self._run.is_streamed and not is_part:
+                asking = self._streamed(asking, types[0] if method in ("make", "fill") else None)
+            value = await asking
             await writer.store_answer(asked, value)
         except BaseException as error:
             # A body may catch it, and a replay calls the body again.
@@ -382,6 +392,14 @@ class GivenLM:
             asked.free_number()
             raise
         return value
+
+    def _streamed(self, asking: Awaitable[T], target: Any) -> Awaitable[T]:
+        """The answer to a question, whose text is written as it arrives."""
+        from bae.answer_stream import inner_stream_for
+
+        number, self._streams = self._streams, self._streams + 1
+        stream = inner_stream_for(self._run, self._asker, self._step, number, target)
+        return stream.follow(asking)
 
     async def _with_unstored(self, known: Any) -> Any:
         """A recorded answer, with the values that no journal holds made again."""

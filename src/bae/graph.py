@@ -5,7 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from bae import rooms
 from bae.calls import every_call
@@ -15,6 +26,7 @@ from bae.node import Node, NodeTypes, check_context
 from bae.plan import NodePlan, plan_of
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
+from bae.turns import TurnOptions
 from bae.writer import Writer
 
 if TYPE_CHECKING:
@@ -27,7 +39,7 @@ if TYPE_CHECKING:
     from bae.plan import FieldPlan
     from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
-    from bae.rooms import Journal
+    from bae.rooms import Journal, RunInfo, StoredThread
     from bae.run import GateAnswerer, RunParameters, StreamParameters, WorkParameters
     from bae.secrets import Copies
     from bae.writer import Log
@@ -146,6 +158,10 @@ class Graph(Generic[S, T]):
     """The fields with an image or a document that an LM sees, here and in the graphs inside."""
     needs_lm: str
     """Why a run needs an LM passed to it; empty when it does not."""
+    turns_read: float
+    """How many earlier turns of a thread the nodes may show, here and in the graphs inside."""
+    turn_calls_read: bool
+    """Whether they show the tool calls of these turns too."""
     graphs: tuple[Graph[Any, Any], ...]
     """This graph and the graphs inside it, all the way down, the outermost first."""
     hidden: Copies | None
@@ -291,6 +307,11 @@ class Graph(Generic[S, T]):
         journal: Journal | None = None,
         run_id: str | None = None,
         resume: bool = False,
+        thread: str | None = None,
+        busy: Literal["wait", "refuse", "cancel"] = "wait",
+        busy_timeout: float = 300.0,
+        interrupted: Literal["resume", "cancel"] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> GraphResult[T]:
         """Run the graph from `start_node` to its end.
 
@@ -309,6 +330,17 @@ class Graph(Generic[S, T]):
         - `run_id` names the run; without one it gets a random id. A journal has every id once: a
           second run of that id is refused, or with `resume=True` the first one is resumed, whatever
           `start_node` is now.
+        - `thread` is the id of a conversation in the journal: this run is its next turn, and fields
+          with `Thread()` have the earlier ones. One run of a thread is in progress at a time.
+        - `busy` says what happens while another run of the thread is in progress: "wait" waits for
+          it, at most `busy_timeout` seconds, "refuse" raises `JournalError` (`bae-thread-busy`),
+          and "cancel" cancels it, in whichever process it is. Where a run is parked at a gate, this
+          run is refused with the question, unless the other is to be cancelled.
+        - `interrupted` is for a run of the thread whose process has died: "resume" resumes it
+          first, and "cancel" cancels it. Without it, that is "cancel" with `busy="cancel"`, or else
+          "resume".
+        - `metadata` is a JSON object that is kept beside the run: `journal.runs(metadata=…)` finds
+          it. Telemetry has `user_id` as the user, and `session_id`.
 
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
@@ -316,6 +348,9 @@ class Graph(Generic[S, T]):
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
         options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
+        if thread is not None or metadata is not None:
+            turn = (thread, busy, busy_timeout, interrupted)
+            options = with_thread(options, journal, metadata, *turn)
         run = Run(options, writer=new_writer(self, journal, run_id), run_id=run_id or "")
         if resume:
             return await rooms.begin_or_resume(self, start_node, run, checked_store(journal))
@@ -400,6 +435,7 @@ class Graph(Generic[S, T]):
         journal: Journal,
         given: Mapping[str, Any] | None = None,
         go_on: bool = True,
+        by: str = "",
         **options: Unpack[WorkParameters],
     ) -> GraphResult[T]:
         """Answer a gate that a run waits for, and resume the run.
@@ -408,11 +444,12 @@ class Graph(Generic[S, T]):
         or by its address where several are open (`result.waiting` and `journal.runs()` have these).
         The value is checked against the field's type first, and is an `Approval` for a tool call;
         the first answer counts, and a second one is refused. With `go_on=False` the answer is only
-        stored, until the run is resumed. The other parameters are those of `resume`.
+        stored, until the run is resumed. `by` is who answers: it is stored with the answer, and
+        `journal.why` shows it. The other parameters are those of `resume`.
         """
 
         store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
-        return await rooms.answer_gate(self, run_id, field, value, resumed, store, given, go_on)
+        return await rooms.answer_gate(self, run_id, field, value, resumed, store, given, go_on, by)
 
     async def tell(self, run_id: str, text: str, *, journal: Journal) -> None:
         """Tell the LM of a run something: it reads `text` as a message before the next round of its
@@ -426,6 +463,15 @@ class Graph(Generic[S, T]):
         """
         await rooms.tell_run(run_id, text, checked_store(journal))
 
+    async def cancel(self, run_id: str, *, journal: Journal, timeout: float = 10.0) -> RunInfo:
+        """Cancel a run, in whichever process it is, and return its entry as it is then: see
+        `Journal.cancel`. Nothing of the graph is needed for it."""
+        return await checked_store(journal).cancel(run_id, timeout=timeout)
+
+    def thread(self, id: str, *, journal: Journal) -> StoredThread:
+        """A thread of this graph in a journal, to be read, exported, forked or deleted."""
+        return rooms.StoredThread(self, id, checked_store(journal))
+
     async def fork(
         self,
         run_id: str,
@@ -434,6 +480,7 @@ class Graph(Generic[S, T]):
         at: int,
         journal: Journal,
         new_id: str | None = None,
+        thread: str | None = None,
         changed: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> str:
@@ -442,10 +489,14 @@ class Graph(Generic[S, T]):
         The node at that step gets other values for the `fields` that you name, and `resume` with
         the new id continues from it. Nothing before it is done again, and the other run stays as it
         is. Name a field that is called as a parameter here in `changed`: `changed={"at": …}`.
+
+        A fork belongs to no thread unless you name one. In the `thread` of the other run it takes
+        the place of that turn, and of those after it, once it has ended: with `at=0`, this edits
+        a message, or tries it again.
         """
 
-        store = checked_store(journal)
-        return await rooms.fork(self, run_id, at, store, new_id, {**(changed or {}), **fields})
+        store, given = checked_store(journal), {**(changed or {}), **fields}
+        return await rooms.fork(self, run_id, at, store, new_id, given, thread)
 
     async def replay(
         self,
@@ -551,6 +602,20 @@ def _find_hidden(graph: Graph[Any, Any]) -> Copies | None:
     return hidden_copies(graph) or None
 
 
+def _find_turns_read(graph: Graph[Any, Any]) -> float:
+    return max((field.turns_read for field in _fields_of(graph)), default=0)
+
+
+def _find_turn_calls_read(graph: Graph[Any, Any]) -> bool:
+    return any(field.turn_calls_read for field in _fields_of(graph))
+
+
+def _fields_of(graph: Graph[Any, Any]) -> Iterator[FieldPlan]:
+    for each in graph.graphs:
+        for plan in each.plans.values():
+            yield from plan.fields.values()
+
+
 def _find_need_of_lm(graph: Graph[Any, Any]) -> str:
     graph.needs_lm = ""  # for a graph that depends on itself, which the proof refuses
     try:
@@ -566,6 +631,8 @@ _FACTS: Final[Mapping[str, Callable[[Graph[Any, Any]], Any]]] = {
     "plans_with_tools": _find_plans_with_tools,
     "shown_files": _find_shown_files,
     "needs_lm": _find_need_of_lm,
+    "turns_read": _find_turns_read,
+    "turn_calls_read": _find_turn_calls_read,
     "graphs": _find_graphs,
     "hidden": _find_hidden,
 }
@@ -595,6 +662,45 @@ def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
         if graph.plans[target].lm is None and graph.plans[target].plain:
             return f"{plan.name} has an empty body: the LM goes on from it to {target.__name__}"
     return ""
+
+
+def with_thread(
+    options: RunOptions,
+    journal: Journal | None,
+    metadata: Mapping[str, Any] | None,
+    thread: str | None = None,
+    busy: str = "wait",
+    busy_timeout: float = 300.0,
+    interrupted: str | None = None,
+) -> RunOptions:
+    """The options of a run that takes its turn in a thread, or has metadata."""
+    if busy not in ("wait", "refuse", "cancel"):
+        raise ValueError(f'busy={busy!r}: give "wait", "refuse" or "cancel"')
+    if interrupted not in (None, "resume", "cancel"):
+        raise ValueError(f'interrupted={interrupted!r}: give "resume" or "cancel"')
+    if not busy_timeout >= 0:
+        raise ValueError(f"busy_timeout={busy_timeout!r}: give seconds, 0 or more")
+    if thread is not None:
+        if journal is None:
+            raise ValueError(
+                f"thread={thread!r} needs a journal=…, where the earlier turns of the thread are"
+            )
+        rooms.check_thread(thread)
+        turn = TurnOptions(thread, busy, float(busy_timeout), interrupted)
+        options = options._replace(turn=turn)
+    return options if metadata is None else options._replace(metadata=_checked_metadata(metadata))
+
+
+def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    import json
+
+    try:
+        text = json.dumps(dict(metadata), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"metadata={metadata!r:.200}: give a JSON object: {error}") from error
+    if not all(type(key) is str for key in metadata):
+        raise TypeError(f"metadata={metadata!r:.200}: give a JSON object, with texts as keys")
+    return json.loads(text)
 
 
 def new_writer(

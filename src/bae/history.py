@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.usage import Usage
 
-TEXT_KEPT: Final = 600
-"""How many characters of a streaming answer are kept: the last ones."""
-
-
 _Handler = Callable[[Any, Any], None]
 _HANDLERS: Final[dict[type[Record], _Handler]] = {}
 """By kind of record: what it means for the history."""
@@ -85,6 +81,8 @@ class History(RunTree):
         """The gates that were opened, by address."""
         self.opened: dict[str, float] = {}
         """When each gate was opened first, by address."""
+        self.turn: kinds.TurnStarted | None = None
+        """Where the run is in its thread, if it belongs to one."""
         self.told = 0
         """How many messages people have told LMs."""
         self.count = 0
@@ -390,6 +388,18 @@ class History(RunTree):
         source.value, source.origin = record.value, record.origin
         self._end(source, record.at)
 
+    @_handles(kinds.TurnStarted)
+    def _turn_started(self, record: kinds.TurnStarted) -> None:
+        self.turn = record
+
+    @_handles(kinds.TurnsShown)
+    def _turns_shown(self, record: kinds.TurnsShown) -> None:
+        step = self._step(record, record.step, record.node_type, leads=True)
+        key = record.field, ""
+        source = self._source(step, key, record.node_type, "thread", record.at)
+        source.value, source.turns = record.value, record
+        self._end(source, record.at)
+
     @_handles(kinds.GateOpened)
     def _gate_opened(self, record: kinds.GateOpened) -> None:
         gate = record.gate
@@ -468,27 +478,51 @@ class History(RunTree):
             asked.usage += record.usage
             self._end(fill, record.at)
 
-    @_handles(kinds.AnswerJudged, kinds.AnswerRestarted, kinds.TextArrived, kinds.LMUsed)
-    def _asked(
-        self,
-        record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.TextArrived | kinds.LMUsed,
-    ) -> None:
+    @_handles(kinds.AnswerBegan)
+    def _answer_began(self, record: kinds.AnswerBegan) -> None:
+        question = self._question(record, record.asker)
+        if question is not None:
+            question.retry, question.text_since = None, question.text_since or record.at
+
+    @_handles(kinds.FieldText)
+    def _field_text(self, record: kinds.FieldText) -> None:
+        question = self._question(record, record.asker)
+        if question is not None:
+            place, texts = record.place, question.texts
+            texts[place] = texts.get(place, "") + record.delta
+            question.text_place = place
+
+    @_handles(kinds.Thinking)
+    def _thinking(self, record: kinds.Thinking) -> None:
+        question = self._question(record, record.asker)
+        if question is not None:
+            question.thoughts += record.delta
+
+    @_handles(kinds.TextVoided)
+    def _text_voided(self, record: kinds.TextVoided) -> None:
+        question = self._question(record, record.asker)
+        if question is not None:
+            for place in record.places:
+                if question.texts.pop(place, None) is None:  # it is of thinking
+                    question.thoughts = ""
+            if question.text_place not in question.texts:
+                question.text_place = None
+
+    @_handles(kinds.AnswerJudged, kinds.AnswerRestarted, kinds.LMUsed)
+    def _asked(self, record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.LMUsed) -> None:
         """Something about a question in progress."""
         question = self._question(record, record.asker)
         if question is None:
             return
         match record:
-            case kinds.TextArrived():
-                question.retry = None
-                question.text_since = question.text_since or record.at
-                question.text = (question.text + record.text[-TEXT_KEPT:])[-TEXT_KEPT:]
             case kinds.AnswerJudged():
                 question.answers.append(record)
                 self._change("answered", question)
-                question.text, question.text_since, question.retry = "", 0.0, None
+                question.end_answer()
             case kinds.AnswerRestarted():
                 question.restarts.append(record)
-                question.text, question.text_since, question.retry = "", 0.0, record
+                question.end_answer()
+                question.retry = record
                 self._change("restarted", question)
             case kinds.LMUsed():
                 question.usage += record.usage
@@ -518,7 +552,7 @@ class History(RunTree):
             made.result, made.told, made.is_native = call.get("result"), call.get("error"), True
             made.state, made.ended = "done", record.at
         self._change("round", question)
-        question.text, question.text_since, question.retry = "", 0.0, None
+        question.end_answer()
 
     @_handles(kinds.RoundReplied)
     def _round_replied(self, record: kinds.RoundReplied) -> None:

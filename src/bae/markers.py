@@ -1,7 +1,8 @@
 """Where a field's value comes from, written into its annotation: `Annotated[T, Dep(fn)]`,
-`Recall()`, `Map(fn, over=…)` or `Gate("question")`. A field with none of them is plain: the caller
-gives it on the start node, the LM fills it on every other, in plain text where it has `Text()`. A
-field with `Tools(fn, …)` holds the tool calls that the LM made before it filled the node."""
+`Recall()`, `Map(fn, over=…)`, `Gate("question")` or `Thread()`. A field with none of them is plain:
+the caller gives it on the start node, the LM fills it on every other, in plain text where it has
+`Text()`. A field with `Tools(fn, …)` holds the tool calls that the LM made before it filled the
+node."""
 
 from __future__ import annotations
 
@@ -21,6 +22,12 @@ FUNCTION_TIMEOUT: Final = 300.0
 
 MAP_LIMIT: Final = 64
 """How many items of one `Map` are worked on at once unless it says otherwise."""
+
+SHOWN_TURNS: Final = 20
+"""How many earlier turns of a thread a node shows unless its `Thread` says otherwise."""
+
+LONGEST_HISTORY: Final = 100_000
+"""How many characters these turns have together, at most, unless it says otherwise."""
 
 TOOL_ROUNDS: Final = 8
 """How many rounds of tool calls a node may take unless its `Tools` says otherwise."""
@@ -246,6 +253,42 @@ class Recall(Marker):
 
     def __str__(self) -> str:
         return f"Recall({self.node_type.__name__ if self.node_type else ''})"
+
+
+class Thread(Marker):
+    """The field's value is the earlier turns of the thread that the run belongs to, as `Messages`:
+    `history: Annotated[Messages, Thread(last=20)]`.
+
+    A thread is the runs of a graph that were started with its id, `arun(…, thread="ana-42")`. The
+    LM that fills the node, and the LM that chooses or fills what follows it, reads the turns as
+    messages of the user and of the assistant, before the question. A run without a thread has none.
+
+    - `last`: how many turns there are at most; None for no bound. Of a longer thread the oldest
+      quarter of these is left out at once, so that the beginning of a prompt stays the same for
+      several turns, as the caches of providers want.
+    - `limit`: how many characters the turns have together at most. Whole turns are left out.
+    - `calls`: whether the LM reads the tool calls of the turns too, with their results.
+    """
+
+    __slots__ = ("calls", "last", "limit")
+    __match_args__ = ("last", "limit", "calls")
+    planned_by = "thread"
+
+    last: int | None
+    limit: int
+    calls: bool
+
+    def __init__(
+        self,
+        last: int | None = SHOWN_TURNS,
+        *,
+        limit: int = LONGEST_HISTORY,
+        calls: bool = False,
+    ) -> None:
+        self._set(last=last, limit=limit, calls=calls)
+        for name, value in (("last", last), ("limit", limit)):
+            if (type(value) is not int or value < 1) and (name, value) != ("last", None):
+                raise ValueError(f"Thread({name}={value!r}): give a number, 1 or more")
 
 
 class Gate(Marker):

@@ -38,6 +38,10 @@ class NodeConfig(Mapping[str, Any]):
     `repr=False`, and `SecretStr`s, are masked in prompts. Only prompts change: journals, telemetry
     and the terminal hide the values all the same. Subclasses inherit it.
 
+    `text` names the field with the text of the node in a thread: what the user says, where a run
+    starts at the node, and the reply, where a run ends at it. Without it, this is the only plain
+    field of type `str`, or else the JSON of the node. Subclasses inherit it.
+
     It is also a mapping of what is set, and a dict with such keys is accepted in its place.
     """
 
@@ -47,13 +51,14 @@ class NodeConfig(Mapping[str, Any]):
     context: Shown | None = None
     context_limit: int | None = None
     show: tuple[str, ...] | None = None
+    text: str | None = None
 
     def __post_init__(self) -> None:
         check_context("NodeConfig", self.context, self.context_limit)
         show = cast("tuple[object, ...] | None", self.show)
         if show is not None and not (type(show) is tuple and show and all(map(_is_text, show))):
             raise TypeError(f'NodeConfig(show={show!r}): give a tuple of field names, ("token",)')
-        for name in ("instruction", "description"):
+        for name in ("instruction", "description", "text"):
             text: object = getattr(self, name)
             if text is not None and not _is_text(text):
                 raise TypeError(f"NodeConfig({name}={text!r}): give a text, or leave it out")

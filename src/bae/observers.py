@@ -5,11 +5,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from bae.exceptions import BaeError
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
     from bae.result import GraphResult
+    from bae.run import RunOptions
 
 __all__ = ["ObservedRun", "Observer", "RunStream", "observe", "observing"]
 
@@ -31,10 +40,20 @@ class ObservedRun:
     told apart even where two have one id, as a run and its replay do. Keep what you know of a run
     in a `WeakKeyDictionary` by this object, and it is dropped with the run."""
 
-    __slots__ = ("__weakref__", "graph", "past", "run_id")
+    __slots__ = ("__weakref__", "graph", "metadata", "past", "run_id", "thread")
 
-    def __init__(self, run_id: str, past: tuple[Record, ...] = ()) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        past: tuple[Record, ...] = (),
+        thread: str | None = None,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.run_id = run_id
+        self.thread = thread
+        """The id of the thread that the run belongs to."""
+        self.metadata = metadata
+        """What the caller gave as `metadata`."""
         self.past = past
         """What was recorded before a run was resumed: observers are not called with it again."""
         begun = next((record for record in past if isinstance(record, RunStarted)), None)
@@ -128,15 +147,17 @@ async def _follow(
     graph: Graph[Any, T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
     from bae import rooms
-    from bae.graph import new_writer
+    from bae.graph import new_writer, with_thread
     from bae.result import RunJournal
     from bae.run import Run, RunOptions
     from bae.runner import run_graph
 
     news = asyncio.Event()
     store, run_id = options.pop("journal", None), options.pop("run_id", None)
+    given = {name: options.pop(name) for name in _OF_THREAD if name in options}
+    run_options = with_thread(RunOptions(**options), store, given.pop("metadata", None), **given)
     writer = new_writer(graph, store, run_id, ObservedLog(wake=news.set))
-    run = Run(RunOptions(**options), writer=writer, run_id=run_id or "")
+    run = Run(run_options, writer=writer, run_id=run_id or "")
     journal = RunJournal(writer.log, run.trace)
 
     async def work() -> GraphResult[T]:
@@ -163,6 +184,9 @@ async def _follow(
         await gone([task])
 
 
+_OF_THREAD = ("thread", "busy", "busy_timeout", "interrupted", "metadata")
+
+
 # Used by runs
 
 
@@ -181,10 +205,14 @@ def in_force() -> Sequence[Watching]:
     return [each for index, each in enumerate(found) if each.observer not in known[:index]]
 
 
-def observed(log: list[Record], run_id: str, observers: Sequence[Watching]) -> ObservedLog:
+def observed(
+    log: list[Record], run_id: str, observers: Sequence[Watching], options: RunOptions
+) -> ObservedLog:
     """A log in the place of `log` that calls observers with what is written from now on."""
     wake = log.wake if isinstance(log, ObservedLog) else None
-    return ObservedLog(log, ObservedRun(run_id, tuple(log)), observers, wake)
+    thread = None if options.turn is None else options.turn.thread
+    run = ObservedRun(run_id, tuple(log), thread, options.metadata)
+    return ObservedLog(log, run, observers, wake)
 
 
 class ObservedLog(list[Record]):

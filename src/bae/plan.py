@@ -50,6 +50,10 @@ class NodePlan:
     """Fields with something to call behind them: the sourced ones, and the tools of an LM."""
     tools: FieldPlan | None = None
     """The field with the tools that the LM may call before it fills the node."""
+    turns: FieldPlan | None = None
+    """The field whose value is read as earlier turns of a conversation, and not as JSON."""
+    text: str = ""
+    """The field with the text of the node in a thread; empty where all of the node is its text."""
     factories: frozenset[str] = frozenset()
     """Sourced fields with a default factory."""
     successors: tuple[type[Node], ...] = ()
@@ -177,6 +181,7 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
         plan.tools, plan.called = tools[0], (*tools,)
         if len(tools) > 1:
             plan.problems.append(_tools_twice(plan, tools[1]))
+    plan.text = _text_field(plan)
     if len(plan.plain) == len(plan.fields):
         return
     sourced = [f for f in plan.fields.values() if f.fills == "source"]
@@ -191,6 +196,41 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     plan.sourced = plan.context + plan.after
     plan.called = plan.sourced + plan.called
     plan.factories = frozenset(f.name for f in sourced if f.info.default_factory is not None)
+    turns = [f for f in sourced if f.is_turns]
+    if turns:
+        plan.turns = turns[0]
+    if len(turns) > 1:
+        plan.problems.append(_turns_twice(plan, turns[1]))
+
+
+def _text_field(plan: NodePlan) -> str:
+    """The field with the text of a node: the one that is named, or the only text."""
+    named = cast("str | None", _setting(plan.node, "text"))
+    if named is not None and named not in plan.fields:
+        plan.problems.append(
+            an_error(
+                "bae-text-unknown",
+                f"NodeConfig(text={named!r}) names no field of it",
+                f"name one of its fields: {', '.join(plan.fields) or 'it has none'}",
+                plan.name,
+            )
+        )
+    if named is not None:
+        return named if named in plan.fields else ""
+    for fields in plan.plain, plan.fields.values():
+        texts = [field.name for field in fields if field.annotation is str]
+        if texts:
+            return texts[0] if len(texts) == 1 else ""
+    return ""
+
+
+def _turns_twice(plan: NodePlan, field: FieldPlan) -> Problem:
+    return an_error(
+        "bae-thread-twice",
+        "is a second field with Thread, and a question has one conversation before it",
+        "keep one of them",
+        f"{plan.name}.{field.name}",
+    )
 
 
 def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> FieldPlan:

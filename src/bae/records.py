@@ -14,6 +14,7 @@ from bae.usage import Attempt, Usage
 if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
+    from bae.place import Place
 
 
 Outcome = Literal["ended", "waiting", "failed", "cancelled"]
@@ -136,6 +137,8 @@ def _json(type: Any, default: Any = NOTHING, is_omitted: bool = True) -> Storage
 
 _TEXT: Final = _json(str)
 _TEXT_IF_ANY: Final = _json(str, "")
+_RUN_ID: Final = StorageRole("run", str)
+_RUN_ID_IF_ANY: Final = StorageRole("run", str, "")
 _TEXTS: Final = _json(tuple[str, ...])
 _NUMBER: Final = _json(float)
 _ASKER: Final = StorageRole("asker")
@@ -192,7 +195,7 @@ class RunStarted(Record):
     max_iters: int = 10
 
     stored: ClassVar[StorageRoles] = {
-        "run_id": _TEXT,
+        "run_id": _RUN_ID,
         "graph": _TEXT,
         "max_iters": _json(int),
         "node": StorageRole("start node"),
@@ -372,6 +375,54 @@ class Recalled(Record):
 
 
 @dataclass(slots=True, repr=False, eq=False)
+class TurnStarted(Record):
+    """The run takes its turn in a thread, after the run `previous`; empty for none. `number` counts
+    the turns before it."""
+
+    previous: str
+    number: int
+
+    stored: ClassVar[StorageRoles] = {"previous": _RUN_ID_IF_ANY, "number": _json(int)}
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class TurnsShown(Record):
+    """A field has the earlier turns of the thread: those of `count` runs, from `first` to `last`.
+    Before these are `omitted` turns. Only journals keep the runs alone, and not their texts."""
+
+    node_type: type[Node]
+    field: str
+    value: Any
+    first: str = ""
+    last: str = ""
+    count: int = 0
+    omitted: int = 0
+
+    stored: ClassVar[StorageRoles] = {
+        **_OF_FIELD,
+        "first": _RUN_ID_IF_ANY,
+        "last": _RUN_ID_IF_ANY,
+        "count": _json(int, 0),
+        "omitted": _json(int, 0),
+        "value": StorageRole("turns"),
+    }
+
+    @property
+    def origin(self) -> None:
+        """The value is none of the trace."""
+        return None
+
+    @property
+    def parameter(self) -> str:
+        """It is the value of a field."""
+        return ""
+
+
+Found = Recalled | TurnsShown
+"""The record of a value that was found at once."""
+
+
+@dataclass(slots=True, repr=False, eq=False)
 class GateOpened(Record):
     """A person is asked."""
 
@@ -451,18 +502,58 @@ class AnswerJudged(Record):
 
 
 @dataclass(slots=True, repr=False, eq=False)
-class TextArrived(Record):
-    """A piece of an answer that streams in for the `asker`."""
+class AnswerBegan(Record):
+    """The first piece of an answer to the `asker` has arrived. `attempt` counts the answers that
+    the question has had, whole or not, from 1. Only runs that are observed or streamed have it."""
 
     asker: Asker
-    text: str
+    attempt: int
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class FieldText(Record):
+    """A piece of the text of a field that an LM fills, decoded: append `delta` to the text of
+    `place` so far. Each string of an answer has a place, those inside of lists and objects too.
+
+    Pieces come in batches, and at once where the LM does not stream. `attempt` is the number of the
+    answer. What the node has in the end may differ: validators may change it. No piece is of a
+    field that may not be shown. Only runs that are observed or streamed have these records.
+    """
+
+    asker: Asker
+    place: Place
+    delta: str
+    attempt: int
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class Thinking(Record):
+    """A piece of what a model thinks before it answers, or of its summary: append `delta` to the
+    text of `place`, which is the node that is filled, or otherwise where the question comes from.
+    No prompt of another node has it. Only runs that are observed or streamed have these records.
+    """
+
+    asker: Asker
+    place: Place
+    delta: str
+    attempt: int
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class TextVoided(Record):
+    """The text that `places` have had, up to this `attempt`, is void: the request is sent again,
+    the answer was wrong, or the text was not part of it. What is asked for again streams again."""
+
+    asker: Asker
+    places: tuple[Place, ...]
+    attempt: int
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerRestarted(Record):
-    """A request failed with `error` and is sent again after `wait` seconds: the text that has
-    arrived for the `asker` since the last answer was judged is void. `model` is the LM that a
-    `Fallback` asks now; empty where the same LM is asked again."""
+    """A request failed with `error` and is sent again after `wait` seconds. Text that has arrived
+    is void: a `TextVoided` before this record says which. `model` is the LM that a `Fallback` asks
+    now; empty where the same LM is asked again."""
 
     asker: Asker
     error: BaseException

@@ -34,7 +34,7 @@ from bae.tasks import Closer
 
 if TYPE_CHECKING:
     from bae.language_model import LM
-    from bae.records import Recalled
+    from bae.records import Found
 
 __all__ = [
     "build_dep_dag",
@@ -176,7 +176,7 @@ async def resolve(
     plan: NodePlan,
     fields: Sequence[FieldPlan],
     given: Mapping[str, Any],
-    records: list[Recalled] | None = None,
+    records: list[Found] | None = None,
 ) -> dict[str, Any]:
     """The values of `fields` in their order; `given` are the node's values that are known. The
     records of values that are found at once are added to `records`.
@@ -200,12 +200,12 @@ async def resolve(
     return found
 
 
-def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Recalled]] | None:
+def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Found]] | None:
     """All that a node needs before an LM fills it, where that is found at once, and the records of
     it, which are not written here. None where something else is to be resolved too, where a
     required value is not found, or where one is not valid: the fill itself then reports that."""
     values: dict[str, Any] = {}
-    records: list[Recalled] = []
+    records: list[Found] = []
     for field in plan.context:
         place = Place(run.path, run.step, plan.name, field.name)
         found = field.find(run, plan.node, place) if field.is_immediate else None

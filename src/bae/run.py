@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, M
 from dataclasses import replace
 from os import urandom
 from time import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, spending_limit, with_limit
 from bae.observers import everywhere, here, in_force, observed
 from bae.past import NO_PAST, Past
-from bae.records import AnswerJudged, AnswerRestarted, TextArrived
-from bae.unicode import readable
+from bae.records import AnswerJudged, AnswerRestarted
 from bae.usage import Attempt, Restart
 from bae.writer import Writer
 
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from bae.language_model import LM, Shown
     from bae.markers import OpenGate
     from bae.node import Node
+    from bae.place import Place
     from bae.plan import NodePlan
-    from bae.records import Asker, Recalled
+    from bae.records import Asker, Found
     from bae.rooms import Journal
     from bae.sharing import Dataflow
     from bae.tool_conversation import Conversation
+    from bae.turns import Messages, TurnOptions
     from bae.usage import CallEvent, Usage
 
 GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
@@ -46,6 +48,11 @@ class StreamParameters(WorkParameters, total=False):
 
     journal: Journal | None
     run_id: str | None
+    thread: str | None
+    busy: Literal["wait", "refuse", "cancel"]
+    busy_timeout: float
+    interrupted: Literal["resume", "cancel"] | None
+    metadata: Mapping[str, Any] | None
 
 
 class RunParameters(StreamParameters, total=False):
@@ -63,6 +70,9 @@ class RunOptions(NamedTuple):
     prefetch: bool = True
     answer: GateAnswerer | None = None
     dep_cache: dict[Any, Any] | None = None
+    turn: TurnOptions | None = None
+    """How the run takes its turn in a thread."""
+    metadata: Mapping[str, Any] = MappingProxyType({})
 
 
 class Waiting(Exception):
@@ -109,7 +119,7 @@ CONTEXT_LIMIT: Final = 20_000
 class LMNotes:
     """What a run remembers of the questions that it asks LMs; the graphs inside it share this."""
 
-    __slots__ = ("cut", "files", "granted", "met", "named")
+    __slots__ = ("cut", "files", "granted", "met", "named", "streamed")
 
     def __init__(self, named: dict[str, LM] | None = None) -> None:
         self.named: dict[str, LM] = {} if named is None else named
@@ -122,6 +132,8 @@ class LMNotes:
         """The tools that a person has approved for the whole run, where no journal has that."""
         self.files: dict[str, File] = {}
         """The files in results of tools, by their hashes."""
+        self.streamed: dict[tuple[str, int], list[Place]] = {}
+        """The places that have text, by graph and step, where text is streamed."""
 
 
 class Run:
@@ -131,11 +143,11 @@ class Run:
     `lm` is the LM that it asks, `max_iters` how many nodes may run, 0 for no bound. `returned` is
     the last node that a body has returned. `conversations` are those with tools that bodies and
     functions have begun: a question that is asked again continues its conversation. `scene`,
-    `shows` and `shows_limit` say what a question shows besides the previous node.
+    `shows` and `shows_limit` say what a question shows besides the previous node. `turns` are the
+    earlier turns of the thread, as far back as a node may show them; None where there is no thread.
     """
 
     __slots__ = (
-        "_halves",
         "_index",
         "_notes",
         "conversations",
@@ -154,6 +166,7 @@ class Run:
         "shows_limit",
         "step",
         "trace",
+        "turns",
         "writer",
     )
 
@@ -185,9 +198,9 @@ class Run:
         self._index: dict[type[Node], list[int]] | None = None
         self._notes: LMNotes | None = None
         self.conversations: dict[Hashable, Conversation] = {}
-        self._halves: dict[Asker, str] | None = None
+        self.turns: Messages | None = None
         if outer is None and (everywhere or here.get()):
-            self.writer.log = observed(self.writer.log, self.run_id, in_force())
+            self.writer.log = observed(self.writer.log, self.run_id, in_force(), options)
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
@@ -253,11 +266,11 @@ class Run:
             self._warn_of_cut(plan, omitted, limit)
         return replace(self.scene, shown=shown, omitted=omitted) if nodes else self.scene
 
-    def origins(self, records: Iterable[Recalled]) -> dict[str, tuple[Node, str]]:
+    def origins(self, records: Iterable[Found]) -> dict[str, tuple[Node, str]]:
         """The nodes that values of a class were recalled from, by its fields and their records."""
         found: dict[str, tuple[Node, str]] = {}
         for record in records:
-            if not record.parameter:
+            if record.origin is not None and not record.parameter:
                 path, step, field = record.origin
                 around = self
                 while around.outer and (around.path != path or step >= len(around.trace)):
@@ -308,28 +321,17 @@ class Run:
         that was started early."""
         place = time(), self.path, self.step if step is None else step, asker
         match event:
-            case str():
-                text = self._whole(asker, event)
-                if text:
-                    self.writer.write(TextArrived(*place, text))
             case Attempt():
-                self._halves = None
                 self.writer.write(AnswerJudged(*place, event))
             case Restart():
-                self._halves = None
                 self.writer.write(AnswerRestarted(*place, event.error, event.wait, event.model))
+            case _:
+                pass  # text, which an `AnswerStream` takes
 
-    def _whole(self, asker: Asker, piece: str) -> str:
-        """A piece of text that streams in, with the half of a character that the piece before it
-        ended with; half a character at its own end waits for the next."""
-        if self._halves is not None:
-            piece = self._halves.pop(asker, "") + piece
-        if piece.isascii():
-            return piece
-        if "\ud800" <= piece[-1] <= "\udbff":
-            self._halves = {**(self._halves or {}), asker: piece[-1]}
-            piece = piece[:-1]
-        return readable(piece, 0)
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the run is observed, so that text is written as it arrives."""
+        return type(self.writer.log) is not list
 
     def places(self) -> dict[type[Node], list[int]]:
         """The positions of the nodes of each class in the trace; updated when asked for."""

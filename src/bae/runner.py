@@ -50,8 +50,8 @@ from bae.records import (
     ChoiceStarted,
     FillEnded,
     FillStarted,
+    Found,
     LMUsed,
-    Recalled,
     RunEnded,
 )
 from bae.resolver import find_ahead, resolve, start_early
@@ -77,7 +77,7 @@ LONGEST_HOLD = 0.01
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
-_Recalls = tuple[dict[str, Any], list[Recalled]]
+_Recalls = tuple[dict[str, Any], list[Found]]
 _NOTHING_RECALLED: _Recalls = {}, []
 NONE: Final[Collection[str]] = ()
 
@@ -196,13 +196,13 @@ async def _finish(run: Run, failure: BaseException | None) -> BaseException | No
         else:
             await run.writer.finish(run, ended)
     except asyncio.CancelledError as cancelled:
-        return cancelled
+        failure = cancelled
     except BaeError as error:
         if failure is None or isinstance(failure, Waiting):
-            return error
-        if error is not failure:
+            failure = error
+        elif error is not failure:
             add_note(failure, f"and this could not be stored: {error.message}")
-    return failure
+    return failure if run.path else run.writer.explain(failure)
 
 
 def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
@@ -463,7 +463,7 @@ async def _fill(
     run: Run, plans: Plans, plan: NodePlan, previous: Node | None
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
-    records: list[Recalled] = []
+    records: list[Found] = []
     given_up: Collection[str] = NONE
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {}, records)
@@ -532,7 +532,12 @@ async def _answer(
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
     about = about.storing(run.writer.unstorable)
     try:
-        answer = await ask_lm(lm, method, about, *given, **named)
+        asking = ask_lm(lm, method, about, *given, **named)
+        if run.is_streamed:
+            from bae.answer_stream import stream_for
+
+            asking = stream_for(run, doing).follow(asking)
+        answer = await asking
     except BaseException as error:
         _note_usage(run, doing, used)
         if isinstance(error, BaeError | Waiting) or not isinstance(error, Exception):

@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+if TYPE_CHECKING:
+    from bae.answer_form import AnswerForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +172,29 @@ class Restart:
     model: str = ""
 
 
-CallEvent = Attempt | str | Restart
-"""What can be told of a call while it lasts: an answer that was judged, a piece of text that
-arrived, or that all of it begins again."""
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of what a model thinks before it answers, or of a summary of that."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """The text that was told of this answer so far is not part of it, as text before a tool call.
+    A backend may tell this; otherwise the text is void when the answer has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """An LM is asked: what is told from here on is of an answer of the form that `form` makes."""
+
+    form: Callable[[], AnswerForm]
+
+
+CallEvent = Attempt | str | Restart | Thought | Discard | Asking
+"""What can be told of a call while it lasts: an answer that was judged, a piece of its text, or
+that all of it begins again; and for those who follow the text, what it is of."""
 
 Meter = tuple[Callable[[Usage], None], Callable[[CallEvent], None] | None]
 """Who hears what is reported, and what is told."""
@@ -186,7 +209,8 @@ def report(usage: Usage) -> None:
 
 
 def tell(event: CallEvent) -> None:
-    """Report to the watchers of the run an answer that was judged, or of text as it streams in."""
+    """Report something of a call to those who watch the run. A backend that streams tells each
+    piece of the answer's text, and each `Thought`."""
     meter = meter_in_force.get()
     if meter is not None and meter[1] is not None:
         meter[1](event)
@@ -208,9 +232,10 @@ def metered(
             used(usage)
 
     def hear(event: CallEvent) -> None:
-        for each in (told, watch):
-            if each is not None:
-                each(event)
+        if told is not None:
+            told(event)
+        if watch is not None and not isinstance(event, Asking):
+            watch(event)
 
     token = meter_in_force.set((count, hear if told or watch else None))
     try:
@@ -220,3 +245,5 @@ def metered(
 
 
 meter_in_force: ContextVar[Meter | None] = ContextVar("bae_usage_meter", default=None)
+text_is_followed: ContextVar[bool] = ContextVar("bae_text_is_followed", default=False)
+"""Whether somebody follows the text of answers, so that a backend that can stream should."""

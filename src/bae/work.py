@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ToolEnded,
         ToolReported,
         ToolStarted,
+        TurnsShown,
     )
 
 State = Literal["running", "done", "failed", "waiting", "cancelled", "interrupted"]
@@ -39,6 +40,8 @@ State = Literal["running", "done", "failed", "waiting", "cancelled", "interrupte
 when the process stopped."""
 
 NOTHING_USED: Final = Usage()
+TEXT_SHOWN: Final = 600
+"""How many characters `LMQuestion.text` has: the last ones that have arrived."""
 CALL_ID: Final = re.compile(r"c[1-9][0-9]{0,8}")
 """The ids of tool calls."""
 
@@ -152,16 +155,36 @@ class LMQuestion(Work):
     """How long the answer took, as it was measured."""
     answers: list[AnswerJudged] = field(default_factory=list["AnswerJudged"])
     restarts: list[AnswerRestarted] = field(default_factory=list["AnswerRestarted"])
-    text: str = ""
-    """The end of the text that has arrived since the last answer."""
+    texts: dict[Place, str] = field(default_factory=dict[Place, str])
+    """The text of each field that has arrived and is not void, until the question has ended."""
+    text_place: Place | None = None
+    """Where text has arrived last, of the answer that is arriving."""
     text_since: float = 0.0
-    """When the first of it arrived."""
+    """When the first piece of the answer arrived."""
+    thoughts: str = ""
+    """What the model has thought since the last answer."""
     retry: AnswerRestarted | None = None
     """Why the request is being sent again."""
     loop: ToolLoop | None = None
     """The conversation, if the LM may call tools. With several, the newest."""
     calls: list[ToolRun] = field(default_factory=list["ToolRun"])
     """The calls of tools that began since the question was asked, or asked again."""
+
+    def end_answer(self) -> None:
+        """An answer has ended, so nothing is arriving."""
+        self.text_place, self.text_since = None, 0.0
+        self.thoughts, self.retry = "", None
+
+    def end(self, at: float, state: State = "done", error: BaseException | None = None) -> None:
+        """Nothing works on it any more: what it was answered is elsewhere."""
+        Work.end(self, at, state, error)
+        self.texts.clear()
+        self.end_answer()
+
+    @property
+    def text(self) -> str:
+        """The end of the text that has arrived last."""
+        return "" if self.text_place is None else self.texts.get(self.text_place, "")[-TEXT_SHOWN:]
 
     @property
     def is_last_of_round(self) -> bool:
@@ -326,6 +349,8 @@ class Source(Work):
     value: Any = None
     origin: Origin | None = None
     """Where a recalled value was found."""
+    turns: TurnsShown | None = None
+    """Which earlier turns of a thread the value is."""
     gate: OpenGate | None = None
     items: dict[int, Item] = field(default_factory=dict[int, Item])
     items_done: int = 0

@@ -120,6 +120,10 @@ class Writer:
         """The writer for a class outside the graph that the asker has an LM make."""
         return self
 
+    def explain(self, failure: BaseException | None) -> BaseException | None:
+        """What a run has failed with, once it has ended."""
+        return failure
+
     async def finish(self, run: Run, ended: RunEnded) -> None:
         """Record how a run, or a graph inside it, ended."""
         self.log.append(ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import re
 import sys
@@ -36,9 +37,10 @@ from bae.cli.wording import summary_of, text_of, took
 from bae.journal import MemoryJournal
 from bae.lm import LM
 from bae.observers import ObservedRun, observing
-from bae.records import Record, RunResumed, RunStarted
+from bae.records import FieldText, Record, RunResumed, RunStarted
 from bae.testing import ScriptedLM
 from bae.usage import Attempt, Restart, Usage, report, tell
+from bounded import BOUND
 
 Mood = Literal["groggy", "steady"]
 _look: list[Callable[[], None]] = [lambda: None]
@@ -47,6 +49,14 @@ _look: list[Callable[[], None]] = [lambda: None]
 def look() -> None:
     """A moment in the middle of a run: `see` takes a frame then."""
     _look[0]()
+
+
+_arrived: list[asyncio.Event] = [asyncio.Event()]
+
+
+def _note_text(run: ObservedRun, record: Record) -> None:
+    if isinstance(record, FieldText):
+        _arrived[0].set()
 
 
 class Location(BaseModel):
@@ -222,7 +232,11 @@ class Speaking:
 
     async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
         for each in self._telling:
+            arrived = _arrived[0] = asyncio.Event()
             tell(each)
+            if isinstance(each, str):
+                async with asyncio.timeout(BOUND):
+                    await arrived.wait()
             look()
         report(Usage(1, 1000, 204, 0, 0.0041, 1, 0.5, ("claude",)))
         return target(**self._answers[target.__name__], **resolved)
@@ -264,7 +278,11 @@ class Seen:
     async def run(self, begin: Callable[[], Any]) -> Seen:
         _look[0] = lambda: self.frames.append(plain(self.tree.frame()))
         try:
-            with observing(self.tree.observe), observing(self._lines.observe):
+            with (
+                observing(self.tree.observe),
+                observing(self._lines.observe),
+                observing(_note_text),
+            ):
                 await begin()
         except (Exception, asyncio.CancelledError) as error:
             self.raised = error
@@ -341,23 +359,23 @@ async def test_a_field_that_waits_says_for_which_function():
 
 async def test_what_the_lm_is_doing_is_shown_with_the_text_as_it_streams_in():
     telling = [
-        '{"mood": "gr',
-        'oggy",\n "and": "more',
+        '{"mood": "not',
+        ' so\\nbad"',
         Attempt(1, "…", "invalid", ("mood: Input should be 'groggy'",), Usage(1, 300, 7)),
-        "{",
+        '{"mood": "aga',
         Restart(ConnectionError("429, too many"), 30.0),
     ]
     lm = Speaking({"Day": {"mood": "groggy"}, "Outfit": {"top": "jumper"}}, telling)
     run = await see(ugh, lm, dep_cache={get_weather: "rain"})
     first, second, wrong, again, restarted, choosing, *_ = run.frames
     assert re.search(r"LM  filling mood$", without_times(first), re.M)
-    assert '    {"mood": "gr' in first
-    assert '    "and": "more' in second
-    assert '{"mood": "groggy",' in second
+    assert "    mood: not\n" in first
+    assert "    mood: not so\n" in second
+    assert "    bad\n" in second
     assert "LM  filling mood, answer 2 after: mood: Input should be 'groggy'" in wrong
     assert "307 tokens" in wrong
-    assert '"and"' not in wrong
-    assert "    {\n" in again + "\n"
+    assert "bad" not in wrong
+    assert "    mood: aga\n" in again
     assert re.search(r"mood, again in (30\.0|29\.\d) s after ConnectionError: 429", restarted)
     assert "LM  choosing from Outfit | AskBack" in choosing
     assert "1,204 tokens · $0.0041" in choosing
@@ -368,8 +386,8 @@ async def test_an_lm_that_a_body_asks_is_shown_with_the_body():
         async def __call__(self, lm: LM) -> Thought:
             return await lm.make(self, Thought)
 
-    run = await see(Makes(), Speaking({"Thought": {"idea": "hm"}}, ["it stre", "ams"]))
-    assert "    it streams" in run.frames[1]
+    run = await see(Makes(), Speaking({"Thought": {"idea": "hm"}}, ['{"idea": "it stre', 'ams"}']))
+    assert "    idea: it streams" in run.frames[1]
     assert "1,204 tokens · $0.0041" in run.whole
 
 
@@ -677,7 +695,8 @@ async def test_control_characters_reach_no_terminal():
     class Worse(Exception):
         pass
 
-    lm = Speaking({"Thought": {"idea": evil}}, [evil, Restart(Worse(evil), 1.0), evil])
+    said = f'{{"idea": {json.dumps(evil)}'
+    lm = Speaking({"Thought": {"idea": evil}}, [said, Restart(Worse(evil), 1.0), said])
     run = await see(Evil(given=evil, many=[evil]), lm)
     assert all(char.isprintable() or char == "\n" for char in run.everything)
     assert "gnp" in run.frames[0]

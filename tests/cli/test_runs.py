@@ -146,6 +146,15 @@ def test_a_journal_without_runs_says_how_to_get_some(journal, capsys):
     assert "the journal has no runs" in refused(capsys, "show", *DB)
 
 
+def test_the_timeline_names_what_decided_how_long_the_run_took(journal, capsys):
+    shown = said(capsys, "timeline", "abc123", *DB)
+    assert "critical path: " in shown
+    path = json.loads(said(capsys, "timeline", "abc123", *DB, "--json"))["critical_path"]
+    assert path["is_exact"]
+    assert [part["place"] for part in path["parts"]][-1].endswith((":Outfit", ":Worn"))
+    assert {each["place"] for each in path["slack"]} >= {part["place"] for part in path["parts"]}
+
+
 def test_a_run_is_shown_as_json_with_its_fields_the_work_and_times_in_iso(journal, capsys):
     found = json.loads(said(capsys, "show", "abc123", *DB, "--json"))
     assert (found["run_id"], found["status"], found["ended_at"]) == ("abc123", "ended", "Worn")
@@ -196,7 +205,7 @@ def test_the_json_of_a_run_has_the_keys_that_are_promised(journal, capsys):
         assert bool(each["error"]) == (each["status"] == "failed")
         found = json.loads(said(capsys, "show", each["run_id"], *DB, "--json"))
         assert set(found) == RUN_KEYS | {
-            *("ended_at", "usage", "resumed", "graphs", "lives", "work")
+            *("ended_at", "usage", "resumed", "graphs", "files", "lives", "work")
         }
         assert found["error"] == each["error"]
         assert set(found["usage"]) == USAGE_KEYS

@@ -41,8 +41,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 import bae
-from bae import LM, Dep, Gate, Graph, Map, Native, Node, NodeConfig, Recall, Text, Tool
-from bae import ToolCall, Tools
+from bae import LM, Dep, Gate, Graph, Map, Messages, Native, Node, NodeConfig, Recall, Text
+from bae import Thread, Tool, ToolCall, Tools
 from bae.lm import Answer as Said, Backend, Prompt
 
 
@@ -511,6 +511,41 @@ CALLS = [
             "    body", "    title: str\n    body"
         ),
         ("can fill no other field with it: title", "give title a source"),
+    ),
+    Mistake(
+        "turns of another type",
+        "bae-thread-type",
+        later("history: Annotated[list[str], Thread()]"),
+        ("is list[str], and Thread gives it Messages", "Annotated[Messages, Thread()]"),
+    ),
+    Mistake(
+        "turns twice",
+        "bae-thread-twice",
+        later("history: Annotated[Messages, Thread()]").replace(
+            "    history", "    newest: Annotated[Messages, Thread(1)]\n    history"
+        ),
+        ("a question has one conversation before it", "keep one of them"),
+    ),
+    Mistake(
+        "turns without a source",
+        "bae-thread-missing",
+        later("history: Messages"),
+        ("the LM would invent earlier turns", "write Annotated[Messages, Thread()]"),
+    ),
+    Mistake(
+        "the text of an unknown field",
+        "bae-text-unknown",
+        """
+        class Ask(Node):  # here
+            node_config = NodeConfig(text="quesion")
+            question: str
+
+            async def __call__(self) -> Answer: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("NodeConfig(text='quesion') names no field of it", "name one of its fields: question"),
     ),
     Mistake(
         "text of another type",

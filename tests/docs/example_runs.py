@@ -13,12 +13,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bae import GraphResult, OpenGate, Usage
+from bae import GraphResult, Image, OpenGate, Usage
 from bae.journal import SQLiteJournal
 from bae.lm import Answer, Backend, CallPart, Prompt
 from bae.testing import ScriptedLM
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
+
+
+RECEIPT = Image.from_path(FOLDER / "receipt.png")
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ RUNS = {
             {"text": "What is a lamp in pounds?"},
             "Question Answer",
         ),
+        ExampleRun("read_a_receipt", {"photo": RECEIPT}, "Photo Receipt"),
         ExampleRun("keep_to_a_budget", {"letters": ["It broke.", "Hi!"]}, "Inbox Day"),
         ExampleRun("survive_a_crash", {"cities": ["Bern", "Rome", "Oslo"]}, "Trip Choice Booking"),
         ExampleRun("stream_over_http", {"likes": "the sea"}, "Reader Pick"),
@@ -115,6 +119,7 @@ class StandIn(Backend):
     model = "stand-in"
     free = True
     calls_tools = True
+    takes_files = frozenset({"image"})
 
     def __init__(self, script: Path) -> None:
         super().__init__(one_call=False)

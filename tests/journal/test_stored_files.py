@@ -426,3 +426,12 @@ def test_a_value_of_no_declared_type_is_made_again_and_not_stored():
             assert (await graph.resume("one", journal=journal)).result.text == "a"
 
     asyncio.run(main())
+
+
+async def test_an_answer_names_a_file_of_its_own_run_by_hash_and_of_no_other(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
+    await GRAPH.arun(Claim(text="b", photos=[]), lm(), journal=journal, run_id="two")
+    with pytest.raises(BaeError, match="no file"):
+        await GRAPH.answer("two", "Signed.paper", {"hash": NOTE.hash}, journal=journal)
+    done = await GRAPH.answer("one", "Signed.paper", {"hash": NOTE.hash}, journal=journal)
+    assert done.result.paper.data == NOTE.data

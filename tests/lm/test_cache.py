@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, SecretStr
 
 from bae import BaeLMError, Graph, GraphResult, Node, Usage
 from bae.exceptions import BudgetError
-from bae.journal import RunEnded, RunJournal, TextArrived
+from bae.journal import FieldText, RunEnded, RunJournal
 from bae.lm import (
     Answer,
     Backend,
@@ -37,6 +37,7 @@ from bae.lm import (
 )
 from bae.lm.policies.cache import cache_key
 from bae.lm.policies.policy import Policy
+from bae.observers import observing
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.testing import ScriptedLM
@@ -533,8 +534,13 @@ def records(run: Run) -> RunJournal:
     return RunJournal(run.outermost.writer.log, run.trace)
 
 
+def observed_runs(lm: Cached, count: int) -> list[Run]:
+    with observing(lambda run, record: None):
+        return [Run(RunOptions(lm)) for _ in range(count)]
+
+
 def text_in(journal: RunJournal) -> str:
-    return "".join(record.text for record in journal.of(TextArrived))
+    return "".join(record.delta for record in journal.of(FieldText))
 
 
 async def in_budget(budget: Budget, run: Run) -> GraphResult[Reply]:
@@ -545,7 +551,7 @@ async def in_budget(budget: Budget, run: Run) -> GraphResult[Reply]:
 async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
     held = Streaming(USED)
     lm = Cached(held)
-    runs, budgets = [Run(RunOptions(lm)) for _ in range(3)], [Budget(calls=5) for _ in range(3)]
+    runs, budgets = observed_runs(lm, 3), [Budget(calls=5) for _ in range(3)]
     asking = []
     for budget, each in zip(budgets, runs, strict=True):
         asking.append(asyncio.create_task(in_budget(budget, each)))
@@ -553,7 +559,7 @@ async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
     held.release()
     async with asyncio.timeout(BOUND):
         results = await asyncio.gather(*asking)
-    assert [text_in(records(each)) for each in runs] == [REPLY] * 3
+    assert [text_in(records(each)) for each in runs] == ["this"] * 3
     assert [result.usage.calls for result in results] == [1, 0, 0]
     assert [budget.usage.calls for budget in budgets] == [1, 0, 0]
 
@@ -562,7 +568,7 @@ async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_rea
     held = Streaming(USED)
     lm = Cached(held)
     runs, budgets = (
-        [Run(RunOptions(lm)), Run(RunOptions(lm))],
+        observed_runs(lm, 2),
         [Budget(calls=5), Budget(calls=5, cost=1)],
     )
     asking = []
@@ -580,7 +586,7 @@ async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_rea
     assert len(records(runs[0])) == ended
     assert isinstance(records(runs[0])[-1], RunEnded)
     assert records(runs[0]).usage() == Usage()
-    assert text_in(result.journal) == REPLY
+    assert text_in(result.journal) == "this"
     assert budgets[1].usage == Usage()
     for used in (result.usage, budgets[0].usage):
         assert (used.calls, used.tokens, used.cost) == (1, 40, 0.01)

@@ -17,13 +17,14 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from bae import BaeLMError, FillError, Graph
+from bae import BaeLMError, Document, FillError, Graph, Image, Node
 from bae.lm import ClaudeCLIBackend
 from bae.testing import Call, Cut, Provider, Refusal, Status
 from bae.usage import Attempt, metered
 from bounded import BOUND
 from claude_programs import ROOT, children, dead, living, open_files, real_claude
 from end_node import EndNode
+from file_parts import DOT, PAPER
 from http_backends import SHIRT, Outfit, Weather, letter_after_a_wrong_one, prompt
 from tool_nodes import QUESTION, Question, rounds
 
@@ -343,3 +344,35 @@ def test_the_script_that_installs_the_program_prints_where_it_is_and_names_no_ho
     done = subprocess.run([program, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == str(beside / "claude")
     assert not re.search(r"https?:|registry|\.(com|org|net)\b", program.read_text("utf-8"))
+
+
+# --- images and documents -----------------------------------------------------------------------
+
+
+class Photo(Node):
+    photo: Image
+    papers: list[Document] = []
+
+    async def __call__(self) -> Outfit: ...
+
+
+async def test_the_program_is_sent_images_and_documents_before_the_text(claude, provider):
+    provider.script(SHIRT)
+    photo = Photo(photo=DOT, papers=[PAPER])
+    done = await Graph(start=Photo, end=Outfit).arun(photo, lm=claude)
+    assert done.result.top == SHIRT["top"]
+    assert done.usage.calls == 1
+    sent = provider.requests[-1].body["messages"][-1]["content"]
+    kinds = [part["type"] for part in sent if "system-reminder" not in part.get("text", "")]
+    assert kinds == ["text", "image", "text", "document", "text"]
+    image, paper = (part["source"] for part in sent if part["type"] in ("image", "document"))
+    assert (image["media_type"], image["data"]) == ("image/png", DOT.base64)
+    assert (paper["media_type"], paper["data"]) == ("application/pdf", PAPER.base64)
+    assert "[image 1: dot.png" in sent[-1]["text"]
+
+
+async def test_a_wrong_answer_about_an_image_is_asked_for_again_with_the_image(claude, provider):
+    provider.script({"top": 3, "layers": 2}, SHIRT)
+    done = await Graph(start=Photo, end=Outfit).arun(Photo(photo=DOT), lm=claude)
+    assert done.result.top == SHIRT["top"]
+    assert [DOT.base64 in str(each.body) for each in provider.requests[-2:]] == [True, True]

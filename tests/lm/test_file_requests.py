@@ -22,7 +22,16 @@ from bae import (
     ToolCall,
     Tools,
 )
-from bae.lm import Answer, Backend, Budget, Budgeted, FileLimits, Prompt, estimate_tokens
+from bae.lm import (
+    Answer,
+    Backend,
+    Budget,
+    Budgeted,
+    CallPart,
+    FileLimits,
+    Prompt,
+    estimate_tokens,
+)
 from bae.testing import Call, Calls, Provider, ScriptedLM
 from end_node import EndNode
 from file_parts import DOT, NOTE, PAPER, png
@@ -258,3 +267,27 @@ def test_a_budget_counts_files_before_they_are_sent():
     with pytest.raises(BudgetError) as raised:
         GRAPH.run(Claim(photos=[large]), lm=Budgeted(Counting(), Budget(tokens=1_000)))
     assert raised.value.code == "bae-budget-spent"
+
+
+class Blind(Backend):
+    model = "blind"
+    calls_tools = True
+    free = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Prompt] = []
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.asked.append(prompt)
+        if len(self.asked) == 1:
+            return Answer("", calls=(CallPart("1", "look", {}),))
+        return Answer('{"text": "white"}')
+
+
+async def test_a_model_that_takes_no_images_reads_what_a_tool_has_returned():
+    blind = Blind()
+    assert (await TOOLS.arun(Question(text="?"), lm=blind)).result.text == "white"
+    last = blind.asked[-1]
+    assert last.files == ()
+    assert f'"{OTHER.placeholder}"' in last.conversation[-1].text

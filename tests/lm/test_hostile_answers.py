@@ -18,10 +18,11 @@ from bae import Graph, Node
 from bae.journal import MemoryJournal
 from bae.lm import Answer, Backend, Prompt
 from bae.observers import observing
-from bae.records import AnswerJudged, Record, TextArrived
+from bae.records import AnswerJudged, FieldText, Record
 from bae.testing import Call, Calls, Provider
 from bae.usage import tell
 from end_node import EndNode
+from field_texts import Seen
 from http_backends import BACKENDS, Make
 from tool_nodes import QUESTION, Question
 
@@ -66,8 +67,8 @@ async def asked(provider: Provider, make: Make, *answers: str) -> tuple[Filled, 
     assert isinstance(filled, Filled)
     assert repr(again.result) == repr(filled)
     for record in seen:
-        if isinstance(record, TextArrived):
-            record.text.encode()
+        if isinstance(record, FieldText):
+            record.delta.encode()
         elif isinstance(record, AnswerJudged):
             record.attempt.answer.encode()
     return filled, seen
@@ -113,8 +114,7 @@ async def test_a_character_that_was_sent_in_halves_is_whole(provider: Provider, 
     for answer, text in RIGHT.items():
         filled, seen = await asked(provider, make, answer)
         assert filled.text == text
-        arrived = "".join(each.text for each in seen if isinstance(each, TextArrived))
-        assert "\ufffd" not in arrived or text == "\ufffd"
+        assert Seen(seen).now["1:Filled.text"] == text
 
 
 texts = st.text(
@@ -170,8 +170,8 @@ async def test_pieces_that_cut_characters_arrive_whole(cut: list[int]) -> None:
     with observing(lambda run, record: seen.append(record)):
         await graph.arun(Begin(), lm=Streaming(['{"text": "\ud83d'], [*filter(None, pieces)]))
     first = next(n for n, each in enumerate(seen) if isinstance(each, AnswerJudged))
-    arrived = "".join(each.text for each in seen[first:] if isinstance(each, TextArrived))
-    assert arrived == '{"text": "%s é"}' % ("\U0001f600" * 10)
+    assert not any(isinstance(each, FieldText) for each in seen[:first])
+    assert Seen(seen).now == {"1:Filled.text": "%s é" % ("\U0001f600" * 10)}
 
 
 class Parsing(Backend):

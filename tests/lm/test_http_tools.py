@@ -15,9 +15,10 @@ from bae.exceptions import FillError
 from bae.lm.backend import Backend
 from bae.observers import observing
 from bae.prompts.tools import WRAPPER
-from bae.records import Record, RoundMade, TextArrived, ToolEnded
+from bae.records import Record, ToolEnded
 from bae.testing import Call, Calls, Empty, Overlong, Provider, Received, Refusal, Stall, Status
 from bounded import BOUND
+from field_texts import Seen
 from http_backends import BACKENDS, WIRES, Make
 from tool_nodes import (
     HURRYING,
@@ -297,20 +298,26 @@ async def test_a_round_that_fails_is_sent_again_and_no_call_is_repeated(
 
 
 @streamed
-async def test_text_before_calls_is_streamed_but_is_no_answer_and_arguments_are_not_streamed(
+async def test_text_before_calls_is_no_answer_and_arguments_are_not_streamed(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Calls(Call("now"), text="Let me look.", thinking="hm"), ANSWER)
-    seen: list[Record] = []
-    with observing(lambda run, record: seen.append(record)):
+    seen = Seen()
+    with observing(seen):
         await QUESTION.arun(ASKED, lm=lm)
-    texts: list[str] = [""]
-    for each in seen:
-        if isinstance(each, TextArrived):
-            texts[-1] += each.text
-        elif isinstance(each, RoundMade):
-            texts.append("")
-    assert texts == ["Let me look.", json.dumps(ANSWER), ""]
+    texts = [each for each in seen.deltas if ":" in each[0] and "." in each[0]]
+    assert texts == [("1:Reply.answer", "42")]
+
+
+@streamed
+async def test_text_before_calls_is_void_where_the_answer_is_a_text(
+    provider: Provider, lm: Backend
+) -> None:
+    provider.script(Calls(Call("search", query="tea"), text="Let me look."), "A fine kettle.")
+    seen = Seen()
+    with observing(seen):
+        await WRITING.arun(Writing(text="tea"), lm=lm)
+    assert seen.now == {"1:Note.note": "A fine kettle."}
 
 
 @native

@@ -13,10 +13,12 @@ import pytest
 
 from asked_nodes import GOOD, Ask, Found, Left, attempts_of, failure, priced
 from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Usage
-from bae.journal import AnswerJudged, FillEnded, FillStarted, LMUsed, TextArrived
+from bae.journal import AnswerBegan, AnswerJudged, FieldText, FillEnded, FillStarted, LMUsed
 from bae.lm import Answer, Backend, Policy, Prompt, Retry, Timeout, metered, tell
+from bae.observers import observing
 from bounded import BOUND, run
 from end_node import EndNode
+from field_texts import Seen
 from toy_backend import ToyBackend, route
 
 # Requests that fail
@@ -234,22 +236,22 @@ class Streams(ToyBackend):
 async def test_pieces_that_are_told_appear_in_the_stream_before_the_answer_is_judged():
     graph = Graph(start=Ask)
     kinds: list[Any] = []
-    pieces = ""
+    seen = Seen()
     async with asyncio.timeout(BOUND), graph.stream(Ask(), Streams({}, GOOD)) as records:
         async for record in records:
             kinds.append(type(record))
-            if isinstance(record, TextArrived):
-                pieces += record.text
+            seen.add(record)
+            if isinstance(record, FieldText):
                 assert str(record.asker) == "filling Found"
 
     middle = kinds[kinds.index(FillStarted) : kinds.index(FillEnded) + 1]
     assert middle == [
         FillStarted,
-        *(TextArrived, TextArrived, AnswerJudged),
-        *(TextArrived, TextArrived, AnswerJudged),
+        *(AnswerBegan, AnswerJudged),
+        *(AnswerBegan, FieldText, FieldText, AnswerJudged),
         FillEnded,
     ]
-    assert pieces == "{}" + json.dumps(GOOD)
+    assert seen.now == {"1:Found.person.name": "Ada", "1:Found.note": "fine"}
 
 
 async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_belong():
@@ -264,10 +266,18 @@ async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_bel
     class Uses(EndNode):
         found: Annotated[Found, Dep(Graph(start=Word))]
 
-    result = await run(Begin(), Streams(lambda prompt: GOOD))
+    with observing(lambda _, record: None):
+        result = await run(Begin(), Streams(lambda prompt: GOOD))
 
-    places = {(record.path, str(record.asker)) for record in result.journal.of(TextArrived)}
+    pieces = result.journal.of(FieldText)
+    places = {(record.path, str(record.asker)) for record in pieces}
     assert places == {("", "Begin.__call__"), ("1:Uses.found", "filling Found")}
+    assert {str(record.place) for record in pieces} == {
+        "0:Begin/0:Found.note",
+        "0:Begin/0:Found.person.name",
+        "1:Uses.found/1:Found.note",
+        "1:Uses.found/1:Found.person.name",
+    }
 
 
 # Cancellation

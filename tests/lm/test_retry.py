@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
-from bae.journal import AnswerJudged, AnswerRestarted, TextArrived
+from bae.journal import AnswerBegan, AnswerJudged, AnswerRestarted, FieldText, TextVoided
 from bae.lm import Answer, Backend, Cached, Prompt, Retry, metered, tell
+from bae.observers import observing
 from bae.testing import ScriptedLM
 from bounded import BOUND
+from field_texts import Seen
 from policy_parts import REPLY, Ask, Reply, at_once, busy, graph, prompt, run
 from toy_backend import ToyBackend
 
@@ -150,21 +152,28 @@ async def test_requests_that_wait_to_be_sent_again_are_told_so_that_text_can_beg
 
         async def answer(self, prompt: Prompt) -> Answer:
             self.tries += 1
-            tell('{"text": ')
+            tell('{"text": "th')
+            await seen.wait(lambda seen: seen.now)
             if self.tries < 3:
                 raise busy(retry_after=self.tries)
-            tell('"this"}')
+            tell('is"}')
             return Answer(REPLY)
 
+    seen = Seen()
     retried = [Retry(Stuttering(), sleep=at_once, jitter=0) for _ in range(2)]
     for lm in (retried[0], Cached(retried[1])):
-        journal = (await graph.arun(Ask(), lm)).journal
-        kinds = (TextArrived, AnswerRestarted, AnswerJudged)
-        found = [type(record) for record in journal if isinstance(record, kinds)]
-        assert found == [
-            *(TextArrived, AnswerRestarted) * 2,
-            *(TextArrived, TextArrived, AnswerJudged),
+        seen = Seen()
+        with observing(seen):
+            journal = (await graph.arun(Ask(), lm)).journal
+        kinds = (AnswerBegan, FieldText, TextVoided, AnswerRestarted, AnswerJudged)
+        found = [record for record in journal if isinstance(record, kinds)]
+        assert [type(record) for record in found] == [
+            *(AnswerBegan, FieldText, TextVoided, AnswerRestarted) * 2,
+            *(AnswerBegan, FieldText, FieldText, AnswerJudged),
         ]
+        assert seen.now == {"1:Reply.text": "this"}
+        assert [each.attempt for each in journal.of(FieldText)] == [1, 2, 3, 3]
+        assert [each.attempt for each in journal.of(TextVoided)] == [1, 2]
         restarts = journal.of(AnswerRestarted)
         assert [(str(r.asker), str(r.error), r.wait) for r in restarts] == [
             ("filling Reply", str(busy()), 1),

@@ -74,6 +74,21 @@ class Slow(Node):
 slow = Graph(start=Slow, end=Price, name="slow")
 
 
+class Question(Node):
+    question: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+talk = Graph(start=Question, end=Reply, name="talk")
+
+
 @dataclass
 class Served:
     """A server that runs, and a client of it."""
@@ -130,7 +145,8 @@ async def serving(journal: Journal | None = None, **more: Any) -> AsyncGenerator
     """An API over the graphs above, for the users above."""
     journal = MemoryJournal() if journal is None else journal
     more = {"auth": bearer(USERS), **more}
-    api = router({"orders": orders, "slow": slow}, journal=journal, **more)
+    graphs = more.pop("graphs", {"orders": orders, "slow": slow})
+    api = router(graphs, journal=journal, **more)
     async with listening(api) as url:
         headers = {"authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as client:

@@ -7,7 +7,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from bae.journal import SQLiteJournal
-from serving import TOKEN, held, serving
+from bae.testing import ScriptedLM, Streamed
+from serving import TOKEN, held, serving, talk
 
 
 async def test_a_run_is_started_once_however_often_the_request_is_sent():
@@ -92,10 +93,14 @@ async def test_a_question_is_shown_with_what_is_needed_to_decide_and_answered_on
             "/runs/asks/answers", json={"gate": gate["gate"], "value": False}
         )
         assert (other.status_code, other.json()["type"]) == (409, "bae-gate-answered")
+        assert "has an answer already by ana" in other.json()["detail"]
         ends = [data async for kind, _, data in served.events("asks") if kind == "end"]
         assert ends[0]["reason"] == "ended"
         assert (await served.get("/runs/asks"))["result"] == {"euros": 20}
         assert (await served.get("/inbox"))["gates"] == []
+        assert (await served.journal.read("asks")).answered_by == {gate["gate"]: "ana"}
+        why = await served.get("/runs/asks/steps/1/why?field=approved")
+        assert why["provenance"]["note"] == "answered by ana"
 
 
 async def test_steps_calls_and_why_come_in_pages_and_long_values_are_cut():
@@ -150,3 +155,22 @@ async def test_a_server_that_stops_hands_its_runs_over_and_the_next_one_continue
             held.setdefault("kept", asyncio.Event()).set()
             ends = [data async for kind, _, data in served.events("kept") if kind == "end"]
             assert ends[0]["reason"] == "ended"
+
+
+async def test_text_is_streamed_while_it_is_written_and_void_text_begins_again():
+    lm = ScriptedLM([Streamed({"text": "It is wet and cold."}, size=4, pause=0.06, restarts=1)])
+    async with serving(graphs={"talk": talk}, lm=lm) as served, asyncio.timeout(20):
+        run = await served.post("/graphs/talk/runs", {"start": {"question": "Weather?"}})
+        text, longest, kinds, live = "", "", [], []
+        async for kind, number, data in served.events(run["run_id"]):
+            kinds.append(kind)
+            if kind == "text":
+                assert (number, data["place"]) == ("", "1:Reply.text")
+                text = text[: data["start"]] + data["delta"]
+                longest = max(longest, text, key=len)
+            elif kind == "status":
+                live.append(data["live"])
+        assert kinds.count("text") > 2
+        assert "It is wet and cold.".startswith(longest)
+        assert len(longest) > 4
+        assert live[0] is True

@@ -1,4 +1,5 @@
-"""`bae runs tell` and `bae runs approvals`: what people say to a run with tools."""
+"""`bae runs tell`, `bae runs approvals` and `bae runs cancel`: what people say to a run, which
+may be one of another process."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
+from bae.cli.exits import refused
 from bae.cli.journals import run_meant, use
-from bae.cli.options import AsJSON, JournalFile, OneRun, Quiet, argument, option
+from bae.cli.options import AsJSON, JournalFile, OneRun, Quiet, argument, option, parse_duration
 from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.wording import in_one_line
+from bae.journal.gates import describe_status
 from bae.journal.inbox import tell_run
 
 if TYPE_CHECKING:
-    from bae.journal import Grant, Journal
+    from bae.journal import Grant, Journal, RunInfo
 
 
 def tell(
@@ -75,3 +78,34 @@ def approvals(
     elif revoke is not None:
         left = sum(not each.revoked for each in grants)
         note(f"{in_one_line(revoke)} is revoked; {left} of {len(grants)} still hold")
+
+
+def cancel(
+    run: OneRun,
+    wait: Annotated[
+        float,
+        option("--wait 10s", "How long to wait for the run to stop.", parser=parse_duration),
+    ] = 10.0,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+    quiet: Quiet = False,
+) -> None:
+    """Cancel a run, in whichever process it is.
+
+    A run in progress is stopped by its owner, within about a second. One that waits or is
+    interrupted is cancelled at once. `bae runs resume` continues it.
+    """
+
+    async def cancelled(runs: Journal) -> RunInfo:
+        return await runs.cancel(await run_meant(runs, run), timeout=wait)
+
+    info = use(journal, cancelled, write=True)
+    if as_json:
+        print_json({"run_id": info.run_id, "status": info.standing()})
+    elif info.status != "cancelled":
+        raise refused(
+            f"the run {info.run_id} was over before: {describe_status(info)}",
+            fix="there is nothing to cancel",
+        )
+    elif not quiet:
+        note(f"the run {info.run_id} is cancelled")

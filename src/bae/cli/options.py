@@ -226,7 +226,8 @@ Sets = Annotated[
         "--set FIELD=VALUE",
         "A field. The value is JSON if that is valid for the field, otherwise text: `n=5`, "
         '`tags=["a"]`, `name=Ann`. Quoted text is JSON and loses its quotes; `name="\\"a\\""` '
-        "keeps them. Repeat for each field.",
+        "keeps them. `photo=@a.png` reads a file, for a field that holds an image or a document. "
+        "Repeat for each field.",
     ),
 ]
 SecretsOption = Annotated[
@@ -330,3 +331,14 @@ def examples(*lines: str) -> str:
     commands = "\n".join(f"  {line}" for line in lines if not line[0].isupper())
     notes = "".join(f"\n\n{line}" for line in lines if line[0].isupper())
     return f"\b\nExamples:\n{commands}{notes}"
+
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_duration(text: str) -> float:
+    """How many seconds a text such as 90s, 30m, 12h, 30d or 2w says; else it is a wrong usage."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 30m, 12h, 30d or 2w")
+    return float(match[1]) * _UNITS[match[2]]

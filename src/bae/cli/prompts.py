@@ -28,7 +28,7 @@ from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.start import start_node
 from bae.cli.wording import in_lines
 from bae.graph import Graph
-from bae.lm import LM, Answer, Backend, Prompt
+from bae.lm import LM, Answer, Backend, FilePart, Prompt
 from bae.plan import plan_of
 
 (print_brief,) = call_later("bae.cli.team_tasks", "print_brief")
@@ -185,12 +185,18 @@ def _as_json(prompt: Prompt) -> dict[str, Any]:
         "body": _asked_by_body(prompt),
         "system": prompt.system,
         "messages": prompt.messages(),
+        "files": [_file_as_json(part) for part in prompt.files],
         "tools": [
             {"name": tool.name, "description": tool.description, "schema": tool.schema}
             for tool in prompt.tools
         ],
         "schema": prompt.schema,
     }
+
+
+def _file_as_json(part: FilePart) -> dict[str, Any]:
+    said = part.file.as_json()
+    return {"label": part.label, **(said if isinstance(said, dict) else {"url": part.file.about})}
 
 
 def _asked_by_body(prompt: Prompt) -> bool:

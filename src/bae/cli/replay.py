@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from rich.text import Text
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.journals import stored_run
+from bae.cli.journals import stored_run, use
 from bae.cli.loading import Loaded, load
 from bae.cli.options import (
     AsJSON,
@@ -37,6 +37,7 @@ from bae.graph import Graph
 from bae.journal.decoder import decode_run
 from bae.journal.gates import describe_status
 from bae.journal.replay import repeat
+from bae.journal.stored_thread import runs_shown
 from bae.journal.written_test import GraphName, write_test
 from bae.private_files import private
 
@@ -61,7 +62,7 @@ def replay(
     graph = load(module, "-m").graph
     stored = stored_run(journal, run)
     given = read_secrets(graph, stored, sets or (), ask=not no_ask)
-    done = asyncio.run(repeat(graph, stored, given))
+    done = asyncio.run(repeat(graph, stored, given, _earlier_runs(journal, stored)))
     if as_json:
         print_json(as_data(done))
         return
@@ -104,7 +105,8 @@ def make_test(
             fix=f"resume it: {CommandLine(module, journal).resume(stored.info.run_id)}",
         )
     try:
-        written = asyncio.run(write_test(loaded.graph, stored, name))
+        earlier = _earlier_runs(journal, stored)
+        written = asyncio.run(write_test(loaded.graph, stored, name, earlier))
     except JournalError as error:
         if error.code == "bae-journal-secret":
             error.fix = "make the test of a run that has them: one that fails without what is not "
@@ -114,6 +116,11 @@ def make_test(
     note(f"{target}: replays the run and checks its path and its end")
     note(f"{cassette}: the recording, which belongs beside it")
     note(f"run it with: python -m pytest {target}")
+
+
+def _earlier_runs(journal: str | None, stored: StoredRun) -> list[StoredRun]:
+    """The runs of the earlier turns that a run has shown."""
+    return use(journal, lambda runs: runs_shown(runs, stored))
 
 
 def _graph_name(loaded: Loaded, target: Path) -> GraphName:

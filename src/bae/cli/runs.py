@@ -3,9 +3,9 @@ one are in `resume.py`, those that go through one again in `replay.py`."""
 
 from __future__ import annotations
 
-import re
+import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import time
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, cast, get_args
 import typer
 from rich.text import Text
 
-from bae.cli.approvals import approvals, tell
+from bae.cli.approvals import approvals, cancel, tell
 from bae.cli.exits import refused
 from bae.cli.journals import file_to_read, file_to_write, run_meant, stored_run, use
 from bae.cli.loading import is_configured
@@ -29,6 +29,7 @@ from bae.cli.options import (
     examples,
     flag,
     option,
+    parse_duration,
     run_ids,
 )
 from bae.cli.outcome import CommandLine, parked_data, short_name
@@ -36,14 +37,15 @@ from bae.cli.printing import as_data, note, out, print_hanging, print_json
 from bae.cli.replay import make_test, refuse_existing, replay
 from bae.cli.resume import answer, fork, resume
 from bae.cli.story import heading_lines, node_lines, outcome_lines, print_runs
-from bae.cli.timeline import bars_of
+from bae.cli.timeline import bars_of, path_lines
 from bae.cli.wording import count, in_one_line
 from bae.exceptions import JournalError
+from bae.journal.critical_paths import critical_path
 from bae.journal.export import is_sqlite
 from bae.journal.gates import open_gates
 from bae.journal.provenance import Provenance
 from bae.journal.redaction import Redaction
-from bae.journal.report import report_run
+from bae.journal.report import list_files, report_run, timeline
 from bae.journal.store import Journal, Listed, RunInfo
 from bae.journal.store import RunStatus as Stored
 
@@ -63,15 +65,32 @@ OfStatus = Annotated[
     typer.Option("--status", "-s", help="Only runs with this status."),
 ]
 OfGraph = Annotated[str | None, option("--graph -g NAME", "Only runs of this graph.")]
+OfThread = Annotated[str | None, option("--thread ID", "Only runs of this conversation.")]
 
 
 # --- list, show, why ----------------------------------------------------------------------------
 
 
-@group.command("list", epilog=examples("bae runs list --status failed --limit 5"))
+@group.command(
+    "list",
+    epilog=examples(
+        "bae runs list --status failed --limit 5",
+        "bae runs list --thread ana-42",
+        "bae runs list --metadata user_id=u1",
+    ),
+)
 def list_runs(
     status: OfStatus = None,
     graph: OfGraph = None,
+    thread: OfThread = None,
+    metadata: Annotated[
+        list[str] | None,
+        option(
+            "--metadata KEY=VALUE",
+            "Only runs with this metadata. The value is JSON if that is valid, otherwise text. "
+            "Repeatable.",
+        ),
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="The maximum number of runs.")
     ] = 50,
@@ -84,9 +103,11 @@ def list_runs(
     interrupted was running when its process went away: `bae runs resume` continues it.
     """
 
+    wanted = _parse_metadata(metadata or ())
+
     async def found(runs: Journal) -> tuple[list[RunInfo], list[list[dict[str, Any]]]]:
         newest: list[RunInfo] = []
-        async for info in _runs_that_are(runs, status, graph):
+        async for info in _runs_that_are(runs, status, graph, thread, wanted):
             newest.append(info)
             if len(newest) > limit:
                 break
@@ -119,12 +140,35 @@ async def _waiting_data(runs: Journal, info: RunInfo) -> list[dict[str, Any]]:
         return parked_data(info.waiting, ())
 
 
+def _parse_metadata(given: Sequence[str]) -> dict[str, Any]:
+    """What `--metadata` wants of runs."""
+    found: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint="--metadata")
+        try:
+            read: Any = json.loads(value)
+        except ValueError:
+            read = value
+        if isinstance(read, list | dict):
+            what = "a list or an object finds no run: give a text, a number, true, false or null"
+            raise typer.BadParameter(f"{text!r}: {what}", param_hint="--metadata")
+        found[key] = read
+    return found
+
+
 async def _runs_that_are(
-    journal: Journal, status: Listed | None, graph: str | None
+    journal: Journal,
+    status: Listed | None,
+    graph: str | None,
+    thread: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[RunInfo]:
     """The runs of a status, the newest first. Here those that are running are in progress, and none
     of those that were interrupted is among them, which the journal has under both."""
-    async for info in journal.every_run(status=status, graph=graph):
+    wanted = journal.every_run(status=status, graph=graph, thread=thread, metadata=metadata)
+    async for info in wanted:
         if status in (None, info.standing()):
             yield info
 
@@ -133,7 +177,7 @@ async def _runs_that_are(
 def show(
     run: NewestRun = None,
     full: Annotated[bool, flag("--full", "Show everything: prompts, answers, every item.")] = False,
-    timeline: Annotated[bool, flag("--timeline/--no-timeline", "Show what ran when.")] = True,
+    with_timeline: Annotated[bool, flag("--timeline/--no-timeline", "Show what ran when.")] = True,
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -153,7 +197,7 @@ def show(
     console = out()
     for line in heading_lines(told):
         print_hanging(console, line, 4)
-    if timeline:
+    if with_timeline:
         console.print()
         for line in bars_of(told.timeline, console, full=full):
             console.print(line, soft_wrap=True)
@@ -172,6 +216,33 @@ def show(
     else:
         command = f"resume with: {said.resume(info.run_id)}"
     print_hanging(console, Text(in_one_line(command), style="dim"), 2)
+
+
+@group.command("timeline", epilog=examples("bae runs timeline", "bae runs timeline 3f2a --full"))
+def show_timeline(
+    run: NewestRun = None,
+    full: Annotated[bool, flag("--full", "Show every piece of work, every item.")] = False,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Show what ran when in a run, and what decided how long it took.
+
+    The critical path is found from the inputs that the fields declare: making any other piece of
+    work faster would not have made the run faster. Waiting for people is left out.
+    """
+    stored = stored_run(journal, run)
+    now = time()
+    ran, path = timeline(stored, now=now), critical_path(stored, now=now)
+    if as_json:
+        slack = [{"kind": k, "place": p, "seconds": s} for (k, p), s in path.slack.items()]
+        found = {**as_data(path), "slack": slack, "seconds": path.seconds}
+        print_json({**as_data(ran), "seconds": ran.seconds, "critical_path": found})
+        return
+    console = out()
+    for line in bars_of(ran, console, full=full):
+        console.print(line, soft_wrap=True)
+    for line in path_lines(path, ran):
+        print_hanging(console, line, 4)
 
 
 @group.command("why", epilog=examples("bae runs why last Outfit.mood"))
@@ -223,6 +294,7 @@ group.command(epilog=examples("bae runs tell last 'Answer in French.'"))(tell)
 group.command(
     epilog=examples("bae runs approvals last", "bae runs approvals last --revoke refund")
 )(approvals)
+group.command(epilog=examples("bae runs cancel 3f2a", "bae runs cancel last --wait 60s"))(cancel)
 group.command(
     epilog=examples(
         "bae runs fork 3f2a --at 1 --set mood=eager -m app.py",
@@ -249,6 +321,7 @@ def export(
     ] = None,
     status: OfStatus = None,
     graph: OfGraph = None,
+    thread: OfThread = None,
     force: Force = False,
     journal: JournalFile = None,
     as_json: AsJSON = False,
@@ -265,9 +338,10 @@ def export(
     async def written(runs: Journal) -> int:
         chosen = [await run_meant(runs, each) for each in run or ()] or None
         if chosen is None and status == "running":
-            chosen = [info.run_id async for info in _runs_that_are(runs, status, graph)][::-1]
+            chosen = [info.run_id async for info in _runs_that_are(runs, status, graph, thread)]
+            chosen = chosen[::-1]
         target = sys.stdout.buffer if to == "-" else to
-        return await runs.export(target, chosen, status=status, graph=graph)
+        return await runs.export(target, chosen, status=status, graph=graph, thread=thread)
 
     number = use(journal, written)
     if as_json:
@@ -313,18 +387,48 @@ def load_runs(
     _print_ids(ids)
 
 
+@group.command(
+    "file",
+    epilog=examples("bae runs file 3f2a photo.png -o photo.png", "bae runs file last b9c0 -o -"),
+)
+def save_file(
+    run: OneRun,
+    file: Annotated[
+        str,
+        argument("FILE", "An image or a document of the run: its name, or its hash or beginning."),
+    ],
+    to: Annotated[str, option("--output -o PATH", "The file to write; `-` for stdout.")],
+    force: Force = False,
+    journal: JournalFile = None,
+) -> None:
+    """Save an image or a document of a run.
+
+    `bae runs show` lists the files of a run.
+    """
+    stored = stored_run(journal, run)
+    listed = list_files(stored)
+    beginning = file if file.startswith("sha256:") else f"sha256:{file}"
+    found = [each for each in listed if each.hash.startswith(beginning)]
+    found = found or [each for each in listed if each.name == file]
+    if len(found) != 1:
+        what = "several files" if found else "no file"
+        names = ", ".join(in_one_line(each.about) for each in found or listed)
+        raise refused(
+            f"the run {stored.info.run_id} has {what} of that name or hash: {file}",
+            fix=f"name one by more of its hash; there are {names}" if names else "there are none",
+        )
+    data = stored.files[found[0].hash]
+    if to == "-":
+        sys.stdout.buffer.write(data)
+        return
+    refuse_existing(to, force=force)
+    Path(to).write_bytes(data)
+    note(f"{to}: {found[0].about}")
+
+
 # --- prune, redact ------------------------------------------------------------------------------
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _GONE: Final = "interrupted"
-
-
-def parse_duration(text: str) -> float:
-    """How many seconds a text such as 90s, 30m, 12h, 30d or 2w says; else it is a wrong usage."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 30m, 12h, 30d or 2w")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def _parse_status(text: str) -> str:
@@ -368,10 +472,12 @@ def prune(
 
     async def old(runs: Journal, *, delete: bool = False) -> list[str]:
         than = time() - older_than
-        found = await runs.older(than, cast("list[Stored]", sorted(chosen - {"running", _GONE})))
-        if _GONE in chosen:
+        statuses = sorted({"running" if each == _GONE else each for each in chosen - {"running"}})
+        found = await runs.older(than, cast("list[Stored]", statuses))
+        if _GONE in chosen:  # not those that a process works on
+            running = {info.run_id async for info in runs.every_run(status="running")}
             gone = {info.run_id async for info in runs.every_run(status=_GONE)}
-            found += [each for each in await runs.older(than, ["running"]) if each in gone]
+            found = [each for each in found if each not in running - gone]
         if delete:
             await runs.delete(found)
             left = set(await old(runs))  # those that others were forked from

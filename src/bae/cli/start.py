@@ -27,10 +27,12 @@ from bae.cli.values import (
     read,
     read_json,
     set_example,
+    with_read_files,
 )
 from bae.cli.wording import cut, in_one_line
 from bae.draft import from_answer, validated
 from bae.exceptions import BaeError
+from bae.files import File
 from bae.given_files import read_stdin
 from bae.node import Node
 from bae.plan import plan_of
@@ -169,11 +171,21 @@ def _with_part(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def _json_or_text(text: str, annotation: Any) -> Any:
+    if text.startswith("@") and _is_file(annotation):
+        try:
+            return next(with_read_files([text], annotation))
+        except UnfitText as misfit:
+            raise _unfit(None, [str(misfit)], "name a file that there is after the @") from None
     try:
         TypeAdapter[Any](annotation).validate_json(text)
         return loads(text)
     except Exception:  # no JSON, or none that is valid here; the whole field says what is wrong
         return text
+
+
+def _is_file(annotation: Any) -> bool:
+    members = union_members(annotation)
+    return any(isinstance(each, type) and issubclass(each, File) for each in members)
 
 
 def _place_of(cls: type[Node], said: str) -> list[str]:

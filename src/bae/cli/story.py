@@ -14,6 +14,7 @@ from bae.cli.outcome import short_id
 from bae.cli.printing import Column, out, print_table
 from bae.cli.timeline import ITEMS, NODES
 from bae.cli.wording import WITHHELD, count, cut, in_one_line, spent
+from bae.files import with_placeholders
 from bae.journal.node_codec import is_node
 from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound, long, when
 from bae.journal.report import GraphReport, NodeReport, RunReport
@@ -95,8 +96,14 @@ def heading_lines(told: RunReport) -> Iterator[Text]:
     yield _dim(f"  started {when(info.started)}, lasted {long(told.seconds)}{so_far}")
     if info.parent:
         yield _dim(f"  forked from {info.parent}")
+    if info.thread is not None:
+        yield _dim(f"  thread {in_one_line(info.thread)}")
+    if info.metadata:
+        yield _dim(f"  metadata {in_one_line(json.dumps(info.metadata, ensure_ascii=False))}")
     if told.usage != Usage():
         yield _dim(f"  {describe_usage(told.usage)}")
+    for file in told.files:
+        yield _dim(f"  {in_one_line(file.about)}")
     for resumed in told.resumed:
         yield _dim(f"  resumed {when(resumed.at)}")
         for change in resumed.changes:
@@ -258,7 +265,7 @@ def _outcome(call: MadeCall) -> str:
     """The result of a call, or what happened in place of a result."""
     match call.state:
         case "done":
-            return json.dumps(call.result, ensure_ascii=False)
+            return json.dumps(with_placeholders(call.result), ensure_ascii=False)
         case "failed":
             return f"error: {call.error}"
         case "waiting":
@@ -330,4 +337,4 @@ def _value(field: Provenance) -> str:
         return {"live": "(live)", "withheld": WITHHELD}.get(field.kept, "")
     said = f"{field.value['type']} " if is_node(field.value) else ""
     shown: Any = field.value["fields"] if is_node(field.value) else field.value
-    return said + json.dumps(shown, ensure_ascii=False)
+    return said + json.dumps(with_placeholders(shown), ensure_ascii=False)

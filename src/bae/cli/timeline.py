@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bae.cli.wording import in_one_line
+from bae.journal.critical_paths import CriticalPath
 from bae.journal.provenance import long
 from bae.journal.report import Span, Timeline, TimelineEntry
 from bae.sources import Style, Told, kind_named
@@ -27,6 +28,8 @@ _WIDEST: Final = 160
 """Columns beyond which a timeline does not grow."""
 _ROOMY: Final = 60
 """Columns from which on it is shown when work began."""
+_WORTH: Final = 0.01
+"""Seconds of slack that are worth a line."""
 _GAPS: Final = 4
 """How many gaps have their lengths listed one by one."""
 _STYLES: Final[dict[Style, str]] = {
@@ -97,6 +100,22 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
         yield line
     for each in _legend(rows, scale, pen) if scale.gaps else ():
         yield Text(f"{' ' * room}  {each}", style="dim")
+
+
+def path_lines(path: CriticalPath, ran: Timeline) -> Iterator[Text]:
+    """The critical path in words: its parts with how long the run waited for each."""
+    if not path.parts:
+        return
+    exact = "" if path.is_exact else " (estimated: the run is of an old version)"
+    share = f"{long(path.seconds)} of {long(ran.seconds)}"
+    yield Text(f"critical path: {share}{exact}", "bold")
+    for part in path.parts:
+        took = "a person was asked" if part.waits else long(part.seconds)
+        yield Text(in_one_line(f"  {part.place}  {part.name}  {took}"))
+    spare = max(path.slack.items(), key=lambda each: each[1], default=None)
+    if spare is not None and spare[1] >= _WORTH:
+        (_, place), seconds = spare
+        yield Text(in_one_line(f"most slack: {place} could have taken {long(seconds)} longer"))
 
 
 class _Scale:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, cast, get_args, get_origin
 
@@ -23,6 +24,9 @@ from bae.assignable import type_name, union_members
 from bae.cli.wording import WITHHELD, call_text, cut, in_lines, in_one_line, result_text
 from bae.draft import validated
 from bae.exceptions import describe
+from bae.file_proof import holds_file
+from bae.files import MAX_BYTES, File, file_of, with_paths_read, with_placeholders
+from bae.given_files import read_file
 from bae.markers import OpenGate
 from bae.node import Node
 from bae.secrets import Copies, hidden_fields, secret_fields, veil_of, without_hidden_parts
@@ -56,7 +60,11 @@ class Typed:
 def read(cls: type[Node], name: str, text: str) -> Typed:
     """What `text` says for the field `name`. Raises `UnfitText`."""
     why = UnfitText("it is no value of the field")
-    for said in _readings(text, cls.__pydantic_fields__[name].annotation):
+    annotation = cls.__pydantic_fields__[name].annotation
+    readings = _readings(text, annotation)
+    if "@" in text and holds_file(cls, name):
+        readings = with_read_files(readings, annotation)
+    for said in readings:
         try:
             return read_json(cls, name, said)
         except UnfitText as misfit:
@@ -78,6 +86,25 @@ def loads(text: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def with_read_files(readings: Iterable[Any], annotation: Any) -> Iterator[Any]:
+    """What was typed for a field with images or documents: `@PATH` is the file of that path, alone
+    or in a list. Raises `UnfitText` if a file cannot be read."""
+    origins = [get_origin(each) for each in union_members(annotation)]
+    for said in readings:
+        read = with_paths_read(said, _read_file)
+        is_one = isinstance(said, str) and read is not said
+        yield [read] if is_one and list in origins else read
+
+
+def _read_file(path: str) -> File:
+    try:
+        return file_of(read_file(path, MAX_BYTES), Path(path).name)
+    except OSError as error:
+        raise UnfitText(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UnfitText(f"{path}: {error}") from error
 
 
 def _readings(text: str, annotation: Any) -> Iterator[Any]:
@@ -161,6 +188,9 @@ def describe_type(annotation: Any) -> str:
     if choices:
         return " | ".join(choices)
     kinds = [each for each in union_members(annotation) if each is not NoneType]
+    files = [each for each in kinds if isinstance(each, type) and issubclass(each, File)]
+    if files:
+        return f"@FILE, {' or '.join(each.kind for each in files)}"
     if kinds == [str]:
         return "text"
     structured = (list, tuple, set, frozenset, dict, BaseModel)
@@ -195,6 +225,8 @@ def example_of(cls: type[Node], name: str) -> str | None:
     if is_secret(cls, name):
         return None
     annotation: Any = cls.__pydantic_fields__[name].annotation
+    if holds_file(cls, name):
+        return "@FILE"
     is_yes = is_yes_or_no(annotation) or any(
         annotation is each for each in (Approval, Interruption)
     )
@@ -236,7 +268,7 @@ _CALL: Final = 100
 def print_node(node: Node, console: Console, copies: Copies | None = None) -> None:
     """Print a node: its class as a title, the fields below. At a terminal they are set out in
     columns and wrapped; elsewhere a line stays a line. `copies` are those of `Graph.hidden`."""
-    fields = _with_short_calls(node, fields_of(node, copies))
+    fields = with_placeholders(_with_short_calls(node, fields_of(node, copies)))
     if not console.is_terminal:
         lines = [type(node).__name__, *_plain(fields, "  ")]
         console.print(Text("\n".join(lines)), soft_wrap=True)

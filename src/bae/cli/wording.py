@@ -14,6 +14,7 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import ValidationError
 
 from bae.exceptions import BaeError, describe
+from bae.files import with_placeholders
 from bae.lm.http import remove_passwords
 from bae.tools import ToolCall
 from bae.usage import Usage
@@ -226,6 +227,7 @@ def call_text(name: str, arguments: Mapping[str, Any], longest: int = LONGEST) -
 
 def result_text(value: Any, longest: int = 60) -> str:
     """The result of a tool, or the beginning of it and how large it is."""
+    value = with_placeholders(value)
     said = text_of(value, longest + 1)
     return said if len(said) <= longest else f"{cut(said, longest)} ({size_of(value)})"
 

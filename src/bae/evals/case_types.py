@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pydantic import ValidationError
@@ -13,6 +14,9 @@ from bae.draft import from_answer, validated
 from bae.evals.cases import MOST_PROBLEMS, Case, invalid_cases, suggest
 from bae.evals.metrics import is_json
 from bae.exceptions import describe, faults
+from bae.file_proof import holds_file
+from bae.files import MAX_BYTES, File, file_of, with_paths_read
+from bae.given_files import read_file
 from bae.node import Node
 from bae.plan import plan_of
 from bae.run import Waiting
@@ -95,6 +99,29 @@ class CaseTypes:
             known = frozenset(name for name in fields if name in cls.__pydantic_fields__)
             return from_answer(cls, fields, known)
         return cls(**fields)
+
+    def with_files(self, inputs: Any, folder: Path) -> Any:
+        """Inputs with the files that they name in a folder: `@photo.png`, for a field that holds an
+        image or a document. Raises `OSError` or `ValueError` for a path that leads elsewhere, and a
+        file that cannot be read."""
+        if isinstance(inputs, Node) or not isinstance(inputs, Mapping):
+            return inputs
+        start, root = self.graph.start, folder.resolve()
+        names = _fields_by_name(start)
+
+        def read(path: str) -> File:
+            found = (root / path).resolve()
+            if not found.is_relative_to(root):
+                raise ValueError(f"{path} is not in the folder of the cases")
+            return file_of(read_file(found, MAX_BYTES), found.name)
+
+        def with_file(name: str, value: Any) -> Any:
+            field = names.get(name, "")
+            is_file = field in start.__pydantic_fields__ and holds_file(start, field)
+            return with_paths_read(value, read) if is_file else value
+
+        given = cast("Mapping[str, Any]", inputs)
+        return {name: with_file(name, value) for name, value in given.items()}
 
     def by_field(self, cls: type[Node], given: Mapping[str, Any]) -> dict[str, Any]:
         """Values by the names of fields, where some are given by an alias."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from pydantic import ConfigDict, SkipValidation, ValidationError
 from pydantic.dataclasses import dataclass
 
-from bae.exceptions import BaeError, faults
+from bae.exceptions import BaeError, describe, faults
 from bae.given_files import open_file, read_lines
 from bae.node import Node
 
@@ -66,7 +66,8 @@ def load_cases(path: str | Path, graph: Graph[Any, Any], *, own_metric: bool = F
 
     A `.jsonl` file has one JSON object per line: `{"input": {"message": "hi"}, "expected": {"mood":
     "calm"}}`, with `name`, `expected_type`, `nodes`, `metadata` and `answers` if you like; see
-    `Case`. If the start node has one field to give, `input` may be its value alone. A `.json` or
+    `Case`. For an image or a document, `@photo.png` names a file in the folder of the cases, or in
+    one below. If the start node has one field to give, `input` may be its value alone. A `.json` or
     `.yaml` file is a dataset of pydantic-evals; with `own_metric=True` its evaluators are left out,
     for cases that you score with a metric of your own.
 
@@ -132,10 +133,12 @@ def _lines(file: Path, types: CaseTypes) -> Iterator[Checked]:
     with open_file(file) as opened:
         for number, line in enumerate(read_lines(opened), 1):
             if line.strip(b" \t\r\n\xef\xbb\xbf"):
-                yield (f"line {number}", *_read(number, line, types))
+                yield (f"line {number}", *_read(number, line, types, file.parent))
 
 
-def _read(number: int, line: bytes, types: CaseTypes) -> tuple[Case | None, list[str]]:
+def _read(
+    number: int, line: bytes, types: CaseTypes, folder: Path
+) -> tuple[Case | None, list[str]]:
     try:
         values: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -152,6 +155,9 @@ def _read(number: int, line: bytes, types: CaseTypes) -> tuple[Case | None, list
     case: dict[str, Any] = {"name": f"case {number}"}
     case |= {key: given[key] for key in _KEYS if key in given}
     try:
-        return Case(types.fields_of(given["input"]), **case), wrong
+        inputs = types.with_files(types.fields_of(given["input"]), folder)
+        return Case(inputs, **case), wrong
     except ValidationError as error:
         return None, [*wrong, *faults(error)]
+    except (OSError, ValueError) as error:
+        return None, [*wrong, f"input: a file cannot be read: {describe(error)}"]

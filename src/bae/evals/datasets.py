@@ -17,7 +17,7 @@ from bae.evals.case_types import CaseTypes
 from bae.evals.cases import Case, invalid_cases
 from bae.evals.metrics import Score, call_scorer, read_score
 from bae.evals.scoring import Scoring, measure
-from bae.exceptions import BaeError, faults
+from bae.exceptions import BaeError, describe, faults
 from bae.given_files import read_text
 from bae.lm.extras import need
 from bae.node import Node
@@ -84,10 +84,16 @@ def load_dataset(
             cause=error,
             fix="write it with Dataset.to_file, or write lines of JSON into a .jsonl file",
         ) from error
-    return _cases(dataset, graph, str(path), own_metric)
+    return _cases(dataset, graph, str(path), own_metric, Path(path).parent)
 
 
-def _cases(dataset: Any, graph: Graph[Any, Any], where: str, own_metric: bool) -> list[Case]:
+def _cases(
+    dataset: Any,
+    graph: Graph[Any, Any],
+    where: str,
+    own_metric: bool,
+    folder: Path | None = None,
+) -> list[Case]:
     if not own_metric and (unusable := [*_unusable_evaluators(dataset)]):
         raise invalid_cases(
             f"{where} has evaluators that cannot score a run of bae",
@@ -96,7 +102,7 @@ def _cases(dataset: Any, graph: Graph[Any, Any], where: str, own_metric: bool) -
             "cases with a metric of yours",
         )
     types = CaseTypes(graph)
-    reader = _Reader(dataset, types)
+    reader = _Reader(dataset, types, folder)
     # Evaluators get what is expected as a node, so that is checked before they become the metric.
     what = f"{where} has cases that {graph.name} cannot run"
     cases = types.check(reader.cases(dataset), what)
@@ -111,8 +117,8 @@ def _cases(dataset: Any, graph: Graph[Any, Any], where: str, own_metric: bool) -
 class _Reader:
     """The cases of a dataset, as cases for a graph."""
 
-    def __init__(self, dataset: Any, types: CaseTypes) -> None:
-        self._types = types
+    def __init__(self, dataset: Any, types: CaseTypes, folder: Path | None) -> None:
+        self._types, self._folder = types, folder
         ends = types.graph.terminal_nodes
         plain = plan_of(ends[0], strict=True).plain if len(ends) == 1 else ()
         self._only = plain[0].name if len(plain) == 1 else None
@@ -144,9 +150,13 @@ class _Reader:
             name = each.name or f"case {number}"
             inputs = self._types.fields_of(_by_name(each.inputs))
             try:
+                if self._folder is not None:
+                    inputs = self._types.with_files(inputs, self._folder)
                 case = Case(inputs, name, expected=fields, expected_type=kind, metadata=metadata)
             except ValidationError as error:
                 yield name, None, [*wrong, *faults(error)]
+            except (OSError, ValueError) as error:
+                yield name, None, [*wrong, f"inputs: a file cannot be read: {describe(error)}"]
             else:
                 yield name, case, wrong
 

@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 from bae.approvals import Grant
+from bae.place import Place
 from bae.records import (
+    AnswerBegan,
     AnswerJudged,
     AnswerRestarted,
     Asker,
@@ -11,6 +13,7 @@ from bae.records import (
     ChoiceMade,
     ChoiceStarted,
     ClassMet,
+    FieldText,
     FillEnded,
     FillStarted,
     GateOpened,
@@ -31,18 +34,23 @@ from bae.records import (
     SourceEnded,
     SourceStarted,
     StepStarted,
-    TextArrived,
+    TextVoided,
+    Thinking,
     ToolEnded,
     ToolReported,
     ToolsOffered,
     ToolStarted,
+    TurnsShown,
+    TurnStarted,
 )
 from bae.result import Recovered, RunJournal
 from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
+    from bae.journal.critical_paths import CriticalPart, CriticalPath, critical_path
     from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
+    from bae.journal.live_texts import LiveTexts, TextPiece
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
     from bae.journal.questions import AskedQuestion, list_questions
@@ -61,9 +69,12 @@ if TYPE_CHECKING:
         RunSummary,
         StoredRun,
         list_runs,
+        thread_busy,
     )
+    from bae.journal.stored_thread import StoredThread, ThreadTurn
 
 __all__ = [
+    "AnswerBegan",
     "AnswerJudged",
     "AnswerRestarted",
     "AskedQuestion",
@@ -75,11 +86,14 @@ __all__ = [
     "ChoiceStarted",
     "Claim",
     "ClassMet",
+    "CriticalPart",
+    "CriticalPath",
     "Feed",
     "FeedBatch",
     "FeedItem",
     "FeedPage",
     "Feeds",
+    "FieldText",
     "FillEnded",
     "FillStarted",
     "GateOpened",
@@ -92,10 +106,12 @@ __all__ = [
     "LMUsed",
     "Line",
     "Listed",
+    "LiveTexts",
     "MadeCall",
     "MemoryJournal",
     "Origin",
     "ParkedGate",
+    "Place",
     "Provenance",
     "Recalled",
     "Record",
@@ -118,18 +134,26 @@ __all__ = [
     "SourceStarted",
     "StepStarted",
     "StoredRun",
+    "StoredThread",
     "Subscriber",
-    "TextArrived",
+    "TextPiece",
+    "TextVoided",
+    "Thinking",
+    "ThreadTurn",
     "Timeline",
     "ToolEnded",
     "ToolReported",
     "ToolRound",
     "ToolStarted",
     "ToolsOffered",
+    "TurnStarted",
+    "TurnsShown",
     "check",
+    "critical_path",
     "list_questions",
     "list_runs",
     "subscribe",
+    "thread_busy",
     "timeline",
 ]
 
@@ -138,7 +162,9 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "compatibility": "BrokenRun Change check",
+        "critical_paths": "CriticalPart CriticalPath critical_path",
         "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
+        "live_texts": "LiveTexts TextPiece",
         "memory": "MemoryJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",
         "questions": "AskedQuestion list_questions",
@@ -147,7 +173,8 @@ __getattr__, __dir__ = export_lazily(
         "sqlite.journal": "SQLiteJournal",
         "store": (
             "Claim Journal Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun "
-            "list_runs"
+            "list_runs thread_busy"
         ),
+        "stored_thread": "StoredThread ThreadTurn",
     },
 )

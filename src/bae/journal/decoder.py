@@ -38,8 +38,10 @@ from bae.records import (
 )
 from bae.run import Waiting
 from bae.run_tree import Exit, call_behind
+from bae.sources import kind_named
 from bae.threads import in_thread
 from bae.tools import ToolCall
+from bae.turns import Messages
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
@@ -62,14 +64,16 @@ def decode(
     given: Mapping[str, Any] | None = None,
     partial: bool = False,
     files: Mapping[str, bytes] | None = None,
+    turns: Messages | None = None,
 ) -> tuple[list[Record], History]:
-    """The records of a run, as the run wrote them, and their history. `files` are those of the run.
+    """The records of a run, as the run wrote them, and their history. `files` are those of the run,
+    and `turns` the earlier turns of its thread, which no line has.
 
     `given` has the values of plain fields that were withheld as secrets, by `Class.field`; without
     them `JournalError` (`bae-journal-secret`) names all that are missing. With `partial` such a
     field is absent, which serves to show a run and not to resume it.
     """
-    reader = LineReader(graph, given, partial)
+    reader = LineReader(graph, given, partial, turns=turns)
     with visible(files or {}):
         records = [record for line in lines if (record := reader.read(line)) is not None]
     if reader.missing_secrets:
@@ -85,9 +89,10 @@ async def decode_run(
     given: Mapping[str, Any] | None = None,
     partial: bool = False,
     files: Mapping[str, bytes] | None = None,
+    turns: Messages | None = None,
 ) -> tuple[list[Record], History]:
     """What `decode` returns, without blocking the event loop."""
-    work = partial_of(decode, given=given, partial=partial, files=files)
+    work = partial_of(decode, given=given, partial=partial, files=files, turns=turns)
     return await off_loop(MANY_LINES if files else len(lines), work, graph, lines)
 
 
@@ -180,8 +185,10 @@ class LineReader:
         given: Mapping[str, Any] | None = None,
         partial: bool = False,
         history: History | None = None,
+        turns: Messages | None = None,
     ) -> None:
         self.history = History() if history is None else history
+        self._turns = turns
         self.missing_secrets: dict[str, None] = {}
         """The plain fields, as `Class.field`, that were withheld and are not given."""
         self._graph = graph
@@ -282,6 +289,17 @@ class LineReader:
     @_reads("recalled")
     def _read_recalled(self, line: Line, data: Json, name: str) -> None:
         data[name] = self._recalled(data["origin"])
+
+    @_reads("turns")
+    def _read_turns(self, line: Line, data: Json, name: str) -> None:
+        if self._graph is None:
+            data[name] = None
+            return
+        field = plan_of(data["node_type"]).fields[data["field"]]
+        known = Messages() if self.history.turn is None else self._turns
+        shown = None if known is None else field.shown_turns(known, data["count"], data["omitted"])
+        is_same = shown is not None and shown.ends == (data["first"], data["last"])
+        data[name] = shown if is_same else LIVE
 
     @_reads("gate")
     def _read_gate(self, line: Line, data: Json, name: str) -> None:
@@ -500,7 +518,7 @@ class LineReader:
             source is not None
             and source.node_type is cls
             and source.state == "done"
-            and (source.origin is not None) is field.is_immediate
+            and kind_named(source.kind).is_immediate is field.is_immediate
         ):
             return source.value
         call, is_shared = call_behind(cls, Place(field=field.name))
@@ -613,7 +631,7 @@ class LineReader:
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
 
 
-_AS_STORED: Final = ("json", "asked", "said", "called", "source", "usage")
+_AS_STORED: Final = ("json", "asked", "said", "called", "source", "usage", "run")
 """The roles that a record has as its line has them."""
 
 

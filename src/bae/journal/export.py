@@ -8,7 +8,7 @@ from base64 import b64encode
 from binascii import a2b_base64
 from codecs import BOM_UTF8
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from dataclasses import replace as with_other
@@ -34,6 +34,7 @@ from bae.journal.store import (
     RunInfo,
     RunStatus,
     RunSummary,
+    Scalar,
     StoredRun,
     Time,
     check_replaces,
@@ -57,17 +58,18 @@ async def export(
     *,
     status: Listed | None = None,
     graph: str | None = None,
+    thread: str | None = None,
 ) -> int:
     """Write runs of a journal to a file and return how many; see `Journal.export`."""
     if isinstance(run_ids, str):
         raise TypeError(f"export(…, {run_ids!r}): give the ids of runs as a list")
     if hasattr(to, "write"):
-        return await _write_runs(journal, cast(IO[Any], to), run_ids, status, graph)
+        return await _write_runs(journal, cast(IO[Any], to), run_ids, status, graph, thread)
     target = Path(cast(StrPath, to))
     part = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     try:
         with opened(part, "xb", target) as file:
-            count = await _write_runs(journal, file, run_ids, status, graph)
+            count = await _write_runs(journal, file, run_ids, status, graph, thread)
             await in_thread_to_the_end(put_in_place, file, target)
     finally:
         with suppress(OSError):
@@ -119,6 +121,7 @@ def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes
             **listed,
             "summary": info.summary and info.summary._asdict(),
             "answers": {gate: from_json(answer) for gate, answer in run.answers.items()},
+            "answered_by": dict(run.answered_by),
             "shape_hash": info.shape,
             "shape": _object_or_text(run.shape),
             "lines": len(run.lines),
@@ -224,6 +227,7 @@ class RecordedRuns(Journal):
         status: Listed | None = None,
         graph: str | None = None,
         thread: str | None = None,
+        metadata: Mapping[str, Scalar] | None = None,
         limit: int = 50,
         before: str | None = None,
         after: int | None = None,
@@ -234,6 +238,7 @@ class RecordedRuns(Journal):
             status=status,
             graph=graph,
             thread=thread,
+            metadata=metadata,
             limit=limit,
             before=before,
             after=after,
@@ -302,6 +307,7 @@ class _Header(BaseModel):
     metadata: dict[str, Any] = {}
     summary: RunSummary | None = None
     answers: dict[str, Any] = {}
+    answered_by: dict[str, str] = {}
     shape_hash: str
     shape: dict[str, Any] | str
     lines: int = Field(ge=1)
@@ -325,7 +331,7 @@ class _Header(BaseModel):
             summary=self.summary,
         )
         shape = self.shape if isinstance(self.shape, str) else _json(self.shape).decode()
-        return StoredRun(info, shape, (), answers)
+        return StoredRun(info, shape, (), answers, answered_by=self.answered_by)
 
 
 class _File(BaseModel):
@@ -444,6 +450,7 @@ async def _write_runs(
     run_ids: Sequence[str] | None,
     status: Listed | None,
     graph: str | None,
+    thread: str | None,
 ) -> int:
     is_text = hasattr(file, "encoding")  # which files of bytes do not have
     written: set[str] = set()
@@ -453,7 +460,8 @@ async def _write_runs(
             file.write(line.decode() if is_text else line)
 
     async def every_id() -> list[str]:
-        return [info.run_id async for info in journal.every_run(status=status, graph=graph)]
+        wanted = journal.every_run(status=status, graph=graph, thread=thread)
+        return [info.run_id async for info in wanted]
 
     count = 0
     listed = run_ids is None

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from bae.approvals import Approval
 from bae.exceptions import GateError, JournalError, describe, faults
+from bae.files import visible
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import graph_at, off_loop, read_history
 from bae.journal.node_codec import dump_gate_answer, node_codec
@@ -64,7 +65,7 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
             "gate of a tool call by the id of the call, too, as c3",
         )
     if not fitting:
-        raise _answered(known[0], run_id)
+        raise _answered(known[0], stored)
     gate = fitting[0]
     if gate.deadline is not None and gate.deadline <= time():
         raise GateError(
@@ -93,6 +94,7 @@ async def answer_gate(
     journal: Journal,
     given: Mapping[str, Any] | None,
     go_on: bool,
+    by: str = "",
 ) -> GraphResult[T]:
     """Store the answer to a gate that a run waits for, and resume the run if `go_on`."""
     from bae.journal.resume import result_of, resume
@@ -115,7 +117,8 @@ async def answer_gate(
     wanted = plan.answer_type(tool, gate.parameter.count("("))
     gate = replace(gate, node_type=node_type, type=wanted)
     try:
-        value = plan.check_answer(node_type, gate, value)
+        with visible(stored.files):  # an answer may name a file of the run
+            value = plan.check_answer(node_type, gate, value)
     except Exception as error:  # a validator may raise anything
         why = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
         raise GateError(
@@ -136,8 +139,10 @@ async def answer_gate(
             fix="answer it while the run is in progress: graph.resume(run_id, …, answer=…); or use "
             "a journal with secrets=True",
         )
-    if not await journal.answer(run_id, gate.address, dump_gate_answer(gate, value)):
-        raise _answered(gate, run_id)
+    answer = run_id, gate.address, dump_gate_answer(gate, value)
+    # A store of others may know nothing of who answers.
+    if not await (journal.answer(*answer, by) if by else journal.answer(*answer)):
+        raise _answered(gate, await journal.read(run_id))
     if go_on:
         try:
             return await resume(graph, run_id, options, journal, given)
@@ -145,7 +150,7 @@ async def answer_gate(
             # The process that owns it sees the answer when the run stops.
             if error.code != "bae-run-owned":
                 raise
-    return await result_of(graph, await journal.read(run_id), given)
+    return await result_of(graph, await journal.read(run_id), given, journal)
 
 
 def describe_status(info: RunInfo) -> str:
@@ -158,9 +163,11 @@ def describe_status(info: RunInfo) -> str:
     }.get(info.status, f"it is {info.status}")
 
 
-def _answered(gate: OpenGate, run_id: str) -> GateError:
+def _answered(gate: OpenGate, stored: StoredRun) -> GateError:
+    run_id, who = stored.info.run_id, stored.answered_by.get(gate.address)
+    by = f" by {who}" if who else ""
     return GateError(
-        f"{gate.place}: {gate.question!r} has an answer already, and the first one counts",
+        f"{gate.place}: {gate.question!r} has an answer already{by}, and the first one counts",
         field_name=gate.field_name,
         code="bae-gate-answered",
         fix=f"resume the run: graph.resume({run_id!r}, …); await journal.why({run_id!r}, "

@@ -122,7 +122,7 @@ _ATTEMPT: Final[Json] = {
 
 _Write = Callable[[Any, Any, str, Json], str | None]
 _ROLES: Final[dict[str, tuple[_Write | None, Json]]] = dict.fromkeys(
-    ("json", "called", "context", "last node", "recalled"), (None, {})
+    ("json", "called", "context", "last node", "recalled", "run", "turns"), (None, {})
 )
 """By role: the function that writes it, and the fields of a line that it has, where an empty name
 is that of the attribute. What has no function follows from other fields, except JSON."""
@@ -475,7 +475,7 @@ def _writers(kind: type[Record]) -> list[tuple[str, _Write]]:
     found: list[tuple[str, _Write]] = []
     for name, role in sorted(kind.stored.items(), key=lambda each: each[1].name in _LAST):
         write = _ROLES[role.name][0]
-        if role.name in ("json", "called"):
+        if role.name in ("json", "called", "run"):
             write = _write_json
             if role.default is not NOTHING and role.is_omitted:
                 write = _write_if_any if role.default is not None else _write_if_not_none

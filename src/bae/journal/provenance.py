@@ -17,9 +17,9 @@ ValueSource = str
 """Where a value comes from: "caller", "lm", "body", "default", "fork", or the kind of a source, as
 "dep"."""
 
-Kept = Literal["value", "live", "withheld", "missing"]
+Kept = Literal["value", "live", "withheld", "turns", "missing"]
 """What became of a value: the journal has it, none can hold it, it is a secret that was not stored,
-or there is none because its source failed."""
+it is in other runs of the thread, or there is none because its source failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class Provenance:
 
     - `place`: the field, as `2:Outfit.mood`, after the `path` of the graph where it is one inside
       the run; `step`, `node` and `field` are its parts. An empty field is the node as a whole.
-    - `source`: "caller", "lm", "dep", "map", "recall", "gate", "body" (what the node before
-      returned), "default" or "fork" (changed in `graph.fork`).
+    - `source`: "caller", "lm", "dep", "map", "recall", "thread", "gate", "body" (what the node
+      before returned), "default" or "fork" (changed in `graph.fork`).
     - `by`: the function, graph, model, question or body that it came from.
     - `value` as JSON where `kept` is "value"; else `kept` says why it is not there.
     - `state`: "there", or "failed" if its source has failed. In the report of a run also "begun",
@@ -280,7 +280,7 @@ def _titled(name: str, of: Provenance) -> str:
             return f"{name} = (a live value, which no journal holds)"
         case "withheld":
             return f"{name} = (withheld)"
-        case "missing":
+        case "turns" | "missing":
             return name
 
 

@@ -146,7 +146,10 @@ def _redacted(
             for hash, data in stored.files.items()
             if any(hash in line.data for line in lines)
         }
-        changed.append(with_other(stored, lines=tuple(lines), answers=answers, files=files))
+        people = {g: who for g, who in run.answered_by.items() if g in answers}
+        changed.append(
+            with_other(stored, lines=tuple(lines), answers=answers, files=files, answered_by=people)
+        )
     names = tuple(sorted(f"{cls}.{field}" for cls, field in wanted))
     values, texts = (sum(each) for each in zip((0, 0), *counts.values(), strict=True))
     return Redaction(tuple(run.run_id for run in opened), names, values, texts), changed
@@ -181,6 +184,7 @@ class _OpenRun:
     def __init__(self, run: StoredRun) -> None:
         self.run_id = run.info.run_id
         self.answers = run.answers
+        self.answered_by = run.answered_by
         self._history = read_history(run)  # a run that cannot be read whole is not redacted
         self._shape = self._history.shape
         self.lines = [(line, cast(Json, from_json(line.data))) for line in run.lines]

@@ -23,6 +23,7 @@ from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
 from bae.journal.past import RecordedPast, is_answer_to, is_done
 from bae.journal.shape import ShapeView
+from bae.journal.stored_thread import turns_of
 from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of
@@ -63,10 +64,12 @@ async def replay(
     """Run a recorded run again."""
     graph.prove()
     stored = await journal.read(run_id)
-    _, past = await decode_run(graph, stored.lines, files=stored.files, given=given)
+    turns = await turns_of(journal, graph, stored)
+    _, past = await decode_run(graph, stored.lines, files=stored.files, given=given, turns=turns)
     # Without the observers of now: they were called with all this when it happened.
     options = RunOptions(_NO_LM, _limit_reached(past), False, None, dep_cache)
     run = Run(options, run_id=run_id)
+    run.turns = turns
     run.past = ReplayedPast(graph, past, ShapeView(stored.shape, stored.info.shape))
     run.writer = ReplayWriter(run.past)
     with visible(stored.files):
@@ -86,12 +89,16 @@ class Repeated:
 
 
 async def repeat(
-    graph: Graph[Any, Any], stored: StoredRun, given: Mapping[str, Any] | None = None
+    graph: Graph[Any, Any],
+    stored: StoredRun,
+    given: Mapping[str, Any] | None = None,
+    earlier: Sequence[StoredRun] = (),
 ) -> Repeated:
-    """Replay a run that was read from any journal; `given` has the secrets that no journal stores.
-    A difference is raised as `ReplayError`; a recorded failure that happens again is none."""
+    """Replay a run that was read from any journal; `given` has the secrets that no journal stores,
+    and `earlier` are the runs of the turns that it shows. A difference is raised as `ReplayError`;
+    a recorded failure that happens again is none."""
     info = stored.info
-    journal = RecordedRuns([stored], info.run_id)
+    journal = RecordedRuns([*earlier, stored], info.run_id)
     try:
         result = await graph.replay(info.run_id, journal=journal, given=given)
     except ReplayError:

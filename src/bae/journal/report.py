@@ -3,6 +3,8 @@ happened: the nodes in order, where their values came from, and what LM calls us
 
 from __future__ import annotations
 
+import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -10,6 +12,7 @@ from time import time
 from types import NoneType
 from typing import Any, Final
 
+from bae.files import HASH, file_of, size_text
 from bae.history import History
 from bae.journal.decoder import read_history
 from bae.journal.provenance import JudgedAnswer, Provenance, ToolRound, call_text
@@ -148,6 +151,23 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFile:
+    """An image or a document of a run. `name` is the first that the run knows it by."""
+
+    hash: str
+    media_type: str
+    size: int
+    name: str
+
+    @property
+    def about(self) -> str:
+        """The kind, name, type, size and the beginning of the hash."""
+        kind = "image" if self.media_type.startswith("image/") else "document"
+        parts = self.name, self.media_type, size_text(self.size), self.hash[:19]
+        return f"{kind} {', '.join(part for part in parts if part)}"
+
+
+@dataclass(frozen=True, slots=True)
 class GraphReport:
     """The nodes of the run itself, at the empty path, or of a graph that ran inside it."""
 
@@ -158,7 +178,8 @@ class GraphReport:
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """What happened in a run. `seconds` is how long it lasted, pauses included: until now, while it
-    runs or waits; `resumed` has a record for each time it was resumed."""
+    runs or waits; `resumed` has a record for each time it was resumed; `files` are the images and
+    documents that it refers to."""
 
     info: RunInfo
     timeline: Timeline
@@ -166,6 +187,7 @@ class RunReport:
     usage: Usage
     resumed: tuple[RunResumed, ...]
     graphs: tuple[GraphReport, ...]
+    files: tuple[StoredFile, ...] = ()
 
     @property
     def ended_at(self) -> str:
@@ -197,7 +219,29 @@ def report_run(stored: StoredRun, *, now: float | None = None) -> RunReport:
     )
     # A fork shares the lines of the other run, and with them its times.
     lasted = info.lasted(now) if info.parent else ran.end - ran.start
-    return RunReport(info, ran, lasted, history.usage, tuple(history.changes), graphs)
+    changes = tuple(history.changes)
+    return RunReport(info, ran, lasted, history.usage, changes, graphs, list_files(stored))
+
+
+def list_files(stored: StoredRun) -> tuple[StoredFile, ...]:
+    """The images and documents of a run, in the order in which its lines refer to them."""
+    names: dict[str, str] = {}
+    if stored.files:
+        for line in stored.lines:
+            for each in _REFERENCE.finditer(line.data):
+                name = json.loads(each[2]) if each[2] else ""
+                names[each[1]] = names.get(each[1]) or name
+    found: list[StoredFile] = []
+    for hash in (*(each for each in names if each in stored.files), *stored.files):
+        data = stored.files[hash]
+        media_type = file_of(data).media_type
+        found.append(StoredFile(hash, media_type, len(data), names.get(hash, "")))
+    return tuple(dict.fromkeys(found))
+
+
+_REFERENCE: Final = re.compile(
+    rf'"hash":"({HASH.pattern})","type":"[^"]*","size":[0-9]+(?:,"name":("(?:[^"\\]|\\.)*"))?'
+)
 
 
 def _report_node(step: Step, search: Search, took: dict[tuple[str, str], float]) -> NodeReport:

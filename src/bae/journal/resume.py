@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from bae.draft import hold
 from bae.exceptions import BaeError, JournalError, add_note, describe, faults
 from bae.files import File, collected, visible
+from bae.journal.cancellation import count_requests
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
@@ -29,10 +30,12 @@ from bae.journal.store import (
     RunInfo,
     StoredRun,
     check_names,
+    check_thread,
     fork_info,
     keeps_files,
     without_files,
 )
+from bae.journal.stored_thread import turns_of
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import RunForked, RunResumed
@@ -40,13 +43,14 @@ from bae.result import GraphResult, Recovered, RunJournal
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.tasks import all_or_first_error, finish_despite_cancel
+from bae.turns import TurnOptions
 
 if TYPE_CHECKING:
     from bae.graph import Graph
 
 T = TypeVar("T", bound=Node)
 
-_TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended")
+_TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-thread-busy")
 
 
 async def begin_or_resume(
@@ -90,24 +94,32 @@ async def resume(
     _check_graph(graph, stored)
     ended = before.status == "ended"
     if ended and not skip_ended:
-        return await result_of(graph, stored, given)
+        return await result_of(graph, stored, given, journal)
     changes = [] if ended else await off_loop(len(stored.lines), refuse_changes, stored, graph)
     only_waits = before.status == "waiting" and options.answer is None and not before.can_continue()
     if only_waits and not changes:
-        return await result_of(graph, stored, given)
+        return await result_of(graph, stored, given, journal)
     claims: list[Claim] = []
     writer: JournalWriter | None = None
     try:
         claim = await finish_despite_cancel(journal.claim(run_id), claims.append)
+        requests = count_requests(stored.answers)
         stored = await journal.read(run_id)
-        records, past = await decode_run(graph, stored.lines, files=stored.files, given=given)
+        turns = await turns_of(journal, graph, stored)
+        records, past = await decode_run(
+            graph, stored.lines, files=stored.files, given=given, turns=turns
+        )
         new = frozenset(change.place for change in changes if change.kind == "new")
         writer = JournalWriter(journal, [*records])
         writer.continue_run(graph, claim, stored)
         writer.told = past.told
         if options.max_iters is None:
             options = options._replace(max_iters=past.run.max_iters)
+        thread = before.thread
+        turn = None if thread is None else TurnOptions(thread)
+        options = options._replace(turn=turn, metadata=before.metadata)
         run = Run(options, writer=writer, run_id=run_id)
+        run.turns = turns
         run.past = ResumedPast(graph, past, writer, stored.answers, new)
         if earlier is not None:  # the reader of its log has read what it has stored
             earlier.log.extend(records[earlier.lines :])
@@ -116,9 +128,14 @@ async def resume(
         steps = sum(step.whole for step in past.run.steps.values())
         said = tuple(str(change) for change in changes)
         await writer.store(RunResumed(time(), "", steps, claim.owner, said))
+        if thread is not None and past.turn is None:  # it was interrupted before that was stored
+            await writer.begin_turn(run, graph, thread)
+        writer.watch(run_id, requests)
         with visible(stored.files):
             result = await run_graph(graph, cast("Node", past.run.start), run)
     except BaseException as error:
+        if writer is not None:
+            await writer.stop_watching()
         if claims and (writer is None or writer.has_claim):  # before the first step
             await give_up_claim(journal, claims[0], before, error)
         ended = isinstance(error, JournalError) and error.code == "bae-run-ended"
@@ -126,7 +143,7 @@ async def resume(
             raise
     else:
         return await continue_if_answered(graph, run, result, given)
-    return await result_of(graph, await journal.read(run_id), given)
+    return await result_of(graph, await journal.read(run_id), given, journal)
 
 
 async def recover(
@@ -174,7 +191,7 @@ async def continue_if_answered(
     journal = earlier.journal
     stored = await journal.read(run.run_id)
     if stored.info.status == "ended":
-        return await result_of(graph, stored, given)
+        return await result_of(graph, stored, given, journal)
     answered = any(gate.address in stored.answers for gate in result.waiting)
     if stored.info.status != "waiting" or not answered:
         return result
@@ -195,6 +212,7 @@ async def fork(
     journal: Journal,
     new_id: str | None,
     changed: Mapping[str, Any],
+    thread: str | None = None,
 ) -> str:
     """A new run that shares with another all that was before its step `at`."""
     stored = await journal.read(run_id)
@@ -218,25 +236,29 @@ async def fork(
         data = encoder_for(graph, journal).encode(forked)
     new_id = urandom(12).hex() if new_id is None else new_id
     check_names(new_id, graph.name)
+    if thread is not None:
+        check_thread(thread)
     line = Line(upto, "RunForked", forked.at, "", at, data)
     files = {each.hash: each.data for each in found.values() if isinstance(each, File)}
     if files.keys() <= stored.files.keys():
-        await journal.fork(run_id, new_id, upto, [line])
+        await journal.fork(run_id, new_id, upto, [line], thread=thread)
     else:  # with a new file, which a fork that shares lines cannot bring
         if not keeps_files(journal):
             raise without_files(journal)
-        info, lines = fork_info(stored.info, new_id, [line]), (*stored.lines[:upto], line)
+        info = fork_info(stored.info, new_id, [line], thread)
+        lines = (*stored.lines[:upto], line)
         new = StoredRun(info, stored.shape, lines, {}, {**stored.files, **files})
         await journal.create(new, claim=False)
     return new_id
 
 
 async def result_of(
-    graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None
+    graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None, journal: Journal
 ) -> GraphResult[T]:
     """The result of a stored run, as far as it got."""
+    turns = await turns_of(journal, graph, stored, strict=False)
     records, past = await decode_run(
-        graph, stored.lines, files=stored.files, given=given, partial=True
+        graph, stored.lines, files=stored.files, given=given, partial=True, turns=turns
     )
     run = past.run
     trace = [step.node for step in run.trace if step.whole and step.node is not None]
@@ -244,8 +266,8 @@ async def result_of(
     status = stored.info.status
     waiting = gates if status == "waiting" else ()
     node = trace[-1] if waiting and trace else None
-    journal = RunJournal([*records], trace)
-    result: GraphResult[T] = GraphResult(node, list(trace), journal, stored.info.run_id, waiting)
+    log = RunJournal([*records], trace)
+    result: GraphResult[T] = GraphResult(node, list(trace), log, stored.info.run_id, waiting)
     if not waiting and status != "ended":
         answered = status == "waiting"
         result.unfinished = "its gates are answered" if answered else describe_status(stored.info)
@@ -328,6 +350,12 @@ def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
             code="bae-journal-secret",
             fix=f"give it to the fork: {example}",
         )
+    turns = plan_of(cls).turns
+    if turns is not None and turns.name not in changed and turns.name in node.__dict__:
+        # The earlier turns are in their own runs: the fork finds them again.
+        held = {n: v for n, v in node.__dict__.items() if n != turns.name}
+        node = copy(node)
+        hold(node, held, node.__pydantic_extra__, node.__pydantic_fields_set__ - {turns.name})
     if not changed:
         return node
     # What stays is valid as it is: validators must not change it a second time.

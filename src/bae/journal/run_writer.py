@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from threading import Lock
@@ -14,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
 from bae.files import Attached, File, collected, in_use
+from bae.journal.cancellation import CancelWatch
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder, line_of
 from bae.journal.node_codec import (
@@ -45,6 +47,7 @@ from bae.records import (
     RunEnded,
     RunStarted,
     StepStarted,
+    TurnStarted,
 )
 from bae.result import COUNTED, UsageCount
 from bae.tasks import finish_despite_cancel
@@ -78,6 +81,7 @@ class JournalWriter(Writer):
         self.unstorable = partial(unstorable_fields, secrets=journal.secrets)
         self._journal = journal
         self._claim: Claim | None = None
+        self._watch: CancelWatch | None = None
         self._n = 0
         self.told = 0
         """How many messages of people are in the records."""
@@ -126,14 +130,51 @@ class JournalWriter(Writer):
         if files and not keeps_files(self._journal):
             raise without_files(self._journal)
         self._files.update(files)
-        line = Line(0, RunStarted.__name__, now, run.path, 0, data)
+        turn, metadata = run.options.turn, dict(run.options.metadata)
+
+        async def create(now: float) -> None:
+            line = Line(0, RunStarted.__name__, now, run.path, 0, data)
+            thread = None if turn is None else turn.thread
+            info = RunInfo(run.run_id, graph.name, "running", now, now, shape.hash)
+            if turn is not None or metadata:
+                info = replace(info, thread=thread, metadata=metadata)
+            creating = self._journal.create(StoredRun(info, shape.json, (line,), {}, files))
+            await finish_despite_cancel(creating, self._take_claim)
+
         self._n = 1
-        info = RunInfo(run.run_id, graph.name, "running", now, now, shape.hash)
-        create = self._journal.create(StoredRun(info, shape.json, (line,), {}, files))
-        await finish_despite_cancel(create, self._take_claim)
+        if turn is None:
+            await create(now)
+        else:
+            from bae.journal.stored_thread import wait_for_turn
+
+            options = run.options._replace(lm=run.lm)
+            await wait_for_turn(graph, self._journal, turn, options, create)
         self._journal.ring(run.run_id)
+        self.watch(run.run_id)
         await self.confirm()
         run.restore_limits(Usage(), 0.0)
+        if turn is not None:
+            await self.begin_turn(run, graph, turn.thread)
+
+    async def begin_turn(self, run: Run, graph: Graph[Any, Any], thread: str) -> None:
+        """Find the turn before this run, and store which one it is."""
+        from bae.journal.stored_thread import begin_turn
+
+        previous, number, run.turns = await begin_turn(self._journal, graph, thread, run.run_id)
+        self.write(TurnStarted(time(), run.path, 0, previous, number))
+
+    def watch(self, run_id: str, requests: int = 0) -> None:
+        """Look for a request to cancel the run from now on; so many were there before."""
+        self._watch = CancelWatch(self._journal, run_id, requests)
+
+    async def stop_watching(self) -> None:
+        """Look for no request any more."""
+        if self._watch is not None:
+            await self._watch.stop()
+
+    def explain(self, failure: BaseException | None) -> BaseException | None:
+        """What the run has failed with: a cancellation may be due to a request."""
+        return failure if self._watch is None else self._watch.explain(failure)
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
         """The function that stores each step of a run."""
@@ -287,8 +328,11 @@ class JournalWriter(Writer):
     async def finish(self, run: Run, ended: RunEnded) -> None:
         """Store how the run ended and release the claim, even if this is cancelled meanwhile."""
         if run.path or self._claim is None:
+            if not run.path:
+                await self.stop_watching()
             self.write(ended)
             return
+        await self.stop_watching()
         self.log.append(ended)
         waiting = [
             ParkedGate(gate.address, gate.place, gate.question, gate.deadline)
@@ -307,6 +351,7 @@ class JournalWriter(Writer):
 
     async def hand_over(self, run: Run) -> None:
         """Release the claim without an end: the run is interrupted, and can be resumed at once."""
+        await self.stop_watching()
         claim, self._claim = self._claim, None
         if claim is not None:
             release = self._journal.release(claim, "running", (), summary=self._summary(run))

@@ -51,6 +51,9 @@ fails until then. A field that is added to a line has a default, which is what o
 READS: Final = f"this bae reads versions up to {FORMAT}"
 """Which versions of the stored format can be read, for errors."""
 
+Scalar = str | int | float | bool | None
+"""What metadata can be searched for."""
+
 LATEST: Final = 253_402_214_400.0
 """A time, in seconds since 1970, that is later than all that a calendar has."""
 Time = Annotated[float, Field(ge=0, lt=LATEST)]
@@ -58,6 +61,13 @@ Time = Annotated[float, Field(ge=0, lt=LATEST)]
 MESSAGE: Final = "tell:"
 """Begins the address of a message that a person tells a run; its number follows. It is stored with
 the answers to gates: another process may own the run."""
+
+CANCEL: Final = "cancel:"
+"""Begins the address of a request to cancel a run; the number of times that the run was resumed
+follows. It is stored in the same way: the owner of the run finds it."""
+
+OPEN: Final = ("running", "waiting")
+"""The statuses of a run that keeps its thread for itself."""
 
 _PAGE: Final = 200
 """How many runs `every_run` lists at a time."""
@@ -109,8 +119,8 @@ class RunInfo:
       None where no process does.
     - `waiting` are the gates that a parked run waits for, `error` is one line about why the run
       failed, `parent` the run it was forked from.
-    - `thread` is the id of the conversation that the run belongs to, and `metadata` a JSON object.
-      A journal stores both; nothing in bae sets them yet.
+    - `thread` is the id of the conversation that the run belongs to, and `metadata` a JSON object
+      of the caller's.
     - `summary` says how far the run had got when it last stopped; None before that.
     - `change` is a number that the journal gives this entry whenever the run is created, claimed,
       released, answered or replaced. Each number is greater than all before it in the journal, so
@@ -163,13 +173,14 @@ class StoredRun:
     """A run as it is read back: its entry in the list, the shape of its node classes as JSON, all
     its lines, including those shared with the run it was forked from, and the answers to its gates
     as JSON, by address. `files` are the bytes of the images and documents that its lines refer to,
-    by hash, as `sha256:…`."""
+    by hash, as `sha256:…`. `answered_by` has who answered, by address, where that is known."""
 
     info: RunInfo
     shape: str
     lines: tuple[Line, ...]
     answers: dict[str, str]
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
+    answered_by: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class RunLines(NamedTuple):
@@ -223,7 +234,9 @@ class Journal(ABC):
         """Store a new run as it is given, and claim it: then its status is "running". Without
         `claim` the run keeps the status that it has, has no owner, and the result is None. This is
         how a run is queued, forked and loaded. An id that exists is refused with `bae-run-exists`.
-        """
+        Of a thread at most one run is "running" or "waiting": another one with such a status, or
+        with a claim, is refused with `bae-thread-busy`, as `thread_busy` makes it. Check this in
+        the transaction that adds the run."""
 
     @abstractmethod
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
@@ -240,7 +253,8 @@ class Journal(ABC):
         """Claim a run that has no owner, or whose owner is gone, and renew the lease from here on;
         its status becomes "running". Refused with `bae-run-unknown`, with `bae-run-owned`, which
         names the owner and the rest of its lease, or with `bae-run-ended`: another process may have
-        ended the run since it was read."""
+        ended the run since it was read. A run of a thread is refused with `bae-thread-busy`, as by
+        `create`."""
 
     @abstractmethod
     def release(
@@ -267,11 +281,13 @@ class Journal(ABC):
         status: Listed | None = None,
         graph: str | None = None,
         thread: str | None = None,
+        metadata: Mapping[str, Scalar] | None = None,
         limit: int = 50,
         before: str | None = None,
         after: int | None = None,
     ) -> list[RunInfo]:
-        """The newest runs, the newest first; `before` continues after the run of that id.
+        """The newest runs, the newest first; `before` continues after the run of that id. With
+        `metadata`, the runs whose metadata has all these keys with these values.
 
         The "running" ones include those that were interrupted, which can also be listed alone. With
         `after`, the runs whose `change` is greater than this number, in the order of their
@@ -280,8 +296,8 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def answer(self, run_id: str, gate: str, value: str) -> bool:
-        """Store the answer to a gate, as JSON; False if there is one already."""
+    async def answer(self, run_id: str, gate: str, value: str, by: str = "") -> bool:
+        """Store the answer to a gate, as JSON, with who gave it; False if there is one already."""
 
     @abstractmethod
     async def delete(self, run_ids: Sequence[str]) -> int:
@@ -328,14 +344,22 @@ class Journal(ABC):
         elif isinstance(stored, Future):
             stored.add_done_callback(_forget_error)
 
-    async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
+    async def fork(
+        self,
+        run_id: str,
+        new_id: str,
+        upto: int,
+        lines: Sequence[Line],
+        *,
+        thread: str | None = None,
+    ) -> None:
         """A new run with the lines of `run_id` whose number is below `upto`, and `lines` (numbered
         from `upto`) after them. It is "running" and has no owner, so that it can be claimed. It has
-        the shape, graph, thread and metadata of the other, and none of its answers: people are
-        asked again."""
+        the shape, graph and metadata of the other, and none of its answers: people are asked
+        again. It belongs to the `thread`, or to none."""
         run = await self.read(run_id)
         check_fork(run_id, upto, len(run.lines))
-        info = fork_info(run.info, new_id, lines)
+        info = fork_info(run.info, new_id, lines, thread)
         shared = run.lines[:upto]
         forked = StoredRun(info, run.shape, (*shared, *lines), {}, run.files)
         await self.create(forked, claim=False)
@@ -351,6 +375,10 @@ class Journal(ABC):
             await self.replace([run])
         else:
             await self.create(run, claim=False)
+
+    async def info(self, run_id: str) -> RunInfo:
+        """The entry of a run, as `runs` lists it."""
+        return (await self.read(run_id)).info
 
     async def answers(self, run_id: str) -> dict[str, str]:
         """What people have answered at the gates of a run, and told it, as JSON by address: read
@@ -375,9 +403,12 @@ class Journal(ABC):
 
     async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         """The ids of the runs that were last written before the time `than`, by status, the oldest
-        run first."""
+        run first; without those of a thread in which a run was written since, or has another
+        status."""
         infos = [info async for info in self.every_run()]
-        old = [i.run_id for i in infos if i.updated < than and i.status in statuses]
+        is_old = {i.run_id: i.updated < than and i.status in statuses for i in infos}
+        kept = {i.thread for i in infos if i.thread is not None and not is_old[i.run_id]}
+        old = [i.run_id for i in infos if is_old[i.run_id] and i.thread not in kept]
         return old[::-1]
 
     async def close(self) -> None:  # noqa: B027 - a store may hold nothing open
@@ -408,7 +439,12 @@ class Journal(ABC):
         await self.close()
 
     async def every_run(
-        self, *, status: Listed | None = None, graph: str | None = None
+        self,
+        *,
+        status: Listed | None = None,
+        graph: str | None = None,
+        thread: str | None = None,
+        metadata: Mapping[str, Scalar] | None = None,
     ) -> AsyncIterator[RunInfo]:
         """All runs, the newest first, a page at a time: `async for info in journal.every_run():`.
 
@@ -418,7 +454,14 @@ class Journal(ABC):
         known: list[str | None] = [None]
         while True:
             try:
-                page = await self.runs(status=status, graph=graph, limit=_PAGE, before=known[-1])
+                page = await self.runs(
+                    status=status,
+                    graph=graph,
+                    thread=thread,
+                    metadata=metadata,
+                    limit=_PAGE,
+                    before=known[-1],
+                )
             except JournalError as error:
                 known.pop()  # it was deleted since
                 if error.code != "bae-run-unknown" or not known:
@@ -467,6 +510,19 @@ class Journal(ABC):
             await self.answer(run_id, f"{each.address}{REVOKED}", "true")
         return [each._replace(revoked=True) for each in taken]
 
+    async def cancel(self, run_id: str, *, timeout: float = 10.0) -> RunInfo:
+        """Cancel a run, in whichever process it is, and return its entry as it is then.
+
+        A run in progress gets a request, which its owner follows within about a second: it stops
+        the run as any cancellation does, and `arun` raises `RunCancelled` there. This waits until
+        the run has stopped, `timeout` seconds at most (`bae-cancel-timeout`); with 0, it only
+        stores the request. A run that is queued, parked or interrupted is cancelled at once. One
+        that has ended or failed stays as it is.
+        """
+        from bae.journal.cancellation import cancel_run
+
+        return await cancel_run(self, run_id, timeout)
+
     async def prune(
         self,
         *,
@@ -475,7 +531,7 @@ class Journal(ABC):
     ) -> int:
         """Delete the runs that were last written longer ago than `older_than`, in seconds or as a
         timedelta, and return how many. Runs that wait or are in progress stay unless `statuses`
-        names them."""
+        names them. The runs of a thread stay as long as one of them does."""
         age = older_than if isinstance(older_than, int | float) else older_than.total_seconds()
         for status in statuses:
             check_listed(status, get_args(RunStatus))
@@ -488,16 +544,17 @@ class Journal(ABC):
         *,
         status: Listed | None = None,
         graph: str | None = None,
+        thread: str | None = None,
     ) -> int:
         """Write runs as JSON lines to a path or an open file, and return how many.
 
-        Without `run_ids` these are all of them, or those of a `status` or a `graph`. A run that was
-        forked is written whole, with the lines that it shares. A file at the path is replaced when
-        everything is written, and not before.
+        Without `run_ids` these are all of them, or those of a `status`, a `graph` or a `thread`. A
+        run that was forked is written whole, with the lines that it shares. A file at the path is
+        replaced when everything is written, and not before.
         """
         from bae.journal.export import export
 
-        return await export(self, to, run_ids, status=status, graph=graph)
+        return await export(self, to, run_ids, status=status, graph=graph, thread=thread)
 
     async def load(
         self,
@@ -567,12 +624,14 @@ def list_runs(
     status: Listed | None = None,
     graph: str | None = None,
     thread: str | None = None,
+    metadata: Mapping[str, Scalar] | None = None,
     limit: int = 50,
     before: str | None = None,
     after: int | None = None,
 ) -> list[RunInfo]:
     """What `Journal.runs` returns, for a store that has all entries at hand, the newest first."""
     check_page(status, limit, before, after)
+    wanted = labels_of(metadata or {})
     if after is not None:
         changed = [info for info in infos if info.change > after]
         infos = sorted(changed, key=lambda info: info.change)
@@ -589,7 +648,10 @@ def list_runs(
     found = (
         info
         for info in infos
-        if is_listed(info, status) and graph in (None, info.graph) and thread in (None, info.thread)
+        if is_listed(info, status)
+        and graph in (None, info.graph)
+        and thread in (None, info.thread)
+        and (not wanted or wanted.items() <= labels_of(info.metadata, strict=False).items())
     )
     return list(islice(found, limit))
 
@@ -599,6 +661,33 @@ def is_listed(info: RunInfo, status: Listed | None) -> bool:
     if status == "interrupted":
         return info.is_interrupted()
     return status in (None, info.status)
+
+
+def labels_of(metadata: Mapping[str, Any], *, strict: bool = True) -> dict[str, str]:
+    """The values of some metadata that runs can be found by, as JSON: texts, numbers, truth values
+    and None. With `strict`, another value is a ValueError."""
+    found: dict[str, str] = {}
+    for key, value in metadata.items():
+        if value is None or isinstance(value, str | int | float):
+            found[key] = json.dumps(value, ensure_ascii=False)
+        elif strict:
+            raise ValueError(
+                f"runs(metadata={{{key!r}: {value!r}}}): find runs by a text, a number, a truth "
+                "value or None"
+            )
+    return found
+
+
+def thread_busy(thread: str, run_id: str) -> JournalError:
+    """The error of a store that refuses a run, since the run `run_id` of its thread is "running" or
+    "waiting"."""
+    return JournalError(
+        f"the thread {thread!r} is busy: its run {run_id} has not ended",
+        run_id=run_id,
+        busy_run=run_id,
+        code="bae-thread-busy",
+        fix=f"wait for the run, resume it, or cancel it: await journal.cancel({run_id!r})",
+    )
 
 
 def check_replaces(journal: Journal, what: str) -> None:
@@ -632,7 +721,7 @@ def check_fork(run_id: str, upto: int, there: int) -> None:
         raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
 
 
-def fork_info(parent: RunInfo, new_id: str, lines: Sequence[Line]) -> RunInfo:
+def fork_info(parent: RunInfo, new_id: str, lines: Sequence[Line], thread: str | None) -> RunInfo:
     """The entry of a new fork with these lines of its own."""
     first, last = (lines[0].at, lines[-1].at) if lines else (time(), time())
     return RunInfo(
@@ -643,7 +732,7 @@ def fork_info(parent: RunInfo, new_id: str, lines: Sequence[Line]) -> RunInfo:
         last,
         parent.shape,
         parent=parent.run_id,
-        thread=parent.thread,
+        thread=thread,
         metadata=parent.metadata,
     )
 
@@ -651,6 +740,17 @@ def fork_info(parent: RunInfo, new_id: str, lines: Sequence[Line]) -> RunInfo:
 def _forget_error(stored: Future[Any]) -> None:
     if not stored.cancelled():
         stored.exception()  # the next append has it
+
+
+def check_thread(thread: object) -> None:
+    """Raise `bae-thread-name` for an id that a thread cannot have: people type it."""
+    if isinstance(thread, str) and thread.strip() and thread.isprintable():
+        return
+    raise JournalError(
+        f"a thread cannot be called {thread!r}: it is no name that can be typed",
+        code="bae-thread-name",
+        fix="give an id in plain characters, as thread='ana-42'",
+    )
 
 
 def check_names(run_id: object, graph: str) -> None:
@@ -680,6 +780,8 @@ def check_run(run: StoredRun) -> None:
     from bae.journal.shape import is_forged
 
     check_names(run.info.run_id, run.info.graph)
+    if run.info.thread is not None:
+        check_thread(run.info.thread)
     if run.info.parent is not None:
         check_names(run.info.parent, run.info.graph)
     for hash, data in run.files.items():

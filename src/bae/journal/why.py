@@ -21,6 +21,7 @@ from bae.journal.provenance import (
     ToolRound,
     ValueSource,
 )
+from bae.journal.shape import Json
 from bae.journal.store import StoredRun
 from bae.place import ANY_STEP, Place
 from bae.records import (
@@ -33,6 +34,7 @@ from bae.records import (
     RunForked,
     RunStarted,
     StepStarted,
+    TurnsShown,
     error_text,
 )
 from bae.sources import kind_named
@@ -71,6 +73,7 @@ class Search:
         self._history = history
         self._shape = history.shape
         self._answers = stored.answers
+        self._people = stored.answered_by
         self._found: dict[Place, Provenance] = {}
         self._depth = 0
 
@@ -100,6 +103,8 @@ class Search:
             return self._made(place, "fork", fork.at, by=fork.parent, **value)
         if source is not None and source.origin is not None:
             return self._recalled(place, source)
+        if source is not None and source.turns is not None:
+            return self._turns(place, source.turns)
         if source is not None and source.state == "done":
             return self._sourced(place, source)
         for record in (step.given, step.filled):
@@ -177,6 +182,15 @@ class Search:
         made = self._made(place, source.kind, source.started, by=str(where), kept=origin.kept)
         return replace(made, value=origin.value, origin=origin if _is_known(origin) else None)
 
+    def _turns(self, place: Place, shown: TurnsShown) -> Provenance:
+        """The earlier turns of the thread: the runs that they are."""
+        count = shown.count
+        by = f"{count} earlier turn{'' if count == 1 else 's'}" if count else "no earlier turns"
+        if count:
+            by += f", {shown.first}" if count == 1 else f", {shown.first} to {shown.last}"
+        note = f"{shown.omitted} older left out" if shown.omitted else ""
+        return self._made(place, "thread", shown.at, by=by, kept="turns", note=note)
+
     def _sourced(self, place: Place, source: Source) -> Provenance:
         at, value = source.ended or source.started, _kept(source.value)
         deadline = None if source.gate is None else source.gate.deadline
@@ -193,6 +207,8 @@ class Search:
             if outside is not None:
                 took, cls = outside.seconds, outside.node_type.__name__
                 value["note"] = f"called once for the run, first for {cls}.{outside.field}"
+        if str(place) in self._people:
+            value["note"] = f"answered by {self._people[str(place)]}"
         if source.called_at and (first := Place.parse(source.called_at)) is not None:
             made = self._called_before(place, first, "once for equal arguments")
             return replace(made, inputs=self._inputs(place))
@@ -358,6 +374,21 @@ class Search:
         held = [name for record in records for name in _node(record).fields]
         sourced = [source.place.field for source in step.sources.values()]
         return list(dict.fromkeys([*cls["fields"], *held, *sourced]))
+
+    def text_fields(self, step: Step) -> tuple[list[str], str]:
+        """The fields that make the text of a node in a thread, and the only text among those
+        without a source, or among all; empty where there are several."""
+        cls = self._shape.class_at(step.place.path, step.name) or {"fields": {}}
+        uses: Json = cls["fields"]
+        kinds = {name: kind_named(use["kind"]) for name, use in uses.items()}
+        names = [
+            name
+            for name in self.field_names(step)
+            if name not in kinds or not (kinds[name].is_turns or kinds[name].fills == "calls")
+        ]
+        texts = [name for name in names if name in uses and uses[name]["type"] == "str"]
+        own = [name for name in texts if kinds[name].fills != "source"] or texts
+        return names, own[0] if len(own) == 1 else ""
 
     def _unknown(self, what: str, fix: str, hint: str = "") -> JournalError:
         what = f"{what} in the run {self._run_id}{hint}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, cast
 
 from bae.journal.export import RecordedRuns, write_run
@@ -42,15 +43,20 @@ class WrittenTest(NamedTuple):
     recording: bytes
 
 
-async def write_test(graph: Graph[Any, Any], stored: StoredRun, name: GraphName) -> WrittenTest:
+async def write_test(
+    graph: Graph[Any, Any], stored: StoredRun, name: GraphName, earlier: Sequence[StoredRun] = ()
+) -> WrittenTest:
     """A test of a run that has ended or waits. It is replayed first: a run that goes another way by
-    now is raised as `ReplayError`, and not written as a test that fails from the start."""
-    info = stored.info
-    result = await graph.replay(info.run_id, journal=RecordedRuns([stored], info.run_id))
-    return WrittenTest(_source(result, name, info), b"".join(write_run(stored)))
+    now is raised as `ReplayError`, and not written as a test that fails from the start. `earlier`
+    are the runs of the turns that it shows, which are in the recording too."""
+    info, runs = stored.info, [*earlier, stored]
+    result = await graph.replay(info.run_id, journal=RecordedRuns(runs, info.run_id))
+    recording = b"".join(line for run in runs for line in write_run(run))
+    which = literal(info.run_id) if earlier else ""
+    return WrittenTest(_source(result, name, info, which), recording)
 
 
-def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo) -> str:
+def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo, which: str) -> str:
     name, run_id = _harmless(info.graph), _harmless(info.run_id)
     lines = [
         f'"""A run of {name} ({run_id}) that must still go the same way.',
@@ -66,7 +72,7 @@ def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo) -> str:
         "",
         f"def test_{_snake(info.graph)}_goes_the_way_it_was_recorded():",
         "    with replaying(RECORDED) as recorded:",
-        f"        result = recorded.run({graph.code})",
+        f"        result = recorded.run({', '.join(filter(None, (graph.code, which)))})",
         "",
         "    path = [type(node).__name__ for node in result.trace]",
         _assert("path", [type(node).__name__ for node in result.trace]),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from bae.language_model import LM
 from bae.rooms import export_lazily
-from bae.usage import Attempt, Restart, Usage, metered, report, tell
+from bae.usage import Attempt, Discard, Restart, Thought, Usage, metered, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.anthropic_backend import AnthropicBackend
@@ -65,6 +65,7 @@ __all__ = [
     "Correction",
     "DSPyBackend",
     "DefaultName",
+    "Discard",
     "Fallback",
     "FewShot",
     "FileLimits",
@@ -88,6 +89,7 @@ __all__ = [
     "Retry",
     "SQLiteCache",
     "TextPart",
+    "Thought",
     "Timeout",
     "ToolSpec",
     "Usage",

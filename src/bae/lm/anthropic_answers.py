@@ -12,7 +12,7 @@ from bae.lm.http import mask
 from bae.lm.prices import cost_of
 from bae.lm.requests import Answer, as_echo
 from bae.prompts.messages import CallPart, ResultPart
-from bae.usage import Usage, read_count, read_name, tell
+from bae.usage import Discard, Thought, Usage, read_count, read_name, tell
 
 if TYPE_CHECKING:
     from anthropic.types import RawMessageStreamEvent
@@ -89,6 +89,8 @@ class ClaudeMessage:
     """What the messages that were paused have used."""
     _first: int = 0
     """The place of the first block of the message in progress."""
+    _told: bool = False
+    """Whether text was told that may be no part of the answer."""
 
     def take(self, event: RawMessageStreamEvent) -> None:
         """Take a piece of a stream."""
@@ -211,6 +213,10 @@ class ClaudeMessage:
     def _begin(self, block: Any, *, streams: bool = False) -> None:
         begun = _BlockInProgress(block.model_dump(exclude_unset=True, warnings=False))
         self.blocks.append(begun)
+        if self._told and begun.kind not in _TEXT_OF:
+            # The answer is what follows the provider's own tools, or the input of its tool.
+            self._told = False
+            tell(Discard())
         if begun.is_call:
             given = begun.block.pop("input", None)
             self._piece(begun, json.dumps(given) if given or not streams else "")
@@ -236,9 +242,12 @@ class ClaudeMessage:
     def _piece(self, to: _BlockInProgress, piece: str) -> None:
         if piece:
             to.pieces.append(piece)
-            # Of calls, the arguments are no part of the answer, and of thinking, nothing is.
+            # Of calls, the arguments are no part of the answer.
             if to.kind == "text" or self._is_answer(to):
+                self._told = self._told or to.kind == "text"
                 tell(mask(piece, self.secrets))
+            elif to.kind == "thinking":
+                tell(Thought(mask(piece, self.secrets)))
 
     def _stop(self, said: Any) -> None:
         self.reason = said.stop_reason

@@ -163,9 +163,9 @@ def as_input(arguments: Mapping[str, Any] | str) -> dict[str, Any]:
 def _mark_cached(prompt: Prompt, messages: list[ContentBlock]) -> None:
     """Mark where the prompt is cached up to, besides its system text. With tools, the API marks the
     end by itself; what it marked there before is out of its sight after a round of many calls."""
-    shown = sum(message.kind == "example" for message in prompt.conversation)
+    shown = sum(message.kind in ("example", "turn") for message in prompt.conversation)
     if shown:
-        _mark(messages[shown - 1])  # up to here, all prompts of this kind are the same
+        _mark(messages[shown - 1])  # up to here, the prompts that follow are the same
     added = 0
     for at in range(len(messages) - 1, -1, -1):
         if prompt.tools and messages[at]["role"] == "user" and added:

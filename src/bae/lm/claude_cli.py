@@ -7,7 +7,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,13 +17,17 @@ from typing import Any, Literal, cast
 from pydantic_core import from_json
 
 from bae.exceptions import BaeLMError, BaeParseError
-from bae.lm.backend import Answer, Backend, Prompt, check_positive
+from bae.files import in_use
+from bae.lm.anthropic_messages import file_blocks
+from bae.lm.backend import Answer, Backend, FilePart, Prompt, check_positive
+from bae.lm.claude_events import STREAMED, TOOL, WHOLE, WITH_FILES, PrintedEvents
+from bae.lm.file_limits import CLAUDE_LIMITS
 from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.options import Effort
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
 from bae.subprocesses import EndedProgram, run_program
-from bae.usage import Usage, read_amount, read_count
+from bae.usage import Usage, read_amount, read_count, text_is_followed
 
 
 class ClaudeCLIBackend(Backend):
@@ -32,7 +37,8 @@ class ClaudeCLIBackend(Backend):
     The program runs without tools, MCP servers, settings, memory and session files, in an empty
     directory, and sends one request; more only where the model says nothing, or is cut off before
     its answer. It adds today's date to the prompt and, where you are logged in with one, the e-mail
-    address of the account. It reads no settings files: what is set up in them alone, such as
+    address of the account. Where the run is observed, the program prints the answer as it is
+    written. It reads no settings files: what is set up in them alone, such as
     `apiKeyHelper`, has to be given by `env`.
 
     - `model`: a name, or the alias of the newest: "sonnet", "opus", "haiku".
@@ -42,6 +48,9 @@ class ClaudeCLIBackend(Backend):
     - `env`: more environment variables for the program.
     - `max_output`: bytes that the program may print.
     """
+
+    takes_files = frozenset({"image", "document"})
+    file_limits = CLAUDE_LIMITS
 
     def __init__(
         self,
@@ -85,13 +94,16 @@ class ClaudeCLIBackend(Backend):
     async def answer(self, prompt: Prompt) -> Answer:
         """Run the program once."""
         arguments = self._arguments(prompt)
-        text = prompt.flat().encode(errors="replace")
-        if text.startswith(b"/"):
-            text = b"\n" + text  # or it would be taken for a command to the program
+        flat = prompt.flat()
+        if flat.startswith("/"):
+            flat = f"\n{flat}"  # or it would be taken for a command to the program
+        text = flat.encode(errors="replace")
+        if files := prompt.files if in_use() else ():
+            text, arguments = _line_of(flat, files), [*arguments, *WITH_FILES]
         try:
             # On the loop: making and removing a directory is faster than having a thread do it.
             with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
-                ended = await self._run(arguments, text, empty)
+                ended = await self._run(arguments, text, empty, streams=bool(files))
         except OSError as error:
             missing = error.errno in (errno.EACCES, errno.ENOEXEC)
             raise BaeLMError(
@@ -119,17 +131,23 @@ class ClaudeCLIBackend(Backend):
     def _who(self) -> str:
         return f"ClaudeCLIBackend({self.model!r})"
 
-    async def _run(self, arguments: list[str], text: bytes, empty: str) -> EndedProgram:
+    async def _run(
+        self, arguments: list[str], text: bytes, empty: str, *, streams: bool
+    ) -> EndedProgram:
+        streams = streams or text_is_followed.get()
+        printed = PrintedEvents(self.secrets) if streams else None
         kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
         env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
-        return await run_program(
-            [self._program(env), *arguments],
+        ended = await run_program(
+            [self._program(env), *arguments, *(WHOLE if printed is None else STREAMED)],
             given=text,
             cwd=empty,
             env=env,
             timeout=self.timeout,
             limit=self.max_output,
+            on_output=None if printed is None else printed.take,
         )
+        return ended if printed is None else replace(ended, out=printed.messages())
 
     def _arguments(self, prompt: Prompt) -> list[str]:
         held = prompt.schema
@@ -138,8 +156,6 @@ class ClaudeCLIBackend(Backend):
         system = prompt.system.replace("\0", "").encode(errors="replace").decode()
         return [
             *("--print", "--model", self.model, "--system-prompt", system, *schema),
-            # With --verbose the whole exchange is printed, a wrong answer included.
-            *("--output-format", "json", "--verbose"),
             # One request: the layer above asks again, and counts it.
             *("--max-turns", "1"),
             *("--tools", "", "--strict-mcp-config", "--setting-sources", ""),
@@ -157,6 +173,14 @@ class ClaudeCLIBackend(Backend):
             fix="npm install -g @anthropic-ai/claude-code, then run claude once and log in; or "
             "say where it is with ClaudeCLIBackend(executable=…)",
         )
+
+
+def _line_of(text: str, files: Sequence[FilePart]) -> bytes:
+    """A question with files, as the program reads it."""
+    sendable = text.encode(errors="replace").decode()
+    content = [*file_blocks(files), {"type": "text", "text": sendable}]
+    line = {"type": "user", "message": {"role": "user", "content": content}}
+    return json.dumps(line).encode() + b"\n"
 
 
 @lru_cache(maxsize=256)
@@ -202,9 +226,6 @@ _OF_A_SESSION = frozenset(
 # --- reading the output -----------------------------------------------------------------------
 
 CLIMessage = dict[str, Any]
-
-TOOL = "StructuredOutput"
-"""The tool by which the program has the model answer to the schema."""
 
 
 def _answer_in(ended: EndedProgram, who: str, model: str, *, in_text: bool) -> Answer:

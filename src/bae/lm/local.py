@@ -213,7 +213,7 @@ def _forms(
 def _messages(prompt: Prompt, form: str) -> list[dict[str, str]]:
     system = prompt.system
     first, *rest = prompt.messages()
-    if form and prompt.examples:
+    if form and prompt.conversation[0].kind != "question":
         # Before the examples, which are of that form: a small model follows what it has read last,
         # and what comes before the question need not be read again for the next one.
         system = f"{system}\n\n{form}"

@@ -32,10 +32,12 @@ from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import answer_tool_name, is_untyped, unfit, with_descriptions
 from bae.lm.pydantic_ai_messages import answer_in, conversation, tool_definitions, usage_of
 from bae.lm.pydantic_ai_models import make_model, read_settings
+from bae.lm.pydantic_ai_stream import ToldParts
 from bae.lm.responses import MAX_BYTES, bound_responses, responses_arrived
-from bae.usage import Usage
+from bae.usage import Usage, text_is_followed
 
 if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model
 
 Output = Literal["auto", "native", "tool", "prompted"]
@@ -60,6 +62,8 @@ class PydanticAIBackend(Backend):
     - `output`: how the schema is sent: "native" is the provider's channel for structured output,
       "tool" the arguments of a tool, "prompted" the prompt. "auto" is the first of them that the
       model has; Claude gets as a tool what its channel does not take.
+    - `stream`: whether to read the answer as it is written. By default, where the run is observed
+      and PydanticAI can stream the model.
 
     Tools are native where the model's profile says that it calls tools, and the schema goes beside
     them where the model takes both. `Native("web_search")`, `"web_fetch"` and `"code_execution"`
@@ -76,6 +80,7 @@ class PydanticAIBackend(Backend):
         timeout: float = 600.0,
         max_bytes: int = MAX_BYTES,
         output: Output = "auto",
+        stream: bool | None = None,
         attempts: int = 2,
         retries: int = 2,
         one_call: bool = True,
@@ -93,6 +98,7 @@ class PydanticAIBackend(Backend):
         self.timeout = timeout
         self.max_bytes = max_bytes
         self.output: Output = output
+        self.stream = stream
         self.model_settings = dict(model_settings or {})
         self._given = model or f"openai:{OPENAI_MODEL}"
         self._base_url = base_url
@@ -171,8 +177,6 @@ class PydanticAIBackend(Backend):
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Send one request to the model."""
-        from pydantic_ai.direct import model_request
-
         model = await (await self._models.get()).enter()
         answer_tool = answer_tool_name(prompt)
         # Which of several models answers next is not known: none gets the message of another.
@@ -183,9 +187,13 @@ class PydanticAIBackend(Backend):
             parameters = self._parameters(model, prompt, answer_tool)
             if prompt.tools:
                 messages = model.prepare_messages(messages, parameters)
+            told = None
+            if self.stream or (self.stream is None and text_is_followed.get()):
+                told = ToldParts(answer_tool, self.secrets, has_tools=bool(prompt.tools))
             asked = partial(
-                model_request,
+                _request,
                 model,
+                told=told if told is not None and _can_stream(model) else None,
                 model_settings=self._settings_for(model, prompt),
                 model_request_parameters=parameters,
             )
@@ -332,6 +340,32 @@ class _About(NamedTuple):
     native_tools: frozenset[str]
     window: int | None
     files: frozenset[str]
+
+
+async def _request(
+    model: Model, messages: Sequence[ModelMessage], told: ToldParts | None, **options: Any
+) -> ModelResponse:
+    """The response of a model, whose parts are told as they arrive where there is a `told`."""
+    from pydantic_ai.direct import model_request, model_request_stream
+
+    if told is None:
+        return await model_request(model, messages, **options)
+    told.begin()
+    async with model_request_stream(model, messages, **options) as stream:
+        async for event in stream:
+            told.take(event)
+        return stream.get()
+
+
+def _can_stream(model: Model) -> bool:
+    """Whether PydanticAI can stream the answer of a model, and of those behind it."""
+    unable: Any = import_module("pydantic_ai.models").Model.request_stream
+
+    def streams(each: Any) -> bool:
+        has_function = getattr(each, "stream_function", True) is not None
+        return has_function and getattr(each.request_stream, "__func__", None) is not unable
+
+    return all(map(streams, _every_model(model)))
 
 
 def _profiles(model: Model) -> Iterator[Mapping[str, Any]]:

@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from time import perf_counter
 from types import CoroutineType
@@ -22,7 +23,8 @@ from bae.files import in_use
 from bae.lm.file_limits import check_files
 from bae.lm.http import mask, mask_error, mask_parts
 from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, scope_in_force
-from bae.usage import Restart, Usage, metered, read_name, report, sound, tell
+from bae.prompts.questions import answer_form
+from bae.usage import Asking, Restart, Usage, metered, read_name, report, sound, tell
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend
@@ -115,6 +117,7 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     def send_again() -> Awaitable[Answer]:
         return retrying(request, backend.retries, backend.first_wait, is_worth=_is_resent)
 
+    tell(Asking(partial(answer_form, prompt)))
     answer = await (send_again() if scope_in_force.get() is None else in_time(send_again))
     if not answer.usage.attempts:  # no request was sent for it
         answer = replace(answer, usage=replace(answer.usage, attempts=1))

@@ -25,7 +25,7 @@ from bae.prompts.questions import fill_prompt, text_form
 from bae.prompts.tools import WRAPPER, ToolPrompts, action_text, read_action
 from bae.prompts.values import asked_fields
 from bae.unicode import readable
-from bae.usage import Usage, tell
+from bae.usage import Discard, Usage, tell
 
 if TYPE_CHECKING:
     from bae.language_model import Scene
@@ -52,7 +52,7 @@ async def fill_with_tools(
     asked, is_native = asked_fields(target), backend.calls_tools
     question = fill_prompt(target, asked, resolved, instruction, previous, scene.offering(None))
     await box.open(lambda: question.text)
-    prompts = ToolPrompts(question, box.specs, is_native=is_native)
+    prompts = ToolPrompts(question, box.specs, is_native=is_native, takes_files=backend.takes_files)
     tried: list[Attempt] = []
     while True:
         made = box.open_round
@@ -76,6 +76,7 @@ async def fill_with_tools(
             prompt = prompts.next(box, must_answer, rounds=box.rounds[: made.number - 1])
             text = made.text
         if made.calls:
+            tell(Discard())
             await box.run_calls(made, not must_answer)
             if box.wrong_rounds > backend.attempts:
                 raise box.wrong_too_often(backend.attempts)

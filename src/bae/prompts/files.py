@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, cast
 
@@ -34,18 +34,21 @@ def labeled(
     known: Any,
     seen: Mapping[str, Attached] | Callable[[str], Attached | None],
     of: str = "",
+    taken: Collection[str] | None = None,
 ) -> tuple[Any, tuple[FilePart, ...]]:
     """JSON with labels in the place of files, and the files in the order of their labels. The files
-    of earlier steps become placeholders, and are not sent again. `of` tells the labels from those
-    of other texts."""
-    labels = _Labels(seen if callable(seen) else seen.get, of)
+    of earlier steps become placeholders, and are not sent again; nor are kinds of files that are
+    not `taken`. `of` tells the labels from those of other texts."""
+    labels = _Labels(seen if callable(seen) else seen.get, of, taken)
     return labels.replace(known, is_top=True), tuple(labels.parts.values())
 
 
 class _Labels:
-    def __init__(self, find: Callable[[str], Attached | None], of: str) -> None:
+    def __init__(
+        self, find: Callable[[str], Attached | None], of: str, taken: Collection[str] | None
+    ) -> None:
         self.parts: dict[tuple[str, str], FilePart] = {}
-        self._find, self._of = find, of
+        self._find, self._of, self._taken = find, of, taken
         self._is_old = False
 
     def replace(self, value: Any, *, is_top: bool = False) -> Any:
@@ -71,7 +74,7 @@ class _Labels:
         return made
 
     def _label(self, file: Attached, reference: Mapping[str, Any] | None = None) -> str:
-        if self._is_old:
+        if self._is_old or (self._taken is not None and file.kind not in self._taken):
             return file.placeholder if reference is None else placeholder_of(reference)
         part = self.parts.get((file.kind, file.key))
         if part is None:

@@ -13,6 +13,7 @@ from bae.language_model import PLAIN_SCENE, Scene
 if TYPE_CHECKING:
     from bae.files import Attached
     from bae.node import Node
+    from bae.turns import Messages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +24,7 @@ class Question:
     `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
     only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
     own method of that name. `previous` is the previous node, and `scene` what the question shows
-    besides.
+    besides. `turns` are the earlier turns of the thread that it shows; None where no node has any.
     """
 
     types: tuple[type[Node] | type[None], ...] = ()
@@ -36,6 +37,7 @@ class Question:
     previous: Node | None = None
     method: Literal["", "make", "decide"] = ""
     scene: Scene = field(default=PLAIN_SCENE, repr=False)
+    turns: Messages | None = field(default=None, repr=False)
 
     @property
     def source(self) -> Node | None:
@@ -130,16 +132,17 @@ class ToolSpec:
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation. `kind` is what it is for: an "example" is a question or its
-    answer, shown before the "question"; a "correction" is a wrong answer of the model, or what the
-    model is told about it; a "round" has tool calls of the model, or their results and what else
-    the model is told then.
+    answer, shown before the "question"; a "turn" is what the user said, or the reply, in an earlier
+    turn of the thread, after the examples; a "correction" is a wrong answer of the model, or what
+    the model is told about it; a "round" has tool calls of the model, or their results and what
+    else the model is told then.
 
     `echo` is JSON that the backend which made the message wants back verbatim, such as signed
     thinking. Another backend, or another model, ignores it: see `Answer.echo`."""
 
     role: Literal["user", "assistant"]
     parts: tuple[Part, ...]
-    kind: Literal["example", "question", "correction", "round"] = "question"
+    kind: Literal["example", "turn", "question", "correction", "round"] = "question"
     echo: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -191,11 +194,11 @@ class Prompt:
     """One question to a model. Equal input gives an equal prompt.
 
     `system` is the same for every question. `conversation` are the messages after it: few-shot
-    examples, the question, and then the wrong answers so far with their corrections; the last
-    message is the user's. `schema` is the JSON schema of the answer, always an object; send it by
-    the provider's channel for structured output. It is None where the answer is plain text: send
-    the messages alone, and return an `Answer` with the text. `name` is a name for the schema that
-    every provider accepts.
+    examples, the earlier turns of the thread, the question, and then the wrong answers so far with
+    their corrections; the last message is the user's. `schema` is the JSON schema of the answer,
+    always an object; send it by the provider's channel for structured output. It is None where the
+    answer is plain text: send the messages alone, and return an `Answer` with the text. `name` is a
+    name for the schema that every provider accepts.
 
     `tools` are what the model may call, for a backend with `calls_tools`: return the calls in
     `Answer.calls`, and the whole message in `Answer.echo` where the provider wants it back. Without
@@ -236,6 +239,14 @@ class Prompt:
     def files(self) -> tuple[FilePart, ...]:
         """The files of all messages."""
         return tuple(part for message in self.conversation for part in message.files)
+
+    def without_turns(self) -> Prompt:
+        """The prompt without the earlier turns of the thread, as records have it: a chat is stored
+        once, and not again with each turn."""
+        if not self.question.turns:
+            return self
+        kept = tuple(each for each in self.conversation if each.kind != "turn")
+        return replace(self, conversation=kept)
 
     def messages(self) -> list[dict[str, str]]:
         """The texts of the conversation in the form of chat completions, which many servers take.
@@ -294,14 +305,18 @@ def _compact(value: Any) -> str:
 
 
 def ask_in_text(
-    text: str, corrections: Iterable[Correction] = (), files: Iterable[FilePart] = ()
+    text: str,
+    corrections: Iterable[Correction] = (),
+    files: Iterable[FilePart] = (),
+    turns: Messages | None = None,
 ) -> tuple[Message, ...]:
-    """A conversation that asks one thing, with the wrong answers so far. Files come before the
-    text."""
+    """A conversation that asks one thing, after earlier turns, with the wrong answers so far. Files
+    come before the text."""
     asked = Message("user", (*files, TextPart(text)))
-    if not corrections:
+    if not corrections and not turns:
         return (asked,)
-    return (asked, *(message for each in corrections for message in each.messages()))
+    before = turns.messages() if turns else ()
+    return (*before, asked, *(message for each in corrections for message in each.messages()))
 
 
 def _exchange(
@@ -317,6 +332,8 @@ def _exchange(
 _INTRODUCTIONS: Final = {
     ("example", "user"): "For example, when asked:\n",
     ("example", "assistant"): "the answer is:\n",
+    ("turn", "user"): "Earlier, the user said:\n",
+    ("turn", "assistant"): "and you replied:\n",
     ("correction", "assistant"): "Your answer was:\n",
 }
 """What stands before a message in one text, by its kind and role."""

@@ -26,15 +26,17 @@ from bae.prompts.tools import ToolPrompts
 from bae.prompts.values import asked_fields
 from bae.run import Run, RunOptions
 from bae.runner import options_ahead
+from bae.turns import Messages
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.language_model import LM
     from bae.prompts.messages import Prompt
     from bae.prompts.questions import Choice
-    from bae.records import Recalled
+    from bae.records import Found
     from bae.secrets import Copies
 
+_SAMPLE_TURNS: Final = Messages([("sample of an earlier message", "sample of its reply")])
 _SEEDS: Final = 8
 """How many samples are tried where validators of the user's own refuse one."""
 
@@ -122,6 +124,7 @@ class _Walk:
                 self._by_name.setdefault(plan.lm, _Unasked())
         inside: list[tuple[NodePlan, Run]] = []
         around = Run() if outer is None else outer
+        around.turns = _SAMPLE_TURNS
 
         def run_with(trace: list[Node]) -> Run:
             own = Run(RunOptions(self._lm, 0), trace=trace, outer=outer)
@@ -129,7 +132,7 @@ class _Walk:
             own.scene = replace(graph.scene or around.scene, hidden=self._hidden)
             own.shows = graph.context or around.shows
             own.shows_limit = graph.context_limit or around.shows_limit
-            own.step = len(trace)
+            own.step, own.turns = len(trace), _SAMPLE_TURNS
             return own
 
         start = plans[graph.start]
@@ -195,7 +198,7 @@ class _Walk:
                 continue
             filling = _routing(cast("LM", run.lm_for(own)) if lm is None else lm)
             fields = own.context if lm is None else looked_up(own, {})
-            records: list[Recalled] = []
+            records: list[Found] = []
             resolved = self._resolved(own, fields, run, records)
             scene = run.scene_for(own, previous).recalling({target: run.origins(records)})
             prompt = fill_prompt(target, asked, resolved, own.instruction, previous, scene)
@@ -209,7 +212,7 @@ class _Walk:
         plan: NodePlan,
         fields: Sequence[FieldPlan],
         run: Run,
-        records: list[Recalled] | None = None,
+        records: list[Found] | None = None,
     ) -> dict[str, Any]:
         """Values for fields that are resolved before a node is filled: those of a given node, what
         is recalled, with its `records`, or else samples."""

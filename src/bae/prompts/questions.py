@@ -21,11 +21,14 @@ from bae.prompts.values import (
     known_nodes,
     not_shown,
     once,
+    shown_turns,
     text_of_json,
     text_of_question,
 )
+from bae.turns import Messages
 
 if TYPE_CHECKING:
+    from bae.answer_form import AnswerForm
     from bae.language_model import Scene
     from bae.node import Node
 
@@ -44,17 +47,29 @@ IN_TEXT = "Answer in plain text, not in JSON"
 CHOOSE = "Choose what comes next."
 CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
+CHOSEN = "answer", "choice"
+CHOSEN_FIELDS = "answer", "fields"
+"""Where an answer that chooses and fills has the name of the class, and its fields: see
+`choice_schema`."""
 EARLIER = 'Earlier steps are under "before", the oldest first.'
+CONVERSATION = (
+    "The messages before the question are the conversation with the user so far; they are no "
+    "examples of an answer."
+)
 
 
 _NOTHING: Mapping[str, Any] = {}
 
 
-def _system_text(scene: Scene, default: str = SYSTEM) -> str:
-    """The system text of a question: that of the graph, or bae's own."""
+def system_text(scene: Scene, turns: Messages | None, default: str = SYSTEM) -> str:
+    """The system text of a question: that of the graph, or bae's own with what there is to say of
+    earlier steps and turns."""
     if scene.system is not None:
         return scene.system
-    return f"{default} {EARLIER}" if scene.shown or scene.omitted else default
+    if scene.shown or scene.omitted:
+        default = f"{default} {EARLIER}"
+    # Also before there is a turn: the beginning of the prompt is to stay the same.
+    return default if turns is None else f"{default} {CONVERSATION}"
 
 
 def fill_prompt(
@@ -68,21 +83,24 @@ def fill_prompt(
 ) -> Prompt:
     """Ask for some fields of a node."""
     form, schema = _answer_form(target, fields)
+    own = plan_of(target).turns
     with seen_files() as seen:
         known = known_nodes(previous, scene)
-        if resolved:
+        if len(resolved) > (own is not None and own.name in resolved):
             context = context_of(target, resolved, scene.hidden)
             left = not_shown(target, context, known, previous, scene)
             if left or not context:
                 known["context"] = left
     known, files = labeled(known, seen) if seen else (known, ())
     text = text_of_question(instruction, known, form)
+    turns = shown_turns(scene, previous, (target, resolved))
+    asked = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
     return Prompt(
-        _system_text(scene, TEXT_SYSTEM if form else SYSTEM),
-        ask_in_text(text, corrections, files),
+        system_text(scene, turns, TEXT_SYSTEM if form else SYSTEM),
+        ask_in_text(text, corrections, files, turns),
         schema,
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
-        Question((), (), target, fields, resolved, None, instruction, previous, "", scene),
+        Question(*asked),
     )
 
 
@@ -158,21 +176,25 @@ class Choice:
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
+        turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
         with seen_files() as seen:
             known = known_nodes(previous, scene)
             if context is not None:
+                held = [each for each in context.values() if isinstance(each, Messages)]
+                if held:
+                    turns, left = held[0], context.items()
+                    context = {n: each for n, each in left if not isinstance(each, Messages)}
                 known["context"] = as_json(context, "the context of a choice", scene.hidden)
             elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
                 known["context"] = contexts
         known, files = labeled(known, seen) if seen else (known, ())
+        asked = self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
         return Prompt(
-            _system_text(scene),
-            ask_in_text(text_of_question(self.instruction, known), corrections, files),
+            system_text(scene, turns),
+            ask_in_text(text_of_question(self.instruction, known), corrections, files, turns),
             self.schema,
             "Choice",
-            Question(
-                self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
-            ),
+            Question(*asked, turns),
         )
 
     def _contexts(
@@ -251,6 +273,31 @@ def choice_question(
     """Ask for the next node, which may come filled where it is one of `fillable`."""
     choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
     return choice.prompt(previous, context, resolved, scene)
+
+
+def answer_form(prompt: Prompt) -> AnswerForm:
+    """Where the answer to a prompt has the fields of nodes."""
+    from bae.answer_form import AnswerForm
+
+    question, schema = prompt.question, prompt.schema
+    target = question.target
+    if target is None:
+        filled = {
+            name: (cls, asked_fields(cls))
+            for name, cls in names_of(question.types).items()
+            if cls is not NoneType and cls in question.fillable
+        }
+        return AnswerForm(filled, CHOSEN_FIELDS, CHOSEN) if filled else AnswerForm()
+    if schema is not None and plan_of(target).tools is not None:
+        from bae.prompts.tools import answer_option
+
+        option = answer_option(schema)
+        if option is not None:
+            wrapper, tag, name = option
+            names = {name: (target, question.fields)}
+            renamed = {"text": question.fields[0]} if text_form(target) else {}
+            return AnswerForm(names, (wrapper,), (wrapper, tag), renamed=renamed)
+    return AnswerForm({"": (target, question.fields)}, is_text=schema is None)
 
 
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:

@@ -3,14 +3,14 @@ without native tool calls the tools in the question, with one schema for a call 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.files import File, find_visible, in_use
 from bae.prompts.files import labeled
 from bae.prompts.messages import CallPart, FilePart, Message, Part, Prompt, ResultPart, TextPart
-from bae.prompts.questions import EARLIER, STEP, text_form
+from bae.prompts.questions import STEP, system_text, text_form
 from bae.prompts.schemas import changed, fill_schema, outline
 from bae.prompts.values import text_of_answer, text_of_json
 
@@ -85,10 +85,18 @@ class ToolPrompts:
     model with native tool calls or for one that is held to a schema. Each request has the messages
     of the request before, unchanged, unless results are cut."""
 
-    def __init__(self, question: Prompt, specs: Sequence[ToolSpec], *, is_native: bool) -> None:
+    def __init__(
+        self,
+        question: Prompt,
+        specs: Sequence[ToolSpec],
+        *,
+        is_native: bool,
+        takes_files: Collection[str] = (),
+    ) -> None:
         target = cast("type[Node]", question.question.target)
         asked = question.question.fields
         self.is_native = is_native
+        self._takes_files = takes_files
         self._question, self._form = question, text_form(target)
         if is_native:
             system = TOOL_TEXT_SYSTEM if self._form else TOOL_SYSTEM if asked else TOOL_ONLY_SYSTEM
@@ -141,7 +149,7 @@ class ToolPrompts:
         said: list[Part] = [TextPart(made.text)] if made.text else []
         if not said and not made.calls:
             said = [TextPart("(no answer)")]
-        told = [_result(box, call, is_cut) for call in made.calls]
+        told = [_result(box, call, is_cut, self._takes_files) for call in made.calls]
         messages: list[Message] = []
         if self.is_native:
             said += made.calls
@@ -158,11 +166,9 @@ class ToolPrompts:
 
 
 def _system(question: Prompt, text: str) -> str:
-    """The system text, with what the question says of earlier steps; the user's own where there is
-    one."""
-    if question.question.scene.system is not None:
-        return question.system
-    return f"{text} {EARLIER}" if question.system.endswith(EARLIER) else text
+    """The system text, with what the question says of earlier steps and turns; the user's own where
+    there is one."""
+    return system_text(question.question.scene, question.question.turns, text)
 
 
 def _joined(conversation: Sequence[Message]) -> tuple[Message, ...]:
@@ -180,10 +186,10 @@ def _told(text: str) -> Message:
     return Message("user", (TextPart(text),), "round")
 
 
-def _result(box: Toolbox, call: CallPart, is_cut: bool) -> ResultPart:
+def _result(box: Toolbox, call: CallPart, is_cut: bool, takes_files: Collection[str]) -> ResultPart:
     result, files = box.result(call), ()
     if in_use():
-        result, files = _with_labels(box, call, result)
+        result, files = _with_labels(box, call, result, takes_files)
     text = result_text(result, box.result_limit(call.name))
     if is_cut:
         text, files = f"[cut, {len(text):,} characters: call it again if you need it]", ()
@@ -193,16 +199,18 @@ def _result(box: Toolbox, call: CallPart, is_cut: bool) -> ResultPart:
 
 
 def _with_labels(
-    box: Toolbox, call: CallPart, result: ToolCall
+    box: Toolbox, call: CallPart, result: ToolCall, takes_files: Collection[str]
 ) -> tuple[ToolCall, tuple[FilePart, ...]]:
     """A result with labels in the place of its files, and the files. The labels have the id of the
-    call: the numbers of the question are used already."""
+    call: the numbers of the question are used already. A model that takes no such file reads its
+    name, type and size."""
 
     def find(hash: str) -> File | None:
         return box.files.get(hash) or find_visible(hash)
 
-    value, files = labeled(result.result, find, of=call.id)
-    return (result.model_copy(update={"result": value}), files) if files else (result, ())
+    value, files = labeled(result.result, find, call.id, takes_files)
+    is_same = value == result.result
+    return (result if is_same else result.model_copy(update={"result": value})), files
 
 
 def _answer_now(form: str) -> Message:
@@ -285,22 +293,33 @@ def _option(
     }
 
 
+def answer_option(schema: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Where a model without native tool calls, which is asked for a call or the answer, puts the
+    answer: the property with both, the property that tells them apart, and its value for the
+    answer. None where the schema is of something else."""
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    if [*properties] != [WRAPPER] or "anyOf" not in properties[WRAPPER]:
+        return None
+    answer: Mapping[str, Any] = properties[WRAPPER]["anyOf"][-1].get("properties", {})
+    tag = next(iter(answer), "")
+    return (WRAPPER, tag, answer[tag]["const"]) if "const" in answer.get(tag, ()) else None
+
+
 def is_round(prompt: Prompt) -> bool:
     """Whether a model without native tool calls is asked for a call or the answer."""
-    properties: Mapping[str, Any] = (prompt.schema or {}).get("properties", {})
-    return [*properties] == [WRAPPER] and "anyOf" in properties[WRAPPER]
+    return answer_option(prompt.schema or {}) is not None
 
 
 def example_answer(prompt: Prompt, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The answer of an example in the form that the prompt asks for."""
-    if not is_round(prompt):
+    option = answer_option(prompt.schema or {})
+    if option is None:
         return values
-    answer = cast("Any", prompt.schema)["properties"][WRAPPER]["anyOf"][-1]["properties"]
-    tag = next(iter(answer))
+    wrapper, tag, name = option
     target = prompt.question.target
     if target is not None and text_form(target):
         values = {"text": values[prompt.question.fields[0]]}
-    return {WRAPPER: {tag: answer[tag]["const"], **values}}
+    return {wrapper: {tag: name, **values}}
 
 
 def read_action(

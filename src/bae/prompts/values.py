@@ -37,6 +37,7 @@ from bae.tools import ToolCall
 if TYPE_CHECKING:
     from bae.language_model import Scene
     from bae.secrets import Copies
+    from bae.turns import Messages
 
 T = TypeVar("T")
 
@@ -58,13 +59,18 @@ def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
 
 
 def shown_fields(cls: type[Node]) -> frozenset[str]:
-    """The fields a model may see: those that JSON can express, which a client or a connection is
-    not. Computed fields are among them."""
+    """The fields a model may see as JSON: those that JSON can express, which a client or a
+    connection is not, and those that are not turns of a conversation. Computed fields are among
+    them."""
 
     def find() -> frozenset[str]:
-        plan_of(cls, strict=True)
+        turns = plan_of(cls, strict=True).turns
         schemas = field_schemas(cls) | computed_schemas(cls)
-        return frozenset(n for n, schema in schemas.items() if has_schema(schema, "serialization"))
+        return frozenset(
+            name
+            for name, schema in schemas.items()
+            if has_schema(schema, "serialization") and (turns is None or name != turns.name)
+        )
 
     return once(cls, "shown", find)
 
@@ -231,6 +237,23 @@ def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
     if previous is not None:
         known[type(previous).__name__] = seen_of(previous, scene.hidden)
     return known
+
+
+def shown_turns(
+    scene: Scene, previous: Node | None, *asked: tuple[type[Node], Mapping[str, Any]]
+) -> Messages | None:
+    """The earlier turns of the thread that a question shows: those of the nodes that it asks for,
+    each with the values that are resolved for it, or of the nodes that it shows, the newest first.
+    None where none of them has any."""
+    for cls, values in asked:
+        field = plan_of(cls).turns
+        if field is not None and field.name in values:
+            return values[field.name]
+    for node in (previous, *reversed(scene.shown)):
+        field = None if node is None else plan_of(type(node)).turns
+        if field is not None and field.name in node.__dict__:
+            return node.__dict__[field.name]
+    return None
 
 
 def not_shown(

@@ -90,7 +90,9 @@ async def answer_gate(call: ApiCall) -> RunDetails:
     graph = api.graph_of(info)
     value = _value_of(body)
     try:
-        await graph.answer(run_id, body.gate, value, journal=api.journal, go_on=False)
+        await graph.answer(
+            run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
+        )
     except GateError as error:
         if error.code != "bae-gate-answered" or not await _is_same(call, body.gate, value):
             raise
@@ -178,6 +180,7 @@ def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -
         since=info.updated,
         deadline=gate.deadline,
         answered=gate.address in stored.answers,
+        answered_by=stored.answered_by.get(gate.address),
         answer_schema=_schema_of(call, info, gate),
         context=context,
         tool=None if gate.call is None else gate.call.name,

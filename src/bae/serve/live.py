@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bae.exceptions import BaeError
-from bae.journal.feeds import Feed, FeedItem, subscribe
+from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
 from bae.journal.store import RunInfo
 from bae.serve.access import User
 from bae.serve.endpoints import raw_path
@@ -46,6 +46,8 @@ class ServedFeed:
     feed: Feed[Any]
     encode: Callable[[FeedItem[Any]], str]
     shows: Callable[[FeedItem[Any]], bool] = lambda _: True
+    text_of: str | None = None
+    """The run whose text in progress is sent beside the items."""
 
 
 OpenFeed = Callable[["API", User, str], Awaitable[ServedFeed]]
@@ -54,7 +56,7 @@ OpenFeed = Callable[["API", User, str], Awaitable[ServedFeed]]
 
 async def _open_run(api: API, user: User, run_id: str) -> ServedFeed:
     await api.info(user, run_id)
-    return ServedFeed(api.feeds.run(run_id), encode_line)
+    return ServedFeed(api.feeds.run(run_id), encode_line, text_of=run_id)
 
 
 async def _open_runs(api: API, user: User, rest: str) -> ServedFeed:
@@ -187,6 +189,7 @@ class _Connection:
     async def _follow(self, user: User, number: int, frame: Frame) -> None:
         """Send the items of one feed until it is over."""
         name, _, rest = frame.feed.partition("/")
+        writes: asyncio.Task[None] | None = None
         try:
             if name not in self._api.feed_kinds:
                 known = ", ".join(self._api.feed_kinds)
@@ -198,12 +201,17 @@ class _Connection:
             async with subscribe(served.feed, after, behind=BEHIND) as items:
                 state = ""
                 await self._send(f'{{"sub":{number},"last":{items.number},"items":[]}}')
+                if served.text_of is not None:
+                    writes = asyncio.create_task(self._write(number, served.text_of, items))
                 async for batch in items:
                     texts = [served.encode(item) for item in batch.items if served.shows(item)]
                     if texts or batch.state != state:
                         state = batch.state
                         head = f'{{"sub":{number},"last":{items.number},"items":['
                         tail = f',"status":{json.dumps(state)}' if state else ""
+                        if served.text_of is not None:
+                            live = self._api.owner.texts.is_live(served.text_of)
+                            tail += f',"live":{json.dumps(live)}'
                         await self._send(f"{head}{','.join(texts)}]{tail}}}")
                     await asyncio.sleep(0)
                 last = items.number
@@ -219,6 +227,18 @@ class _Connection:
                 await self._send(json.dumps(sent))
             if refused is None and not isinstance(error, BaeError):
                 raise
+        finally:
+            if writes is not None:
+                writes.cancel()
+                await gone([writes])
+
+    async def _write(self, number: int, run_id: str, items: Subscriber[Any]) -> None:
+        """Send the text in progress of a run."""
+        try:
+            async for pieces in self._api.owner.texts.follow(run_id):
+                await self._send(json.dumps({"sub": number, "text": pieces}))
+        except (TimeoutError, RuntimeError, WebSocketDisconnect):
+            items.close()
 
     async def _send(self, text: str) -> None:
         try:

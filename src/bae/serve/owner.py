@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from bae.exceptions import BaeError, JournalError, describe
+from bae.journal.live_texts import LiveTexts
 from bae.journal.resume import recoverable
+from bae.observers import observing
 from bae.run import HandedOver
 from bae.serve.problems import Refused
 from bae.tasks import explained, gone
@@ -44,6 +46,8 @@ class RunOwner:
         self._refused: set[str] = set()
         """The runs that could not be recovered: a person must look at them."""
         self._open = False
+        self.texts = LiveTexts()
+        """The text in progress of the runs here."""
         self.closing = asyncio.Event()
         """Set when the server stops."""
 
@@ -142,7 +146,8 @@ class RunOwner:
 
     def _take(self, run_id: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
         async def run() -> Any:
-            return await work()
+            with observing(self.texts.observe):
+                return await work()
 
         task = self._tasks[run_id] = asyncio.create_task(run(), name=f"run {run_id}")
         task.add_done_callback(lambda done: self._note_end(run_id, done))

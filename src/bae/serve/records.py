@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
@@ -85,7 +85,8 @@ def encode_line(item: FeedItem[Line]) -> str:
 
 class EventStream(Response):
     """The records of a run as server-sent events: `record` with its number as id, `status` where
-    that has changed, and always `end`. Closing the connection changes nothing for the run."""
+    that has changed, `text` in progress of a run that is `live` here, and always `end`. Closing the
+    connection changes nothing for the run."""
 
     def __init__(self, call: ApiCall, after: int) -> None:
         super().__init__(
@@ -95,6 +96,7 @@ class EventStream(Response):
         )
         del self.headers["content-length"]
         self._call, self._after = call, after
+        self._sending = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -107,23 +109,43 @@ class EventStream(Response):
         with suppress(TimeoutError):  # the client takes nothing: it is dropped
             try:
                 async with subscribe(feed, self._after) as lines:
-                    leaving = asyncio.create_task(_until_gone(receive, lines))
+                    tasks = [
+                        asyncio.create_task(_until_gone(receive, lines)),
+                        asyncio.create_task(self._send_texts(send, lines)),
+                    ]
                     try:
                         with api.streaming(lines):
-                            async for text in _events(lines):
-                                await _send(send, text)
+                            async for text in _events(lines, self._is_live):
+                                await self._send(send, text)
                     finally:
-                        leaving.cancel()
-                        await gone([leaving])
+                        for task in tasks:
+                            task.cancel()
+                        await gone(tasks)
                     reason = lines.end or "closing"
-                    await _send(send, _event("end", {"reason": reason, "last": lines.number}))
+                    await self._send(send, _event("end", {"reason": reason, "last": lines.number}))
             except BaeError as error:
                 end = {"reason": "failed", "code": error.code, "detail": error.message}
-                await _send(send, _event("end", end))
-            await _send(send, "", more=False)
+                await self._send(send, _event("end", end))
+            await self._send(send, "", more=False)
+
+    def _is_live(self) -> bool:
+        return self._call.api.owner.texts.is_live(self._call.path["run"])
+
+    async def _send_texts(self, send: Send, lines: Subscriber[Line]) -> None:
+        """Send the text in progress: without a number, since no record has it."""
+        try:
+            async for pieces in self._call.api.owner.texts.follow(self._call.path["run"]):
+                await self._send(send, "".join(_event("text", p._asdict()) for p in pieces))
+        except TimeoutError:
+            lines.close()
+
+    async def _send(self, send: Send, text: str, *, more: bool = True) -> None:
+        message = {"type": "http.response.body", "body": text.encode(), "more_body": more}
+        async with asyncio.timeout(SEND_SECONDS), self._sending:
+            await send(message)
 
 
-async def _events(lines: Subscriber[Line]) -> AsyncIterator[str]:
+async def _events(lines: Subscriber[Line], is_live: Callable[[], bool]) -> AsyncIterator[str]:
     status = ""
     while True:
         try:
@@ -140,17 +162,12 @@ async def _events(lines: Subscriber[Line]) -> AsyncIterator[str]:
         ]
         if batch.state != status:
             status = batch.state
-            parts.append(_event("status", {"status": status}))
+            parts.append(_event("status", {"status": status, "live": is_live()}))
         yield "".join(parts)
 
 
 def _event(kind: str, data: dict[str, Any]) -> str:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
-
-
-async def _send(send: Send, text: str, *, more: bool = True) -> None:
-    async with asyncio.timeout(SEND_SECONDS):
-        await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
 
 
 async def _until_gone(receive: Receive, lines: Subscriber[Any]) -> None:

@@ -151,7 +151,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     view.in_progress = run_id in api.owner.run_ids
     graph = next((g for g in api.graphs.values() if g.name == stored.info.graph), None)
     if graph is not None and stored.info.status == "ended":
-        last = (await result_of(graph, stored, None)).trace[-1]
+        last = (await result_of(graph, stored, None, api.journal)).trace[-1]
         view.end = type(last).__name__
         view.result = await api.fold(seen_of, last, graph.hidden)
     return view

@@ -3,13 +3,15 @@ asked, and what ran when."""
 
 from __future__ import annotations
 
+from time import time
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
 from bae.exceptions import JournalError
+from bae.journal.critical_paths import critical_path
 from bae.journal.questions import AskedQuestion, list_questions
-from bae.journal.report import RunReport, report_run
+from bae.journal.report import RunReport, report_run, timeline
 from bae.journal.store import StoredRun
 from bae.journal.why import why
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
@@ -21,8 +23,10 @@ from bae.serve.views import (
     CallView,
     StepPage,
     StepView,
+    TimelineView,
     data_of,
     step_of,
+    timeline_of,
     usage_of,
 )
 
@@ -60,6 +64,13 @@ class CallsQuery(Form):
 
     start: Number = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
+
+
+class TimelineQuery(Form):
+    """Bars from the number `start` on."""
+
+    start: Number = 0
+    limit: Annotated[int, Field(ge=1, le=5_000)] = 500
 
 
 class CallQuery(Form):
@@ -125,6 +136,18 @@ async def show_call(call: ApiCall) -> CallView:
     if number >= len(asked):
         raise Refused(404, "bae-serve-path", f"the run has {len(asked)} calls, from 0")
     return _call_of(number, asked[number], call.query.cut)
+
+
+async def show_timeline(call: ApiCall) -> TimelineView:
+    stored = await call.api.read(call.user, call.path["run"])
+    query = call.query
+    return await call.api.fold(_timeline, stored, query.start, query.limit)
+
+
+def _timeline(stored: StoredRun, start: int, limit: int) -> TimelineView:
+    now = time()
+    ran, path = timeline(stored, now=now), critical_path(stored, now=now)
+    return timeline_of(ran, path, start, limit)
 
 
 async def report_of(call: ApiCall) -> RunReport:
@@ -212,6 +235,16 @@ ENDPOINTS: Final = (
         explain_field,
         {200: Why},
         WhyQuery,
+        refusals=_RUN,
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run}/timeline",
+        "read",
+        "Show what ran when, and the critical path.",
+        show_timeline,
+        {200: TimelineView},
+        TimelineQuery,
         refusals=_RUN,
     ),
     Endpoint(

@@ -4,19 +4,20 @@ are cut, and say how long they are."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, Final, cast
 
 from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 
+from bae.journal.critical_paths import CriticalPath
 from bae.journal.provenance import Provenance
-from bae.journal.report import NodeReport
+from bae.journal.report import NodeReport, Timeline, TimelineEntry
 from bae.journal.store import Listed, ParkedGate, RunInfo
 from bae.unicode import readable_json
 from bae.usage import Usage
-from bae.work import NOTHING_USED
+from bae.work import NOTHING_USED, Span
 
 CUT: Final = 65_536
 """Characters of a value that is shown by itself, unless all of it is asked for."""
@@ -195,6 +196,42 @@ class CallPage(BaseModel):
     total: int
 
 
+class BarView(BaseModel):
+    """A piece of work in a timeline. `depth` is how deep it is inside others, `critical` the times
+    at which the run waited for nothing else, `slack` how many seconds longer it could have taken;
+    both are missing where a piece is none of the path's."""
+
+    kind: str
+    place: str
+    name: str
+    depth: int
+    spans: list[Span]
+    outcome: str
+    error: str = ""
+    note: str = ""
+    items: int = 0
+    waits: bool = False
+    critical: list[Span] = Field(default_factory=list[Span])
+    slack: float | None = None
+
+
+class TimelineView(BaseModel):
+    """What ran when. `lives` are the times in which a process worked on the run; in between nothing
+    did. `critical_seconds` is how long the run waited for the work on the critical path, without
+    waiting for people, and `longest` the places that took most of that."""
+
+    status: Listed
+    start: float
+    end: float
+    lives: list[Span]
+    bars: list[BarView]
+    total: int
+    seconds: float
+    critical_seconds: float
+    longest: list[str]
+    is_exact: bool
+
+
 class GraphRow(BaseModel):
     """A graph that is served."""
 
@@ -331,6 +368,47 @@ def field_of(field: Provenance, longest: int) -> FieldView:
         error=field.error,
         note=field.note,
     )
+
+
+def timeline_of(ran: Timeline, path: CriticalPath, start: int, limit: int) -> TimelineView:
+    """A timeline with its critical path."""
+    spans = {(part.kind, part.place): part.spans for part in path.parts}
+    entries = [*_entries(ran.work, 0)]
+    bars = [
+        BarView(
+            kind=work.kind,
+            place=work.place,
+            name=work.name,
+            depth=depth,
+            spans=list(work.spans),
+            outcome=work.outcome,
+            error=work.error[:SHORT],
+            note=work.note[:SHORT],
+            items=len(work.marks),
+            waits=work.waits,
+            critical=list(spans.get((work.kind, work.place), ())),
+            slack=path.slack.get((work.kind, work.place)),
+        )
+        for depth, work in entries[start : start + limit]
+    ]
+    return TimelineView(
+        status=ran.status,
+        start=ran.start,
+        end=ran.end,
+        lives=list(ran.lives),
+        bars=bars,
+        total=len(entries),
+        seconds=ran.seconds,
+        critical_seconds=path.seconds,
+        longest=[part.place for part in path.longest[:3]],
+        is_exact=path.is_exact,
+    )
+
+
+def _entries(works: Sequence[TimelineEntry], depth: int) -> Iterator[tuple[int, TimelineEntry]]:
+    for work in works:
+        yield depth, work
+        yield from _entries(work.inside, depth + 1)
 
 
 def data_of(value: Any, longest: int) -> Any:

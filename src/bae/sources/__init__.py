@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from bae.place import Place
     from bae.plan import NodePlan
     from bae.prompts.messages import ToolSpec
-    from bae.records import Recalled
+    from bae.records import Found
     from bae.resolver import Resolution
     from bae.run import Run
     from bae.scheduling import PendingValue
     from bae.sources.recall import RecallField
+    from bae.turns import Messages
 
     Before = dict[type[Node], list[NodePlan]]
 
@@ -70,9 +71,9 @@ class FieldPlan:
     fills: ClassVar[Literal["json", "text", "calls", "source"]] = "source"
     """What gives the value: the LM's answer, in JSON or as text, or the tool calls that the LM
     makes before it, unless the caller or a body gives it; or a source."""
-    stored: ClassVar[Literal["node", "answer", "call", "items", "origin"]] = "call"
+    stored: ClassVar[Literal["node", "answer", "call", "items", "origin", "turns"]] = "call"
     """How a journal stores the value: with the node, or in a line as a person's answer, as what a
-    call returned, by items, or as the place where it was found."""
+    call returned, by items, as the place where it was found, or as the runs of a thread."""
     is_called: ClassVar[bool] = False
     """Whether every such field has a `call`."""
     is_remade: ClassVar[bool] = True
@@ -83,6 +84,8 @@ class FieldPlan:
     """Whether `find` has the value without waiting."""
     starts_early: ClassVar[bool] = False
     """Whether work on the value may start while the node before is still being filled."""
+    is_turns: ClassVar[bool] = False
+    """Whether an LM reads the value as earlier turns of a conversation, and not as JSON."""
     asks_person: ClassVar[bool] = False
     """Whether a person gives the value."""
     noun: ClassVar[str]
@@ -94,6 +97,10 @@ class FieldPlan:
     """The error and its code where the node refuses the value of a source."""
     invalid_fix: ClassVar[str] = "return what the field declares, or declare what is returned"
 
+    turns_read: float = 0
+    """How many earlier turns of the thread the value may have."""
+    turn_calls_read: bool = False
+    """Whether it has the tool calls of these turns too."""
     question: str = ""
     """What a person is asked."""
     items_at_once: int = 1
@@ -263,9 +270,14 @@ class FieldPlan:
         """The value for an answer in plain text."""
         return text
 
-    def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Recalled] | None:
+    def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Found] | None:
         """The value of an immediate source, and its record; None where there is none."""
         raise NotImplementedError(self.kind)
+
+    def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
+        """The value that the field had, by how many turns it was; None where it is no longer of
+        turns, or there are fewer."""
+        return None
 
     def missing(self, run: Run, node_type: type[Node], place: Place) -> BaeError:
         """The error of an immediate source that finds nothing, and has no default."""
@@ -282,7 +294,7 @@ class FieldPlan:
         node_type: type[Node],
         place: Place,
         is_recorded: bool = True,
-        records: list[Recalled] | None = None,
+        records: list[Found] | None = None,
     ) -> tuple[Any, ...]:
         """The value of an immediate source, recorded for its place; nothing where its default is
         used. Raises `missing` where it has none. Its record is added to `records`."""
@@ -315,7 +327,7 @@ def lack_names(fields: Iterable[FieldPlan]) -> bool:
 
 STARTED: Final = ("dep", "map", "gate")
 """The names of the kinds whose work is recorded when it starts and when it ends."""
-KINDS: Final = ("plain", "recall", "tools", *STARTED)
+KINDS: Final = ("plain", "recall", "tools", "thread", *STARTED)
 """The names of all kinds, as records, journals and shapes have them."""
 _loaded: dict[str, type[FieldPlan]] = {}
 

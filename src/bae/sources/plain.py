@@ -11,6 +11,7 @@ from bae.assignable import type_name
 from bae.core_schemas import field_schema, unreadable_enum
 from bae.exceptions import Problem, an_error
 from bae.sources import FieldPlan
+from bae.turns import Messages
 
 if TYPE_CHECKING:
     from pydantic.json_schema import GenerateJsonSchema
@@ -35,7 +36,15 @@ class PlainField(FieldPlan):
         return ""
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """A type that the LM cannot be asked for."""
+        """A type that the LM cannot be asked for, or is not to be asked for."""
+        if self.annotation is Messages:
+            yield an_error(
+                "bae-thread-missing",
+                "is Messages without a source, so that the LM would invent earlier turns",
+                "write Annotated[Messages, Thread()]",
+                f"{plan.name}.{self.name}",
+            )
+            return
         reason = None if self.is_parsed else _no_schema(plan.node, self)
         if reason is not None:
             yield an_error(

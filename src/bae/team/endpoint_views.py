@@ -24,7 +24,7 @@ from bae.team.models import (
     bounded,
 )
 from bae.team.task_log import LogEntry
-from bae.team.unified_diffs import ShownFile
+from bae.team.unified_diffs import ChangedFile
 from bae.usage import Usage
 
 CUT = 2_000
@@ -308,7 +308,7 @@ class LogView(BaseModel):
 class DiffView(BaseModel):
     """The files of a change. `lines` of a hunk have a space, `-` or `+` before them."""
 
-    files: list[ShownFile]
+    files: list[ChangedFile]
 
 
 class BlockerView(Blocker):

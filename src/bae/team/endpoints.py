@@ -76,7 +76,7 @@ from bae.team.schedule import plan_dry_run
 from bae.team.store import Store
 from bae.team.task_log import read_task_log
 from bae.team.team_run import add_request, is_running, read_held, read_paused
-from bae.team.unified_diffs import ShownFile, read_shown
+from bae.team.unified_diffs import ChangedFile, read_changed_files
 
 LINES_OF_ALL: Final = 20_000
 """Lines of a diff that are sent in one response, of all files together."""
@@ -635,7 +635,7 @@ async def _view_diff(call: ApiCall, text: str) -> DiffView:
     readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     most_of_all = 0 if query.path is not None or not query.lines else LINES_OF_ALL
     lines = query.lines
-    files: list[ShownFile] = await call.api.fold(read_shown, readable, lines, most_of_all)
+    files: list[ChangedFile] = await call.api.fold(read_changed_files, readable, lines, most_of_all)
     if query.path is not None:
         files = [each for each in files if query.path in (each.path, each.old_path)]
         if not files:

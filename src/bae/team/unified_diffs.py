@@ -36,7 +36,7 @@ class FileDiff:
 
 
 @dataclass(slots=True)
-class ShownHunk:
+class ChangedLines:
     """Lines of a diff as people see them, each with ` `, `-` or `+` before it, and the numbers of
     the first line before and after. `heading` is what git writes behind the numbers."""
 
@@ -47,7 +47,7 @@ class ShownHunk:
 
 
 @dataclass(slots=True)
-class ShownFile:
+class ChangedFile:
     """What a diff of git does to one file, to be shown. `hunks` are cut where `is_cut`; `added` and
     `removed` count all lines."""
 
@@ -58,18 +58,18 @@ class ShownFile:
     added: int = 0
     removed: int = 0
     is_cut: bool = False
-    hunks: list[ShownHunk] = field(default_factory=list[ShownHunk])
+    hunks: list[ChangedLines] = field(default_factory=list[ChangedLines])
 
 
-def read_shown(text: str, most: int, most_of_all: int) -> list[ShownFile]:
+def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFile]:
     """The files of a diff as git writes it, to be shown: at most `most` lines of each file and
     `most_of_all` lines in all; 0 is no bound."""
-    files: list[ShownFile] = []
+    files: list[ChangedFile] = []
     old = new = lines = total = 0  # lines that are left of the hunk; lines of the file, and of all
     for line in text.split("\n"):
         if line.startswith(_GIT):
             path = _read_git_line(line)
-            files.append(ShownFile(path, path))
+            files.append(ChangedFile(path, path))
             old = new = lines = 0
             continue
         if not files:
@@ -87,14 +87,16 @@ def read_shown(text: str, most: int, most_of_all: int) -> list[ShownFile]:
         elif found := _NUMBERS.match(line):
             old, new = int(found["old"] or 1), int(found["new"] or 1)
             if not file.is_cut:
-                hunk = ShownHunk(int(found["from"]), int(found["to"]), found["heading"].strip(), [])
+                hunk = ChangedLines(
+                    int(found["from"]), int(found["to"]), found["heading"].strip(), []
+                )
                 file.hunks.append(hunk)
         else:
             _read_kind(file, line)
     return files
 
 
-def _read_kind(file: ShownFile, line: str) -> None:
+def _read_kind(file: ChangedFile, line: str) -> None:
     """Take in a line between the name of a file and its hunks."""
     if line.startswith("new file mode"):
         file.change = "added"

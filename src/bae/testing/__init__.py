@@ -15,6 +15,7 @@ from bae.testing.scripted import (
     Scripted,
     ScriptedLM,
     ScriptError,
+    Streamed,
     assert_prompt,
 )
 
@@ -58,6 +59,7 @@ __all__ = [
     "ScriptedLM",
     "Stall",
     "Status",
+    "Streamed",
     "ThreadedProvider",
     "WrongSchema",
     "assert_prompt",

@@ -141,6 +141,7 @@ async def _knows_its_runs(journal: Journal) -> None:
         "claim": lambda: journal.claim("none"),
         "answer": lambda: journal.answer("none", "gate", "1"),
         "fork": lambda: journal.fork("none", "new", 0, []),
+        "info": lambda: journal.info("none"),
         "runs(before=…)": lambda: journal.runs(before="none"),
     }.items():
         with _refused(f"{what} of a run that does not exist", "bae-run-unknown"):
@@ -175,7 +176,7 @@ async def _keeps_entries(journal: Journal) -> None:
     """A run that is created without a claim keeps its whole entry and its answers."""
     run = _run("run", _lines(0, 3), status="waiting", waiting=(_GATE,), error="why", summary=_USED)
     info = replace(run.info, started=7.0, parent="elsewhere", thread="t", metadata={"a": [1]})
-    run = replace(run, info=info, answers={"other": "[1]"})
+    run = replace(run, info=info, answers={"other": "[1]"}, answered_by={"other": "ana"})
     await journal.create(run, claim=False)
     _same("the run", await journal.read("run"), run)
     _same("its entry in the list", await journal.runs(), [info])
@@ -227,16 +228,18 @@ async def _ends(journal: Journal) -> None:
 
 
 async def _answers_once(journal: Journal) -> None:
-    """The first answer to a gate counts; `answer` returns False for all others. A gate of a parked
-    run is listed as answered."""
+    """The first answer to a gate counts, and who gave it; `answer` returns False for all others. A
+    gate of a parked run is listed as answered."""
     claim = await _begun(journal)
     other = ParkedGate("3:Refund.sum", "Refund.sum", "How much?")
     await journal.release(claim, "waiting", [], [_GATE, other])
-    answers = (journal.answer("run", _GATE.address, str(n)) for n in range(5))
+    answers = (journal.answer("run", _GATE.address, str(n), f"person {n}") for n in range(5))
     results = await asyncio.gather(*answers)
     _same("what `answer` returned", sorted(results), [False, False, False, False, True])
     stored = await journal.read("run")
     _same("its answers", stored.answers, {_GATE.address: str(results.index(True))})
+    by = {_GATE.address: f"person {results.index(True)}"}
+    _same("who answered", dict(stored.answered_by), by)
     _same("its answers alone", await journal.answers("run"), stored.answers)
     waiting = (replace(_GATE, answered=True), other)
     _same("its gates", stored.info.waiting, waiting)
@@ -267,6 +270,76 @@ async def _lists(journal: Journal) -> None:
     for arguments, expected in wanted:
         _same(f"runs({arguments})", await _ids(journal, **arguments), expected)
     await journal.release(held, "ended", [])
+
+
+async def _finds_metadata(journal: Journal) -> None:
+    """`runs(metadata=…)` lists the runs that have all these keys with these values, and tells
+    texts, numbers and truth values apart."""
+    given: list[dict[str, Any]] = [
+        {"user": "ana", "plan": 1},
+        {"user": "ana", "plan": True, "note": "ä '\""},
+        {"user": "ben", "plan": 1, "more": {"deep": [1]}},
+        {"user": None, "plan": 1.5},
+        {"user": "1", "more": [1]},
+    ]
+    for n, metadata in enumerate(given):
+        run = _run(f"r{n}", [_line(0)], status="ended", metadata=metadata, thread=f"t{n % 2}")
+        await journal.create(run, claim=False)
+    wanted: list[tuple[dict[str, Any], list[str]]] = [
+        ({"metadata": {}}, ["r4", "r3", "r2", "r1", "r0"]),
+        ({"metadata": {"user": "ana"}}, ["r1", "r0"]),
+        ({"metadata": {"user": "ana", "plan": 1}}, ["r0"]),
+        ({"metadata": {"plan": True}}, ["r1"]),
+        ({"metadata": {"plan": 1}}, ["r2", "r0"]),
+        ({"metadata": {"plan": 1}, "limit": 1, "before": "r2"}, ["r0"]),
+        ({"metadata": {"plan": 1}, "thread": "t1"}, []),
+        ({"metadata": {"plan": 1.5}}, ["r3"]),
+        ({"metadata": {"user": None}}, ["r3"]),
+        ({"metadata": {"user": "1"}, "status": "ended"}, ["r4"]),
+        ({"metadata": {"note": "ä '\""}}, ["r1"]),
+        ({"metadata": {"none": None}}, []),
+    ]
+    for arguments, expected in wanted:
+        _same(f"runs({arguments})", await _ids(journal, **arguments), expected)
+    with _refused("runs(metadata=…) with a list", ValueError):
+        await journal.runs(metadata=cast(Any, {"more": [1]}))
+    await journal.delete(["r0"])
+    _same("those that are left", await _ids(journal, metadata={"user": "ana"}), ["r1"])
+
+
+async def _keeps_threads(journal: Journal) -> None:
+    """Of a thread at most one run is "running" or "waiting": `create`, `claim` and `fork` refuse
+    another one with bae-thread-busy, which names the run, also if several begin at once."""
+    begun = (_begun(journal, f"r{n}", thread="t") for n in range(5))
+    results = await asyncio.gather(*begun, return_exceptions=True)
+    claims = [each for each in results if isinstance(each, Claim)]
+    errors = [each for each in results if isinstance(each, JournalError)]
+    _same("how many of five runs of a thread begin", len(claims), 1)
+    refused = {(each.code, each.run_id) for each in errors}
+    _same("the errors of the others", refused, {("bae-thread-busy", claims[0].run_id)})
+    _same("the runs", await _ids(journal), [claims[0].run_id])
+    await _begun(journal, "elsewhere", thread="other")
+    await journal.create(_run("queued", [_line(0)], status="queued", thread="t"), claim=False)
+    await journal.create(_run("loaded", [_line(0)], status="ended", thread="t"), claim=False)
+    await journal.create(_run("failed", [_line(0)], status="failed", thread="t"), claim=False)
+    held, status = claims[0], "running"
+    for status in ("waiting", "running"):
+        with _refused(f"create with a {status} run of the thread", "bae-thread-busy"):
+            await journal.create(_run("new", [_line(0)], thread="t"))
+        for run_id in ("queued", "failed"):
+            with _refused(f"claim of a {run_id} run of the thread", "bae-thread-busy"):
+                await journal.claim(run_id)
+        with _refused("fork into the thread", "bae-thread-busy"):
+            await journal.fork("loaded", "fork", 1, [], thread="t")
+        await journal.release(held, cast(Any, status), [], [_GATE] if status == "waiting" else [])
+        held = await journal.claim(held.run_id)
+    await journal.release(held, "ended", [])
+    await journal.fork("loaded", "fork", 1, [], thread="t")
+    _same("the thread of the fork", (await journal.read("fork")).info.thread, "t")
+    with _refused("create beside an interrupted run of the thread", "bae-thread-busy"):
+        await journal.create(_run("new", [_line(0)], thread="t"))
+    await journal.release(await journal.claim("fork"), "cancelled", [])
+    await journal.release(await journal.claim("queued"), "ended", [])
 
 
 async def _lists_interrupted(journal: Journal) -> None:
@@ -340,6 +413,8 @@ async def _forks(journal: Journal) -> None:
     info = new.info
     entry = (info.graph, info.status, info.parent, info.owner, info.started, info.updated)
     _same("its entry", entry, ("Trip", "running", "run", None, forked.at, forked.at))
+    _same("its thread, where none is given", info.thread, None)
+    _same("its entry alone", await journal.info("new"), info)
     await journal.append(await journal.claim("new"), [_line(4)])
     _same("the numbers of its lines", await _numbers(journal, "new"), [0, 1, 2, 3, 4])
     _same("those of its parent", await _numbers(journal), [0, 1, 2, 3, 4, 5])
@@ -387,8 +462,18 @@ async def _deletes(journal: Journal) -> None:
 
 
 async def _prunes(journal: Journal) -> None:
-    """`prune` deletes runs by age and status."""
+    """`prune` deletes runs by age and status, and a thread as a whole: all of its runs have to be
+    old enough, and of such a status."""
     now = 4e9  # after everything here was written
+    for thread, newest, status in (("a", 10.0, "failed"), ("b", now, "ended")):
+        await _ended(journal, f"{thread}1", at=10.0, thread=thread)
+        await _ended(journal, f"{thread}2", at=newest, thread=thread, status=status)
+    await _ended(journal, "c1", at=10.0, thread="c")
+    await _ended(journal, "c2", at=10.0, thread="c", status="waiting")
+    old = await journal.older(15.0, ["ended", "failed"])
+    _same("older(15, ended or failed), by threads", old, ["a1", "a2"])
+    _same("what prune of a thread returns", await journal.prune(older_than=3600), 2)
+    await journal.delete(["b1", "b2", "c1", "c2"])
     await _ended(journal, "old", at=10.0)
     await _ended(journal, "failed", at=20.0, status="failed")
     await _ended(journal, "parked", at=10.0, status="waiting")
@@ -525,6 +610,8 @@ PROMISES: Final[Sequence[Callable[[Journal], Awaitable[None]]]] = (
     _ends,
     _answers_once,
     _lists,
+    _finds_metadata,
+    _keeps_threads,
     _lists_interrupted,
     _refuses_bad_pages,
     _numbers_changes,
@@ -572,9 +659,18 @@ async def _respects_owners(one: Journal, two: Journal) -> None:
     _same("the numbers of its lines", await _numbers(two), [0, 1, 2])
 
 
+async def _shares_threads(one: Journal, two: Journal) -> None:
+    """Of a thread at most one run is in progress, in all processes together."""
+    begun = [_begun(each, f"r{n}", thread="t") for n, each in enumerate((one, two, one, two))]
+    results = await asyncio.gather(*begun, return_exceptions=True)
+    codes = sorted(getattr(each, "code", "") for each in results)
+    _same("the errors of four runs of a thread", codes, ["", *(["bae-thread-busy"] * 3)])
+
+
 SHARED_PROMISES: Final[Sequence[Callable[[Journal, Journal], Awaitable[None]]]] = (
     _shares,
     _respects_owners,
+    _shares_threads,
 )
 """What a store must keep that several processes use."""
 

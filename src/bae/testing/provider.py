@@ -41,7 +41,7 @@ from bae.testing.wire import (
     WrongSchema,
     read,
 )
-from bae.testing.wire_anthropic import Messages
+from bae.testing.wire_anthropic import MessagesWire
 from bae.testing.wire_openai import ChatCompletions, Responses
 
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ class ThreadedProvider(_Provider):
 WIRES: dict[str, Wire] = {
     "/v1/chat/completions": ChatCompletions(),
     "/v1/responses": Responses(),
-    "/v1/messages": Messages(),
+    "/v1/messages": MessagesWire(),
 }
 
 

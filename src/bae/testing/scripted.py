@@ -3,10 +3,12 @@ the same validation as any LM's, and remembers what it was asked."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import FunctionType, MethodType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
@@ -15,6 +17,7 @@ from warnings import warn
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
+from bae.answer_form import AnswerForm
 from bae.draft import from_text
 from bae.exceptions import FillError, ScriptError, faults
 from bae.given_files import read_file
@@ -24,7 +27,7 @@ from bae.plan import plan_of
 from bae.prompts.messages import CallPart
 from bae.secrets import shown_values
 from bae.toolbox import toolbox_of
-from bae.usage import Attempt, Usage, report, tell
+from bae.usage import Asking, Attempt, Restart, Thought, Usage, report, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
@@ -48,12 +51,38 @@ class Call:
         object.__setattr__(self, "arguments", arguments)
 
 
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer in a script that arrives in pieces, as from a model: to test what shows text as it
+    grows. `Streamed({"text": "…"}, pause=0.02)` waits so many seconds between two pieces of at most
+    `size` characters. `thinking` arrives before it. So many `restarts` times, half of it arrives
+    and is void, as where a request fails."""
+
+    answer: Node | Mapping[str, Any] | str
+    size: int = 4
+    pause: float = 0.0
+    thinking: str = ""
+    restarts: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.restarts < 0 or not 0 <= self.pause < inf:
+            raise ValueError(f"{self!r}: give a size of 1 or more, and no number below 0")
+
+
 Scripted = (
-    type[Node] | Node | Mapping[str, Any] | str | BaseException | Call | Sequence[Call] | None
+    type[Node]
+    | Node
+    | Mapping[str, Any]
+    | str
+    | Streamed
+    | BaseException
+    | Call
+    | Sequence[Call]
+    | None
 )
 """One answer: a class or its name to choose it, a node or its values to fill it, a text to fill it
-where its field has `Text()`, calls of tools before it, None to end the run, an exception to raise
-it."""
+where its field has `Text()`, one of these `Streamed`, calls of tools before it, None to end the
+run, an exception to raise it."""
 
 Answerer = Callable[["Asked"], Scripted]
 """A function that answers by what is asked, as often as it is asked."""
@@ -249,8 +278,11 @@ class ScriptedLM(RoutingLM):
             self.asked.append(replace(asked, errors=tried[-1].errors if tried else ()))
             if not plan_of(target).plain:
                 return target(**resolved)
-            values = _report_call(lambda: self._next_fill(target, tried))
+            tell(Asking(partial(AnswerForm.of, target)))
+            values, streamed = _report_call(lambda: self._next_fill(target, tried))
             assert not isinstance(values, tuple)  # it has no tools
+            if streamed is not None:
+                await _tell_pieces(_text(values), streamed)
             try:
                 given = from_text(target, values) if isinstance(values, str) else values
                 node = target(**{**given, **resolved})
@@ -286,11 +318,14 @@ class ScriptedLM(RoutingLM):
                 prompt = partial(_tool_question, asked, box, must_answer, box.cut, len(box.rounds))
                 so_far = replace(asked, errors=_errors_of(box), calls=(*box.calls,))
                 self.asked.append(replace(so_far, make_prompt=prompt))
-                answer = _report_call(lambda: self._next_fill(target, []))
+                tell(Asking(partial(AnswerForm.of, target)))
+                answer, streamed = _report_call(lambda: self._next_fill(target, []))
                 if isinstance(answer, tuple):
                     calls = [CallPart("", call.name, call.arguments) for call in answer]
                     made = box.take("", calls, None, _JUDGED)
                 else:
+                    if streamed is not None:
+                        await _tell_pieces(_text(answer), streamed)
                     made = box.take(_text(answer), (), None, _JUDGED)
             if made.calls:
                 await box.run_calls(made, not must_answer)
@@ -380,8 +415,8 @@ class ScriptedLM(RoutingLM):
 
     def _next_fill(
         self, target: type[Node], tried: Sequence[Attempt]
-    ) -> Mapping[str, Any] | str | tuple[Call, ...]:
-        """The next answer, as the values or the text of a `target`."""
+    ) -> tuple[Mapping[str, Any] | str | tuple[Call, ...], Streamed | None]:
+        """The next answer, as the values or the text of a `target`, and how it is streamed."""
         answers = self._choices if self._in_order else self._by_name.get(self._key_of(target))
         refused = "".join(f"; answer {t.number} was refused: {', '.join(t.errors)}" for t in tried)
         wanted = f"the fields of {target.__name__}{' again' if tried else ''}"
@@ -390,19 +425,22 @@ class ScriptedLM(RoutingLM):
         answer = answers(self.asked[-1]) if callable(answers) else answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
+        streamed = answer if isinstance(answer, Streamed) else None
+        if isinstance(answer, Streamed):
+            answer = answer.answer
         plan = plan_of(target)
         if plan.tools is not None:
             listed: Any = [answer] if isinstance(answer, Call) else answer
             if isinstance(listed, list | tuple) and all(
                 isinstance(each, Call) for each in cast("Sequence[Any]", listed)
             ):
-                return tuple(cast("Sequence[Call]", listed))
+                return tuple(cast("Sequence[Call]", listed)), None
         if isinstance(answer, target):
             asked = (field.name for field in plan.plain if field.fills != "calls")
-            return {name: getattr(answer, name) for name in asked}
+            return {name: getattr(answer, name) for name in asked}, streamed
         takes_text = any(field.fills == "text" for field in plan.plain)
         if isinstance(answer, Mapping) or (isinstance(answer, str) and takes_text):
-            return answer
+            return answer, streamed
         kind = "text" if takes_text else "dict"
         raise ScriptError(
             f"asked for {wanted}, but the next answer is {answer!r}{refused}",
@@ -479,6 +517,21 @@ def _text(values: Mapping[str, Any] | str) -> str:
         return "(it cannot be written as JSON)"
 
 
+async def _tell_pieces(text: str, streamed: Streamed) -> None:
+    """Have an answer arrive in pieces."""
+    size, restarts = streamed.size, streamed.restarts
+    texts = [text[: len(text) // 2]] * restarts + [text]
+    for number, each in enumerate(texts):
+        for at in range(0, len(streamed.thinking), size):
+            tell(Thought(streamed.thinking[at : at + size]))
+            await asyncio.sleep(streamed.pause)
+        for at in range(0, len(each), size):
+            tell(each[at : at + size])
+            await asyncio.sleep(streamed.pause)
+        if number < restarts:
+            tell(Restart(ConnectionError("the script has the request fail here"), 0.0))
+
+
 def _has_tools(target: type[Node] | None) -> bool:
     return target is not None and plan_of(target).tools is not None
 
@@ -511,7 +564,8 @@ def _fill_question(*asked: Any) -> Prompt:
 def _tool_question(asked: Asked, box: Toolbox, must_answer: bool, cut: int, rounds: int) -> Prompt:
     from bae.prompts.tools import ToolPrompts
 
-    prompts = ToolPrompts(asked.prompt, box.specs, is_native=True)
+    taken = RoutingLM.takes_files
+    prompts = ToolPrompts(asked.prompt, box.specs, is_native=True, takes_files=taken)
     return prompts.next(box, must_answer, cut, box.rounds[:rounds])
 
 

@@ -27,7 +27,7 @@ from bae.testing.wire import (
 )
 
 
-class Messages(Wire):
+class MessagesWire(Wire):
     """POST /v1/messages."""
 
     api = "anthropic"

@@ -112,9 +112,14 @@ def _asking_rows(
         said += f", answer {last.number + 1}" + (f" after: {reason}" if view.may_quote else "")
     if always or retry is not None or last is not None:
         yield ViewRow(guides, "lm", "going", "LM", said, took(now - asking.started))
-    if asking.text and view.may_quote:
-        lines = [line for line in map(str.strip, asking.text.splitlines()) if line]
-        for line in lines[-_TEXT_LINES:]:
+    if view.may_quote:
+        name, text = "thinks", asking.thoughts
+        if asking.text_place is not None:
+            name, text = asking.text_place.value_text, asking.text
+        lines = [line for line in map(str.strip, text.splitlines()) if line][-_TEXT_LINES:]
+        if lines:
+            lines[0] = f"{name}: {lines[0]}"
+        for line in lines:
             yield ViewRow(guides, "text", value=in_one_line(line))
 
 

@@ -12,8 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import cache, partial
+from itertools import chain
 from secrets import randbits
 from time import time
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter
@@ -32,6 +34,7 @@ from bae.journal.sqlite.schema import (
 from bae.journal.sqlite.writer import WriteJob, add_lines
 from bae.journal.store import (
     LATEST,
+    OPEN,
     Claim,
     Journal,
     Line,
@@ -41,6 +44,7 @@ from bae.journal.store import (
     RunLines,
     RunStatus,
     RunSummary,
+    Scalar,
     StoredRun,
     Time,
     check_fork,
@@ -48,6 +52,8 @@ from bae.journal.store import (
     check_version,
     fork_info,
     is_listed,
+    labels_of,
+    thread_busy,
 )
 
 T = TypeVar("T")
@@ -81,8 +87,15 @@ _ADD_RUN = f"""insert into runs (run, id, graph, status, started, shape, owner, 
     error, parent, shared, came_from, thread, metadata, summary, change)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {NEXT_CHANGE})
 on conflict (id) do nothing"""
+_ADD_ANSWER = "insert or ignore into answers (run, gate, value, person) values (?, ?, ?, ?)"
 _RELEASE_RUN = f"""update runs set owner = null, status = ?, waiting = ?, error = ?,
     summary = coalesce(?, summary), {CHANGED} where run = ? and epoch = ?"""
+
+
+_LABELED = "runs.run in (select run from labels where key = ? and value = ?) and "
+_BUSY = """select id from runs where thread = ? and status in ('running', 'waiting') and run <> ?
+    limit 1"""
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 class RunTables(Journal):
@@ -101,16 +114,29 @@ class RunTables(Journal):
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask a connection that sees all that was taken in before."""
 
-    async def answer(self, run_id: str, gate: str, value: str) -> bool:
+    async def answer(self, run_id: str, gate: str, value: str, by: str = "") -> bool:
         def add(db: sqlite3.Connection) -> bool:
             run = self._find(db, run_id)
-            statement = "insert or ignore into answers (run, gate, value) values (?, ?, ?)"
-            is_first = db.execute(statement, (run, gate, value)).rowcount > 0
+            is_first = db.execute(_ADD_ANSWER, (run, gate, value, by)).rowcount > 0
             if is_first:
                 db.execute(f"update runs set {CHANGED} where run = ?", (run,))
             return is_first
 
         return await self._ask(WriteJob(run_id, add))
+
+    async def info(self, run_id: str) -> RunInfo:
+        """The entry of a run, without its lines."""
+
+        def ask(db: sqlite3.Connection) -> RunInfo:
+            try:
+                row = db.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
+                if row is None:
+                    raise failure("bae-run-unknown", self.name, run_id)
+                return _info(db, row)
+            except _UNREADABLE as error:
+                raise self._damaged(run_id, f"run {run_id!r}", error) from error
+
+        return await self._read(ask)
 
     async def answers(self, run_id: str) -> dict[str, str]:
         """What people have answered at the gates of a run, without its lines."""
@@ -121,7 +147,15 @@ class RunTables(Journal):
 
         return await self._read(ask)
 
-    async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
+    async def fork(
+        self,
+        run_id: str,
+        new_id: str,
+        upto: int,
+        lines: Sequence[Line],
+        *,
+        thread: str | None = None,
+    ) -> None:
         """A new run that shares the lines of another: nothing is copied."""
         given = tuple(lines)
 
@@ -130,7 +164,7 @@ class RunTables(Journal):
             query = f"select {_COUNT} from runs where run = ?"
             check_fork(run_id, upto, db.execute(query, (parent,)).fetchone()[0])
             info = _info(db, db.execute(f"{_INFO} where runs.run = ?", (parent,)).fetchone())
-            new = StoredRun(fork_info(info, new_id, given), "", given, {})
+            new = StoredRun(fork_info(info, new_id, given, thread), "", given, {})
             add_run(db, new, parent=parent, shared=upto)
 
         await self._ask(WriteJob(run_id, add))
@@ -204,15 +238,18 @@ class RunTables(Journal):
             info = _info(db, row)
             query = "select text from shapes where hash = ?"
             shape: object = db.execute(query, (info.shape,)).fetchone()[0]
-            query = "select gate, value from answers where run = ?"
-            answers = dict(db.execute(query, row[:1]).fetchall())
-            if not all(isinstance(text, str) for text in (shape, *answers, *answers.values())):
+            query = "select gate, value, person from answers where run = ?"
+            given = db.execute(query, row[:1]).fetchall()
+            answers = {gate: value for gate, value, _ in given}
+            people = {gate: person for gate, _, person in given if person}
+            texts = (shape, *answers, *answers.values(), *people.values())
+            if not all(isinstance(text, str) for text in texts):
                 raise TypeError("a column has a value of another type")
             for answer in answers.values():
                 json.loads(answer)
             lines = self._read_lines(db, row[0], run_id)
             files = _files_of(db, row[0])
-            return StoredRun(info, cast(str, shape), lines, answers, files)
+            return StoredRun(info, cast(str, shape), lines, answers, files, people)
         except _UNREADABLE as error:
             raise self._damaged(run_id, f"run {run_id!r}", error) from error
 
@@ -222,14 +259,16 @@ class RunTables(Journal):
         status: Listed | None = None,
         graph: str | None = None,
         thread: str | None = None,
+        metadata: Mapping[str, Scalar] | None = None,
         limit: int = 50,
         before: str | None = None,
         after: int | None = None,
     ) -> list[RunInfo]:
         check_page(status, limit, before, after)
+        labels = labels_of(metadata or {})
         interrupted = status == "interrupted"
         stored = "running" if interrupted else status
-        text, values = page_query(stored, graph, thread, by_change=after is not None)
+        text, values = page_query(stored, graph, thread, labels, by_change=after is not None)
         size = PAGE if interrupted else limit
 
         def ask(db: sqlite3.Connection) -> list[RunInfo]:
@@ -275,10 +314,13 @@ class RunTables(Journal):
 
     async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         wanted = f"status in ({_marks(statuses)}) and {_UPDATED} < ?"
-        query = f"select id from runs where {wanted} order by run"
+        # A thread is kept whole: of those with an old run, the ones in which no run is another.
+        kept = f"select thread from runs where thread is not null and not ({wanted})"
+        query = f"""select id from runs where {wanted}
+            and (thread is null or thread not in ({kept})) order by run"""
 
         def ask(db: sqlite3.Connection) -> list[str]:
-            found = _fetch(db, query, (*statuses, than))
+            found = _fetch(db, query, (*statuses, than, *statuses, than))
             return [run_id for (run_id,) in found if isinstance(run_id, str)]
 
         return await self._read(ask)
@@ -286,18 +328,19 @@ class RunTables(Journal):
     def _claim_run(self, db: sqlite3.Connection, run_id: str) -> SQLiteClaim:
         """Make this process the owner of a run."""
         found = db.execute(
-            f"select run, runs.owner, until, status, {_COUNT} from runs"
+            f"select run, runs.owner, until, status, {_COUNT}, thread from runs"
             " left join owners on name = runs.owner where id = ?",
             (run_id,),
         ).fetchone()
         if found is None:
             raise failure("bae-run-unknown", self.name, run_id)
-        run, owner, until, status, count = found
+        run, owner, until, status, count, thread = found
         if owner == self._owner or is_alive(owner, until):
             left = max((until or 0.0) - time(), 0)
             raise failure("bae-run-owned", self.name, run_id, owner=owner, left=left)
         if status == "ended":
             raise failure("bae-run-ended", self.name, run_id)
+        refuse_busy(db, thread, run)
         fence = run, randbits(48)
         db.execute(
             "update runs set owner = ?, epoch = ?, status = 'running', waiting = '[]', error = '',"
@@ -451,14 +494,26 @@ def add_run(
         raise failure("bae-run-exists", "", info.run_id)
     assert added.lastrowid is not None
     fence = added.lastrowid, epoch
+    if owner is not None or info.status in OPEN:
+        refuse_busy(db, info.thread, fence[0])
     for hash, data in run.files.items():
         db.execute("insert or ignore into files (hash, data) values (?, ?)", (hash, data))
         db.execute("insert into file_uses (run, hash) values (?, ?)", (fence[0], hash))
     add_lines(db, [line + fence for line in run.lines])
+    if info.metadata:
+        labels = [(*label, fence[0]) for label in labels_of(info.metadata, strict=False).items()]
+        db.executemany("insert into labels (key, value, run) values (?, ?, ?)", labels)
     if run.answers:
-        answers = [(fence[0], gate, value) for gate, value in run.answers.items()]
-        db.executemany("insert into answers (run, gate, value) values (?, ?, ?)", answers)
+        people = run.answered_by
+        answers = [(fence[0], g, value, people.get(g, "")) for g, value in run.answers.items()]
+        db.executemany(_ADD_ANSWER, answers)
     return fence
+
+
+def refuse_busy(db: sqlite3.Connection, thread: str | None, run: int) -> None:
+    """Raise `bae-thread-busy` where another run of the thread is in progress, or was, or waits."""
+    if thread is not None and (busy := db.execute(_BUSY, (thread, run)).fetchone()):
+        raise thread_busy(thread, busy[0])
 
 
 def _shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
@@ -486,6 +541,7 @@ def page_query(
     status: RunStatus | None,
     graph: str | None,
     thread: str | None = None,
+    labels: Mapping[str, str] = NO_LABELS,
     *,
     by_change: bool = False,
 ) -> tuple[str, list[str]]:
@@ -494,10 +550,14 @@ def page_query(
     wanted = {"runs.thread": thread, "runs.graph": graph, "runs.status": status}
     given = {column: value for column, value in wanted.items() if value is not None}
     where = "".join(f"{column} = ? and " for column in given)
+    where += _LABELED * len(labels)
     order = "runs.run < ? order by runs.run desc"
     if by_change:
         order = "runs.change > ? order by runs.change"
-    return f"{_INFO} where {where}{order} limit ?", list(given.values())
+    return f"{_INFO} where {where}{order} limit ?", [
+        *given.values(),
+        *chain.from_iterable(labels.items()),
+    ]
 
 
 def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
@@ -540,6 +600,7 @@ def _remove(db: sqlite3.Connection, run: int) -> None:
     db.execute("delete from lines where id >= ? and id < ?", of_run)
     db.execute("delete from runs where run = ?", (run,))
     db.execute("delete from answers where run = ?", (run,))
+    db.execute("delete from labels where run = ?", (run,))
     hashes = db.execute("select hash from file_uses where run = ?", (run,)).fetchall()
     if hashes:
         db.execute("delete from file_uses where run = ?", (run,))

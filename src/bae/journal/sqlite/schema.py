@@ -51,6 +51,11 @@ create index runs_by_graph on runs (graph);
 create index runs_by_parent on runs (parent) where parent is not null;
 create index runs_by_thread on runs (thread) where thread is not null;
 create index runs_by_change on runs (change);
+create index open_threads on runs (thread) where status in ('running', 'waiting');
+create table labels (
+    key text not null, value text not null, run integer not null, primary key (key, value, run)
+) without rowid;
+create index labels_by_run on labels (run);
 create table changes (last integer not null);
 create table lines (
     id integer primary key, kind text not null, at real not null, path text not null,
@@ -58,7 +63,8 @@ create table lines (
 );
 create table shapes (shape integer primary key, hash text not null unique, text text not null);
 create table answers (
-    run integer not null, gate text not null, value text not null, primary key (run, gate)
+    run integer not null, gate text not null, value text not null, person text not null default '',
+    primary key (run, gate)
 ) without rowid;
 create table files (hash text primary key, data blob not null);
 create table file_uses (
@@ -76,6 +82,9 @@ _KIND_OF_FILE = """
 select (select count(*) from sqlite_master), application_id, user_version
 from pragma_application_id, pragma_user_version
 """
+_LABELS = """select key, iif(type in ('true', 'false'), type, json_quote(value)) as value, run
+    from runs, json_each(runs.metadata)
+    where runs.metadata <> '{}' and type not in ('object', 'array')"""
 UPGRADES: dict[int, str] = {
     2: """
 alter table runs add column thread text;
@@ -87,12 +96,19 @@ create index runs_by_change on runs (change);
 create table changes (last integer not null);
 update runs set change = run
 """,
-    6: """
+    6: f"""
 create table files (hash text primary key, data blob not null);
 create table file_uses (
     run integer not null, hash text not null, primary key (run, hash)
 ) without rowid;
-create index file_uses_by_hash on file_uses (hash)
+create index file_uses_by_hash on file_uses (hash);
+alter table answers add column person text not null default '';
+create index open_threads on runs (thread) where status in ('running', 'waiting');
+create table labels (
+    key text not null, value text not null, run integer not null, primary key (key, value, run)
+) without rowid;
+create index labels_by_run on labels (run);
+insert into labels {_LABELS}
 """,
 }
 """By version of the stored format: the statements that make its tables those of the next version.
@@ -100,8 +116,10 @@ create index file_uses_by_hash on file_uses (hash)
 _OLDER = {
     2: """create temp view runs as select *, null as thread, '{}' as metadata, null as summary,
         run as change from main.runs""",
-    6: """create temp view files as select '' as hash, x'' as data where 0;
-        create temp view file_uses as select 0 as run, '' as hash where 0""",
+    6: f"""create temp view files as select '' as hash, x'' as data where 0;
+        create temp view file_uses as select 0 as run, '' as hash where 0;
+        create temp view answers as select *, '' as person from main.answers;
+        create temp view labels as {_LABELS}""",
 }
 """By version: what hides the difference where a file of this version, or an older one, is only
 read. Such a file is not changed."""

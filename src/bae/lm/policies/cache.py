@@ -192,6 +192,9 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
         }
         if examples := prompt.examples:
             parts["examples"] = [[each.asked, each.answer] for each in examples]
+        if prompt.question.turns:
+            turns = [each for each in prompt.conversation if each.kind == "turn"]
+            parts["thread"] = [[each.role, each.text] for each in turns]
         if prompt.question.method:
             parts["method"] = prompt.question.method
         # What a provider wants back verbatim is no part of it: see `Message.echo`.

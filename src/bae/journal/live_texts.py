@@ -1,0 +1,120 @@
+"""The text that LMs write at this moment, for readers of runs of this process. It is stored nowhere
+and has no numbers: what becomes of it is in a record of the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from threading import Lock
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from bae.history import History
+from bae.observers import ObservedRun
+from bae.records import Record
+
+GATHER: Final = 0.05
+"""Seconds in which text gathers before it is handed out."""
+_STEPS: Final = 20
+"""How many steps of each graph are kept: text is in the newest."""
+
+
+class TextPiece(NamedTuple):
+    """What has changed of the text at a place: `delta` is what follows the first `start`
+    characters. A text that was voided, or that is a record now, begins again with nothing."""
+
+    place: str
+    start: int
+    delta: str
+
+
+class LiveTexts:
+    """Observes runs, and hands out their text in progress:
+
+        texts = LiveTexts()
+        with observing(texts.observe):
+            ...  # start runs
+        async for pieces in texts.follow(run_id): ...
+
+    A reader that is slow gets fewer and longer pieces, and costs nothing more.
+    """
+
+    def __init__(self) -> None:
+        self._runs: WeakKeyDictionary[ObservedRun, History] = WeakKeyDictionary()
+        self._current: dict[str, History] = {}
+        self._readers: dict[str, set[_Bell]] = {}
+        self._lock = Lock()
+
+    def observe(self, run: ObservedRun, record: Record) -> None:
+        """Take in a record: an observer for `bae.observers.observing`."""
+        with self._lock:
+            history = self._runs.get(run)
+            if history is None:
+                history = self._runs[run] = History(run.past, keep=_STEPS)
+                self._current[run.run_id] = history
+            history.add(record)
+            if not history.alive:
+                self._current.pop(run.run_id, None)
+            for bell in self._readers.get(run.run_id, ()):
+                bell.ring()
+
+    def is_live(self, run_id: str) -> bool:
+        """Whether a run is in progress in this process. The text of a run in another one is known
+        there alone."""
+        return run_id in self._current
+
+    async def follow(self, run_id: str) -> AsyncGenerator[list[TextPiece], None]:
+        """The changes of the text of a run, from what is there now on, without an end."""
+        bell = _Bell()
+        sent: dict[str, str] = {}
+        with self._lock:
+            self._readers[run_id] = {*self._readers.get(run_id, ()), bell}
+        try:
+            while True:
+                bell.event.clear()
+                texts = self._texts(run_id)
+                pieces = [_piece(place, sent.get(place, ""), text) for place, text in texts.items()]
+                pieces += [TextPiece(place, 0, "") for place in sent if place not in texts]
+                changed = [p for p in pieces if sent.get(p.place) != texts.get(p.place)]
+                sent = texts
+                if changed:
+                    yield changed
+                await asyncio.sleep(GATHER)
+                await bell.event.wait()
+        finally:
+            with self._lock:
+                self._readers[run_id].discard(bell)
+                if not self._readers[run_id]:
+                    del self._readers[run_id]
+
+    def _texts(self, run_id: str) -> dict[str, str]:
+        with self._lock:
+            history = self._current.get(run_id)
+            steps = [] if history is None else [*history.steps()]
+            return {
+                str(place): text
+                for step in steps
+                for question in step.questions
+                if question.is_open
+                for place, text in question.texts.items()
+            }
+
+
+class _Bell:
+    """Wakes a reader from any thread."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def ring(self) -> None:
+        if not self.event.is_set():
+            with suppress(RuntimeError):  # the loop is closed, and nobody reads
+                self._loop.call_soon_threadsafe(self.event.set)
+
+
+def _piece(place: str, old: str, new: str) -> TextPiece:
+    if new.startswith(old):
+        return TextPiece(place, len(old), new[len(old) :])
+    return TextPiece(place, 0, new)

@@ -1,0 +1,223 @@
+"""`JSONStrings`: reads the text of each string in a JSON object that arrives in pieces. Every
+character is looked at once, however the object is cut."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+JSONPath = tuple[str | int, ...]
+"""The way to a value in a JSON object: keys and indices."""
+
+DEEPEST: Final = 200
+"""How deep values may be nested: deeper ones are refused as an answer, too."""
+
+_State = Literal["start", "first_key", "key", "colon", "value", "first_item", "after", "end"]
+_PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
+_SPACE: Final = re.compile(r"[ \t\n\r]+")
+_SCALAR: Final = re.compile(r"[-+.0-9A-Za-z]+")
+_VALUE: Final = re.compile(
+    r"true|false|null|NaN|-?Infinity|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+)
+_HEX: Final = re.compile(r"[0-9a-fA-F]{0,4}")
+_ESCAPES: Final = dict(zip('"\\/bfnrt', '"\\/\b\f\n\r\t', strict=True))
+_LOST: Final = "\ufffd"
+"""In the place of half a character."""
+
+
+class JSONStrings:
+    """Give it the pieces of a JSON object; it returns the texts of strings as they grow.
+
+    It is `broken` from the first character on that no JSON object can have, or once a key comes
+    twice, and returns nothing from then on.
+    """
+
+    __slots__ = (
+        "_escape",
+        "_half",
+        "_keys",
+        "_path",
+        "_pieces",
+        "_scalar",
+        "_state",
+        "_where",
+        "broken",
+        "is_open",
+    )
+
+    def __init__(self) -> None:
+        self.broken = False
+        self.is_open = False
+        """Whether the last piece ended inside of a string."""
+        self._state: _State = "start"
+        self._path: list[str | int] = []
+        """The key or the index that is reached in each open object or list."""
+        self._keys: list[set[str] | None] = []
+        """The keys so far of each open object; None for a list."""
+        self._where: JSONPath | None = None
+        """The way to the open string; None for a key."""
+        self._pieces: list[str] = []
+        """The decoded text of the open string since the last piece; of a key, all of it."""
+        self._escape = ""
+        """An escape that is cut off."""
+        self._half = ""
+        """The first half of a character, as an escape: the second half follows, or is missing."""
+        self._scalar = ""
+
+    @property
+    def path(self) -> JSONPath | None:
+        """The way to the string that is open; None where none is."""
+        return self._where if self.is_open else None
+
+    def feed(self, text: str) -> list[tuple[JSONPath, str]]:
+        """Take the next piece. Returns what it adds to each string, in order."""
+        found: list[tuple[JSONPath, str]] = []
+        at = 0
+        while at < len(text) and not self.broken:
+            at = self._in_string(text, at, found) if self.is_open else self._between(text, at)
+        if self.broken:
+            return []
+        if self.is_open and self._where is not None and self._pieces:
+            found.append((self._where, "".join(self._pieces)))
+            self._pieces.clear()
+        return found
+
+    # Strings.
+
+    def _in_string(self, text: str, at: int, found: list[tuple[JSONPath, str]]) -> int:
+        if self._escape:
+            return self._in_escape(text, at)
+        if (plain := _PLAIN.match(text, at)) is not None:
+            self._end_half()
+            self._pieces.append(plain[0])
+            at = plain.end()
+            if at == len(text):
+                return at
+        match text[at]:
+            case "\\":
+                self._escape = "\\"
+            case '"':
+                self._end_half()
+                self._end_string(found)
+            case _:
+                self.broken = True
+        return at + 1
+
+    def _in_escape(self, text: str, at: int) -> int:
+        if self._escape == "\\":
+            if (short := _ESCAPES.get(text[at])) is not None:
+                self._end_half()
+                self._pieces.append(short)
+                self._escape = ""
+            elif text[at] == "u":
+                self._escape = "\\u"
+            else:
+                self.broken = True
+            return at + 1
+        digits = _HEX.match(text[at : at + 6 - len(self._escape)])
+        assert digits is not None
+        if not digits[0]:
+            self.broken = True
+        self._escape += digits[0]
+        if len(self._escape) == 6:
+            self._take_unit(int(self._escape[2:], 16))
+            self._escape = ""
+        return at + len(digits[0])
+
+    def _take_unit(self, unit: int) -> None:
+        if self._half and 0xDC00 <= unit <= 0xDFFF:
+            pair = (ord(self._half) - 0xD800) * 0x400 + unit - 0xDC00
+            self._pieces.append(chr(0x10000 + pair))
+            self._half = ""
+            return
+        self._end_half()
+        if 0xD800 <= unit <= 0xDBFF:
+            self._half = chr(unit)
+        else:
+            self._pieces.append(_LOST if 0xDC00 <= unit <= 0xDFFF else chr(unit))
+
+    def _end_half(self) -> None:
+        if self._half:
+            self._pieces.append(_LOST)
+            self._half = ""
+
+    def _begin_string(self, where: JSONPath | None) -> None:
+        self.is_open, self._where = True, where
+        self._pieces.clear()
+
+    def _end_string(self, found: list[tuple[JSONPath, str]]) -> None:
+        text, keys = "".join(self._pieces), self._keys[-1]
+        self.is_open = False
+        if self._where is not None:
+            if text:
+                found.append((self._where, text))
+            self._state = "after"
+        elif keys is None or text in keys:
+            self.broken = True
+        else:
+            keys.add(text)
+            self._path[-1] = text
+            self._state = "colon"
+
+    # What is between them.
+
+    def _between(self, text: str, at: int) -> int:
+        if self._scalar:
+            return self._in_scalar(text, at)
+        char = text[at]
+        if char in " \t\n\r":
+            space = _SPACE.match(text, at)
+            return at + 1 if space is None else space.end()
+        match self._state, char:
+            case "start" | "value" | "first_item", "{":
+                self._open("first_key", set())
+            case "value" | "first_item", "[":
+                self._open("first_item", None)
+            case "value" | "first_item", '"':
+                self._begin_string(tuple(self._path))
+            case "first_key" | "key", '"':
+                self._begin_string(None)
+            case "colon", ":":
+                self._state = "value"
+            case "after", ",":
+                self._next()
+            case ("after" | "first_key", "}") | ("after" | "first_item", "]"):
+                self._close(char)
+            case "value" | "first_item", _ if _SCALAR.match(char) is not None:
+                return self._in_scalar(text, at)
+            case _:
+                self.broken = True
+        return at + 1
+
+    def _open(self, state: _State, keys: set[str] | None) -> None:
+        self._state = state
+        self._path.append(0 if keys is None else "")
+        self._keys.append(keys)
+        if len(self._keys) > DEEPEST:
+            self.broken = True
+
+    def _next(self) -> None:
+        if self._keys[-1] is None:
+            index = self._path[-1]
+            assert isinstance(index, int)
+            self._path[-1] = index + 1
+            self._state = "value"
+        else:
+            self._state = "key"
+
+    def _close(self, char: str) -> None:
+        if (char == "]") is not (self._keys[-1] is None):
+            self.broken = True
+            return
+        self._keys.pop()
+        self._path.pop()
+        self._state = "after" if self._keys else "end"
+
+    def _in_scalar(self, text: str, at: int) -> int:
+        more = _SCALAR.match(text, at)
+        if more is not None:
+            self._scalar += more[0]
+            return more.end()
+        self.broken = _VALUE.fullmatch(self._scalar) is None
+        self._scalar, self._state = "", "after"
+        return at

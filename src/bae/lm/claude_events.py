@@ -1,0 +1,104 @@
+"""What the program `claude` prints while the model writes an answer, told as it is printed."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from bae.lm.http import mask
+from bae.usage import Discard, Thought, tell
+
+WHOLE: Final = "--output-format", "json", "--verbose"
+"""Arguments with which the program prints the whole exchange at the end, a wrong answer
+included."""
+STREAMED: Final = "--output-format", "stream-json", "--include-partial-messages", "--verbose"
+"""Arguments with which it prints a line for each message, and each event while one is written."""
+WITH_FILES: Final = "--input-format", "stream-json"
+"""Arguments with which it takes a message with images and documents. It then prints as `STREAMED`
+has it."""
+TOOL: Final = "StructuredOutput"
+"""The tool by which the program has the model answer to the schema."""
+
+_EVENT: Final = "stream_event"
+
+
+class PrintedEvents:
+    """Takes what the program prints, in pieces of any size, and tells the text of the answer and
+    what the model thinks."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._secrets = (*secrets,)
+        self._here = contextvars.copy_context()
+        """Where the question is asked: what is printed arrives elsewhere."""
+        self._rest = bytearray()
+        self._lines: list[bytes] = []
+        self._kind = ""
+        """The kind of the block in progress."""
+        self._has_text = False
+
+    def take(self, printed: bytes) -> None:
+        """Take a piece of what is printed."""
+        at = len(self._rest)
+        self._rest += printed
+        while (end := self._rest.find(b"\n", at)) >= 0:
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            at = 0
+            self._take_line(line)
+
+    def messages(self) -> bytes:
+        """The messages as the program prints them without events, a list; or whatever else it has
+        printed."""
+        lines = [*self._lines, bytes(self._rest)] if self._rest.strip() else self._lines
+        if all(line.startswith(b"{") for line in lines):
+            return b"[" + b",".join(lines) + b"]" if lines else b""
+        return b"\n".join(lines)
+
+    def _take_line(self, line: bytes) -> None:
+        if b'"stream_event"' in line[:100]:
+            try:
+                found: Any = json.loads(line)
+            except ValueError:
+                found = None
+            if isinstance(found, dict) and cast("dict[str, Any]", found).get("type") == _EVENT:
+                self._here.run(self._take_event, _dict(cast("dict[str, Any]", found).get("event")))
+                return
+        if line.strip():
+            self._lines.append(line)
+
+    def _take_event(self, event: dict[str, Any]) -> None:
+        match event.get("type"):
+            case "content_block_start":
+                block = _dict(event.get("content_block"))
+                self._kind = str(block.get("type"))
+                if self._kind == "tool_use":
+                    self._kind = "answer" if block.get("name") == TOOL else ""
+                if self._has_text and self._kind not in ("text", "thinking"):
+                    self._discard()
+            case "content_block_delta":
+                self._tell(_dict(event.get("delta")))
+            case "message_start" if self._has_text:
+                self._discard()
+            case _:
+                pass
+
+    def _tell(self, delta: dict[str, Any]) -> None:
+        for key in ("text", "partial_json", "thinking"):
+            piece = delta.get(key)
+            if isinstance(piece, str) and piece:
+                piece = mask(piece, self._secrets)
+                if self._kind == "thinking":
+                    tell(Thought(piece))
+                elif self._kind in ("text", "answer"):
+                    self._has_text = self._has_text or self._kind == "text"
+                    tell(piece)
+
+    def _discard(self) -> None:
+        self._has_text = False
+        tell(Discard())
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

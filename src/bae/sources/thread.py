@@ -1,0 +1,100 @@
+"""`Thread`: the value of a field is the earlier turns of the thread that the run belongs to. They
+are read once, when the run begins; a journal stores which runs they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from pydantic.fields import FieldInfo
+
+from bae.assignable import type_name
+from bae.exceptions import FieldError, JournalError, Problem, an_error
+from bae.markers import Thread
+from bae.records import TurnsShown
+from bae.sources import FieldPlan, Told
+from bae.turns import Messages
+
+if TYPE_CHECKING:
+    from bae.node import Node
+    from bae.place import Place
+    from bae.plan import NodePlan
+    from bae.run import Run
+    from bae.sources import Before
+
+
+class ThreadField(FieldPlan):
+    """A field whose value is the earlier turns of the thread."""
+
+    __slots__ = ("turn_calls_read", "turns_read")
+    kind = "thread"
+    noun = "a Thread"
+    style = "trace"
+    stored = "turns"
+    is_turns = True
+    is_recallable = False
+    is_immediate = True
+    invalid = FieldError, "bae-thread-invalid"
+    invalid_fix = "declare the field Messages"
+
+    marker: Thread
+
+    def __init__(self, name: str, info: FieldInfo, marker: Thread) -> None:
+        super().__init__(name, info, marker)
+        self.turns_read = inf if marker.last is None else marker.last
+        self.turn_calls_read = marker.calls
+
+    @classmethod
+    def sentence(cls, told: Told) -> str:
+        """Which turns they are."""
+        return f"from the thread: {told.by}"
+
+    @classmethod
+    def phrase(cls, told: Told) -> str:
+        """Which turns they are."""
+        return told.by
+
+    def schema_words(self) -> str:
+        """The thread."""
+        return " from the thread"
+
+    def origin(self, cls: type[Node], before: Before | None) -> str:
+        """The thread."""
+        last = self.marker.last
+        return "the earlier turns" if last is None else f"up to {last} earlier turns"
+
+    def problems(self, plan: NodePlan) -> Iterator[Problem]:
+        """Another type than `Messages`."""
+        if self.annotation is not Messages:
+            yield an_error(
+                "bae-thread-type",
+                f"is {type_name(self.annotation)}, and Thread gives it Messages",
+                "declare it `Annotated[Messages, Thread()]`, with `from bae import Messages`",
+            )
+
+    def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, TurnsShown]:
+        """The newest turns of the thread; none for a run that belongs to no thread."""
+        marker, outermost = self.marker, run.outermost
+        known = outermost.turns
+        if known is None and outermost.options.turn is not None:
+            name = node_type.__name__
+            raise JournalError(
+                f"{name}.{self.name} is a Thread, and {name} is no node of the graph: the earlier "
+                "turns are read when a run begins, for the nodes of its graph",
+                code="bae-thread-outside",
+                fix="put a Thread on a node of the graph, which the question then shows too",
+            )
+        shown = Messages() if known is None else known.newest(marker.last, marker.limit)
+        if not marker.calls:
+            shown = shown.without_calls()
+        where = time(), run.path, run.step, node_type, place.field
+        return shown, TurnsShown(*where, shown, *shown.ends, len(shown), shown.omitted)
+
+    def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
+        """The newest of the turns that are known, as many as they were."""
+        if count > len(known):
+            return None
+        shown = Messages(known[len(known) - count :], known.thread, omitted)
+        return shown if self.marker.calls else shown.without_calls()

@@ -1,0 +1,160 @@
+"""`Messages`: the earlier turns of a thread, as a node has them and as an LM reads them. A turn is
+one run of the thread: the message of the user, and the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, overload
+
+from bae.tools import ToolCall
+
+if TYPE_CHECKING:
+    from bae.prompts.messages import Message
+
+TURNS: Final = 20
+"""How many turns are read for a class outside the graph, whose `Thread` is not known before."""
+_CUT_AT: Final = 4
+"""The oldest of so many equal parts of a window is left out at once."""
+_LONGEST_CALL: Final = 2_000
+"""Characters of one tool call, with its result, that later turns show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One earlier turn of a thread: the text of the `user` and the `reply`.
+
+    `run_id` is the run, and `at` the time when it began. `calls` are the tool calls of the turn, if
+    the field says `Thread(calls=True)`.
+    """
+
+    user: str
+    reply: str
+    run_id: str = ""
+    at: float = 0.0
+    calls: tuple[ToolCall, ...] = ()
+
+    def messages(self) -> tuple[Message, Message]:
+        """The turn as an LM reads it. What tools returned is part of the user's message: a model
+        that reads calls in its own texts begins to write some."""
+        from bae.prompts.messages import Message, TextPart
+
+        parts = [TextPart(self.user or "(no text)")]
+        parts += [TextPart(_call_text(call)) for call in self.calls]
+        reply = TextPart(self.reply or "(no text)")
+        return Message("user", tuple(parts), "turn"), Message("assistant", (reply,), "turn")
+
+    @property
+    def size(self) -> int:
+        """How many characters an LM reads of the turn."""
+        return len(self.user) + len(self.reply) + sum(len(_call_text(call)) for call in self.calls)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Messages(Sequence[Turn]):
+    """The earlier turns of a thread, the oldest first: the value of a field with `Thread()`.
+
+    It is a sequence of `Turn`, and never changes. A test gives one by hand, as pairs of texts:
+    `Messages([("My name is Ana.", "Hello Ana!")])`. `thread` is the id of the thread; empty where a
+    run belongs to none. `omitted` is how many earlier turns the field leaves out.
+    """
+
+    turns: tuple[Turn, ...]
+    thread: str
+    omitted: int
+
+    def __init__(
+        self,
+        turns: Iterable[Turn | tuple[str, str]] = (),
+        thread: str = "",
+        omitted: int = 0,
+    ) -> None:
+        if isinstance(turns, str):
+            raise TypeError(f"Messages({turns!r}): give turns, as [(user, reply), …]")
+        made = tuple(each if isinstance(each, Turn) else _pair(each) for each in turns)
+        object.__setattr__(self, "turns", made)
+        object.__setattr__(self, "thread", thread)
+        object.__setattr__(self, "omitted", omitted)
+
+    @overload
+    def __getitem__(self, index: int) -> Turn: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Turn, ...]: ...
+    def __getitem__(self, index: int | slice) -> Turn | tuple[Turn, ...]:
+        return self.turns[index]
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The runs of the first turn and of the last."""
+        return (self.turns[0].run_id, self.turns[-1].run_id) if self.turns else ("", "")
+
+    def without_calls(self) -> Messages:
+        """The same turns without their tool calls."""
+        if not any(turn.calls for turn in self.turns):
+            return self
+        turns = [replace(turn, calls=()) for turn in self.turns]
+        return Messages(turns, self.thread, self.omitted)
+
+    def newest(self, last: int | None, limit: int) -> Messages:
+        """The newest turns: at most `last` of them, with at most `limit` characters together.
+
+        Where turns are left out, the window moves in steps of a quarter of `last`, so that the
+        beginning of the prompt stays the same for several turns, as the caches of providers want.
+        """
+        total = self.omitted + len(self.turns)
+        step = 1 if last is None else max(1, last // _CUT_AT)
+        first = 0 if last is None else -(-max(0, total - last) // step) * step
+        first = max(first, self.omitted)
+        turns = self.turns[first - self.omitted :]
+        sizes = [turn.size for turn in turns]
+        left, excess = 0, sum(sizes) - limit
+        while excess > 0 and left < len(turns):
+            to = min(len(turns), left + step - (first + left) % step)
+            excess -= sum(sizes[left:to])
+            left = to
+        return Messages(turns[left:], self.thread, first + left)
+
+    def messages(self) -> tuple[Message, ...]:
+        """The turns as an LM reads them, before the question. What is left out is said."""
+        from bae.prompts.messages import TextPart
+
+        found = [message for turn in self.turns for message in turn.messages()]
+        if found and self.omitted:
+            turns = (
+                "1 earlier turn is" if self.omitted == 1 else f"{self.omitted} earlier turns are"
+            )
+            note = TextPart(f"({turns} left out)")
+            found[0] = replace(found[0], parts=(note, *found[0].parts))
+        return tuple(found)
+
+
+class TurnOptions(NamedTuple):
+    """How a run takes its turn in a thread; `Graph.arun` explains the options."""
+
+    thread: str
+    busy: str = "wait"
+    busy_timeout: float = 300.0
+    interrupted: str | None = None
+
+
+def _pair(given: object) -> Turn:
+    pair = cast("tuple[object, ...]", given)
+    if not isinstance(given, tuple | list) or [*map(type, pair)] != [str, str]:
+        raise TypeError(f"Messages([{given!r:.100}]): give pairs of texts, (user, reply), or Turns")
+    return Turn(*cast("tuple[str, str]", pair))
+
+
+def _call_text(call: ToolCall) -> str:
+    import json
+
+    def text(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, default=str)
+
+    outcome = f"error: {call.error}" if call.error else text(call.result)
+    said = f"[{call.name} {text(call.arguments)}: {outcome}]"
+    if len(said) <= _LONGEST_CALL:
+        return said
+    return f"{said[:_LONGEST_CALL]}… (cut: {len(said):,} characters)]"

@@ -1,0 +1,127 @@
+"""The critical path: found from declared inputs, through graphs inside and without the time that
+people take."""
+
+import asyncio
+from itertools import pairwise
+from typing import Annotated, Any
+
+import pytest
+
+from bae import Dep, Gate, Graph, Map, Node
+from bae.journal import MemoryJournal, critical_path
+from bae.testing import ScriptedLM
+
+fast_is_done = asyncio.Event()
+
+
+async def fast() -> int:
+    fast_is_done.set()
+    return 1
+
+
+async def slow() -> str:
+    await fast_is_done.wait()
+    await asyncio.sleep(0.01)
+    return "slow"
+
+
+async def after_fast(n: Annotated[int, Dep(fast)]) -> float:
+    return n / 2
+
+
+class Ask(Node):
+    question: str
+
+    async def __call__(self) -> "Reply": ...
+
+
+class Reply(Node):
+    half: Annotated[float, Dep(after_fast)]
+    context: Annotated[str, Dep(slow)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+asking = Graph(start=Ask, end=Reply)
+
+
+@pytest.fixture(autouse=True)
+def again():
+    global fast_is_done
+    fast_is_done = asyncio.Event()
+
+
+async def path_of(graph: Graph[Any, Any], start: Node, lm: Any = None) -> Any:
+    journal = MemoryJournal()
+    result = await graph.arun(start, lm, journal=journal, run_id="run")
+    while result.waiting:
+        result = await graph.answer("run", result.waiting[0].address, True, journal=journal)
+    return critical_path(await journal.read("run"))
+
+
+async def test_the_path_has_what_was_waited_for_and_the_rest_has_slack():
+    path = await path_of(asking, Ask(question="?"), ScriptedLM([{"text": "!"}]))
+    named = [(part.kind, part.place) for part in path.parts]
+    assert ("dep", "1:Reply.context") in named
+    assert named[-1] == ("fill", "1:Reply")
+    assert ("dep", "1:Reply.half") not in named
+    assert ("dep", "1:Reply.half(n)") not in named
+    assert path.is_exact
+    slack = path.slack
+    assert slack["dep", "1:Reply.half"] >= 0.009
+    assert slack["dep", "1:Reply.half(n)"] >= 0.009
+    assert slack["fill", "1:Reply"] == 0
+    assert path.seconds >= 0.009
+    assert path.longest[0].place == "1:Reply.context"
+
+
+class Part(Node):
+    n: int
+
+    async def __call__(self) -> "Doubled":
+        await asyncio.sleep(0.005 * self.n)
+        return Doubled(n=self.n * 2)
+
+
+class Doubled(Node):
+    n: int
+
+    async def __call__(self) -> None: ...
+
+
+class Sums(Node):
+    parts: list[int]
+    doubled: Annotated[list[Doubled], Map(Graph(start=Part, end=Doubled), over="parts")]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_of_a_map_the_item_that_ended_last_is_on_the_path_with_its_own_work():
+    path = await path_of(Graph(start=Sums, end=Sums), Sums(parts=[1, 5, 2]))
+    named = [(part.kind, part.place) for part in path.parts]
+    assert ("body", "0:Sums.doubled[1]/0:Part") in named
+    assert not any("doubled[0]" in place or "doubled[2]" in place for _, place in named)
+
+
+class Asks(Node):
+    sure: Annotated[bool, Gate("Sure?")] = None  # type: ignore[assignment]
+    context: Annotated[str, Dep(slow)]
+
+    async def __call__(self) -> Doubled:
+        return Doubled(n=1)
+
+
+async def test_waiting_for_a_person_is_no_time_of_the_path():
+    fast_is_done.set()
+    path = await path_of(Graph(start=Asks, end=Doubled), Asks())
+    assert path.parts[-1].kind == "body"
+    assert all(part.kind == "gate" for part in path.parts if part.waits)
+    assert path.seconds == sum(part.seconds for part in path.parts if not part.waits)
+
+
+async def test_every_part_lies_in_the_run_and_parts_follow_each_other():
+    path = await path_of(asking, Ask(question="?"), ScriptedLM([{"text": "!"}]))
+    spans = [span for part in path.parts for span in part.spans]
+    assert all(a.end <= b.start + 0.003 for a, b in pairwise(spans))
+    assert all(each >= 0 for each in path.slack.values())

@@ -1,0 +1,562 @@
+"""Threads of a journal: one run at a time, whatever happens to the runs and their processes; turns
+that fail are not seen; threads are read, forked, exported, pruned and deleted as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import thread_runs
+from bae import Messages, RunCancelled
+from bae.journal import Journal, MemoryJournal, RunEnded, SQLiteJournal
+from bae.testing import ScriptedLM, replaying
+from journal_parts import refused
+from thread_runs import Refund, Reply, Say, World, chat, refunds, replying
+
+
+@pytest.fixture(autouse=True)
+def world() -> World:
+    thread_runs.WORLD.__init__()
+    return thread_runs.WORLD
+
+
+@pytest_asyncio.fixture(params=["memory", "file"])
+async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
+    made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
+    async with made as opened:
+        yield opened
+
+
+async def say(journal: Journal, *texts: str, thread: str = "ana", **options: Any) -> Any:
+    """Say the texts one after the other; the last result."""
+    result = None
+    for text in texts:
+        options = {"run_id": text, **options}
+        result = await chat.arun(
+            Say(text=text), replying(), thread=thread, journal=journal, **options
+        )
+        options.pop("run_id")
+    return result
+
+
+def users(history: Messages) -> list[str]:
+    return [turn.user for turn in history]
+
+
+async def standing(journal: Journal, run_id: str) -> str:
+    return (await journal.info(run_id)).standing()
+
+
+# One run at a time
+
+
+async def test_runs_of_a_thread_wait_for_each_other_in_order(journal: Journal, world: World):
+    first = world.waits_at("0")
+    texts = [str(number) for number in range(5)]
+    tasks: list[asyncio.Task[Any]] = []
+    for text in texts:
+        tasks.append(asyncio.create_task(say(journal, text)))
+        await (first.wait() if text == "0" else asyncio.sleep(0.02))
+    other = await say(journal, "elsewhere", thread="ben")
+    assert users(other.trace[-1].history) == []
+    world.hold["0"].set()
+    results = await asyncio.gather(*tasks)
+    assert [users(each.trace[-1].history) for each in results] == [
+        texts[:number] if number < 5 else texts[1:5] for number in range(5)
+    ]
+    assert world.looked_up == ["0", "elsewhere", *texts[1:]]
+
+
+async def test_a_busy_thread_refuses_a_run_that_will_not_wait(journal: Journal, world: World):
+    began = world.waits_at("one")
+    task = asyncio.create_task(say(journal, "one"))
+    await began.wait()
+    with refused("bae-thread-busy") as error:
+        await say(journal, "two", busy="refuse")
+    assert error.value.busy_run == "one"
+    with refused("bae-thread-busy") as error:
+        await say(journal, "two", busy_timeout=0.02)
+    assert "0.02 s" in error.value.message
+    queued = asyncio.create_task(say(journal, "three"))
+    await asyncio.sleep(0.02)
+    with refused("bae-thread-busy") as error:
+        await say(journal, "two", busy_timeout=0.02)
+    world.hold["one"].set()
+    await asyncio.gather(task, queued)
+    assert [info.run_id for info in await journal.runs()] == ["three", "one"]
+
+
+async def test_a_run_that_cancels_the_one_before_takes_its_place(journal: Journal, world: World):
+    await say(journal, "zero")
+    began = world.waits_at("one")
+    task = asyncio.create_task(say(journal, "one"))
+    await began.wait()
+    result = await say(journal, "two", busy="cancel")
+    with pytest.raises(RunCancelled) as cancelled:
+        await task
+    assert (cancelled.value.code, cancelled.value.run_id) == ("bae-run-cancelled", "one")
+    assert not task.cancelled()
+    assert users(result.trace[-1].history) == ["zero"]
+    assert await standing(journal, "one") == "cancelled"
+
+
+async def test_a_parked_turn_is_named_with_its_question_and_can_be_answered_or_cancelled(
+    journal: Journal,
+):
+    options: Any = {"thread": "ana", "journal": journal}
+    await refunds.arun(Refund(text="one"), replying(), **options, run_id="one")
+    with refused("bae-thread-busy") as error:
+        await refunds.arun(Refund(text="two"), replying(), **options)
+    assert "Refund.approved: Refund it?" in error.value.message
+    answered = await refunds.answer("one", "approved", "yes", replying(), journal=journal)
+    assert answered.result.text == "re: one"
+    await refunds.arun(Refund(text="two"), replying(), **options, run_id="two")
+    result = await refunds.arun(Refund(text="three"), replying(), **options, busy="cancel")
+    assert result.waiting
+    assert await standing(journal, "two") == "cancelled"
+    with refused("bae-thread-busy"):
+        await refunds.resume("two", replying(), journal=journal)
+
+
+@pytest.mark.parametrize("how", [None, "resume", "cancel"])
+async def test_an_interrupted_turn_is_resumed_first_or_cancelled(
+    journal: Journal, world: World, how: Any
+):
+    await say(journal, "zero")
+    await interrupted(journal, "one")
+    result = await say(journal, "two", interrupted=how)
+    seen = ["zero"] if how == "cancel" else ["zero", "one"]
+    assert users(result.trace[-1].history) == seen
+    assert await standing(journal, "one") == ("cancelled" if how == "cancel" else "ended")
+    assert world.looked_up.count("one") == 1
+
+
+async def test_an_interrupted_turn_that_fails_again_is_over(journal: Journal, world: World):
+    await interrupted(journal, "fails", after="SourceStarted")
+    result = await say(journal, "two")
+    assert users(result.trace[-1].history) == []
+    assert await standing(journal, "fails") == "failed"
+
+
+async def interrupted(journal: Journal, text: str, after: str = "SourceEnded") -> None:
+    """A turn as it is left by a process that was killed after a line of this kind."""
+    other = MemoryJournal()
+    for info in reversed(await journal.runs()):
+        await other.put(await journal.read(info.run_id))
+    if text.startswith("fail"):
+        with pytest.raises(Exception, match=text):
+            await say(other, text)
+    else:
+        await say(other, text)
+    stored = await other.read(text)
+    upto = next(line.n for line in stored.lines if line.kind == after) + 1
+    info = replace(
+        stored.info, status="running", owner=None, lease_until=None, error="", summary=None
+    )
+    await journal.put(replace(stored, info=info, lines=stored.lines[:upto]))
+
+
+async def test_turns_that_failed_or_were_cancelled_are_not_seen(journal: Journal, world: World):
+    await say(journal, "one")
+    with pytest.raises(Exception, match="fail"):
+        await say(journal, "fail")
+    began = world.waits_at("cut")
+    task = asyncio.create_task(say(journal, "cut"))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    result = await say(journal, "two")
+    assert users(result.trace[-1].history) == ["one"]
+    turns = await chat.thread("ana", journal=journal).turns()
+    assert [(turn.run_id, turn.status, turn.is_shown) for turn in turns] == [
+        ("one", "ended", True),
+        ("fail", "failed", False),
+        ("cut", "cancelled", False),
+        ("two", "ended", True),
+    ]
+    assert [(turn.user, turn.reply) for turn in turns] == [
+        ("one", "re: one"),
+        ("fail", ""),
+        ("cut", ""),
+        ("two", "re: two"),
+    ]
+
+
+# Cancelling
+
+
+@pytest.mark.parametrize("who", ["owner", "another"])
+async def test_a_run_in_progress_is_cancelled_through_its_journal(
+    who: str, world: World, tmp_path: Path
+):
+    path = tmp_path / "runs.db"
+    async with SQLiteJournal(path) as journal, SQLiteJournal(path) as another:
+        began = world.waits_at("one")
+        task = asyncio.create_task(say(journal, "one"))
+        await began.wait()
+        info = await chat.cancel("one", journal=journal if who == "owner" else another)
+        assert (info.status, info.run_id) == ("cancelled", "one")
+        with pytest.raises(RunCancelled):
+            await task
+        assert world.working == 0
+        assert (await another.cancel("one")).status == "cancelled"
+        resumed = asyncio.create_task(chat.resume("one", replying(), journal=journal))
+        world.hold["one"].set()
+        assert (await resumed).result.text == "re: one"
+        assert (await journal.cancel("one")).status == "ended"
+
+
+async def test_a_run_that_was_cancelled_and_resumed_can_be_cancelled_again(
+    journal: Journal, world: World
+):
+    for count in (1, 2):
+        began = world.waits_at("one")
+        work = (
+            say(journal, "one") if count == 1 else chat.resume("one", replying(), journal=journal)
+        )
+        task = asyncio.create_task(work)
+        await began.wait()
+        await journal.cancel("one")
+        with pytest.raises(RunCancelled):
+            await task
+    ends = [line.kind for line in (await journal.read("one")).lines].count("RunEnded")
+    assert ends == 2
+
+
+async def test_a_task_that_is_cancelled_by_its_owner_stays_cancelled(
+    journal: Journal, world: World
+):
+    began = world.waits_at("one")
+    task = asyncio.create_task(say(journal, "one"))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_a_cancellation_that_is_not_waited_for_is_stored(journal: Journal, world: World):
+    began = world.waits_at("one")
+    task = asyncio.create_task(say(journal, "one"))
+    await began.wait()
+    assert (await journal.cancel("one", timeout=0)).status == "running"
+    with pytest.raises(RunCancelled):
+        await task
+
+
+async def test_a_run_that_cannot_be_stopped_in_time_is_an_error(journal: Journal, world: World):
+    claim = await journal.create(await stored_run("one"))
+    assert claim is not None
+    with refused("bae-cancel-timeout") as error:
+        await journal.cancel("one", timeout=0.05)
+    assert claim.owner in error.value.message
+    await journal.release(claim, "ended", [])
+    with refused("bae-run-unknown"):
+        await journal.cancel("none")
+
+
+@pytest.mark.parametrize("status", ["queued", "waiting", "running"])
+async def test_a_run_without_an_owner_is_cancelled_at_once(journal: Journal, status: Any):
+    stored = await stored_run("one")
+    await journal.put(replace(stored, info=replace(stored.info, status=status)))
+    info = await journal.cancel("one", timeout=0)
+    assert (info.status, info.waiting, info.owner) == ("cancelled", (), None)
+    assert (await journal.info("one")).status == "cancelled"
+
+
+async def test_a_queued_run_of_a_busy_thread_is_cancelled(journal: Journal, world: World):
+    began = world.waits_at("one")
+    task = asyncio.create_task(say(journal, "one"))
+    await began.wait()
+    stored = await stored_run("two")
+    await journal.put(replace(stored, info=replace(stored.info, status="queued", thread="ana")))
+    assert (await journal.cancel("two")).status == "cancelled"
+    world.hold["one"].set()
+    await task
+
+
+async def stored_run(run_id: str) -> Any:
+    """A run that has begun, and nothing more."""
+    other = MemoryJournal()
+    await say(other, "any")
+    stored = await other.read("any")
+    info = replace(stored.info, run_id=run_id, status="running", thread=None)
+    return replace(stored, info=info, lines=stored.lines[:1])
+
+
+async def test_a_stream_of_a_run_that_is_cancelled_has_its_end(journal: Journal, world: World):
+    began = world.waits_at("one")
+    stream = chat.stream(Say(text="one"), replying(), journal=journal, run_id="one", thread="t")
+
+    async def cancel() -> None:
+        await began.wait()
+        await journal.cancel("one")
+
+    task, records = asyncio.create_task(cancel()), list[Any]()
+    with pytest.raises(RunCancelled):
+        async for record in stream:
+            records.append(record)
+    await task
+    (ended,) = [record for record in records if isinstance(record, RunEnded) and not record.path]
+    assert ended.outcome == "cancelled"
+
+
+# Resuming, replaying and forking
+
+
+async def test_a_turn_that_is_cut_after_any_line_is_resumed_and_replayed_as_it_was(
+    world: World,
+):
+    async with MemoryJournal() as journal:
+        await say(journal, "one", "two")
+        first = await say(journal, "three")
+        stored = await journal.read("three")
+        for count in range(1, len(stored.lines)):
+            async with MemoryJournal() as left:
+                for run_id in ("one", "two"):
+                    await left.put(await journal.read(run_id))
+                info = replace(stored.info, status="running", owner=None, lease_until=None)
+                await left.put(replace(stored, info=info, lines=stored.lines[:count]))
+                again = await chat.resume("three", replying(), journal=left)
+                assert again.trace == first.trace
+                assert (await chat.replay("three", journal=left)).trace == first.trace
+                after = await say(left, "four")
+                assert users(after.trace[-1].history) == ["one", "two", "three"]
+
+
+async def test_an_ended_turn_is_returned_with_its_history(journal: Journal):
+    first = await say(journal, "one", "two")
+    again = await chat.resume("two", replying(), journal=journal)
+    assert again.trace == first.trace
+
+
+async def test_a_missing_turn_is_named_where_a_run_has_shown_it(journal: Journal):
+    await say(journal, "one", "two", "three")
+    await journal.delete(["one"])
+    with refused("bae-thread-turn") as error:
+        await chat.replay("three", journal=journal)
+    assert error.value.run_id == "one"
+    result = await say(journal, "four")
+    assert users(result.trace[-1].history) == ["two", "three"]
+    assert result.trace[-1].history.omitted == 1
+
+
+async def test_a_fork_in_its_thread_takes_the_place_of_the_turn_and_of_those_after_it(
+    journal: Journal,
+):
+    await say(journal, "one", "two", "three")
+    new = await chat.fork("two", at=0, journal=journal, thread="ana", text="edited")
+    result = await chat.resume(new, replying(), journal=journal)
+    assert users(result.trace[-1].history) == ["one"]
+    assert users(await chat.thread("ana", journal=journal).messages()) == ["one", "edited"]
+    after = await say(journal, "four")
+    assert users(after.trace[-1].history) == ["one", "edited"]
+    turns = await chat.thread("ana", journal=journal).turns()
+    assert [(t.user, t.is_shown) for t in turns] == [
+        ("one", True),
+        ("two", False),
+        ("three", False),
+        ("edited", True),
+        ("four", True),
+    ]
+
+
+async def test_a_turn_is_tried_again_by_a_fork_without_changes(journal: Journal):
+    await say(journal, "one", "two")
+    new = await chat.fork("two", at=0, journal=journal, thread="ana")
+    with refused("bae-thread-busy"):
+        await chat.fork("two", at=0, journal=journal, thread="ana")
+    lm = ScriptedLM({Reply: {"text": "another reply"}})
+    await chat.resume(new, lm, journal=journal)
+    messages = await chat.thread("ana", journal=journal).messages()
+    assert [(turn.user, turn.reply) for turn in messages] == [
+        ("one", "re: one"),
+        ("two", "another reply"),
+    ]
+
+
+async def test_a_fork_without_a_thread_changes_no_thread_and_sees_the_same_turns(
+    journal: Journal,
+):
+    await say(journal, "one", "two")
+    new = await chat.fork("two", at=0, journal=journal, text="what if")
+    result = await chat.resume(new, replying(), journal=journal)
+    assert users(result.trace[-1].history) == ["one"]
+    assert users(await chat.thread("ana", journal=journal).messages()) == ["one", "two"]
+
+
+async def test_a_recorded_turn_is_written_as_a_test_with_the_turns_it_shows(
+    journal: Journal, tmp_path: Path
+):
+    from bae.journal.stored_thread import runs_shown
+    from bae.journal.written_test import GraphName, write_test
+
+    await say(journal, "one", "two", "three")
+    stored = await journal.read("three")
+    earlier = await runs_shown(journal, stored)
+    assert [run.info.run_id for run in earlier] == ["one", "two"]
+    written = await write_test(chat, stored, GraphName("thread_runs", "chat"), earlier)
+    assert 'recorded.run(chat, "three")' in written.source.replace("'", '"')
+    recording = tmp_path / "test_chat.jsonl"
+    recording.write_bytes(written.recording)
+    with replaying(recording) as recorded:
+        assert (await recorded.arun(chat, "three")).result.text == "re: three"
+
+
+# Threads as a whole
+
+
+async def test_a_thread_is_forked_and_both_are_continued_and_deleted_by_themselves(
+    journal: Journal,
+):
+    await say(journal, "one", "two", "three")
+    thread = chat.thread("ana", journal=journal)
+    assert await thread.fork("bea", upto="two") == 2
+    copy = chat.thread("bea", journal=journal)
+    assert users(await copy.messages()) == ["one", "two"]
+    with refused("bae-thread-exists"):
+        await thread.fork("bea")
+    with refused("bae-run-unknown"):
+        await thread.fork("cat", upto="none")
+    assert await thread.delete() == 3
+    result = await say(journal, "four", thread="bea")
+    assert users(result.trace[-1].history) == ["one", "two"]
+    for info in await copy.runs():
+        replayed = await chat.replay(info.run_id, journal=journal)
+        assert replayed.trace[-1].history.thread == "bea"
+    assert await thread.turns() == []
+
+
+async def test_a_thread_with_a_run_in_progress_or_a_fork_elsewhere_is_not_deleted(
+    tmp_path: Path, world: World
+):
+    async with SQLiteJournal(tmp_path / "runs.db") as journal:
+        await say(journal, "one")
+        began = world.waits_at("two")
+        task = asyncio.create_task(say(journal, "two"))
+        await began.wait()
+        thread = chat.thread("ana", journal=journal)
+        with refused("bae-thread-busy"):
+            await thread.delete()
+        world.hold["two"].set()
+        await task
+        await chat.fork("one", at=0, journal=journal, new_id="apart")
+        with refused("bae-thread-kept") as error:
+            await thread.delete()
+        assert "one" in error.value.message
+        await journal.delete(["apart"])
+        assert await thread.delete() == 1
+
+
+async def test_a_thread_is_exported_and_loaded_with_its_metadata(journal: Journal, tmp_path: Path):
+    await say(journal, "one", "two", metadata={"user_id": "u1", "tags": ["a"]})
+    await say(journal, "other", thread="ben")
+    path = tmp_path / "ana.jsonl"
+    assert await chat.thread("ana", journal=journal).export(path) == 2
+    async with MemoryJournal() as other:
+        await other.load(path)
+        result = await say(other, "three")
+        assert users(result.trace[-1].history) == ["one", "two"]
+        found = await other.runs(metadata={"user_id": "u1"})
+        assert [info.metadata["tags"] for info in found] == [["a"], ["a"]]
+
+
+async def test_a_redacted_text_is_withheld_from_later_turns(journal: Journal):
+    await say(journal, "my number is 42", "two")
+    await journal.redact("my number is 42", "Say.text")
+    result = await say(journal, "three")
+    history = result.trace[-1].history
+    assert [(turn.user, turn.reply) for turn in history] == [
+        ("[withheld]", "re: my number is 42"),
+        ("two", "re: two"),
+    ]
+
+
+async def test_metadata_is_kept_by_resumed_and_forked_runs(journal: Journal):
+    metadata = {"user_id": "u1", "plan": 3}
+    await say(journal, "one", metadata=metadata)
+    new = await chat.fork("one", at=0, journal=journal)
+    await chat.resume(new, replying(), journal=journal)
+    assert (await journal.info(new)).metadata == metadata
+    assert len(await journal.runs(metadata={"plan": 3})) == 2
+
+
+# Size and speed
+
+
+async def test_a_chat_of_50_turns_takes_room_that_is_linear_in_its_text(tmp_path: Path):
+    sizes: list[int] = []
+    text = "x" * 2000
+    async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
+        for number in range(50):
+            await say(journal, f"{number}{text}", run_id=f"r{number}")
+            if number in (24, 49):
+                stored = [await journal.read(f"r{n}") for n in range(number + 1)]
+                sizes.append(sum(len(line.data) for run in stored for line in run.lines))
+    first, both = sizes
+    assert both < 2.05 * first
+
+
+# Processes
+
+
+def start(path: Path, text: str, mode: str = "") -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-m", "thread_runs", str(path), text, mode]
+    folder = Path(__file__).parents[1]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=folder)
+
+
+@pytest.mark.once
+async def test_a_turn_that_is_killed_is_resumed_before_the_next_one(tmp_path: Path):
+    path = tmp_path / "runs.db"
+    async with SQLiteJournal(path) as journal:
+        await say(journal, "one")
+    process = start(path, "two", "kill")
+    process.communicate(timeout=60)
+    assert process.returncode == -9
+    async with SQLiteJournal(path) as journal:
+        assert await standing(journal, "two") == "interrupted"
+        result = await say(journal, "three")
+        assert users(result.trace[-1].history) == ["one", "two"]
+        assert [turn.reply for turn in result.trace[-1].history] == ["re: one", "re: two"]
+
+
+@pytest.mark.once
+async def test_processes_that_race_for_a_thread_take_turns(tmp_path: Path):
+    path = tmp_path / "runs.db"
+    async with SQLiteJournal(path) as journal:
+        await say(journal, "zero")
+    processes = [start(path, f"p{number}") for number in range(3)]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert sorted(map(int, outputs)) == [1, 2, 3]
+    async with SQLiteJournal(path) as journal:
+        messages = await chat.thread("ana", journal=journal).messages()
+        assert sorted(users(messages)) == ["p0", "p1", "p2", "zero"]
+
+
+@pytest.mark.once
+async def test_a_turn_of_another_process_is_cancelled_by_the_next_one(tmp_path: Path):
+    path = tmp_path / "runs.db"
+    process = start(path, "slow", "hold")
+    until = monotonic() + 60
+    while not os.path.exists(f"{path}.began"):  # noqa: ASYNC240
+        assert process.poll() is None
+        assert monotonic() < until
+        await asyncio.sleep(0.02)
+    async with SQLiteJournal(path) as journal:
+        result = await say(journal, "next", busy="cancel", busy_timeout=20)
+        assert users(result.trace[-1].history) == []
+        assert await standing(journal, "slow") == "cancelled"
+    process.communicate(timeout=60)
+    assert process.returncode == 1
