@@ -144,7 +144,7 @@ class _Connection:
                 async with asyncio.timeout(TOKEN_SECONDS):
                     token = self._read(await self._websocket.receive_text()).token or ""
                     if token.isascii():
-                        user = await self._api.known_user(with_token(self._websocket, token))
+                        user = await self._api.known_user(_with_token(self._websocket, token))
         if user is None:
             await self._websocket.close(_NO_TOKEN, 'send {"token": "…"} as the first message')
         elif "read" not in user.can:
@@ -265,7 +265,7 @@ class _Connection:
             self._over.set_result((code, reason))
 
 
-def with_token(websocket: WebSocket, token: str) -> WebSocket:
+def _with_token(websocket: WebSocket, token: str) -> WebSocket:
     """The connection with a token as a header: browsers cannot send one."""
     headers = [*websocket.scope["headers"], (b"authorization", f"Bearer {token}".encode())]
     return WebSocket({**websocket.scope, "headers": headers}, _nothing, _nothing_sent)

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from bae.serve.endpoints import Form
+from bae import Usage
+from bae.serve import Form
 from bae.team.budgets import Spent
 from bae.team.models import (
     Action,
@@ -25,7 +26,6 @@ from bae.team.models import (
 )
 from bae.team.task_log import LogEntry
 from bae.team.unified_diffs import ChangedFile
-from bae.usage import Usage
 
 CUT = 2_000
 """Characters of a text in a list, unless more are asked for."""

@@ -11,15 +11,23 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from bae.journal import FeedItem, Journal
-from bae.serve import API, Refused, User, Verb
-from bae.serve.endpoints import ApiCall, Endpoint, Form, NoQuery
-from bae.serve.live import ServedFeed
-from bae.serve.problems import InputFault, invalid
-from bae.serve.views import GateView, Value
+from bae.serve import (
+    API,
+    ApiCall,
+    Endpoint,
+    Form,
+    GateView,
+    InputFault,
+    Refused,
+    ServedFeed,
+    User,
+    Value,
+    Verb,
+)
 from bae.team.budgets import Spent, read_spent, read_spent_by_task
 from bae.team.delivery import diff_attempt, diff_task
 from bae.team.endpoint_views import (
@@ -212,10 +220,7 @@ class _Teams:
         values = as_planned(task).model_dump()
         if task.proof != "none" and "tests" in given:
             del values["proof"]  # which follows from whether tests are named
-        try:
-            planned = PlannedTask.model_validate(values | given)
-        except ValidationError as error:
-            raise invalid(error, "body") from error
+        planned = PlannedTask.model_validate(values | given)
         if "files" in given or "new_files" in given:
             await _check_files(team, [planned])
         may_approve = "answer" in call.user.can
@@ -452,7 +457,7 @@ _Handle = Callable[[ApiCall], Awaitable[Any]]
 
 
 def _get(
-    path: str, about: str, handler: _Handle, answer: type[BaseModel], query: type[Form] = NoQuery
+    path: str, about: str, handler: _Handle, answer: type[BaseModel], query: type[Form] = Form
 ) -> Endpoint:
     refusals = (409, *_READ) if path.endswith("/diff") else _READ
     return Endpoint(

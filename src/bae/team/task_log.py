@@ -3,6 +3,7 @@ its runs, read without their code, and from the events of the team."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
@@ -25,7 +26,6 @@ from bae.team.events import (
     WorkReviewed,
 )
 from bae.team.models import Task, TaskAttempt, TaskStatus, headline
-from bae.threads import in_thread
 
 if TYPE_CHECKING:
     from bae.team.store import Store
@@ -87,7 +87,7 @@ async def read_task_log(
         if info.run_id.startswith(prefix) and shows(info):
             stored = await journal.read(info.run_id)
             is_review = info.run_id.startswith(f"{prefix}review-")
-            entries += await in_thread(_read_run, stored, is_review)
+            entries += await asyncio.to_thread(_read_run, stored, is_review)
     return TaskLog(
         task=task,
         spent=await read_spent(store, task_id=task.id),
