@@ -108,6 +108,7 @@ def test_what_keeps_a_module_from_loading_is_said_with_its_line_and_its_fix(
 def test_every_code_of_the_proof_has_a_mistake():
     source = Path(sys.modules["bae"].__file__ or "").parent
     files = ("proof.py", "node_proof.py", "plan.py", "calls.py", "hints.py", "tool_proof.py")
+    files = (*files, "file_proof.py")
     found = [re.findall(r'"(bae-[a-z-]+)"', (source / file).read_text("utf-8")) for file in files]
     reported = r'(?:an_error|a_warning)\(\s*"(bae-[a-z-]+)"'
     found += [re.findall(reported, path.read_text("utf-8")) for path in source.glob("sources/*.py")]

@@ -57,7 +57,7 @@ async def asked(provider: Provider, name: str) -> Any:
 
 
 @given(
-    model=st.from_regex(r"[a-z0-9]([a-z0-9./:@_-]*[a-z0-9])?", fullmatch=True),
+    model=st.from_regex(r"[a-z0-9]([a-z0-9./:_-]*[a-z0-9])?(@[a-z0-9]+)?", fullmatch=True),
     address=st.sampled_from(["", "http://127.0.0.1:8000/v1", "https://models.example/v1"]),
     options=st.dictionaries(
         st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True),
@@ -107,11 +107,50 @@ def test_a_password_in_an_address_is_refused_and_not_repeated():
     assert "api_key_env" in str(caught.value)
 
 
-def test_a_key_in_the_options_is_refused_and_not_repeated():
+@pytest.mark.parametrize(
+    "name",
+    [
+        "openai:q@http://127.0.0.1:1/v1?api_key=sk-hunter2hunter2",
+        "openai:q@http://127.0.0.1:1/v1?API_KEY=sk-hunter2hunter2",
+        "anthropic?api-key=sk-hunter2hunter2",
+        'anthropic?extra={"api_key":"sk-hunter2hunter2"}',
+        'openai:q@http://127.0.0.1:1/v1?extra_body={"token":"sk-hunter2hunter2"',
+    ],
+)
+def test_a_key_in_the_options_is_refused_and_not_repeated(name: str):
     with pytest.raises(BaeLMError) as caught:
-        resolve("openai:q@http://127.0.0.1:1/v1?api_key=sk-hunter2hunter2")
+        resolve(name)
     assert caught.value.code == "bae-lm-option"
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "openai:q@127.0.0.1:8000/v1",
+        "openai:q@localhost:8000",
+        "openai:qwen/q:8b@models.example/v1",
+        "openai:q@ftp://127.0.0.1/v1",
+        "openai:q@//127.0.0.1:8000/v1",
+        "anthropic:m@127.0.0.1:8000?max_tokens=5",
+    ],
+)
+def test_an_address_without_http_is_refused_rather_than_sent_to_the_provider_as_a_model(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-any")
+    with pytest.raises(BaeLMError) as caught:
+        resolve(name)
+    assert caught.value.code == "bae-lm-unknown-name"
+    assert "http://" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "model", ["claude-opus-4-5@20251101", "@cf/meta/llama-3.1-8b", "accounts/x/models/y@latest"]
+)
+def test_a_model_may_have_an_at_sign_in_its_name(model: str):
+    assert parse_lm_name(f"openai:{model}").model == model
 
 
 # What is asked

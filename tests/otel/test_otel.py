@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bae import LM, Dep, DepError, Gate, Graph, Map, Node, NodeError, Recall
+from bae import LM, Dep, DepError, Gate, Graph, Image, Map, Node, NodeError, Recall
 from bae.journal import Record, RunEnded, RunStarted, StepStarted
 from bae.journal.sqlite import SQLiteJournal
 from bae.journal.store import Journal
@@ -37,6 +37,7 @@ from bae.testing import ScriptedLM
 from bae.work import Work
 from bounded import BOUND
 from end_node import EndNode
+from file_parts import DOT
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -916,3 +917,27 @@ except bae.BaeError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "bae-lm-extra-missing pip install '.[otel]' in a clone of bae"
+
+
+class Photo(Node):
+    photo: Image
+
+    async def __call__(self) -> Framed: ...
+
+
+class Framed(Node):
+    photo: Annotated[Image, Recall()]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_content_has_the_names_and_sizes_of_files_and_never_their_bytes(traced: Traced):
+    class Seeing(Model):
+        takes_files = frozenset({"image"})
+
+    lm = Seeing('{"text": "white"}')
+    with tracing(traced.provider, content=True):
+        await Graph(start=Photo, end=Framed).arun(Photo(photo=DOT), lm)
+    assert "[image 1: dot.png, image/png" in traced.text()
+    assert DOT.base64[:20] not in traced.text()

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from bae import records
 from bae.exceptions import JournalError
+from bae.files import placeholders_in, with_placeholders
 from bae.journal.decoder import off_loop, read_history
 from bae.journal.shape import Json
 from bae.journal.store import (
@@ -295,7 +296,9 @@ class _TextReader:
             only = plan_of(cls).text
         if only and only in names:
             value = self._value(step, only)
-            return value if isinstance(value, str) else _json(value)
+            text = value if isinstance(value, str) else _json(value)
+            others = [self._value(step, name) for name in names if name != only]
+            return "\n".join([*placeholders_in(others), text])
         found = {name: self._value(step, name) for name in names}
         return _json({name: value for name, value in found.items() if value is not _MISSING})
 
@@ -326,7 +329,10 @@ _MISSING: Final = object()
 
 
 def _json(value: Any) -> str:
-    return "" if value is _MISSING else json.dumps(value, ensure_ascii=False, default=str)
+    """A value as JSON. Images and documents of earlier turns are placeholders."""
+    if value is _MISSING:
+        return ""
+    return json.dumps(with_placeholders(value), ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True, slots=True)

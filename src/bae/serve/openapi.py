@@ -70,6 +70,7 @@ def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
         else:
             ref = {"$ref": _REF.replace("{model}", model.__name__)}
             said["content"] = {"application/json": {"schema": ref}}
+            said["content"] |= {media: {"schema": {}} for media in each.media}
         responses[str(status)] = said
     refusals = each.refusals if each.verb is None else (*_ALWAYS, *each.refusals)
     for status in sorted({*refusals, 422}):
@@ -100,6 +101,7 @@ def _path_parameters(each: Endpoint) -> list[dict[str, Any]]:
 
 def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
     schema = each.query.model_json_schema()
+    schema.get("properties", {}).pop("meta", None)  # its parameters are named by the user
     return [
         {"name": name, "in": "query", "required": False, "schema": part}
         | ({"required": True} if name in schema.get("required", ()) else {})
