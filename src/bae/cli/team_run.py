@@ -201,6 +201,7 @@ async def run(
         return
     from bae.cli.team_board import watch as show
     from bae.team.lead import LeadAgent
+    from bae.team.server import serving
     from bae.team.workbench import Workbench
 
     load_workers(team, workers)
@@ -225,11 +226,8 @@ async def run(
         )
         bench = await stack.enter_async_context(opening)
         if serve:
-            from bae.team.team_server import serving
-
-            opening = serving(*here, journal=bench.journal)
-            address = await stack.enter_async_context(opening)
-            note(f"the work is shown at {address.page}")
+            address = await stack.enter_async_context(serving(*here))
+            note(f"the work is shown at {address.url}")
         if not (quiet or as_json):
             await stack.enter_async_context(_beside(show(*here, err())))
         summary = await LeadAgent(bench, asked, **options).run()

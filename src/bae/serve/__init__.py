@@ -6,44 +6,17 @@ from typing import TYPE_CHECKING
 from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
-    from bae.serve.access import LOOPBACK, Auth, User, Verb, Visible, bearer, public
+    from bae.serve.access import Auth, User, Verb, Visible, bearer, public
     from bae.serve.api import API, router
-    from bae.serve.endpoints import ApiCall, Endpoint, Form
-    from bae.serve.live import ServedFeed
-    from bae.serve.problems import InputFault, Refused
-    from bae.serve.server import listening
-    from bae.serve.views import GateView, Value
+    from bae.serve.problems import Refused
 
-__all__ = [
-    "API",
-    "LOOPBACK",
-    "ApiCall",
-    "Auth",
-    "Endpoint",
-    "Form",
-    "GateView",
-    "InputFault",
-    "Refused",
-    "ServedFeed",
-    "User",
-    "Value",
-    "Verb",
-    "Visible",
-    "bearer",
-    "listening",
-    "public",
-    "router",
-]
+__all__ = ["API", "Auth", "Refused", "User", "Verb", "Visible", "bearer", "public", "router"]
 
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "access": "LOOPBACK Auth User Verb Visible bearer public",
+        "access": "Auth User Verb Visible bearer public",
         "api": "API router",
-        "endpoints": "ApiCall Endpoint Form",
-        "live": "ServedFeed",
-        "problems": "InputFault Refused",
-        "server": "listening",
-        "views": "GateView Value",
+        "problems": "Refused",
     },
 )

@@ -167,12 +167,11 @@ class BlockerCreated(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class BlockerResolved(_Event):
-    """A person answered. `by` is the user who did so over HTTP."""
+    """A person answered."""
 
     task_id: int
     blocker_id: int
     answer: str
-    by: str | None = None
     type: Literal["blocker_resolved"] = field(default="blocker_resolved", kw_only=True)
 
 
