@@ -468,5 +468,9 @@ def test_what_a_language_model_lacks_is_a_problem_and_a_wrong_name_is_wrong_usag
 
     assert main(["check", "app.py", "--lm", "ollama:q?max_tokns=8"]) == 1
     assert "did you mean max_tokens?" in capsys.readouterr().out
+    for wrong in ("anthropic?max_tokns=8", "anthropic?effort=lowest"):
+        assert main(["check", "app.py", "--lm", wrong, "--json"]) == 1
+        (problem,) = json.loads(capsys.readouterr().out)["problems"]
+        assert (problem["place"], problem["code"]) == ("--lm", "bae-lm-option")
     assert main(["check", "app.py", "--lm", "olama:q"]) == 2
     assert "did you mean 'ollama'?" in capsys.readouterr().err

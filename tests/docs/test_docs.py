@@ -78,6 +78,7 @@ NEEDS = {
     "rag": ("voyager",),
     "approval-over-the-web": ("fastapi", "httpx"),
     "serve": ("fastapi", "httpx"),
+    "streaming": ("fastapi", "httpx"),
 }
 """Packages that the code of a page needs besides bae, by the page."""
 

@@ -3,6 +3,7 @@ shell offers for them when Tab is pressed."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -212,6 +213,14 @@ Optimized = Annotated[
     ),
 ]
 AsJSON = Annotated[bool, flag("--json", "Print JSON, for scripts.")]
+Metadata = Annotated[
+    list[str] | None,
+    option(
+        "--metadata KEY=VALUE",
+        "What is stored beside the run, as `user_id=ana`; JSON if the value is JSON, otherwise "
+        "text. Repeat for each key.",
+    ),
+]
 InputOption = Annotated[
     str | None,
     option(
@@ -301,6 +310,22 @@ def _wrong(message: str) -> typer.BadParameter:
     return typer.BadParameter(
         f"{message}. Write it as calls=20,tokens=50000", param_hint="'--budget'"
     )
+
+
+def metadata_of(said: list[str] | None) -> dict[str, Any]:
+    """The metadata that `--metadata` gives, or looks for. Raises `typer.BadParameter`."""
+    found: dict[str, Any] = {}
+    for each in said or ():
+        name, equals, text = each.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(
+                f"{each!r} has no KEY=VALUE. Write it as user_id=ana", param_hint="'--metadata'"
+            )
+        try:
+            found[name.strip()] = json.loads(text)
+        except ValueError:
+            found[name.strip()] = text
+    return found
 
 
 def above_zero(said: float) -> float:

@@ -3,7 +3,6 @@ one are in `resume.py`, those that go through one again in `replay.py`."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
@@ -28,6 +27,7 @@ from bae.cli.options import (
     argument,
     examples,
     flag,
+    metadata_of,
     option,
     parse_duration,
     run_ids,
@@ -103,7 +103,7 @@ def list_runs(
     interrupted was running when its process went away: `bae runs resume` continues it.
     """
 
-    wanted = _parse_metadata(metadata or ())
+    wanted = _parse_metadata(metadata)
 
     async def found(runs: Journal) -> tuple[list[RunInfo], list[list[dict[str, Any]]]]:
         newest: list[RunInfo] = []
@@ -140,22 +140,14 @@ async def _waiting_data(runs: Journal, info: RunInfo) -> list[dict[str, Any]]:
         return parked_data(info.waiting, ())
 
 
-def _parse_metadata(given: Sequence[str]) -> dict[str, Any]:
+def _parse_metadata(given: list[str] | None) -> dict[str, Any]:
     """What `--metadata` wants of runs."""
-    found: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint="--metadata")
-        try:
-            read: Any = json.loads(value)
-        except ValueError:
-            read = value
-        if isinstance(read, list | dict):
+    wanted = metadata_of(given)
+    for name, value in wanted.items():
+        if isinstance(value, list | dict):
             what = "a list or an object finds no run: give a text, a number, true, false or null"
-            raise typer.BadParameter(f"{text!r}: {what}", param_hint="--metadata")
-        found[key] = read
-    return found
+            raise typer.BadParameter(f"{name}: {what}", param_hint="'--metadata'")
+    return wanted
 
 
 async def _runs_that_are(

@@ -79,7 +79,7 @@ def shown_value(option: str, value: str) -> str:
     is_secret = option != API_KEY_ENV and is_secret_name(option, value or None)
     is_secret = is_secret and "TOKENS" not in option.upper()
     names = _KEY_IN_JSON.findall(unquote(value))
-    return MASK if is_secret or any(map(is_secret_name, names)) else value
+    return MASK if is_secret or any(map(is_secret_name, names)) else remove_passwords(value)
 
 
 def _read_options(name: str, text: str) -> dict[str, str]:

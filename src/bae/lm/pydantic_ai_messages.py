@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from bae.exceptions import BaeLMError
 from bae.files import File, FileUrl
+from bae.lm.http import remove_passwords
 from bae.lm.prices import cost_of
 from bae.lm.requests import Answer, as_echo, can_be_stored
 from bae.prompts.messages import CallPart, FilePart, Message, Prompt, ResultPart, TextPart
@@ -282,12 +283,14 @@ def _ran(response: ModelResponse) -> tuple[tuple[CallPart, ResultPart], ...]:
 
 
 def _echo(response: ModelResponse, echoed: str, answers: list[str]) -> Any:
-    """The message as JSON, without files: they come back as other objects than they were."""
+    """The message as JSON, to be stored: without files, which come back as other objects than they
+    were, and without a password in the address of the provider."""
     from pydantic_ai.messages import FilePart, ModelMessagesTypeAdapter
     from pydantic_ai.usage import RequestUsage
 
     parts = [part for part in response.parts if not isinstance(part, FilePart)]
-    plain = replace(response, parts=parts, usage=RequestUsage())
+    asked_at = remove_passwords(response.provider_url or "") or None
+    plain = replace(response, parts=parts, usage=RequestUsage(), provider_url=asked_at)
     (message,) = ModelMessagesTypeAdapter.dump_python([plain], mode="json")
     echo = {"model": echoed, "message": message}
     return as_echo({**echo, "answers": answers} if answers else echo)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
@@ -18,7 +18,7 @@ from bae.exceptions import describe
 from bae.graph import Graph, checked_store
 from bae.journal.feeds import Feeds, Subscriber
 from bae.journal.store import Journal, RunInfo, StoredRun
-from bae.serve.access import LOOPBACK, STARTED_BY, Auth, Gatekeeper, User, Verb, Visible
+from bae.serve.access import LOOPBACK, Auth, Gatekeeper, User, Verb, Visible
 from bae.serve.endpoints import (
     ApiCall,
     Endpoint,
@@ -68,7 +68,7 @@ class API:
         *,
         lm: LM | str | None,
         max_iters: int,
-        visible: Visible | Literal["own"] | None,
+        visible: Visible | None,
         hosts: Sequence[str],
         origins: Sequence[str],
         at_once: int,
@@ -160,15 +160,7 @@ class API:
 
     def may_see(self, user: User, info: RunInfo) -> bool:
         """Whether a user may see a run."""
-        if self._visible is None:
-            return True
-        if callable(self._visible):
-            return self._visible(user, info)
-        return info.metadata.get(STARTED_BY) == user.name
-
-    def only(self, user: User) -> dict[str, str] | None:
-        """The metadata of the runs that a user may see, for the query of a store."""
-        return {STARTED_BY: user.name} if self._visible == "own" else None
+        return self._visible is None or self._visible(user, info)
 
     async def info(self, user: User, run_id: str) -> RunInfo:
         """The entry of a run that the user may see; any other is unknown."""
@@ -255,7 +247,7 @@ def router(
     auth: Auth,
     lm: LM | str | None = None,
     max_iters: int = 10,
-    visible: Visible | Literal["own"] | None = None,
+    visible: Visible | None = None,
     hosts: Sequence[str] = LOOPBACK,
     origins: Sequence[str] = (),
     at_once: int = 100,
@@ -271,8 +263,7 @@ def router(
 
     - `auth` says who asks: `bearer(token)`, `public()`, or an async function of the request that
       returns a `User` or None. There is no default.
-    - `visible` says which runs a user may see: "own" are those that the user has started, and a
-      function of a user and a `RunInfo` decides by itself. Without it, all runs of the journal.
+    - `visible(user, run)` says which runs a user may see; without it, all runs of the journal.
     - `lm` and `max_iters` are as for `graph.arun`, for all runs.
     - `hosts` are the names under which the API is reached, and `origins` the web pages of other
       sites that may use it, as "https://shop.example". Loopback names and none are the default.
