@@ -3,6 +3,7 @@ shell offers for them when Tab is pressed."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -342,3 +343,22 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 30m, 12h, 30d or 2w")
     return float(match[1]) * _UNITS[match[2]]
+
+
+def read_metadata(given: Sequence[str], *, scalars: bool = False) -> dict[str, Any]:
+    """The metadata that `--metadata KEY=VALUE` gives. With `scalars`, a list or an object is wrong,
+    since no run can be found by it."""
+    found: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint="--metadata")
+        try:
+            read: Any = json.loads(value)
+        except ValueError:
+            read = value
+        if scalars and isinstance(read, list | dict):
+            what = "a list or an object finds no run: give a text, a number, true, false or null"
+            raise typer.BadParameter(f"{text!r}: {what}", param_hint="--metadata")
+        found[key] = read
+    return found

@@ -3,7 +3,6 @@ one are in `resume.py`, those that go through one again in `replay.py`."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
@@ -30,6 +29,7 @@ from bae.cli.options import (
     flag,
     option,
     parse_duration,
+    read_metadata,
     run_ids,
 )
 from bae.cli.outcome import CommandLine, parked_data, short_name
@@ -103,7 +103,7 @@ def list_runs(
     interrupted was running when its process went away: `bae runs resume` continues it.
     """
 
-    wanted = _parse_metadata(metadata or ())
+    wanted = read_metadata(metadata or (), scalars=True)
 
     async def found(runs: Journal) -> tuple[list[RunInfo], list[list[dict[str, Any]]]]:
         newest: list[RunInfo] = []
@@ -138,24 +138,6 @@ async def _waiting_data(runs: Journal, info: RunInfo) -> list[dict[str, Any]]:
         if error.code != "bae-journal-damaged":
             raise
         return parked_data(info.waiting, ())
-
-
-def _parse_metadata(given: Sequence[str]) -> dict[str, Any]:
-    """What `--metadata` wants of runs."""
-    found: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint="--metadata")
-        try:
-            read: Any = json.loads(value)
-        except ValueError:
-            read = value
-        if isinstance(read, list | dict):
-            what = "a list or an object finds no run: give a text, a number, true, false or null"
-            raise typer.BadParameter(f"{text!r}: {what}", param_hint="--metadata")
-        found[key] = read
-    return found
 
 
 async def _runs_that_are(
