@@ -332,7 +332,8 @@ class JournalWriter(Writer):
                 await self.stop_watching()
             self.write(ended)
             return
-        await self.stop_watching()
+        if self._watch is not None:
+            await self._watch.stop()
         self.log.append(ended)
         waiting = [
             ParkedGate(gate.address, gate.place, gate.question, gate.deadline)
