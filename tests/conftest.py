@@ -21,7 +21,7 @@ PACKAGES = (
     *("fastapi", "h11", "httpx", "mcp", "opentelemetry.sdk"),
     *("optuna", "pydantic_evals", "pyte", "rich", "typer"),
     *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "starlette", "tree_sitter"),
-    *("uvicorn", "voyager", "websockets"),
+    *("schemathesis", "uvicorn", "voyager", "websockets"),
 )
 """What tests skip themselves without: backends, tools around bae, and the docs site."""
 

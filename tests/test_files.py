@@ -7,6 +7,7 @@ import base64
 import copy
 import json
 import pickle
+import re
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Any
@@ -135,6 +136,13 @@ def test_an_address_is_a_url_of_the_web():
     assert Image.from_url(ADDRESS) == ImageUrl(ADDRESS)
     assert isinstance(Document.from_url(ADDRESS), DocumentUrl)
     assert "key=1" not in f"{ImageUrl(ADDRESS)!r} {ImageUrl(ADDRESS).placeholder}"
+    for secret in (
+        "https://ana:hunter2@example.org/a.png",
+        "https://token@example.org/a.png?k=1#f",
+    ):
+        shown = f"{ImageUrl(secret)!r} {ImageUrl(secret).placeholder}"
+        assert "https://example.org/a.png" in shown
+        assert not {"hunter2", "token", "k=1"} & {*re.split(r"[/:@?\s#]", shown)}
     for url in ("file:///etc/passwd", "ftp://a/b", "data:,", "https://", "https://a b", "x" * 9):
         with pytest.raises(ValueError, match="https://"):
             Image.from_url(url)

@@ -20,7 +20,7 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from bae import MCP, Graph, Node, ToolCall, Tools, ToolServerError
+from bae import MCP, Graph, Image, Node, ToolCall, Tools, ToolServerError
 from bae.journal import SQLiteJournal, ToolEnded, ToolReported, ToolStarted
 from bae.testing import Call, MCPLoopback, ScriptedLM
 from end_node import EndNode
@@ -846,3 +846,16 @@ async def test_a_server_that_has_changed_is_noticed_when_the_run_is_resumed(tmp_
     assert [call.result for call in result.result.calls] == ["a"]
     assert "echo has another description" in caplog.text
     assert "bae mcp list" in caplog.text
+
+
+def test_an_image_that_a_server_returns_is_an_image_for_the_model():
+    from mcp_types import CallToolResult, ImageContent, TextContent
+
+    from bae.mcp.listing import read_result
+    from file_parts import DOT
+
+    image = ImageContent(type="image", data=DOT.base64, mime_type="text/html")
+    text = TextContent(type="text", text="the lamp")
+    both = read_result(CallToolResult(content=[text, image]), "draw")
+    assert both == ["the lamp", Image.from_bytes(DOT.data)]
+    assert read_result(CallToolResult(content=[image]), "draw").data == DOT.data

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -18,7 +17,6 @@ from bae import (
     BaeError,
     Dep,
     Graph,
-    Image,
     JournalError,
     Messages,
     Node,
@@ -29,11 +27,10 @@ from bae import (
     Tools,
     Turn,
 )
-from bae.journal import MemoryJournal, SQLiteJournal, TurnsShown, TurnStarted
+from bae.journal import MemoryJournal, TurnsShown, TurnStarted
 from bae.lm import Cached, Prompt
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from file_parts import png
 from toy_backend import ToyBackend
 
 
@@ -274,26 +271,6 @@ async def test_turns_of_a_changed_graph_are_shown_as_text():
         lm = scripted("two")
         await Graph(start=Chat).arun(Chat(question="two"), lm, thread="ana", journal=journal)
         assert turns_of(lm.prompts[-1]) == [("user", "one"), ("assistant", "re: one")]
-
-
-async def test_an_image_of_an_earlier_turn_is_a_placeholder(tmp_path: Path):
-    class Show(Node):
-        text: str
-        photos: list[Image]
-
-        async def __call__(self) -> Reply: ...
-
-    of, photo = Graph(start=Show), Image(png(), name="photo.png")
-    async with SQLiteJournal(tmp_path / "runs.db") as journal:
-        for text in ("what is this?", "and this?"):
-            backend = ToyBackend({"text": "a dot"})
-            backend.takes_files = frozenset({"image"})
-            start = Show(text=text, photos=[photo])
-            await of.arun(start, backend, thread="t", journal=journal)
-    (prompt,) = backend.prompts
-    (user, _) = turns_of(prompt)
-    assert user == ("user", f"what is this?\n{photo.placeholder}")
-    assert len(prompt.files) == 1
 
 
 # Values

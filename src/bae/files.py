@@ -10,7 +10,7 @@ import binascii
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -347,8 +347,10 @@ class FileUrl(Attached):
 
     @property
     def about(self) -> str:
-        """The address, without what may be secret in it."""
-        return self.url.partition("?")[0].partition("#")[0]
+        """The address, without what may be secret in it: a user, a query, a fragment."""
+        scheme, _, rest = re.split(r"[?#]", self.url, maxsplit=1)[0].partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
     def as_json(self) -> str:
         """The address."""
@@ -435,7 +437,8 @@ _in_use = False
 
 
 def in_use() -> bool:
-    """Whether this process has made a file: without any, there is nothing to look for."""
+    """Whether this process has made a file, or shown one: without any, there is nothing to look
+    for."""
     return _in_use
 
 
@@ -448,11 +451,14 @@ def visible(files: Iterable[File] | Mapping[str, bytes]) -> Generator[None]:
         start = Question.model_validate_json(body)
     ```
     """
+    global _in_use
     known: Mapping[str, bytes]
     if isinstance(files, Mapping):
         known = cast("Mapping[str, bytes]", files)
     else:
         known = {file.hash: file.data for file in files}
+    # Those of a resumed run, for example, of which this process has made none so far.
+    _in_use = _in_use or bool(known)
     with _in_scope(FileScope(known, _scope.get())):
         yield
 
@@ -479,15 +485,27 @@ def is_collecting() -> bool:
     return _scope.get() is not None
 
 
-def find_visible(hash: str) -> File | None:
-    """A file that JSON may name here, by its hash."""
+def find_visible(hash: str, name: str = "") -> File | None:
+    """A file that JSON may name here, by its hash. It gets the `name` if it has none."""
     scope = _scope.get()
     while scope is not None:
         found = scope.find(hash)
         if found is not None:
-            return found if isinstance(found, File) else file_of(found)
+            return found if isinstance(found, File) else file_of(found, name)
         scope = scope.outer
     return None
+
+
+def visible_files_in(value: Any) -> Iterator[File]:
+    """The files that JSON refers to and may name here."""
+    if is_reference(value):
+        found = find_visible(value["hash"], str(value.get("name", "")))
+        if found is not None:
+            yield found
+    elif isinstance(value, list | dict):
+        held = cast("list[Any] | dict[str, Any]", value)
+        for each in held.values() if isinstance(held, dict) else held:
+            yield from visible_files_in(each)
 
 
 def file_of(data: bytes, name: str = "") -> File:
@@ -523,6 +541,22 @@ def with_placeholders(value: Any) -> Any:
     if held.keys() >= {"hash", "type", "size"} and is_reference(value):
         return placeholder_of(held) if HASH.fullmatch(held["hash"]) else held
     return {name: with_placeholders(each) for name, each in held.items()}
+
+
+def placeholders_in(value: Any) -> list[str]:
+    """The placeholders of the references in JSON, each once."""
+    found: dict[str, None] = {}
+    ahead = [value]
+    for each in ahead:
+        if isinstance(each, list):
+            ahead += cast("list[Any]", each)
+        elif isinstance(each, dict):
+            shown = with_placeholders(each)
+            if isinstance(shown, str):
+                found[shown] = None
+            else:
+                ahead += cast("dict[str, Any]", each).values()
+    return [*found]
 
 
 def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:

@@ -54,9 +54,13 @@ class History(RunTree):
         records: Iterable[Record] = (),
         *,
         keep: int = 0,
+        keep_texts: bool = False,
         on_change: Callable[[WorkChange, Work], None] | None = None,
     ) -> None:
         super().__init__(keep, on_change)
+        self.texts: dict[Place, str] = {}
+        """With `keep_texts`, all text that streams in, by place, without what became void."""
+        self._keeps_texts = keep_texts
         self.run_id = ""
         self.shared: dict[Hashable, Source] = {}
         """The sources of dependencies that are called once for the whole run, by key: the newest
@@ -486,6 +490,8 @@ class History(RunTree):
 
     @_handles(kinds.FieldText)
     def _field_text(self, record: kinds.FieldText) -> None:
+        if self._keeps_texts:
+            self.texts[record.place] = self.texts.get(record.place, "") + record.delta
         question = self._question(record, record.asker)
         if question is not None:
             place, texts = record.place, question.texts
@@ -500,6 +506,8 @@ class History(RunTree):
 
     @_handles(kinds.TextVoided)
     def _text_voided(self, record: kinds.TextVoided) -> None:
+        for place in record.places:
+            self.texts.pop(place, None)
         question = self._question(record, record.asker)
         if question is not None:
             for place in record.places:

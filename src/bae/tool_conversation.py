@@ -11,6 +11,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bae.exceptions import ToolCallError
+from bae.files import in_use, visible_files_in
 from bae.prompts.messages import CallPart
 from bae.records import WITHHELD_MESSAGE, RoundMade, RoundReplied, ToolEnded
 from bae.sources.tools import tools_of
@@ -327,6 +328,8 @@ class Conversation:
                 error=ended.error,
                 seconds=ended.seconds,
             )
+            if in_use():
+                self.files.update((file.hash, file) for file in visible_files_in(ended.result))
         self._began = {id: n for id, n in loop.starts.items() if id not in loop.ended}
         ids = [call.id for each in self.rounds for call in each.calls]
         self._numbered = max(map(number_of, (*ids, *self._results)), default=0)

@@ -54,8 +54,8 @@ def python(program: str, *, env: dict[str, str] | None = None) -> subprocess.Com
 
 def test_there_are_the_commands_that_the_docs_tell_of():
     assert list(COMMANDS[()].list_commands(_context())) == [
-        *("new", "run", "check", "prompts", "graph", "runs", "eval", "optimize", "team", "mcp"),
-        *("serve", "lm", "version"),
+        *("new", "run", "chat", "check", "prompts", "graph", "runs", "eval", "optimize", "team"),
+        *("mcp", "serve", "lm", "version"),
     ]
 
 

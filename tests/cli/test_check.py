@@ -108,6 +108,7 @@ def test_what_keeps_a_module_from_loading_is_said_with_its_line_and_its_fix(
 def test_every_code_of_the_proof_has_a_mistake():
     source = Path(sys.modules["bae"].__file__ or "").parent
     files = ("proof.py", "node_proof.py", "plan.py", "calls.py", "hints.py", "tool_proof.py")
+    files = (*files, "file_proof.py")
     found = [re.findall(r'"(bae-[a-z-]+)"', (source / file).read_text("utf-8")) for file in files]
     reported = r'(?:an_error|a_warning)\(\s*"(bae-[a-z-]+)"'
     found += [re.findall(reported, path.read_text("utf-8")) for path in source.glob("sources/*.py")]
@@ -467,5 +468,9 @@ def test_what_a_language_model_lacks_is_a_problem_and_a_wrong_name_is_wrong_usag
 
     assert main(["check", "app.py", "--lm", "ollama:q?max_tokns=8"]) == 1
     assert "did you mean max_tokens?" in capsys.readouterr().out
+    for wrong in ("anthropic?max_tokns=8", "anthropic?effort=lowest"):
+        assert main(["check", "app.py", "--lm", wrong, "--json"]) == 1
+        (problem,) = json.loads(capsys.readouterr().out)["problems"]
+        assert (problem["place"], problem["code"]) == ("--lm", "bae-lm-option")
     assert main(["check", "app.py", "--lm", "olama:q"]) == 2
     assert "did you mean 'ollama'?" in capsys.readouterr().err

@@ -104,6 +104,7 @@ def test_a_script_gets_every_part(capsys):
         "body": False,
         "system": "Be kind.",
         "messages": "…",
+        "files": [],
         "tools": [],
         "schema": "…",
     }

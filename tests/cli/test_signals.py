@@ -342,7 +342,7 @@ def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
             await super().close()
 
     heard = asyncio.Event()
-    monkeypatch.setattr(signals, "_SLOW_STOP", 0.0)
+    monkeypatch.setattr(signals, "SLOW_STOP", 0.0)
     monkeypatch.setattr("bae.cli.live.Display.say", lambda display, text: heard.set())
     monkeypatch.setattr("bae.cli.live.PlainLines.say", lambda display, text: heard.set())
     monkeypatch.setattr(journals, "_sqlite", SlowToClose)

@@ -662,6 +662,53 @@ CALLS = [
         "warning",
     ),
     Mistake(
+        "tool that takes an image",
+        "bae-file-filled",
+        "def find(image: bae.Image) -> str:\n    'Find.'\n    return ''\n\n"
+        + later("calls: Annotated[list[ToolCall], Tools(find)]"),
+        ("find(image) is Image, and no model gives a file", "take a name"),
+    ),
+    Mistake(
+        "image that the LM is to fill",
+        "bae-file-filled",
+        later("drawing: bae.Image"),
+        ("the LM is to fill it, and no model gives a file", "have code make the Image"),
+    ),
+    Mistake(
+        "LM that takes no images",
+        "bae-lm-files",
+        """
+        class Mute(Backend):
+            model = "mute"
+
+            async def answer(self, prompt: Prompt) -> Said:
+                return Said()
+
+
+        class Ask(Node):
+            photo: bae.Image  # here
+
+            async def __call__(self) -> Wear: ...
+
+
+        class Wear(Node):
+            node_config = NodeConfig(lm=Mute())
+            text: str
+
+            async def __call__(self) -> None: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("takes no images, and is to see Ask.photo", "use a model that takes images"),
+    ),
+    Mistake(
+        "bytes that the LM sees",
+        "bae-bytes-shown",
+        later("data: bytes"),
+        ("an LM sees it, and would read the bytes as text", "declare it Image or Document"),
+    ),
+    Mistake(
         "tool that is a method of a class",
         "bae-tool-unannotated",
         "class Shop:\n    def find(self, query: str) -> str:\n        return query\n\n"

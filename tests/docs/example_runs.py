@@ -98,6 +98,12 @@ RUNS = {
             "Question Answer",
         ),
         ExampleRun("read_a_receipt", {"photo": RECEIPT}, "Photo Receipt"),
+        ExampleRun(
+            "chat",
+            {"text": "Please cancel my order B-4."},
+            "Message Reply",
+            {"calls": True},
+        ),
         ExampleRun("keep_to_a_budget", {"letters": ["It broke.", "Hi!"]}, "Inbox Day"),
         ExampleRun("survive_a_crash", {"cities": ["Bern", "Rome", "Oslo"]}, "Trip Choice Booking"),
         ExampleRun("stream_over_http", {"likes": "the sea"}, "Reader Pick"),

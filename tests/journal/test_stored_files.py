@@ -28,8 +28,10 @@ from bae import (
     ImageUrl,
     JournalError,
     Map,
+    Messages,
     Node,
     Recall,
+    Thread,
     ToolCall,
     Tools,
 )
@@ -169,6 +171,53 @@ async def test_a_run_that_is_cut_after_any_line_goes_on_with_its_files(cut, tmp_
         assert (await journal.read("one")).files == FILES
         for prompt in model.prompts[-1:]:  # with the file of the tool, also if it ran before
             assert OTHER in [part.file for part in prompt.files]
+
+
+FROM_A_TOOL = """
+import asyncio, sys
+from typing import Annotated
+from bae import BaeError, Document, Graph, Node, ToolCall, Tools
+from bae.journal import SQLiteJournal
+from bae.testing import Call, ScriptedLM
+
+def read(page: int) -> Document:
+    return Document.from_bytes(b"page one", "page.txt")
+
+class Reply(Node):
+    calls: Annotated[list[ToolCall], Tools(read)]
+    text: str
+    async def __call__(self) -> None: ...
+
+class Ask(Node):
+    async def __call__(self) -> Reply: ...
+
+async def main(path, is_first):
+    graph = Graph(start=Ask, end=Reply)
+    async with SQLiteJournal(path) as journal:
+        if is_first:
+            try:
+                lm = ScriptedLM([[Call("read", page=1)]])
+                await graph.arun(Ask(), lm, journal=journal, run_id="one")
+            except BaeError:
+                return
+        lm = ScriptedLM([{"text": "seen"}])
+        await graph.resume("one", lm, journal=journal)
+        print([(part.file.name, part.file.data) for part in lm.prompts[-1].files])
+
+asyncio.run(main(sys.argv[1], sys.argv[2] == "first"))
+"""
+
+
+def test_another_process_shows_the_model_a_file_that_only_a_tool_has_returned(tmp_path):
+    for process in ("first", "second"):
+        done = subprocess.run(
+            [sys.executable, "-c", FROM_A_TOOL, tmp_path / "runs.db", process],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().strip() == "[('page.txt', b'page one')]"
 
 
 KILLED = """
@@ -435,3 +484,31 @@ async def test_an_answer_names_a_file_of_its_own_run_by_hash_and_of_no_other(jou
         await GRAPH.answer("two", "Signed.paper", {"hash": NOTE.hash}, journal=journal)
     done = await GRAPH.answer("one", "Signed.paper", {"hash": NOTE.hash}, journal=journal)
     assert done.result.paper.data == NOTE.data
+
+
+async def test_an_image_of_an_earlier_turn_is_a_placeholder_and_is_not_sent_again(journal):
+    model = ScriptedLM([{"text": "a dot"}, {"text": "white"}])
+    for number, photo in enumerate((DOT, None)):
+        asked = Asked(text=f"question {number}", photo=photo)
+        await CHAT.arun(asked, model, journal=journal, thread="ana")
+    first, second = model.prompts
+    assert [part.file for part in first.files] == [DOT]
+    assert second.files == ()
+    assert DOT.placeholder in str(second)
+
+
+class Asked(Node):
+    text: str
+    photo: Image | None
+
+    async def __call__(self) -> Said: ...
+
+
+class Said(Node):
+    history: Annotated[Messages, Thread(last=5)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+CHAT = Graph(start=Asked, end=Said)

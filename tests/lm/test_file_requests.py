@@ -269,6 +269,20 @@ def test_a_budget_counts_files_before_they_are_sent():
     assert raised.value.code == "bae-budget-spent"
 
 
+@pytest.mark.parametrize(
+    "address", ["http://{0}/a.pdf", "http://{0}/a.txt", "https://example.org/a"]
+)
+async def test_an_address_that_this_process_would_have_to_fetch_is_refused(address):
+    async with Provider() as provider, WIRES["pydantic-ai-openai"](provider) as lm:
+        more = [Document.from_url(address.format(provider.url.partition("://")[2]))]
+        with pytest.raises(BaeLMError) as raised:
+            await GRAPH.arun(Claim(photos=[], more=more), lm=lm)
+        assert raised.value.code == "bae-lm-files"
+        assert not raised.value.sent
+        assert "Document.from_" in raised.value.fix
+        assert provider.requests == []
+
+
 class Blind(Backend):
     model = "blind"
     calls_tools = True

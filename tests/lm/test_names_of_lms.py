@@ -10,19 +10,20 @@ from collections.abc import Iterator
 from importlib.metadata import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import bae
-from bae import BaeLMError, Graph, NodeConfig
+from bae import BaeLMError, Graph, NodeConfig, ToolCall, Tools
+from bae.journal import MemoryJournal
 from bae.lm import AnthropicBackend, PydanticAIBackend, registry, resolve
 from bae.lm.kinds import OWN_KINDS, distribution, find_missing
 from bae.lm.names import parse_lm_name
 from bae.lm.providers import PROVIDERS
-from bae.testing import Provider
+from bae.testing import Call, Provider
 from bounded import run
 from end_node import EndNode
 from http_backends import SHIRT, Outfit
@@ -45,6 +46,20 @@ class Ask(bae.Node):
     async def __call__(self) -> Outfit: ...
 
 
+def look(item: str) -> str:
+    """Look at an item."""
+    return f"a {item}"
+
+
+class Item(bae.Node):
+    async def __call__(self) -> Seen: ...
+
+
+class Seen(EndNode):
+    calls: Annotated[list[ToolCall], Tools(look)]
+    text: str
+
+
 async def asked(provider: Provider, name: str) -> Any:
     """What a provider gets from a run with the LM of a name."""
     provider.always(SHIRT)
@@ -57,7 +72,7 @@ async def asked(provider: Provider, name: str) -> Any:
 
 
 @given(
-    model=st.from_regex(r"[a-z0-9]([a-z0-9./:@_-]*[a-z0-9])?", fullmatch=True),
+    model=st.from_regex(r"[a-z0-9]([a-z0-9./:_-]*[a-z0-9])?(@[a-z0-9]+)?", fullmatch=True),
     address=st.sampled_from(["", "http://127.0.0.1:8000/v1", "https://models.example/v1"]),
     options=st.dictionaries(
         st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True),
@@ -107,11 +122,72 @@ def test_a_password_in_an_address_is_refused_and_not_repeated():
     assert "api_key_env" in str(caught.value)
 
 
-def test_a_key_in_the_options_is_refused_and_not_repeated():
+@pytest.mark.parametrize(
+    "name",
+    [
+        "openai:q@http://127.0.0.1:1/v1?api_key=sk-hunter2hunter2",
+        "openai:q@http://127.0.0.1:1/v1?API_KEY=sk-hunter2hunter2",
+        "anthropic?api-key=sk-hunter2hunter2",
+        "anthropic?base_url=http://ana:hunter2hunter2@h",
+        "openai:q@http://h/v1?base_url=http://ana:hunter2hunter2@h&seed=1",
+        'anthropic?extra={"api_key":"sk-hunter2hunter2"}',
+        'openai:q@http://127.0.0.1:1/v1?extra_body={"token":"sk-hunter2hunter2"',
+    ],
+)
+def test_a_key_in_the_options_is_refused_and_not_repeated(name: str):
     with pytest.raises(BaeLMError) as caught:
-        resolve("openai:q@http://127.0.0.1:1/v1?api_key=sk-hunter2hunter2")
+        resolve(name)
     assert caught.value.code == "bae-lm-option"
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "openai:q@127.0.0.1:8000/v1",
+        "openai:q@localhost:8000",
+        "openai:qwen/q:8b@models.example/v1",
+        "openai:q@ftp://127.0.0.1/v1",
+        "openai:q@//127.0.0.1:8000/v1",
+        "anthropic:m@127.0.0.1:8000?max_tokens=5",
+    ],
+)
+def test_an_address_without_http_is_refused_rather_than_sent_to_the_provider_as_a_model(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-any")
+    with pytest.raises(BaeLMError) as caught:
+        resolve(name)
+    assert caught.value.code == "bae-lm-unknown-name"
+    assert "http://" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "model", ["claude-opus-4-5@20251101", "@cf/meta/llama-3.1-8b", "accounts/x/models/y@latest"]
+)
+def test_a_model_may_have_an_at_sign_in_its_name(model: str):
+    assert parse_lm_name(f"openai:{model}").model == model
+
+
+async def test_a_server_that_is_not_there_is_named_by_its_address_without_its_password():
+    lm = PydanticAIBackend("openai:q", base_url="http://ana:hunter2@127.0.0.1:1/v1", retries=0)
+    with pytest.raises(BaeLMError) as caught:
+        await run(Ask(), lm)
+    assert caught.value.code == "bae-lm-unreachable"
+    assert "http://127.0.0.1:1/v1" in caught.value.message
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_password_in_an_address_is_not_stored_with_the_rounds_of_a_run(provider: Provider):
+    url = provider.url.replace("http://", "http://ana:hunter2@")
+    lm = PydanticAIBackend("openai:q", base_url=f"{url}/v1")
+    provider.script([Call("look", item="lamp")], {"text": "white"})
+    async with MemoryJournal() as journal:
+        await Graph(start=Item, end=Seen).arun(Item(), lm, journal=journal, run_id="one")
+        lines = (await journal.read("one")).lines
+    assert any(line.kind == "RoundMade" for line in lines)
+    assert "hunter2" not in "".join(line.data for line in lines)
 
 
 # What is asked

@@ -24,7 +24,20 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bae import LM, Dep, DepError, Gate, Graph, Map, Messages, Node, NodeError, Recall, Thread
+from bae import (
+    LM,
+    Dep,
+    DepError,
+    Gate,
+    Graph,
+    Image,
+    Map,
+    Messages,
+    Node,
+    NodeError,
+    Recall,
+    Thread,
+)
 from bae.journal import Record, RunEnded, RunStarted, StepStarted
 from bae.journal.sqlite import SQLiteJournal
 from bae.journal.store import Journal
@@ -37,6 +50,7 @@ from bae.testing import ScriptedLM
 from bae.work import Work
 from bounded import BOUND
 from end_node import EndNode
+from file_parts import DOT
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -958,3 +972,27 @@ async def test_every_span_has_the_thread_the_session_and_the_user(tmp_path: Path
     for span in alone.spans:
         assert (span.attributes or {})["session.id"] == "7"
         assert "gen_ai.conversation.id" not in (span.attributes or {})
+
+
+class Photo(Node):
+    photo: Image
+
+    async def __call__(self) -> Framed: ...
+
+
+class Framed(Node):
+    photo: Annotated[Image, Recall()]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_content_has_the_names_and_sizes_of_files_and_never_their_bytes(traced: Traced):
+    class Seeing(Model):
+        takes_files = frozenset({"image"})
+
+    lm = Seeing('{"text": "white"}')
+    with tracing(traced.provider, content=True):
+        await Graph(start=Photo, end=Framed).arun(Photo(photo=DOT), lm)
+    assert "[image 1: dot.png, image/png" in traced.text()
+    assert DOT.base64[:20] not in traced.text()

@@ -35,6 +35,7 @@ class Entry(NamedTuple):
 COMMANDS: Final = {
     "new": Entry("Create a small project that works.", "new:new"),
     "run": Entry("Run a graph, and print its last node.", "run:run"),
+    "chat": Entry("Have a conversation with a graph.", "chat:chat"),
     "check": Entry("Check a graph: print every mistake that its types show.", "check:check"),
     "prompts": Entry("Print every prompt that a graph can send.", "prompts:prompts"),
     "graph": Entry("Draw a graph in the terminal or to a file.", "graph:group"),

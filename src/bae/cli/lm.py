@@ -236,6 +236,8 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
     is resumed may be past that."""
     if named is not None:
         wrong = name_error(named)
+        if wrong is not None and wrong.code == "bae-lm-option":
+            raise wrong
         if wrong is not None:
             raise Misuse(wrong.message, code="bae-lm-unknown-name", fix=wrong.fix)
         cached_lm(named)

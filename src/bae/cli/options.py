@@ -213,6 +213,14 @@ Optimized = Annotated[
     ),
 ]
 AsJSON = Annotated[bool, flag("--json", "Print JSON, for scripts.")]
+Metadata = Annotated[
+    list[str] | None,
+    option(
+        "--metadata KEY=VALUE",
+        "What is stored beside the run, as `user_id=ana`; JSON if the value is JSON, otherwise "
+        "text. Repeat for each key.",
+    ),
+]
 InputOption = Annotated[
     str | None,
     option(
@@ -304,6 +312,22 @@ def _wrong(message: str) -> typer.BadParameter:
     )
 
 
+def metadata_of(said: list[str] | None) -> dict[str, Any]:
+    """The metadata that `--metadata` gives, or looks for. Raises `typer.BadParameter`."""
+    found: dict[str, Any] = {}
+    for each in said or ():
+        name, equals, text = each.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(
+                f"{each!r} has no KEY=VALUE. Write it as user_id=ana", param_hint="'--metadata'"
+            )
+        try:
+            found[name.strip()] = json.loads(text)
+        except ValueError:
+            found[name.strip()] = text
+    return found
+
+
 def above_zero(said: float) -> float:
     """A number of seconds in which something can be done."""
     if not said > 0:
@@ -343,22 +367,3 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 30m, 12h, 30d or 2w")
     return float(match[1]) * _UNITS[match[2]]
-
-
-def read_metadata(given: Sequence[str], *, scalars: bool = False) -> dict[str, Any]:
-    """The metadata that `--metadata KEY=VALUE` gives. With `scalars`, a list or an object is wrong,
-    since no run can be found by it."""
-    found: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint="--metadata")
-        try:
-            read: Any = json.loads(value)
-        except ValueError:
-            read = value
-        if scalars and isinstance(read, list | dict):
-            what = "a list or an object finds no run: give a text, a number, true, false or null"
-            raise typer.BadParameter(f"{text!r}: {what}", param_hint="--metadata")
-        found[key] = read
-    return found

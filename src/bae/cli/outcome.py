@@ -100,7 +100,7 @@ class CommandLine:
 
     def resume(self, run_id: str, *more: str) -> str:
         """The command that resumes a run."""
-        return self._line("resume", [short_id(run_id)], *more)
+        return self._line("runs resume", [short_id(run_id)], *more)
 
     def answer(self, run_id: str, gate: OpenGate, *, among: int = 1) -> str:
         """The command that answers a gate; `among` is how many of the same name are open."""
@@ -111,16 +111,22 @@ class CommandLine:
         """The command that answers a gate with a value; without one, it asks for it. Without a gate
         it is the one that is open."""
         given = [each for each in (gate, value) if each is not None]
-        return self._line("answer", [short_id(run_id), *given])
+        return self._line("runs answer", [short_id(run_id), *given])
 
     def show(self, run_id: str) -> str:
         """The command that shows what happened in a run, for which no module is needed."""
-        return CommandLine(None, self.journal)._line("show", [short_id(run_id)])
+        return CommandLine(None, self.journal)._line("runs show", [short_id(run_id)])
+
+    def chat(self, thread: str) -> str:
+        """The command that continues a conversation."""
+        given = [] if self.module is None else [self.module]
+        option = [f"--thread={thread}"] if thread.startswith("-") else ["--thread", thread]
+        return replace(self, module=None)._line("chat", given, *option)
 
     def _line(self, command: str, given: list[str], *more: str) -> str:
         # What begins like an option is none after a --, where nothing else is one either.
         last = ["--", *given] if any(each.startswith("-") for each in given) else []
-        line = ["bae", "runs", command, *([] if last else given), *more]
+        line = ["bae", *command.split(), *([] if last else given), *more]
         options = {"--lm": self.lm, "--optimized": self.optimized, "-m": self.module}
         if self.journal is not None and Path(self.journal) != default():
             options["-j"] = self.journal

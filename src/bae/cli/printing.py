@@ -3,6 +3,7 @@ terminal. `NO_COLOR`, `FORCE_COLOR`, `TERM=dumb` and `COLUMNS` are heeded."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -137,7 +138,7 @@ def _wrap_line(line: Text, console: Console, indent: int) -> list[Text]:
 
 
 _COMMAND: Final = re.compile(
-    r"(?<![^ ])bae (?:run|runs|check|prompts|eval|optimize|team|lm|graph) \S.*?(?=  |$)"
+    r"(?<![^ ])bae (?:run|chat|runs|check|prompts|eval|optimize|team|lm|graph) \S.*?(?=  |$)"
 )
 
 
@@ -293,6 +294,16 @@ def print_json(value: Any) -> None:
     stream = _json_output or sys.stdout
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
     stream.write(in_json(said, ascii_only=encoding != "utf8") + "\n")
+    stream.flush()
+
+
+def print_json_line(value: Any) -> None:
+    """The same in one line, for a command that has several results."""
+    global _json_written
+    _json_written = True
+    said = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
+    stream = _json_output or sys.stdout
+    stream.write(json.dumps(said) + "\n")
     stream.flush()
 
 

@@ -143,10 +143,12 @@ async def _ask(cls: type[Node], name: str, *, with_default: bool) -> Typed | Non
 # --- lines --------------------------------------------------------------------------------------
 
 
-async def typed_line(prompt: str, *, hidden: bool = False) -> str:
-    """The next line that is typed once the prompt stands there; `hidden` does not show it. Raises
-    EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C. Meanwhile prints stand above it, unless they
-    go to a file."""
+async def typed_line(
+    prompt: str, *, hidden: bool = False, default: str = "", **session_options: Any
+) -> str:
+    """The next line that is typed once the prompt stands there; `hidden` does not show it, and
+    `default` is there to be edited. Raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C.
+    Meanwhile prints stand above it, unless they go to a file."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import create_output
     from prompt_toolkit.patch_stdout import patch_stdout
@@ -155,14 +157,16 @@ async def typed_line(prompt: str, *, hidden: bool = False) -> str:
     output: Any = create_output(stdout=getattr(stderr, "rich_proxied_file", stderr))
     if hasattr(output, "enable_cpr"):  # few terminals need it, and those without it are waited for
         output.enable_cpr = False
-    session: PromptSession[str] = PromptSession(output=output)
+    session: PromptSession[str] = PromptSession(output=output, **session_options)
     with patch_stdout(raw=True):
         if not stdout.isatty():
             sys.stdout = stdout
         proxy = sys.stderr
         turn_logging(stderr, proxy)
         try:
-            return await session.prompt_async(prompt, is_password=hidden, handle_sigint=False)
+            return await session.prompt_async(
+                prompt, is_password=hidden, default=default, handle_sigint=False
+            )
         finally:
             turn_logging(proxy, stderr)
 

@@ -28,6 +28,7 @@ from bae.cli.options import (
     JournalFile,
     LMName,
     MaxIters,
+    Metadata,
     Module,
     NewId,
     NoAsk,
@@ -37,8 +38,8 @@ from bae.cli.options import (
     budget_of,
     examples,
     flag,
+    metadata_of,
     option,
-    read_metadata,
     refuse_both_journals,
 )
 from bae.cli.outcome import CommandLine, RunOutcome, advise, print_outcome
@@ -80,13 +81,7 @@ def run(
         str | None,
         option("--thread ID", "The conversation in the journal that this run continues."),
     ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        option(
-            "--metadata KEY=VALUE",
-            "Kept beside the run. The value is JSON if that is valid, otherwise text. Repeatable.",
-        ),
-    ] = None,
+    metadata: Metadata = None,
     budget: BudgetLimits = None,
     as_json: AsJSON = False,
     quiet: Quiet = False,
@@ -98,7 +93,7 @@ def run(
     terminal. Nodes, dependencies and LLM calls are shown on stderr while it runs, and gates are
     asked. The result goes to stdout.
     """
-    limits, about = budget_of(budget), read_metadata(metadata or ())
+    limits, about = budget_of(budget), metadata_of(metadata)
     refuse_both_journals(context, no_journal=no_journal)
     if no_journal and thread is not None:
         raise typer.BadParameter("a conversation is in a journal", param_hint="--no-journal")

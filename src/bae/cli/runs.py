@@ -27,9 +27,9 @@ from bae.cli.options import (
     argument,
     examples,
     flag,
+    metadata_of,
     option,
     parse_duration,
-    read_metadata,
     run_ids,
 )
 from bae.cli.outcome import CommandLine, parked_data, short_name
@@ -103,7 +103,7 @@ def list_runs(
     interrupted was running when its process went away: `bae runs resume` continues it.
     """
 
-    wanted = read_metadata(metadata or (), scalars=True)
+    wanted = _parse_metadata(metadata)
 
     async def found(runs: Journal) -> tuple[list[RunInfo], list[list[dict[str, Any]]]]:
         newest: list[RunInfo] = []
@@ -138,6 +138,16 @@ async def _waiting_data(runs: Journal, info: RunInfo) -> list[dict[str, Any]]:
         if error.code != "bae-journal-damaged":
             raise
         return parked_data(info.waiting, ())
+
+
+def _parse_metadata(given: list[str] | None) -> dict[str, Any]:
+    """What `--metadata` wants of runs."""
+    wanted = metadata_of(given)
+    for name, value in wanted.items():
+        if isinstance(value, list | dict):
+            what = "a list or an object finds no run: give a text, a number, true, false or null"
+            raise typer.BadParameter(f"{name}: {what}", param_hint="'--metadata'")
+    return wanted
 
 
 async def _runs_that_are(

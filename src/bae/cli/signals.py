@@ -64,11 +64,20 @@ class Signals:
 
     def cancels(self, task: asyncio.Task[Any], heard: Callable[[], object]) -> None:
         """Have the first signal cancel `task`, and call `heard`; in the loop of the task."""
-        loop = asyncio.get_running_loop()
 
         def stop() -> None:
             task.cancel()
             heard()
+
+        self.calls(stop)
+
+    def reset(self) -> None:
+        """Forget a signal that was heeded: the next one is the first again."""
+        self.code, self._stop = 0, None
+
+    def calls(self, stop: Callable[[], object]) -> None:
+        """Have the first signal call `stop` in the running loop."""
+        loop = asyncio.get_running_loop()
 
         def soon() -> None:
             with suppress(RuntimeError):  # the loop is closed: everything is
@@ -119,9 +128,9 @@ def run_until_signal(begun: Coroutine[Any, Any, T]) -> T:
 
 # --- work ----------------------------------------------------------------------------------------
 
-_SLOW_STOP: Final = 1.0
+SLOW_STOP: Final = 1.0
 """Seconds after a signal until it is said that things are still being closed."""
-_STOPPING: Final = "stopping: what is open is being closed; Ctrl-C again ends it at once"
+STOPPING: Final = "stopping: what is open is being closed; Ctrl-C again ends it at once"
 _SLACK: Final = 0.1
 """Seconds past a budget, in which an LM call that it cuts off may say so itself."""
 _LOOKS: Final = 0.5
@@ -188,7 +197,7 @@ def work(
         task = loop.create_task(guard())
         worker.append(task)
         explained(task, reason)
-        signals.cancels(task, lambda: loop.call_later(_SLOW_STOP, display.say, _STOPPING))
+        signals.cancels(task, lambda: loop.call_later(SLOW_STOP, display.say, STOPPING))
         limit = None if budget is None else budget.seconds
         clock = None if budget is None or limit is None else loop.create_task(watch(budget, limit))
         try:

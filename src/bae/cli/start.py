@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
@@ -45,10 +45,24 @@ _LONGEST: Final = 60
 def start_node(
     cls: type[Node], given: str | None, sets: Sequence[str], *, ask: bool, said: str
 ) -> Node:
-    """The node of the class `cls` to begin with. `said` is the command line so far, for examples.
+    """The node of the class `cls` to begin with, of what `start_fields` answers."""
+    return build_node(cls, start_fields(cls, given, sets, ask=ask, said=said))
+
+
+def start_fields(
+    cls: type[Node],
+    given: str | None,
+    sets: Sequence[str],
+    *,
+    ask: bool,
+    said: str,
+    later: Collection[str] = (),
+) -> dict[str, Any]:
+    """The fields of a start node as JSON has them. `said` is the command line so far, for examples.
 
     What -i and --set leave open is asked for with `ask`, where there is a terminal: all fields
-    where nothing was given, or else those that have no default.
+    where nothing was given, or else those that have no default. The fields `later` are given by
+    the caller, and no field with a default is asked for beside them.
     """
     fields = _read_input(cls, given) if given is not None else {}
     placed = split_sets(sets, partial(_place_of, cls))
@@ -61,13 +75,13 @@ def start_node(
         else:
             fields[name] = _json_or_text(text, Any)
     plain = [field for field in plan_of(cls, strict=True).plain if field.name not in fields]
-    missing = [field.name for field in plain if field.required]
+    missing = [field.name for field in plain if field.required and field.name not in later]
     if missing and not (ask and can_ask()):
         raise _missing(cls, missing, said)
     if missing:
-        nothing = given is None and not sets
+        nothing = given is None and not sets and not later
         fields |= _ask_fields(cls, [each.name for each in plain] if nothing else missing)
-    return _build_node(cls, fields)
+    return fields
 
 
 def read_sets(cls: type[Node], sets: Sequence[str]) -> dict[str, Any]:
@@ -259,7 +273,7 @@ def _ask_fields(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
+def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
     """The node of fields that are JSON. A class with a constructor of its own gets it called."""
     names = frozenset(fields)
     try:

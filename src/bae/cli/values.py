@@ -93,12 +93,13 @@ def with_read_files(readings: Iterable[Any], annotation: Any) -> Iterator[Any]:
     or in a list. Raises `UnfitText` if a file cannot be read."""
     origins = [get_origin(each) for each in union_members(annotation)]
     for said in readings:
-        read = with_paths_read(said, _read_file)
+        read = with_paths_read(said, read_file_at)
         is_one = isinstance(said, str) and read is not said
         yield [read] if is_one and list in origins else read
 
 
-def _read_file(path: str) -> File:
+def read_file_at(path: str) -> File:
+    """The image or document in a file. Raises `UnfitText`."""
     try:
         return file_of(read_file(path, MAX_BYTES), Path(path).name)
     except OSError as error:

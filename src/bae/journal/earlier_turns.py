@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
-from bae.files import with_placeholders
+from bae.files import placeholders_in, with_placeholders
 from bae.journal.decoder import off_loop, read_history
 from bae.journal.shape import Json
 from bae.journal.store import Journal, StoredRun
@@ -181,7 +181,7 @@ class _TextReader:
         value = found.pop(only, "")
         text = value if isinstance(value, str) else _json(with_placeholders(value))
         # What came with the text: a model knows that there was an image, and does not get it again.
-        return "\n".join([text, *_files_in([*found.values()])])
+        return "\n".join([*placeholders_in([*found.values()]), text])
 
     def _value(self, step: Step, name: str) -> Any:
         cls = self._classes.get(step.name)
@@ -211,16 +211,3 @@ _MISSING: Final = object()
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _files_in(value: Any) -> Iterator[str]:
-    """The placeholders of the files in some JSON."""
-    if isinstance(value, dict):
-        held = cast(Json, value)
-        shown = with_placeholders(held)
-        if isinstance(shown, str):
-            yield shown
-            return
-        value = [*held.values()]
-    for each in cast("list[Any]", value) if isinstance(value, list) else ():
-        yield from _files_in(each)

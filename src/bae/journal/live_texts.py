@@ -44,6 +44,8 @@ class LiveTexts:
         self._runs: WeakKeyDictionary[ObservedRun, History] = WeakKeyDictionary()
         self._current: dict[str, History] = {}
         self._readers: dict[str, set[_Bell]] = {}
+        self._written: set[str] = set()
+        """The runs in progress that have text, or had some."""
         self._lock = Lock()
 
     def observe(self, run: ObservedRun, record: Record) -> None:
@@ -56,8 +58,13 @@ class LiveTexts:
             history.add(record)
             if not history.alive:
                 self._current.pop(run.run_id, None)
-            for bell in self._readers.get(run.run_id, ()):
-                bell.ring()
+            if not record.stored:  # text is stored nowhere
+                self._written.add(run.run_id)
+            if run.run_id in self._written:
+                for bell in self._readers.get(run.run_id, ()):
+                    bell.ring()
+            if not history.alive:
+                self._written.discard(run.run_id)
 
     def is_live(self, run_id: str) -> bool:
         """Whether a run is in progress in this process. The text of a run in another one is known

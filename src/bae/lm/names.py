@@ -17,7 +17,12 @@ API_KEY_ENV: Final = "api_key_env"
 are shown and stored."""
 _ADDRESS: Final = re.compile(r"@(?=https?://)")
 """Names of models have an `@` too, as `claude-opus-4-5@20251101` on Google's cloud."""
+_HALF_ADDRESS: Final = re.compile(
+    r".@([a-z+]*:?//|localhost\b|[\w.-]+:[0-9]{1,5}(/|$)|([\w-]+\.)+[a-z]{2,}/)", re.IGNORECASE
+)
+"""A server in a model, which is no address: without `http://`, or with another scheme."""
 _OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
+_KEY_IN_JSON: Final = re.compile(r'"([^"\\]*)"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,13 @@ def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
     model = rest[: len(rest) - len(address) - 1] if address else rest
     if address:
         _check_address(name, address)
+    if _HALF_ADDRESS.search(model):
+        raise BaeLMError(
+            f"{shown_name(name)} has an address that does not begin with http:// or https://",
+            code="bae-lm-unknown-name",
+            sent=False,
+            fix=f"write {kind}:MODEL@http://127.0.0.1:8000/v1",
+        )
     return LMNameParts(kind, model, address, _read_options(name, asked) if mark else {})
 
 
@@ -56,11 +68,18 @@ def shown_name(name: str) -> str:
         return repr(remove_passwords(name))
     options: list[str] = []
     for each in asked.split("&"):
-        option, _, value = each.partition("=")
-        is_secret = option != API_KEY_ENV and is_secret_name(option, value or None)
-        is_secret = is_secret and "TOKENS" not in option.upper()
-        options.append(f"{option}={MASK}" if is_secret else each)
+        option, mark, value = each.partition("=")
+        options.append(f"{option}{mark}{shown_value(option, value)}")
     return repr(f"{remove_passwords(text)}?{'&'.join(options)}")
+
+
+def shown_value(option: str, value: str) -> str:
+    """The value of an option as errors show it: masked where it, or a part of it, is a secret by
+    its name."""
+    is_secret = option != API_KEY_ENV and is_secret_name(option, value or None)
+    is_secret = is_secret and "TOKENS" not in option.upper()
+    names = _KEY_IN_JSON.findall(unquote(value))
+    return MASK if is_secret or any(map(is_secret_name, names)) else remove_passwords(value)
 
 
 def _read_options(name: str, text: str) -> dict[str, str]:
@@ -69,7 +88,8 @@ def _read_options(name: str, text: str) -> dict[str, str]:
         option, mark, value = each.partition("=")
         if not mark or not _OPTION.fullmatch(option) or not value:
             raise BaeLMError(
-                f"{shown_name(name)} has {each!r} among its options, which is no name and value",
+                f"{shown_name(name)} has {option + mark + shown_value(option, value)!r} among its "
+                "options, which is no name and value",
                 code="bae-lm-option",
                 sent=False,
                 fix="write options as ?max_tokens=800&effort=low; in a value, write %26 for & and "

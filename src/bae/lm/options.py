@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, cast, get_args, ge
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from bae.exceptions import BaeLMError
-from bae.lm.names import API_KEY_ENV, LMNameParts
+from bae.lm.names import API_KEY_ENV, LMNameParts, shown_value
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -145,7 +145,7 @@ def _wrong_value(shown: str, option: str, text: str, said: str, hint: Any) -> Ba
     choices = [repr(each) for each in _choices(hint) if each is not None]
     fix = f"give one of {', '.join(choices)}" if choices else "correct the value"
     return BaeLMError(
-        f"{shown}: the option {option} cannot be {text!r}: {said}",
+        f"{shown}: the option {option} cannot be {shown_value(option, text)!r}: {said}",
         code="bae-lm-option",
         sent=False,
         fix=fix,

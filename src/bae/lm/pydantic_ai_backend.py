@@ -245,7 +245,8 @@ class PydanticAIBackend(Backend):
 
     @property
     def _who(self) -> str:
-        return f"PydanticAIBackend({self.model!r})"
+        at = f", base_url={remove_passwords(self._base_url)!r}" if self._base_url else ""
+        return f"PydanticAIBackend({self.model!r}{at})"
 
     def _make(self) -> Model:
         if not isinstance(self._given, str):

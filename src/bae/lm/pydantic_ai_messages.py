@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from bae.exceptions import BaeLMError
 from bae.files import File, FileUrl
+from bae.lm.http import remove_passwords
 from bae.lm.prices import cost_of
 from bae.lm.requests import Answer, as_echo, can_be_stored
 from bae.prompts.messages import CallPart, FilePart, Message, Prompt, ResultPart, TextPart
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from bae.files import Attached
 
+_TYPES_OF_URLS = {"image": "image/png", "document": "application/pdf"}
+"""The type of what is at an address that does not say: PydanticAI asks for one."""
 _NOT_TAKEN = "This answer was not taken. Read what follows."
 
 
@@ -144,10 +147,41 @@ def _content(file: Attached) -> Any:
 
     if isinstance(file, FileUrl):
         kind = PydanticAIImageUrl if file.kind == "image" else PydanticAIDocumentUrl
-        return kind(url=file.url)
+        made = kind(url=file.url)
+        try:
+            _ = made.media_type
+        except ValueError:  # the address does not end as files of a type do
+            made = kind(url=file.url, media_type=_TYPES_OF_URLS[file.kind])
+        made.force_download = cast(Any, _NeverHere(file))
+        return made
     if not isinstance(file, File):
         raise TypeError(f"{file!r} is no file")
     return BinaryContent(file.data, media_type=file.media_type, identifier=file.hash[7:15])
+
+
+class _NeverHere:
+    """Whether PydanticAI is to fetch an address: it is not. PydanticAI would do that in this
+    process for models whose API takes no addresses, and asks before whether a local network may be
+    reached."""
+
+    def __init__(self, file: FileUrl) -> None:
+        self._file = file
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        file = self._file
+        own = "Image" if file.kind == "image" else "Document"
+        raise BaeLMError(
+            f"{file.placeholder}: the API of this model takes no address of such a file, and bae"
+            " fetches none",
+            code="bae-lm-files",
+            sent=False,
+            fix=f"fetch it with your own code, and give {own}.from_bytes(data)",
+        )
+
+    __hash__ = object.__hash__
 
 
 # --- what comes back --------------------------------------------------------------------------
@@ -249,12 +283,14 @@ def _ran(response: ModelResponse) -> tuple[tuple[CallPart, ResultPart], ...]:
 
 
 def _echo(response: ModelResponse, echoed: str, answers: list[str]) -> Any:
-    """The message as JSON, without files: they come back as other objects than they were."""
+    """The message as JSON, to be stored: without files, which come back as other objects than they
+    were, and without a password in the address of the provider."""
     from pydantic_ai.messages import FilePart, ModelMessagesTypeAdapter
     from pydantic_ai.usage import RequestUsage
 
     parts = [part for part in response.parts if not isinstance(part, FilePart)]
-    plain = replace(response, parts=parts, usage=RequestUsage())
+    asked_at = remove_passwords(response.provider_url or "") or None
+    plain = replace(response, parts=parts, usage=RequestUsage(), provider_url=asked_at)
     (message,) = ModelMessagesTypeAdapter.dump_python([plain], mode="json")
     echo = {"model": echoed, "message": message}
     return as_echo({**echo, "answers": answers} if answers else echo)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from bae.exceptions import BaeLMError
 from bae.lm.extras import install_line
+from bae.lm.http import remove_passwords
 from bae.lm.kinds import LMKind, missing_packages, unset_variables
 from bae.lm.options import read_value, unknown_option, unwritable_option
 from bae.lm.registry import find_kind
@@ -131,7 +132,7 @@ def _compatible_model(model: str, base_url: str, api_key: str | None) -> Model:
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
     provider = OpenAICompatibleProvider(
-        urlsplit(base_url).netloc,
+        urlsplit(remove_passwords(base_url)).netloc,
         base_url=base_url,
         api_key=api_key,
         # Servers hold any model to a schema by masking tokens: it does not see the schema.

@@ -21,6 +21,7 @@ from mcp_types import (
 from mcp_types import Tool as ServerTool
 
 from bae.exceptions import ToolServerError
+from bae.files import Image
 from bae.mcp.servers import Http, ServerOptions, Stdio
 from bae.prompts.schemas import Schema, write_out
 from bae.tools import LONGEST_NAME, TOOL_NAME, ToolError
@@ -188,13 +189,18 @@ def _objects(value: Any) -> Iterator[Schema]:
 
 def read_result(result: CallToolResult, tool: str) -> Any:
     """The part of a result that a model reads: its structured content, if there is no text or the
-    text is the JSON of it, and else its text. Images, audio and resources become a line with type
-    and size. Raises `ToolError` for an error of the tool."""
-    texts, notes = _parts(result.content)
+    text is the JSON of it, and else its text, in a list with its images if it has some. Audio,
+    resources and images that models do not take become a line with type and size. Raises
+    `ToolError` for an error of the tool."""
+    texts, notes, images = _parts(result.content)
     if result.is_error:
         raise ToolError(
             "\n".join((*texts, *notes)).strip() or f"{tool} failed, and did not say why"
         )
+    if images:
+        texts = [text for text in texts if text.strip()]
+        found = [*texts, *notes, *images]
+        return found if len(found) > 1 else found[0]
     structured = result.structured_content
     is_text = "".join(texts).strip() and (notes or not _is_json_of(texts, structured))
     if not is_text and structured is not None:
@@ -225,11 +231,15 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _parts(content: Sequence[Any]) -> tuple[list[str], list[str]]:
-    """The texts of a result, and a note on everything else."""
+def _parts(content: Sequence[Any]) -> tuple[list[str], list[str], list[Image]]:
+    """The texts and images of a result, and a note on everything else."""
     texts: list[str] = []
     notes: list[str] = []
+    images: list[Image] = []
     for part in content:
+        if isinstance(part, ImageContent) and (image := _image(part.data)) is not None:
+            images.append(image)
+            continue
         match part:
             case TextContent():
                 texts.append(readable(part.text, 0))
@@ -246,7 +256,15 @@ def _parts(content: Sequence[Any]) -> tuple[list[str], list[str]]:
                 notes.append(f"[resource {shown}, not shown]")
             case _:
                 notes.append("[something that bae does not know]")
-    return texts, notes
+    return texts, notes, images
+
+
+def _image(data: str) -> Image | None:
+    """The image of a part; None if it is none that models take."""
+    try:
+        return Image.from_data_url(f"data:;base64,{data}")
+    except ValueError:
+        return None
 
 
 def _shown(text: str) -> str:

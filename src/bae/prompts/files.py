@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, Final, cast
 
-from bae.files import Attached, collected, in_use, is_reference, placeholder_of
+from bae.files import Attached, collected, is_reference, placeholder_of
 from bae.prompts.messages import FilePart
 
 BEFORE: Final = "before"
 """The key of earlier steps in a question."""
 
 
-class _NoFiles:
-    """Finds nothing, where no file was ever made."""
-
-    def __enter__(self) -> Mapping[str, Attached]:
-        return {}
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-_NO_FILES: Final = _NoFiles()
-
-
-def seen_files() -> AbstractContextManager[Mapping[str, Attached]]:
-    """The files in what is shown inside, by their hashes and addresses."""
-    return collected() if in_use() else _NO_FILES
+def with_labels(find: Callable[[], Any]) -> tuple[Any, tuple[FilePart, ...]]:
+    """What `find` makes of values for a model, as JSON, with labels in the place of the files in
+    it; and the files."""
+    with collected() as seen:
+        known = find()
+    return labeled(known, seen) if seen else (known, ())
 
 
 def labeled(

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
+from bae.files import in_use
 from bae.language_model import PLAIN_SCENE
 from bae.plan import plan_of
-from bae.prompts.files import labeled, seen_files
+from bae.prompts.files import with_labels
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, notes_on
 from bae.prompts.values import (
@@ -84,14 +85,17 @@ def fill_prompt(
     """Ask for some fields of a node."""
     form, schema = _answer_form(target, fields)
     own = plan_of(target).turns
-    with seen_files() as seen:
+
+    def find_known() -> dict[str, Any]:
         known = known_nodes(previous, scene)
         if len(resolved) > (own is not None and own.name in resolved):
             context = context_of(target, resolved, scene.hidden)
             left = not_shown(target, context, known, previous, scene)
             if left or not context:
                 known["context"] = left
-    known, files = labeled(known, seen) if seen else (known, ())
+        return known
+
+    known, files = with_labels(find_known) if in_use() else (find_known(), ())
     text = text_of_question(instruction, known, form)
     turns = shown_turns(scene, previous, (target, resolved))
     asked = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
@@ -177,17 +181,21 @@ class Choice:
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
         turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
-        with seen_files() as seen:
+        if context is not None:
+            held = [each for each in context.values() if isinstance(each, Messages)]
+            if held:
+                turns, left = held[0], context.items()
+                context = {n: each for n, each in left if not isinstance(each, Messages)}
+
+        def find_known() -> dict[str, Any]:
             known = known_nodes(previous, scene)
             if context is not None:
-                held = [each for each in context.values() if isinstance(each, Messages)]
-                if held:
-                    turns, left = held[0], context.items()
-                    context = {n: each for n, each in left if not isinstance(each, Messages)}
                 known["context"] = as_json(context, "the context of a choice", scene.hidden)
             elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
                 known["context"] = contexts
-        known, files = labeled(known, seen) if seen else (known, ())
+            return known
+
+        known, files = with_labels(find_known) if in_use() else (find_known(), ())
         asked = self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
         return Prompt(
             system_text(scene, turns),

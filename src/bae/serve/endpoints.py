@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, unquote
@@ -70,7 +70,9 @@ class Endpoint:
     answers: Mapping[int, type[BaseModel] | str]
     query: type[Form] = NoQuery
     body: type[BaseModel] | None = None
-    refusals: tuple[int, ...] = field(default=())
+    refusals: tuple[int, ...] = ()
+    media: tuple[str, ...] = ()
+    """Other content types that a client may accept in place of JSON."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:

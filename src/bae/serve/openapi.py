@@ -70,6 +70,7 @@ def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
         else:
             ref = {"$ref": _REF.replace("{model}", model.__name__)}
             said["content"] = {"application/json": {"schema": ref}}
+            said["content"] |= {media: {"schema": {}} for media in each.media}
         responses[str(status)] = said
     refusals = each.refusals if each.verb is None else (*_ALWAYS, *each.refusals)
     for status in sorted({*refusals, 422}):

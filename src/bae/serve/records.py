@@ -186,5 +186,6 @@ ENDPOINTS: Final = (
         {200: LinePage},
         RecordsQuery,
         refusals=(404, 422),
+        media=("text/event-stream", "application/x-ndjson"),
     ),
 )

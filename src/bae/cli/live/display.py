@@ -60,6 +60,9 @@ class Display:
     """Shows nothing. Enter it, give its `observe` to `bae.observers.observing`, and leave it when
     the run is over."""
 
+    keeps_texts = False
+    """Whether all text that streams in is kept, and not only the end."""
+
     def __init__(self, console: Console) -> None:
         self.console = console
         self.signs = signs_for(console)
@@ -86,7 +89,7 @@ class Display:
             over = [run for run in [*self.views][1:] if self.views[run].history.run.outcome]
             for each in over[: max(0, len(self.views) + 1 - _RUNS)]:
                 del self.views[each]
-            view = self.views[run] = RunView(run.past)
+            view = self.views[run] = RunView(run.past, keep_texts=self.keeps_texts)
         view.add(record)
         return view
 
@@ -120,10 +123,10 @@ class Display:
 class RunView:
     """One run as a display shows it. `past` are the records of a run that is resumed."""
 
-    def __init__(self, past: Iterable[Record] = ()) -> None:
+    def __init__(self, past: Iterable[Record] = (), *, keep_texts: bool = False) -> None:
         self.changes: list[tuple[WorkChange, Work]] = []
         """What the newest record has changed."""
-        self.history = History(past, keep=MOST_STEPS, on_change=self._note)
+        self.history = History(past, keep=MOST_STEPS, keep_texts=keep_texts, on_change=self._note)
         self.printed = -1
         """The last step that is on the screen for good, with all before it."""
         self._texts: dict[tuple[Work, str, bool], str] = {}

@@ -152,33 +152,41 @@ def _round_rows(
         yield ViewRow(guides, "more", name=f"… {count(left_out, 'earlier call')}")
     for call in shown:
         while left and left[0].number < call.round:
-            yield _refusal_row(view, left.pop(0), guides)
-        row = ViewRow(guides, "call", name=view.call(call), value=view.call_result(call))
-        row.block, row.dim = id(calls[0]), call.resumed
-        going = call.since is not None
-        said = [took(now - call.started if going else call.took)]
-        if going:
-            row.state, report = "going", call.report
-            if report is not None and report.done is not None:
-                bar = _progress(report.done, report.total)
-                row.value = f"{bar} {row.value}".strip()
-        elif call.state == "done":
-            row.is_told = call.told is not None
-            said += [f"as {call.reused}"] if call.reused else []
-            said += ["from before"] if call.resumed else []
-        elif call.state == "waiting":
-            row.state, row.value, said = "waiting", "", ["waits for a person"]
-        else:
-            states: dict[str, ViewState] = {"failed": "failed", "running": "coming"}
-            row.state = states.get(call.state, "cancelled")
-        row.note = " · ".join(filter(None, said))
+            yield refusal_row(view, left.pop(0), guides)
+        row = call_row(view, call, guides, now)
+        row.block = id(calls[0])
         yield row
-        if going and call.graph is not None:
+        if call.is_open and call.graph is not None:
             yield from graph_rows(view, call.graph, (*guides, False), now)
-    yield from (_refusal_row(view, reply, guides) for reply in left)
+    yield from (refusal_row(view, reply, guides) for reply in left)
 
 
-def _refusal_row(view: RunView, reply: RoundReplied, guides: Guides) -> ViewRow:
+def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRow:
+    """The row of one call of a tool: the call, what it has come to, and how long it took."""
+    row = ViewRow(guides, "call", name=view.call(call), value=view.call_result(call))
+    row.dim = call.resumed
+    going = call.is_open
+    said = [took(now - call.started if going else call.took)]
+    if going:
+        row.state, report = "going", call.report
+        if report is not None and report.done is not None:
+            bar = _progress(report.done, report.total)
+            row.value = f"{bar} {row.value}".strip()
+    elif call.state == "done":
+        row.is_told = call.told is not None
+        said += [f"as {call.reused}"] if call.reused else []
+        said += ["from before"] if call.resumed else []
+    elif call.state == "waiting":
+        row.state, row.value, said = "waiting", "", ["waits for a person"]
+    else:
+        states: dict[str, ViewState] = {"failed": "failed", "running": "coming"}
+        row.state = states.get(call.state, "cancelled")
+    row.note = " · ".join(filter(None, said))
+    return row
+
+
+def refusal_row(view: RunView, reply: RoundReplied, guides: Guides) -> ViewRow:
+    """The row of an answer that was refused."""
     before = reply.at < view.since
     return ViewRow(guides, "call", value=view.refusal(reply), dim=before, is_told=True)
 

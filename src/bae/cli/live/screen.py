@@ -90,7 +90,7 @@ class LiveTree(Display):
     def frame(self) -> list[Text]:
         """The lines of what is in progress, no more than the terminal has."""
         rows = squeeze_rows(self._rows(), max(1, self.console.height - 2))
-        return [*self._draw(rows), _spinning(self, self.summary().plain)]
+        return [*self._draw(rows), spinning_line(self, self.summary().plain)]
 
     def whole(self) -> list[Text]:
         """The lines of all runs, without those of nodes that were printed."""
@@ -171,10 +171,10 @@ class ProgressLine(Display):
 
     def _line(self) -> Text:
         said = [in_one_line(self._text), took(perf_counter() - self._began)]
-        return _spinning(self, " · ".join(filter(None, said)))
+        return spinning_line(self, " · ".join(filter(None, said)))
 
 
-def _spinning(display: Display, said: str) -> Text:
+def spinning_line(display: Display, said: str) -> Text:
     """A line with a spinner before it."""
     width, signs = display.console.width, display.signs
     line = Text(no_wrap=True).append(f"{signs.spin(time())} ", "yellow")

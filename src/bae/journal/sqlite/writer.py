@@ -68,6 +68,8 @@ class SQLiteWriter:
         self._busy_timeout = busy_timeout
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        self._holds_files = False
+        """Whether a claim holds files that are not stored yet."""
 
     def connect(self) -> sqlite3.Connection:
         """The connection, which is made when it is first used and after some errors."""
@@ -87,6 +89,7 @@ class SQLiteWriter:
                     work.claim.take(work.lines)
                     if work.files:
                         work.claim.files.update(work.files)
+                        self._holds_files = True
                 except (JournalError, ValueError) as error:
                     work.error = error
         self._store(batch)
@@ -135,7 +138,7 @@ class SQLiteWriter:
         claims = dict.fromkeys([work.claim for work in batch if work.claim is not None])
         rows = [line + claim.fence for claim in claims for line in claim.held]
         more = [work for work in batch if work.do is not None]
-        has_files = any(claim.files for claim in claims)
+        has_files = self._holds_files
         if more or has_files or len(rows) != 1 or lease.has_work():
             db.execute("begin immediate")
             lease.maintain(db)
@@ -166,8 +169,10 @@ class SQLiteWriter:
             self._check_files(self.path)
         for claim in claims:
             claim.held = []
-            if has_files:
+        if has_files:
+            for claim in claims:
                 claim.files = {}
+            self._holds_files = any(claim.files for claim in lease.claims)
         for work in more:
             if work.error is None and isinstance(work.value, SQLiteClaim):
                 lease.hold(work.value)

@@ -1,0 +1,291 @@
+"""What is typed into `bae chat` at a terminal: messages, and commands that begin with a slash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from rich.text import Text
+
+from bae.cli import exits
+from bae.cli.chat_session import RESUMABLE, UNFINISHED, ChatSession, LastTurn
+from bae.cli.chat_threads import list_threads, new_thread_id, thread_cost
+from bae.cli.printing import err, note, print_error
+from bae.cli.questions import typed_line
+from bae.cli.wording import count, cut, in_lines
+from bae.exceptions import BaeError
+
+if TYPE_CHECKING:
+    from bae.journal import ThreadTurn
+
+_SHOWN: Final = 3
+"""Earlier turns that are shown when a conversation continues."""
+_LONGEST: Final = 300
+"""Characters of an earlier message or reply that are shown."""
+_THREADS: Final = 20
+"""Threads that are listed."""
+
+Taken = tuple[int, str]
+"""The exit code of what was typed, and a message that is to be edited next."""
+
+
+class ChatCommands:
+    """Takes what is typed, one line after another."""
+
+    ABOUT: ClassVar[dict[str, str]] = {
+        "/help": "list the commands",
+        "/retry": "send the last message again, in its place",
+        "/edit": "change the last message and send it again, in its place",
+        "/resume": "continue the last turn where it stopped",
+        "/drop": "drop a turn that waits or was interrupted",
+        "/thread": "list the threads; /thread ID switches to one",
+        "/new": "begin a new thread",
+        "/image": "/image PATH sends a file with the next message",
+        "/show": "show all of the last turn",
+        "/why": "/why FIELD shows where a value of the last turn came from",
+        "/cost": "show what the thread has cost",
+        "/quit": "leave, as Ctrl-D does",
+    }
+    SHORT: ClassVar[dict[str, str]] = {"/exit": "/quit", "/q": "/quit", "/?": "/help"}
+    CONTINUES: ClassVar[tuple[int, ...]] = (
+        exits.DONE,
+        exits.FAILED,
+        exits.WAITING,
+        exits.ELSEWHERE,
+        exits.INTERRUPTED,
+    )
+    """Exit codes of turns after which the chat continues."""
+
+    def __init__(self, talk: ChatSession) -> None:
+        self._talk = talk
+        self.is_over = False
+        self.replaces = False
+        """Whether the next message takes the place of the last one."""
+        self.draft = ""
+        """The message to begin with."""
+        self._hinted = False
+        self._methods: dict[str, Callable[[str], Awaitable[Taken]]] = {
+            "/help": self._help,
+            "/retry": self._retry,
+            "/edit": self._edit,
+            "/resume": self._resume,
+            "/drop": self._drop,
+            "/thread": self._thread,
+            "/new": self._new,
+            "/image": self._image,
+            "/show": self._show,
+            "/why": self._why,
+            "/cost": self._cost,
+            "/quit": self._quit,
+        }
+
+    async def begin(self, *, is_new: bool) -> int:
+        """Say which conversation this is, show its last turns, and settle a turn that is not
+        finished."""
+        talk = self._talk
+        turns = [] if is_new else await talk.read()
+        quiet = talk.options.quiet
+        if not quiet:
+            how = f"{count(len(turns), 'turn')} so far" if turns else "new"
+            note(f"chat with {talk.graph.name}, thread {talk.thread} ({how})")
+            note("Enter sends, Alt-Enter is a new line, /help lists commands, Ctrl-D leaves")
+            if not any(plan.turns for plan in talk.graph.plans.values()):
+                note(
+                    "no node of the graph has the earlier turns, so that each message stands "
+                    "alone; to show them to the LLM, add to a node: "
+                    "history: Annotated[Messages, Thread()]"
+                )
+            self._show_turns(turns)
+        return await self._settle()
+
+    async def take(self, text: str) -> Taken:
+        """Carry out a command, or send a message."""
+        self._hinted = False
+        self.draft = ""
+        replaces, self.replaces = self.replaces, False
+        if not text.strip():
+            return exits.DONE, ""
+        try:
+            if text.startswith("/") and not text.startswith("//"):
+                return await self._command(text)
+            message = text.removeprefix("/") if text.startswith("//") else text
+            return await self._send(message, replaces=replaces)
+        except BaeError as error:
+            print_error(error)
+            return exits.FAILED, ""
+
+    def interrupt(self) -> None:
+        """Ctrl-C while a line is typed: the line is gone."""
+        self.replaces, self.draft = False, ""
+        if not self._hinted:
+            note("Ctrl-D or /quit leaves")
+        self._hinted = True
+
+    async def _send(self, message: str, *, replaces: bool) -> Taken:
+        if replaces:
+            return await self._talk.send_again(message), ""
+        if self._talk.last.standing in UNFINISHED:
+            note("the last turn is not finished: /resume continues it, /drop drops it")
+            return exits.DONE, message
+        code = await self._talk.send(message)
+        return code, message if self._talk.refused else ""
+
+    async def _command(self, text: str) -> Taken:
+        name, _, rest = text.strip().partition(" ")
+        name = self.SHORT.get(name.lower(), name.lower())
+        method = self._methods.get(name)
+        if method is None:
+            near = get_close_matches(name, self.ABOUT, n=1, cutoff=0.5)
+            meant = f"did you mean {near[0]}? " if near else ""
+            note(
+                f"there is no command {name}: {meant}/help lists them; a message that begins with "
+                "a slash is typed with two"
+            )
+            return exits.DONE, text
+        return await method(rest.strip())
+
+    # The last turn.
+
+    async def _retry(self, rest: str) -> Taken:
+        if not self._has_last():
+            return exits.DONE, ""
+        return await self._talk.send_again(self._talk.last.text), ""
+
+    async def _edit(self, rest: str) -> Taken:
+        if self._has_last():
+            self.replaces, self.draft = True, self._talk.last.text
+        return exits.DONE, self.draft
+
+    async def _resume(self, rest: str) -> Taken:
+        if self._talk.last.standing not in RESUMABLE:
+            note("there is no turn to continue")
+            return exits.DONE, ""
+        return await self._talk.resume(), ""
+
+    async def _drop(self, rest: str) -> Taken:
+        if self._talk.last.standing not in UNFINISHED:
+            note("there is no turn to drop; /edit or /retry replaces the last one")
+        else:
+            await self._talk.drop()
+            note("dropped: later turns do not see it")
+        return exits.DONE, ""
+
+    def _has_last(self) -> bool:
+        if not self._talk.last.run_id:
+            note("there is no turn yet")
+        return bool(self._talk.last.run_id)
+
+    async def _settle(self) -> int:
+        """Ask what is to become of a last turn that is not finished."""
+        match self._talk.last.standing:
+            case "waiting":
+                return await self._talk.resume()
+            case "interrupted":
+                note("the last turn was interrupted, and what it has done is kept")
+                try:
+                    word = (await typed_line("resume it or drop it? (r/d): ")).strip().lower()
+                except (EOFError, KeyboardInterrupt):
+                    word = ""
+                if word.startswith("r"):
+                    return await self._talk.resume()
+                if word.startswith("d"):
+                    return (await self._drop(""))[0]
+                note("/resume continues it, /drop drops it")
+            case "running" | "queued":
+                note("another process works on the last turn: a message is refused until it ends")
+            case _:
+                pass
+        return exits.DONE
+
+    # Threads.
+
+    def _show_turns(self, turns: list[ThreadTurn]) -> None:
+        if len(turns) > _SHOWN:
+            note(f"… {count(len(turns) - _SHOWN, 'earlier turn')}")
+        for turn in turns[-_SHOWN:]:
+            said = Text("> ", style="bold").append(_shortened(turn.user))
+            if turn.reply:
+                said.append(f"\n{_shortened(turn.reply)}")
+            if turn.status in UNFINISHED:
+                said.append(f"\n({turn.status})")
+            elif not turn.is_shown:
+                why = "sent again" if turn.status == "ended" else turn.status
+                said.append(f"\n({why}: later turns do not see it)")
+            said.stylize("dim")
+            err().print(said, soft_wrap=True)
+
+    async def _thread(self, rest: str) -> Taken:
+        talk = self._talk
+        if not rest:
+            await list_threads(talk.journal, talk.graph.name, talk.thread, _THREADS)
+            return exits.DONE, ""
+        talk.thread, before = rest, talk.thread
+        try:
+            return await self.begin(is_new=False), ""
+        except BaeError:
+            talk.thread = before
+            raise
+
+    async def _new(self, rest: str) -> Taken:
+        talk = self._talk
+        if talk.stored:
+            note(talk.last_words())
+        talk.thread = new_thread_id(talk.graph.name)
+        talk.last, talk.stored = LastTurn(), False
+        return await self.begin(is_new=True), ""
+
+    # What was done.
+
+    async def _show(self, rest: str) -> Taken:
+        from bae.cli.runs import show
+
+        await self._report(show)
+        return exits.DONE, ""
+
+    async def _why(self, rest: str) -> Taken:
+        from bae.cli.runs import why
+
+        if not rest:
+            note("name a field, as /why Reply.text")
+            return exits.DONE, ""
+        ends = [cls.__name__ for cls in self._talk.graph.terminal_nodes]
+        place = rest if "." in rest or len(ends) != 1 else f"{ends[0]}.{rest}"
+        await self._report(why, place)
+        return exits.DONE, ""
+
+    async def _report(self, command: Callable[..., None], *arguments: Any) -> None:
+        """Have another command report the last run; it opens the journal by itself."""
+        talk = self._talk
+        if self._has_last():
+            run_id, file = talk.last.run_id, talk.said.journal
+            await asyncio.to_thread(command, run_id, *arguments, journal=file)
+
+    async def _cost(self, rest: str) -> Taken:
+        note(await thread_cost(self._talk.journal, self._talk.thread))
+        return exits.DONE, ""
+
+    # The rest.
+
+    async def _image(self, rest: str) -> Taken:
+        note(f"{self._talk.attach(rest)} goes with the next message")
+        return exits.DONE, ""
+
+    async def _help(self, rest: str) -> Taken:
+        for name, about in self.ABOUT.items():
+            err().print(Text(f"  {name:<9}", style="cyan").append(about, style="default"))
+        note("Ctrl-C stops the turn that runs; \\ before Enter, or Alt-Enter, begins a new line")
+        return exits.DONE, ""
+
+    async def _quit(self, rest: str) -> Taken:
+        self.is_over = True
+        return exits.DONE, ""
+
+
+def _shortened(text: str) -> str:
+    """The beginning of a message or a reply, two lines at most."""
+    lines = [line for line in text.strip().split("\n") if line.strip()]
+    shown = "\n".join(lines[:2])
+    whole = len(lines) <= 2 and len(shown) <= _LONGEST
+    return in_lines(shown if whole else f"{cut(shown, _LONGEST).removesuffix('…')}…")

@@ -1,0 +1,141 @@
+"""The editor of `bae chat` for messages: several lines, a history that stays, and commands that
+Tab completes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bae.cli.questions import typed_line
+from bae.private_files import private, write_private
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+_LONGEST: Final = 1_000_000
+"""Bytes of the history; beyond that, the older half is dropped."""
+_SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+"""Names of environment variables whose values are kept out of the history."""
+_SHORTEST_SECRET: Final = 8
+"""Characters that such a value has at least."""
+
+
+class MessageLine:
+    """Reads messages at a terminal. `history` is the file of earlier messages; None keeps them only
+    until the end. `commands` are what Tab completes. With `hidden`, nothing that is typed is shown
+    or kept."""
+
+    def __init__(
+        self, history: Path | None, commands: Sequence[str], *, hidden: bool = False
+    ) -> None:
+        self._file = None if hidden else history
+        self._commands = commands
+        self._hidden = hidden
+        self._options: dict[str, Any] = {}
+
+    async def read(self, prompt: str, default: str = "") -> str:
+        """The next message. Raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C."""
+        if not self._options:
+            self._options = {
+                "history": _open_history(self._file),
+                "key_bindings": _keys(),
+                "completer": _completer(self._commands),
+                "complete_while_typing": False,
+                "multiline": not self._hidden,
+                "prompt_continuation": "  ",
+            }
+        return await typed_line(prompt, hidden=self._hidden, default=default, **self._options)
+
+
+def history_file() -> Path:
+    """Where messages are kept for the arrow keys: in the user's directory for the state of
+    programs."""
+    folder = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
+    return Path(folder or Path.home() / ".local/state", "bae", "chat_history")
+
+
+def prepare_history(file: Path) -> None:
+    """Make the file of the history, which only its user can read, and drop the older half of a long
+    one. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    os.close(private(file, os.O_CREAT | os.O_WRONLY))
+    if file.stat().st_size > _LONGEST:
+        data = file.read_bytes()
+        # An entry begins with a line of its time.
+        begin = data.find(b"\n# ", len(data) // 2)
+        write_private(file, data[begin:] if begin > 0 else b"")
+
+
+def may_keep(text: str) -> bool:
+    """Whether the history may have a message: it does not begin with a space, and does not quote a
+    secret of the environment."""
+    if text.startswith(" "):
+        return False
+    secrets = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
+    return not any(len(each) >= _SHORTEST_SECRET and each in text for each in secrets)
+
+
+def _open_history(file: Path | None) -> History:
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    if file is None:
+        return InMemoryHistory()
+
+    class PrivateHistory(FileHistory):
+        """A history that does not write what may not be kept."""
+
+        def store_string(self, string: str) -> None:
+            if may_keep(string):
+                super().store_string(string)
+
+    return PrivateHistory(file)
+
+
+def _keys() -> KeyBindings:
+    """Enter sends, Alt-Enter and a backslash before Enter begin a new line."""
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    def send(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.char_before_cursor == "\\" and buffer.multiline():
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    def new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    add: Callable[..., Any] = keys.add
+    add("enter")(send)
+    add("escape", "enter")(new_line)
+    return keys
+
+
+def _completer(commands: Sequence[str]) -> Completer:
+    from prompt_toolkit.completion import Completer, Completion
+
+    class CommandNames(Completer):
+        """Offers commands for a line that begins as one."""
+
+        def get_completions(self, document: Any, complete_event: Any) -> Any:
+            text: str = document.text
+            if text.startswith("/") and text.isprintable() and " " not in text:
+                found = (each for each in commands if each.startswith(text))
+                yield from (Completion(each, start_position=-len(text)) for each in found)
+
+    return CommandNames()
+
+
+def stdin_lines() -> Any:
+    """The next line that stdin has, without its end; None after the last. It blocks."""
+    line = sys.stdin.readline()
+    return line.rstrip("\r\n") if line else None

@@ -1,0 +1,291 @@
+"""A turn of `bae chat` at a terminal: each tool call is a line once it has ended, and the reply
+grows below."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock
+from time import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from rich.console import Group
+from rich.text import Text
+
+from bae.cli.live.display import Display, RunView
+from bae.cli.live.drawing import ViewRow, draw_rows, fitted
+from bae.cli.live.rows import call_row, graph_rows, refusal_row
+from bae.cli.live.screen import Redrawn, spinning_line
+from bae.cli.values import fields_of, print_node
+from bae.cli.wording import in_lines, in_one_line, spent, took
+from bae.plan import plan_of
+from bae.work import LMQuestion, Step, ToolRun, Work
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bae.node import Node
+    from bae.observers import ObservedRun
+    from bae.records import Record
+    from bae.run_tree import WorkChange
+    from bae.secrets import Copies
+
+_ROWS: Final = 6
+"""Rows of what is in progress that are drawn at once: the newest."""
+_LEAST: Final = 3
+"""Lines that a growing reply has at least, however low the terminal is."""
+
+
+class TurnScreen(Display):
+    """Shows one turn. `ends` are the node classes of replies, `copies` those of `Graph.hidden`."""
+
+    keeps_texts = True
+
+    def __init__(
+        self, console: Console, ends: Collection[type[Node]], copies: Copies | None
+    ) -> None:
+        super().__init__(console)
+        self._ends = frozenset(ends)
+        self._copies = copies
+        self._screen = Redrawn(console, self._group)
+        self._printing = Lock()
+        """Held while lines are printed, so that they are in order; never in the thread that
+        draws."""
+        self._kept = ""
+        """The beginning of the reply that is on the screen for good, whole lines of it."""
+        self._held = ""
+        self._looked_at: int = 0
+        """Up to where the reply was measured."""
+        self._thinks_since = 0.0
+        self._last: list[Text] = []
+        self._began = time()
+
+    def __enter__(self) -> Self:
+        self._began = time()
+        self._screen.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._screen.stop()
+
+    def observe(self, run: ObservedRun, record: Record) -> None:
+        """Take in a record of the run, and print what is over with it."""
+        with self._printing:
+            with self.lock:
+                view = self.add(run, record)
+                lines = self._draw([*self._rows_that_end(view, record.path)])
+                lines += self._thought_line(view, record.at)
+                lines += self._lines_to_keep(view)
+            self._print(lines)
+
+    @contextmanager
+    def asking(self) -> Generator[None]:
+        """Take what is in progress off the screen for the block."""
+        self._screen.stop()
+        try:
+            yield
+        finally:
+            self._screen.start()
+
+    def hold(self) -> None:
+        """Keep what has arrived of the reply: the turn is being stopped."""
+        with self.lock:
+            view = next(iter(self.views.values()), None)
+            self._held = "" if view is None else self._reply(view)
+
+    def finish(self, node: Node | None) -> None:
+        """Print the rest of the turn, once the screen was left: the reply, or what is held."""
+        if node is None:
+            self._print_rest(self._held or self._kept)
+            return
+        with self.lock:
+            view = next(iter(self.views.values()), None)
+        name = plan_of(type(node)).text
+        reply = reply_text(node, self._copies)
+        if reply is None:
+            print_node(node, self.console, self._copies)
+            return
+        self._print_rest(reply)
+        step = None if view is None else view.history.run.newest
+        if view is not None and step is not None and step.node_type is type(node):
+            plans = [each for each in plan_of(type(node)).plain if each.name != name]
+            values = [
+                f"{each.name}={view.value(step, each.name, inline=True)}"
+                for each in plans
+                if each.fills != "calls"
+            ]
+            if values:
+                self._print([self._dim(" ".join(values))])
+
+    def footer(self) -> None:
+        """Print what the turn took."""
+        with self.lock:
+            view = next(iter(self.views.values()), None)
+        if view is not None:
+            facts = [took(time() - self._began), *spent(view.history.usage)]
+            self._print([self._dim(" · ".join(filter(None, facts)))])
+
+    # What stays on the screen.
+
+    def _rows_that_end(self, view: RunView, path: str) -> Iterator[ViewRow]:
+        """The rows of what is over with the newest record."""
+        guides = (False,) * (path.count("/") + 1) if path else ()
+        now = time()
+        for change, work in view.changes:
+            for row in self._row(view, change, work, now):
+                row.guides = guides
+                yield row
+
+    def _row(self, view: RunView, change: WorkChange, work: Work, now: float) -> Iterator[ViewRow]:
+        match work:
+            case ToolRun() if change == "ended" and work.state in ("done", "failed"):
+                yield call_row(view, work, (), now)
+            case LMQuestion() if change == "refused" and work.loop is not None:
+                yield refusal_row(view, work.loop.refusals[-1], ())
+            case LMQuestion() if change == "round" and work.loop is not None:
+                number = work.loop.rounds[-1].number
+                for call in work.loop.calls.values():
+                    if call.is_native and call.round == number:
+                        yield call_row(view, call, (), now)
+            case Step() if change == "whole" and not work.place.path and self._is_between(work):
+                note = " · ".join([took(view.lasted(work, now)), *spent(view.usage(work))])
+                value = view.own_values(work)
+                yield ViewRow((), "node", "done", work.name, value, note, dim=True)
+            case _:
+                return
+
+    def _is_between(self, step: Step) -> bool:
+        """Whether a node is neither the message nor the reply."""
+        return step.number > 0 and step.node_type not in self._ends
+
+    def _thought_line(self, view: RunView, at: float) -> list[Text]:
+        """A line that says how long the model thought, once it is over."""
+        question = self._question(view)
+        thinks = question is not None and bool(question.thoughts) and not question.text
+        if thinks:
+            self._thinks_since = self._thinks_since or at
+        elif self._thinks_since:
+            since, self._thinks_since = self._thinks_since, 0.0
+            return [self._dim(f"thought for {took(at - since) or 'a moment'}")]
+        return []
+
+    def _lines_to_keep(self, view: RunView) -> list[Text]:
+        """The first lines of a reply that the screen has no room for."""
+        reply = self._reply(view)
+        lines: list[Text] = []
+        if not reply.startswith(self._kept) and not self._held:
+            lines.append(self._dim("the model begins again: the text above is not the reply"))
+            self._kept = ""
+        end = reply.rfind("\n") + 1
+        if self._held or end in (len(self._kept), self._looked_at) or not self._may_keep(view):
+            return lines
+        self._looked_at = end
+        wrapped = self._wrapped(reply[len(self._kept) : end])
+        if len(wrapped) > self._room(0):
+            lines += wrapped
+            self._kept = reply[:end]
+        return lines
+
+    def _may_keep(self, view: RunView) -> bool:
+        step = view.history.run.newest
+        return (
+            step is not None and step.node_type is not None and bool(plan_of(step.node_type).text)
+        )
+
+    def _print_rest(self, reply: str) -> None:
+        lines: list[Text] = []
+        if not reply.startswith(self._kept):
+            lines.append(self._dim("the reply has changed; all of it:"))
+            self._kept = ""
+        rest = reply[len(self._kept) :].rstrip()
+        lines += self._wrapped(rest) if rest else []
+        self._print(lines)
+
+    # What is drawn again and again.
+
+    def frame(self) -> list[Text]:
+        """The lines of what is in progress, no more than the terminal has."""
+        now = time()
+        with self.lock:
+            reply, rows, thoughts = "", list[ViewRow](), ""
+            for place, view in enumerate(self.views.values()):
+                rows += self._rows_in_progress(view, now)
+                question = self._question(view)
+                if place == 0:
+                    reply = self._reply(view)
+                    thoughts = "" if question is None else question.thoughts
+        if reply:
+            rows = [row for row in rows if row.kind not in ("lm", "text")]
+        lines = self._draw(rows[-_ROWS:])
+        if thoughts and not reply:
+            tail = in_one_line(thoughts.strip()[-self.console.width :])
+            lines.append(self._dim(f"thinking: {tail}"))
+        lines += self._wrapped(reply[len(self._kept) :])[-self._room(len(lines)) :]
+        waited = took(now - self._began) or "0 s"
+        return [*lines, spinning_line(self, f"{waited} · Ctrl-C stops the turn")]
+
+    def _rows_in_progress(self, view: RunView, now: float) -> Iterator[ViewRow]:
+        for row in graph_rows(view, view.history.run, (), now):
+            if row.state in ("going", "waiting") and row.kind not in ("node", "more", "choice"):
+                row.guides, row.block = (), 0
+                yield row
+            elif row.kind == "text":
+                row.guides = ()
+                yield row
+
+    def _group(self) -> Group:
+        with suppress(Exception):  # rather the picture before than a thread that dies in one
+            self._last = self.frame()
+        return Group(*self._last)
+
+    # Texts.
+
+    def _question(self, view: RunView) -> LMQuestion | None:
+        step = view.history.run.newest
+        asking = None if step is None else view.asking(step)
+        return asking if view.may_quote else None
+
+    def _reply(self, view: RunView) -> str:
+        """The text of the reply that has arrived so far."""
+        if not view.may_quote:
+            return ""
+        found: list[str] = []
+        for place, text in view.history.texts.items():
+            step = None if place.path else view.history.step("", place.step)
+            if step is None or step.node_type not in self._ends:
+                continue
+            field = plan_of(step.node_type).text
+            if not field:
+                found.append(f"{place.field}: {text}")
+            elif place.field == field:
+                found.append(text)
+        return in_lines("\n".join(found))
+
+    def _wrapped(self, text: str) -> list[Text]:
+        lines = self.signs.said(text).removesuffix("\n").split("\n") if text else []
+        width = max(1, self.console.width)
+        wrapped: list[Text] = []
+        for line in lines:
+            wrapped += Text(line).wrap(self.console, width) if line else [Text()]
+        return wrapped
+
+    def _room(self, used: int) -> int:
+        return max(_LEAST, self.console.height - used - 3)
+
+    def _dim(self, text: str) -> Text:
+        width = max(1, self.console.width)
+        return Text(fitted(self.signs.said(text), width, self.signs.dots), "dim")
+
+    def _draw(self, rows: list[ViewRow]) -> list[Text]:
+        return draw_rows(rows, self.console.size.width, time(), self.signs)
+
+    def _print(self, lines: list[Text]) -> None:
+        if lines:
+            self.console.print(Text("\n").join(lines), soft_wrap=True)
+
+
+def reply_text(node: Node, copies: Copies | None = None) -> str | None:
+    """The text of a reply; None where all of the node is the reply."""
+    name = plan_of(type(node)).text
+    value: Any = fields_of(node, copies).get(name) if name else None
+    return in_lines(value) if isinstance(value, str) else None

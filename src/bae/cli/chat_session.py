@@ -1,0 +1,406 @@
+"""The turns of `bae chat`: each message runs the graph once in the thread, shown as it happens.
+Ctrl-C stops the turn that runs, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from rich.text import Text
+
+from bae.cli import exits
+from bae.cli.chat_files import file_fields, place_file
+from bae.cli.chat_screen import TurnScreen, reply_text
+from bae.cli.exits import refused
+from bae.cli.live import Display, PlainLines
+from bae.cli.live.screen import can_redraw
+from bae.cli.outcome import CommandLine, advise
+from bae.cli.printing import err, error_data, note, out, print_error, print_json_line
+from bae.cli.questions import AtTerminal
+from bae.cli.signals import SLOW_STOP, STOPPING, Signals
+from bae.cli.start import build_node
+from bae.cli.values import UnfitText, fields_of, is_secret, print_node, read_json
+from bae.cli.wording import in_one_line
+from bae.exceptions import BaeError, JournalError, RunCancelled
+from bae.journal.store import Listed
+from bae.observers import observing
+from bae.plan import plan_of
+from bae.tasks import gone
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal import Journal, ThreadTurn
+    from bae.lm import LM
+    from bae.node import Node
+    from bae.result import GraphResult
+
+Standing = Listed | Literal[""]
+"""How the last turn of the thread stands; empty where there is none."""
+UNFINISHED: Final = ("waiting", "interrupted")
+"""A turn that stands so keeps the thread from taking another message."""
+RESUMABLE: Final = (*UNFINISHED, "failed", "cancelled")
+"""A turn that stands so can continue where it stopped."""
+
+BeginsTurn = Callable[[Any], Awaitable["GraphResult[Any]"]]
+"""Begins a run, or continues one, given what answers gates."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What the command line says about every turn."""
+
+    text_field: str
+    """The field of the start node that takes the message."""
+    fields: Mapping[str, Any]
+    """The other fields of the start node, as JSON has them."""
+    model: LM | str | None
+    max_iters: int = 10
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    asks: bool = False
+    """Whether there is a terminal for questions."""
+    as_json: bool = False
+    quiet: bool = False
+
+
+@dataclass(slots=True)
+class LastTurn:
+    """The newest turn of the thread: its run, its message, and how it stands."""
+
+    run_id: str = ""
+    text: str = ""
+    standing: Standing = ""
+
+
+@dataclass(slots=True)
+class ChatSession:
+    """One thread, and the turns that are added to it. Give it the journal before its first turn."""
+
+    graph: Graph[Any, Any]
+    said: CommandLine
+    options: ChatOptions
+    thread: str
+    journal: Journal = field(init=False)
+    last: LastTurn = field(default_factory=LastTurn)
+    attached: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of the next message alone, such as an image."""
+    stored: bool = False
+    """Whether the thread has a turn."""
+    refused: bool = False
+    """Whether the last message was not taken, since another turn is not over."""
+    signals: Signals = field(init=False)
+    """In force from the first turn to the last."""
+    _display: Display | None = None
+
+    def __post_init__(self) -> None:
+        self.signals = Signals(self.last_words)
+
+    def listen(self, *, ends_at_ctrl_c: bool) -> None:
+        """Between turns, have a signal end the chat. Ctrl-C may be meant for a turn that has just
+        ended: then it does nothing, and stops the next turn if that is about to begin."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop() -> None:
+            if ends_at_ctrl_c or self.signals.code != exits.INTERRUPTED:
+                task.cancel()
+
+        self.signals.reset()
+        self.signals.calls(stop)
+
+    # What long work needs of a display.
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left on the screen between turns."""
+
+    def say(self, text: str) -> None:
+        """Print a line beside whatever is shown."""
+        if self._display is None:
+            note(text)
+        else:
+            self._display.say(text)
+
+    def last_words(self) -> str:
+        """How the conversation continues, once it was left."""
+        return f"continue with: {self.said.chat(self.thread)}" if self.stored else ""
+
+    # Turns.
+
+    async def read(self) -> list[ThreadTurn]:
+        """The turns of the thread so far."""
+        turns = await self.graph.thread(self.thread, journal=self.journal).turns()
+        self.stored = bool(turns)
+        self.last = LastTurn()
+        if turns:
+            newest = turns[-1]
+            self.last = LastTurn(newest.run_id, newest.user, newest.status)
+        return turns
+
+    async def send(self, text: str) -> int:
+        """Send a message, and answer the exit code of the turn. A message that the start node does
+        not take raises."""
+        node = self._start(text)
+        run_id = os.urandom(12).hex()
+        go = partial(self._begin, node, run_id)
+        return await self._take_turn(run_id, text, go)
+
+    def _begin(self, node: Node, run_id: str, answer: Any) -> Awaitable[GraphResult[Any]]:
+        options = self.options
+        return self.graph.arun(
+            node,
+            options.model,
+            options.max_iters,
+            journal=self.journal,
+            run_id=run_id,
+            answer=answer,
+            thread=self.thread,
+            busy="refuse",
+            metadata=options.metadata,
+        )
+
+    async def send_again(self, text: str) -> int:
+        """Send the last message again, or another in its place."""
+        changed = self._given_anew(text)
+        if self.last.standing in UNFINISHED:
+            await self.drop()
+        try:
+            run_id = await self.graph.fork(
+                self.last.run_id,
+                at=0,
+                journal=self.journal,
+                thread=self.thread,
+                changed=changed,
+            )
+        except JournalError as error:
+            if error.code not in ("bae-run-unknown", "bae-fork-step"):
+                raise
+            return await self.send(text)  # it stopped before its first node was stored
+        return await self._take_turn(run_id, text, partial(self._resume, run_id))
+
+    async def resume(self) -> int:
+        """Continue the last turn, which waits or was interrupted."""
+        run_id, text = self.last.run_id, self.last.text
+        return await self._take_turn(run_id, text, partial(self._resume, run_id))
+
+    def _resume(self, run_id: str, answer: Any) -> Awaitable[GraphResult[Any]]:
+        options, start = self.options, self.graph.start.__name__
+        given = {f"{start}.{name}": value for name, value in self._secrets().items()}
+        return self.graph.resume(
+            run_id,
+            options.model,
+            options.max_iters,
+            journal=self.journal,
+            answer=answer,
+            given=given,
+        )
+
+    async def drop(self) -> None:
+        """Cancel the last turn: later turns do not see it."""
+        await self.graph.cancel(self.last.run_id, journal=self.journal)
+        self.last.standing = "cancelled"
+
+    def _start(self, text: str) -> Node:
+        given = {**self.options.fields, **self.attached, self.options.text_field: text}
+        return build_node(self.graph.start, given)
+
+    def _given_anew(self, text: str) -> dict[str, Any]:
+        """The fields that a repeated turn does not take over: the message, what is attached to it,
+        and what no journal stores."""
+        start, name = self.graph.start, self.options.text_field
+        try:
+            given = {**self.attached, name: text}
+            found = {each: read_json(start, each, value).value for each, value in given.items()}
+        except UnfitText as misfit:
+            raise refused(f"{start.__name__}.{name} does not take this: {misfit}") from None
+        return found | self._secrets()
+
+    def _secrets(self) -> dict[str, Any]:
+        """The values of the start node that no journal stores, by field."""
+        start, fields = self.graph.start, self.options.fields
+        hidden = [name for name in fields if is_secret(start, name)]
+        return {name: read_json(start, name, fields[name]).value for name in hidden}
+
+    def attach(self, path: str) -> str:
+        """Send a file with the next message, in the field of the start node that takes it. Returns
+        the words that stand for the file."""
+        start = self.graph.start
+        names = [name for name in file_fields(start) if name not in self.options.fields]
+        name, value, file = place_file(start, names, self.attached, path)
+        self.attached[name] = value
+        return file.placeholder
+
+    # One turn, from its beginning to how it came out.
+
+    async def _take_turn(self, run_id: str, text: str, go: BeginsTurn) -> int:
+        self.last = LastTurn(run_id, text, "running")
+        display = self._display = self._new_display()
+        began = perf_counter()
+        try:
+            result, error, code = await self._run_shown(run_id, go, display)
+        finally:
+            self._display = None
+        self.stored = self.stored or display.history_of(run_id) is not None
+        self.refused = getattr(error, "code", "") == "bae-thread-busy"
+        self.attached = self.attached if self.refused else {}
+        if isinstance(error, BaeError):
+            advise(error, run_id, self.said, kept=False)
+        if result is not None and result.waiting:
+            self.last.standing, code = "waiting", exits.WAITING
+        elif result is not None:
+            self.last.standing = "running" if result.unfinished else "ended"
+        elif isinstance(error, RunCancelled) or code == exits.INTERRUPTED:
+            self.last.standing = "cancelled"
+        elif error is None:
+            self.last.standing = "interrupted"
+        else:
+            self.last.standing, code = "failed", exits.FAILED
+        if self.refused and isinstance(error, BaeError):
+            await self.read()
+            waits = self.last.standing == "waiting"
+            code = exits.WAITING if waits else exits.ELSEWHERE
+            error.fix = "wait until it has ended; nothing was sent"
+            if waits:
+                error.fix = f"answer it at a terminal: {self.said.chat(self.thread)}"
+        self._print(result, error, display)
+        if self.options.as_json:
+            print_json_line(self._as_data(result, error, perf_counter() - began, display))
+        elif self.options.asks and not self.options.quiet:
+            err().print()
+        return code
+
+    async def _run_shown(
+        self, run_id: str, go: BeginsTurn, display: Display
+    ) -> tuple[GraphResult[Any] | None, BaseException | None, int]:
+        """The result of a run, or why it has none, and the exit code that a signal asked for."""
+        stop, signals = asyncio.Event(), self.signals
+        with display:
+            signals.calls(stop.set)
+            answer = AtTerminal(display) if self.options.asks else None
+            with observing(display.observe, patience=inf):
+                task = asyncio.ensure_future(go(answer))
+            stopped = asyncio.create_task(stop.wait())
+            try:
+                await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+                if not task.done():
+                    if isinstance(display, TurnScreen):
+                        display.hold()
+                    loop = asyncio.get_running_loop()
+                    later = loop.call_later(SLOW_STOP, display.say, STOPPING)
+                    await self._stop(run_id, task, forever=signals.code == exits.INTERRUPTED)
+                    later.cancel()
+            finally:
+                task.cancel()
+                stopped.cancel()
+                await gone([task, stopped])
+        code = signals.code
+        if task.cancelled():
+            return None, None, code
+        error = task.exception()
+        return (task.result() if error is None else None), error, code
+
+    async def _stop(self, run_id: str, task: asyncio.Future[Any], *, forever: bool) -> None:
+        """Stop the run. One that is stopped for ever is cancelled in the journal too: it is not
+        offered again."""
+        if forever:
+            try:
+                await self.graph.cancel(run_id, journal=self.journal)
+            except JournalError:  # nothing of it is stored yet, or it has just ended
+                task.cancel()
+        else:
+            task.cancel()
+        await asyncio.wait([task])
+
+    def _new_display(self) -> Display:
+        console = err()
+        if self.options.quiet:
+            return Display(console)
+        if can_redraw(console):
+            return TurnScreen(console, self.graph.terminal_nodes, self.graph.hidden)
+        return PlainLines(console)
+
+    # How it came out.
+
+    def _print(
+        self, result: GraphResult[Any] | None, error: BaseException | None, display: Display
+    ) -> None:
+        node = _end_of(result)
+        on_screen = isinstance(display, TurnScreen)
+        if isinstance(display, TurnScreen):
+            display.finish(node)
+        is_shown = on_screen and sys.stdout.isatty()
+        if node is not None and not self.options.as_json and not is_shown:
+            self._print_reply(node)
+        if isinstance(display, TurnScreen) and node is not None:
+            display.footer()
+        if result is not None and result.waiting:
+            self._print_waiting([gate.question for gate in result.waiting])
+        elif self.refused and error is not None:
+            print_error(error)
+        elif self.last.standing == "cancelled":
+            self._tell("stopped: later turns do not see this one", "/retry sends it again")
+        elif self.last.standing == "failed" and error is not None:
+            print_error(error)
+            how = "/resume continues it, /retry sends it again, /edit changes it"
+            self._tell("later turns do not see this one", how)
+
+    def _print_reply(self, node: Node) -> None:
+        reply = reply_text(node, self.graph.hidden)
+        if reply is None:
+            print_node(node, out(), self.graph.hidden)
+        else:
+            out().print(Text(reply), soft_wrap=True)
+
+    def _print_waiting(self, questions: list[str]) -> None:
+        for question in questions:
+            note(f"the turn waits for an answer: {in_one_line(question)}")
+        if self.options.asks:
+            note("/resume asks again, /drop drops the turn")
+        else:
+            note(f"answer it at a terminal: {self.said.chat(self.thread)}")
+
+    def _tell(self, what: str, how: str) -> None:
+        if not self.options.quiet:
+            note(f"{what}; {how}" if self.options.asks else what)
+
+    def _as_data(
+        self,
+        result: GraphResult[Any] | None,
+        error: BaseException | None,
+        seconds: float,
+        display: Display,
+    ) -> dict[str, Any]:
+        node = _end_of(result)
+        copies = self.graph.hidden
+        history = display.history_of(self.last.run_id)
+        usage = None if history is None else history.usage
+        spent = ("calls", "input_tokens", "output_tokens", "cost")
+        shown = {} if node is None else fields_of(node, copies)
+        if node is not None and (turns := plan_of(type(node)).turns) is not None:
+            shown.pop(turns.name, None)  # each line would have all lines before it
+        return {
+            "thread": self.thread,
+            "run_id": self.last.run_id,
+            "outcome": self.last.standing,
+            "reply": None if node is None else reply_text(node, copies),
+            "result": None if node is None else {"type": type(node).__name__, "fields": shown},
+            "waiting": [] if result is None else [gate.address for gate in result.waiting],
+            "seconds": round(seconds, 3),
+            "usage": {name: getattr(usage, name, None) for name in spent},
+            "error": error_data(error),
+        }
+
+
+def _end_of(result: GraphResult[Any] | None) -> Node | None:
+    """The last node of a run that has ended."""
+    if result is None or result.waiting or result.unfinished:
+        return None
+    return result.result

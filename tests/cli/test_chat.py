@@ -1,0 +1,245 @@
+"""`bae chat` over pipes: a turn for each line, what goes to stdout, and exit codes; what it refuses
+before anything is sent; and what the history of messages keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+pytest.importorskip("prompt_toolkit")
+
+from bae.cli.chat_line import history_file, may_keep, prepare_history
+
+APP = '''
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import SecretStr
+
+from bae import BaeLMError, Gate, Graph, Messages, Node, NodeConfig, Thread
+from bae.lm import Answer, Backend, Prompt
+
+
+class Counts(Backend):
+    """Says how many messages it reads."""
+
+    model = "counts"
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        turns = [each.text for each in prompt.conversation if each.kind == "turn"]
+        asked = prompt.conversation[-1].text
+        if "break" in asked:
+            raise BaeLMError("no luck")
+        return Answer('{"text": "%d before\\\\n\\\\u001b[31mred"}' % len(turns))
+
+
+class Say(Node):
+    text: str
+    language: Literal["English", "French"] = "English"
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    node_config = NodeConfig(lm=Counts())
+    history: Annotated[Messages, Thread()]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Say, end=Reply)
+
+
+class Ask(Node):
+    text: str
+
+    async def __call__(self) -> Asked: ...
+
+
+class Asked(Node):
+    sure: Annotated[bool, Gate("Sure?")]
+
+    async def __call__(self) -> None: ...
+
+
+class Number(Node):
+    number: int
+
+    async def __call__(self) -> None: ...
+
+
+class Two(Node):
+    title: str
+    body: str
+
+    async def __call__(self) -> None: ...
+
+
+class Login(Node):
+    name: str
+    token: SecretStr
+
+    async def __call__(self) -> Counted:
+        return Counted(letters=len(self.token.get_secret_value()))
+
+
+class Counted(Node):
+    letters: int
+
+    async def __call__(self) -> None: ...
+'''
+
+Bae = Callable[..., Any]
+
+
+def test_each_line_of_stdin_is_a_turn_that_sees_those_before_and_replies_go_to_stdout(bae: Bae):
+    done = bae("chat", "app.py", "--thread", "ana", stdin="Hello.\n\nAnd again?\n")
+    assert done.code == 0
+    assert done.out == "0 before\n\\x1b[31mred\n2 before\n\\x1b[31mred\n"
+    again = bae("chat", "app.py", "--thread", "ana", stdin="Still there?")
+    assert again.out.startswith("4 before\n")
+
+
+def test_without_a_thread_each_chat_is_a_new_one(bae: Bae):
+    for _ in range(2):
+        assert bae("chat", "app.py", stdin="Hello.\n").out.startswith("0 before\n")
+
+
+def test_json_has_one_line_for_each_turn_without_the_turns_before(bae: Bae):
+    done = bae("chat", "app.py", "-t", "ana", "--json", stdin="Hello.\nbreak\nAgain.\n")
+    first, second, third = map(json.loads, done.out.splitlines())
+    assert done.code == 1
+    assert first["thread"] == "ana"
+    assert first["outcome"] == "ended"
+    assert first["reply"] == "0 before\n\\x1b[31mred"
+    assert first["result"] == {
+        "type": "Reply",
+        "fields": {"text": "0 before\n\x1b[31mred"},
+    }
+    assert first["usage"]["calls"] == 1
+    assert second["outcome"] == "failed"
+    assert second["reply"] is None
+    assert second["error"]["message"] == "no luck"
+    assert third["reply"].startswith("2 before")  # the turn that failed is not shown
+    assert third["error"] is None
+
+
+def test_a_turn_that_fails_is_reported_and_the_next_line_is_sent(bae: Bae):
+    done = bae("chat", "app.py", stdin="break\nHello.\n")
+    assert done.code == 1
+    assert done.out.startswith("0 before\n")
+    assert "error no luck" in done.err
+    assert "later turns do not see this one" in done.err
+    assert "/retry" not in done.err  # nobody can type it
+
+
+def test_a_turn_that_waits_for_a_person_ends_the_chat_and_says_where_to_answer(bae: Bae):
+    done = bae("chat", "app.py:Ask", "-t", "ana", stdin="Hello.\nMore.\n")
+    assert done.code == 3
+    assert done.out == ""
+    assert "the turn waits for an answer: Sure?" in done.err
+    assert "bae chat app.py:Ask --thread ana" in done.err
+    refused = bae("chat", "app.py:Ask", "-t", "ana", stdin="Hello.\n")
+    assert refused.code == 3
+    assert "bae-thread-busy" in refused.err
+    assert "answer it at a terminal: bae chat app.py:Ask --thread ana" in refused.err
+
+
+def test_fields_beside_the_message_are_given_once(bae: Bae):
+    done = bae("chat", "app.py:Say", "--set", "language=French", "-t", "a", stdin="Hi\n")
+    assert done.code == 0
+    assert '"French"' in bae("runs", "show", "last").out
+
+
+def test_a_secret_beside_the_message_is_given_to_every_turn_and_stored_nowhere(bae: Bae):
+    done = bae("chat", "app.py:Login", "--set", "token=hunter2", stdin="Ann\nBo\n")
+    assert done.code == 0
+    assert done.out == "Counted\n  letters: 7\n" * 2
+    assert b"hunter2" not in Path(".bae/runs.db").read_bytes()
+
+
+def test_metadata_is_stored_with_each_turn(bae: Bae):
+    bae("chat", "app.py", "--metadata", "user_id=ana", "--metadata", "vip=true", stdin="Hi\n")
+    (run,) = bae("runs", "list", "--json").data
+    assert run["metadata"] == {"user_id": "ana", "vip": True}
+    wrong = bae("chat", "app.py", "--metadata", "ana", stdin="Hi\n")
+    assert wrong.code == 2
+    assert "has no KEY=VALUE" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("start", "wanted"),
+    [
+        ("Number", ["Number has no text field", "add one, as text: str"]),
+        ("Two", ["Two has several text fields: title, body", 'NodeConfig(text="title")']),
+    ],
+)
+def test_a_start_without_a_text_field_is_refused_with_the_fix(
+    bae: Bae, start: str, wanted: list[str]
+):
+    done = bae("chat", f"app.py:{start}", stdin="Hi\n")
+    assert done.code == 1
+    assert all(each in done.err for each in wanted), done.err
+    assert not Path(".bae").exists()
+
+
+def test_the_message_cannot_be_set_and_a_missing_field_is_named(bae: Bae):
+    done = bae("chat", "app.py", "--set", "text=Hi", stdin="Hi\n")
+    assert done.code == 2
+    assert "text is the message" in done.err
+    missing = bae("chat", "app.py:Login", stdin="Ann\n")
+    assert missing.code == 1
+    assert "Login needs token" in missing.err
+
+
+def test_a_thread_id_that_cannot_be_typed_is_refused(bae: Bae):
+    done = bae("chat", "app.py", "--thread", "a\x1bb", stdin="Hi\n")
+    assert done.code == 1
+    assert "bae-thread-name" in done.err
+    assert "\x1b" not in done.err
+
+
+def test_a_mistyped_option_is_a_wrong_usage(bae: Bae):
+    done = bae("chat", "app.py", "--treads", "a")
+    assert done.code == 2
+    assert "--thread" in done.err
+
+
+# --- the history --------------------------------------------------------------------------------
+
+
+def test_only_the_user_reads_the_history_and_it_stays_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = history_file()
+    assert file == tmp_path / "bae" / "chat_history"
+    prepare_history(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.write_text("\n# 2026-11-18 10:00:00\n+x" * 60_000)
+    prepare_history(file)
+    kept = file.read_text()
+    assert 400_000 < len(kept) < 800_000
+    assert kept.startswith("\n# 2026")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_the_history_keeps_no_secret_of_the_environment_and_nothing_after_a_space(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("SHOP_API_KEY", "sk-12345678")
+    monkeypatch.setenv("SHORT_KEY", "on")
+    assert may_keep("what goes on?")
+    assert not may_keep("is sk-12345678 a good key?")
+    assert not may_keep(" my own business")
+    assert os.environ["SHORT_KEY"] == "on"
