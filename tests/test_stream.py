@@ -10,8 +10,16 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from bae import BaeError, BaeLMError, Dep, Graph, Node, NodeError, ProofError
-from bae.journal import Record, RunEnded, RunStarted, StepStarted
+from bae import BaeError, BaeLMError, Dep, Gate, Graph, Node, NodeError, ProofError
+from bae.journal import (
+    FieldText,
+    MemoryJournal,
+    Record,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    StepStarted,
+)
 from bae.testing import ScriptedLM
 from end_node import EndNode, leading_to
 
@@ -239,3 +247,84 @@ async def test_a_stream_takes_the_same_options_as_a_run():
             pass
 
     assert caught.value.code == "bae-limit-reached"
+
+
+# --- a run that was begun before ----------------------------------------------------------------
+
+
+class Order(Node):
+    item: str
+
+    async def __call__(self) -> Confirmed: ...
+
+
+class Confirmed(EndNode):
+    ok: Annotated[bool, Gate("Really?")]
+    text: str
+
+
+class Say(Node):
+    async def __call__(self) -> Said: ...
+
+
+class Said(EndNode):
+    text: str
+
+
+ORDERING, SAYING = Graph(start=Order, end=Confirmed), Graph(start=Say, end=Said)
+
+
+async def test_an_answered_gate_is_streamed_on_from_there():
+    async with MemoryJournal() as journal:
+        first = await ORDERING.arun(
+            Order(item="lamp"), ScriptedLM([{"text": "done"}]), journal=journal, run_id="one"
+        )
+        assert first.waiting
+        lm = ScriptedLM([{"text": "Done."}])
+        stream = ORDERING.stream_answer("one", "ok", True, lm, journal=journal)
+        async with stream as records:
+            found = [record async for record in records]
+    assert isinstance(found[0], RunResumed)
+    assert isinstance(found[-1], RunEnded)
+    assert [each.delta for each in found if isinstance(each, FieldText)] == ["Done."]
+    assert records.result.result.text == "Done."
+    # What was recorded before is in the result, and was not streamed again.
+    assert isinstance(records.result.journal[0], RunStarted)
+    assert len(records.result.journal) > len(found)
+
+
+async def test_a_resumed_run_is_streamed_and_one_that_has_ended_has_nothing_to_stream():
+    async with MemoryJournal() as journal:
+        with pytest.raises(BaeError):
+            await SAYING.arun(Say(), ScriptedLM([]), journal=journal, run_id="one")
+        async with SAYING.stream_resume(
+            "one", ScriptedLM([{"text": "done"}]), journal=journal
+        ) as records:
+            found = [type(record) async for record in records]
+        assert found[0] is RunResumed
+        assert FieldText in found
+        assert records.result.result.text == "done"
+        async with SAYING.stream_resume(
+            "one", ScriptedLM([{"text": "done"}]), journal=journal
+        ) as records:
+            assert [record async for record in records] == []
+        assert records.result.result.text == "done"
+        again = SAYING.stream(
+            Say(), ScriptedLM([{"text": "done"}]), journal=journal, run_id="one", resume=True
+        )
+        async with again as records:
+            assert [record async for record in records] == []
+        assert records.result.result.text == "done"
+
+
+async def test_a_run_that_a_body_starts_is_no_part_of_the_stream():
+    class Outer(EndNode):
+        async def __call__(self) -> None:
+            await ORDERING.arun(Order(item="lamp"), ScriptedLM([{"text": "x"}]), answer=yes)
+
+    async def yes(gate: Any) -> bool:
+        return True
+
+    async with Graph(start=Outer).stream(Outer(), ScriptedLM([{"text": "done"}])) as records:
+        found = [record async for record in records]
+    assert {each.graph for each in found if isinstance(each, RunStarted)} == {"Outer"}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
     from bae.rooms import Journal, RunInfo, StoredThread
-    from bae.run import GateAnswerer, RunParameters, StreamParameters, WorkParameters
+    from bae.run import GateAnswerer, RunParameters, WorkParameters
     from bae.secrets import Copies
     from bae.writer import Log
 
@@ -521,7 +521,7 @@ class Graph(Generic[S, T]):
         start_node: S,
         lm: LM | str | None = None,
         max_iters: int = 10,
-        **options: Unpack[StreamParameters],
+        **options: Unpack[RunParameters],
     ) -> RunStream[T]:
         """Run the graph and hand out its records as they are written:
 
@@ -537,7 +537,43 @@ class Graph(Generic[S, T]):
         """
         from bae.observers import RunStream
 
-        return RunStream(self, start_node, lm=lm, max_iters=max_iters, **options)
+        return RunStream(lambda: self.arun(start_node, lm, max_iters, **options))
+
+    def stream_resume(
+        self,
+        run_id: str,
+        lm: LM | str | None = None,
+        max_iters: int | None = None,
+        *,
+        journal: Journal,
+        given: Mapping[str, Any] | None = None,
+        **options: Unpack[WorkParameters],
+    ) -> RunStream[T]:
+        """Resume a run, as `resume` does, and hand out the records that are written from now on, as
+        `stream` does. There are none where nothing is left to do."""
+        from bae.observers import RunStream
+
+        known: Any = {"journal": journal, "given": given, **options}
+        return RunStream(lambda: self.resume(run_id, lm, max_iters, **known))
+
+    def stream_answer(
+        self,
+        run_id: str,
+        field: str,
+        value: Any,
+        lm: LM | str | None = None,
+        max_iters: int | None = None,
+        *,
+        journal: Journal,
+        given: Mapping[str, Any] | None = None,
+        **options: Unpack[WorkParameters],
+    ) -> RunStream[T]:
+        """Answer a gate that a run waits for and resume the run, as `answer` does, and hand out the
+        records that are written from now on, as `stream` does."""
+        from bae.observers import RunStream
+
+        known: Any = {"journal": journal, "given": given, **options}
+        return RunStream(lambda: self.answer(run_id, field, value, lm, max_iters, **known))
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}, {len(self.plans)} nodes>"

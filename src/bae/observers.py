@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
+    Coroutine,
     Generator,
     Iterable,
     Mapping,
@@ -25,7 +27,6 @@ from bae.records import Record, RunResumed, RunStarted
 from bae.tasks import gone
 
 if TYPE_CHECKING:
-    from bae.graph import Graph
     from bae.node import Node
     from bae.result import GraphResult
     from bae.run import RunOptions
@@ -101,14 +102,15 @@ def observing(observer: Observer, *, patience: float = 1.0) -> Generator[None]:
 
 
 class RunStream(Generic[T], AsyncIterator[Record]):
-    """What `Graph.stream` returns: iterate it for the records, then read `.result`. They are kept
-    for the result anyway, so a slow reader costs the run nothing and misses nothing."""
+    """What `Graph.stream`, `stream_resume` and `stream_answer` return: iterate it for the records,
+    then read `.result`. They are kept for the result anyway, so a slow reader costs the run nothing
+    and misses nothing."""
 
-    def __init__(self, graph: Graph[Any, T], start: Node, **options: Any) -> None:
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, GraphResult[T]]]) -> None:
         self._results: list[GraphResult[T]] = []
         # The generator does not know this object: with nothing pointing in a circle, both are
         # dropped, and the run cancelled, as soon as a loop that was left lets go of them.
-        self._records = _follow(graph, start, options, self._results)
+        self._records = _follow(work, self._results)
 
     @property
     def result(self) -> GraphResult[T]:
@@ -144,50 +146,54 @@ class RunStream(Generic[T], AsyncIterator[Record]):
 
 
 async def _follow(
-    graph: Graph[Any, T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
+    work: Callable[[], Coroutine[Any, Any, GraphResult[T]]], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
-    from bae import rooms
-    from bae.graph import new_writer, with_thread
-    from bae.result import RunJournal
-    from bae.run import Run, RunOptions
-    from bae.runner import run_graph
+    reader = RunReader()
 
-    news = asyncio.Event()
-    store, run_id = options.pop("journal", None), options.pop("run_id", None)
-    given = {name: options.pop(name) for name in _OF_THREAD if name in options}
-    run_options = with_thread(RunOptions(**options), store, given.pop("metadata", None), **given)
-    writer = new_writer(graph, store, run_id, ObservedLog(wake=news.set))
-    run = Run(run_options, writer=writer, run_id=run_id or "")
-    journal = RunJournal(writer.log, run.trace)
+    async def read() -> GraphResult[T]:
+        reading.set(reader)
+        return await work()
 
-    async def work() -> GraphResult[T]:
-        result = await run_graph(graph, start, run)
-        if result.waiting and store is not None:
-            return await rooms.continue_if_answered(graph, run, result)
-        return result
-
-    task = asyncio.create_task(work())
-    task.add_done_callback(lambda _: news.set())
-    position = 0
+    task = asyncio.create_task(read())
+    task.add_done_callback(lambda _: reader.news.set())
+    unread = reader.unread
     try:
         while True:
-            while position < len(journal):
-                position += 1
-                yield journal[position - 1]
+            while unread:
+                yield unread.popleft()
             if task.done():
                 break
-            news.clear()
-            await news.wait()
+            reader.news.clear()
+            await reader.news.wait()
         results.append(task.result())
     finally:
         task.cancel()
         await gone([task])
 
 
-_OF_THREAD = ("thread", "busy", "busy_timeout", "interrupted", "metadata")
-
-
 # Used by runs
+
+
+class RunReader:
+    """Who reads a run while it is in progress: the first run that begins in its context, and none
+    that a body of it starts."""
+
+    __slots__ = ("_run_id", "news", "unread")
+
+    def __init__(self) -> None:
+        self._run_id: str | None = None
+        self.unread: deque[Record] = deque()
+        self.news = asyncio.Event()
+
+    def reads(self, run_id: str) -> bool:
+        """Whether this is the run, or that run once it is resumed."""
+        self._run_id = self._run_id or run_id
+        return self._run_id == run_id
+
+    def hear(self, record: Record) -> None:
+        """Take the next record."""
+        self.unread.append(record)
+        self.news.set()
 
 
 class Watching(NamedTuple):
@@ -205,33 +211,36 @@ def in_force() -> Sequence[Watching]:
     return [each for index, each in enumerate(found) if each.observer not in known[:index]]
 
 
-def observed(
-    log: list[Record], run_id: str, observers: Sequence[Watching], options: RunOptions
-) -> ObservedLog:
-    """A log in the place of `log` that calls observers with what is written from now on."""
-    wake = log.wake if isinstance(log, ObservedLog) else None
+def observed(log: list[Record], run_id: str, options: RunOptions) -> list[Record]:
+    """A log in the place of `log` that calls observers, and the reader of the run, with what is
+    written from now on; the same one where there are none."""
+    reader = reading.get()
+    hear = None if reader is None or not reader.reads(run_id) else reader.hear
+    observers = in_force()
+    if hear is None and not observers:
+        return log
     thread = None if options.turn is None else options.turn.thread
     run = ObservedRun(run_id, tuple(log), thread, options.metadata)
-    return ObservedLog(log, run, observers, wake)
+    return ObservedLog(log, run, observers, hear)
 
 
 class ObservedLog(list[Record]):
-    """The log of a run that has observers, or a reader: `wake` is called after every record."""
+    """The log of a run that has observers, or a reader: `hear` is called with every record."""
 
-    __slots__ = ("_began", "_observers", "_run", "wake")
+    __slots__ = ("_began", "_hear", "_observers", "_run")
 
     def __init__(
         self,
         log: Iterable[Record] = (),
         run: ObservedRun | None = None,
         observers: Sequence[Watching] = (),
-        wake: Callable[[], object] | None = None,
+        hear: Callable[[Record], object] | None = None,
     ) -> None:
         super().__init__(log)
         self._run = ObservedRun("") if run is None else run
         self._observers = tuple(observers)
         self._began = False
-        self.wake = wake
+        self._hear = hear
 
     def append(self, record: Record) -> None:
         super().append(record)
@@ -243,8 +252,8 @@ class ObservedLog(list[Record]):
                     self._run.graph = record.graph
             if self._began:
                 self._tell(record)
-        if self.wake is not None:
-            self.wake()
+        if self._hear is not None:
+            self._hear(record)
 
     def extend(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -293,3 +302,4 @@ def _refuse_async(observer: Observer) -> None:
 
 everywhere: list[Watching] = []
 here: ContextVar[tuple[Watching, ...]] = ContextVar("bae_observers", default=())
+reading: ContextVar[RunReader | None] = ContextVar("bae_reader", default=None)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, spending_limit, with_limit
-from bae.observers import everywhere, here, in_force, observed
+from bae.observers import everywhere, here, observed, reading
 from bae.past import NO_PAST, Past
 from bae.records import AnswerJudged, AnswerRestarted
 from bae.usage import Attempt, Restart
@@ -43,22 +43,17 @@ class WorkParameters(TypedDict, total=False):
     dep_cache: dict[Any, Any] | None
 
 
-class StreamParameters(WorkParameters, total=False):
-    """The parameters of `Graph.stream` that are given by name."""
+class RunParameters(WorkParameters, total=False):
+    """The parameters of `Graph.arun` and `Graph.stream` that are given by name."""
 
     journal: Journal | None
     run_id: str | None
+    resume: bool
     thread: str | None
     busy: Literal["wait", "refuse", "cancel"]
     busy_timeout: float
     interrupted: Literal["resume", "cancel"] | None
     metadata: Mapping[str, Any] | None
-
-
-class RunParameters(StreamParameters, total=False):
-    """The parameters of `Graph.arun` that are given by name."""
-
-    resume: bool
 
 
 class RunOptions(NamedTuple):
@@ -199,8 +194,8 @@ class Run:
         self._notes: LMNotes | None = None
         self.conversations: dict[Hashable, Conversation] = {}
         self.turns: Messages | None = None
-        if outer is None and (everywhere or here.get()):
-            self.writer.log = observed(self.writer.log, self.run_id, in_force(), options)
+        if outer is None and (everywhere or here.get() or reading.get()):
+            self.writer.log = observed(self.writer.log, self.run_id, options)
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""

@@ -106,6 +106,7 @@ RUNS = {
         ),
         ExampleRun("keep_to_a_budget", {"letters": ["It broke.", "Hi!"]}, "Inbox Day"),
         ExampleRun("survive_a_crash", {"cities": ["Bern", "Rome", "Oslo"]}, "Trip Choice Booking"),
+        ExampleRun("stream_to_a_page", {"subject": "rain"}, "Topic Story"),
         ExampleRun("stream_over_http", {"likes": "the sea"}, "Reader Pick"),
         ExampleRun(
             "triage", {"text": "Where do I change the signature under my mails?"}, "Ticket HowTo"

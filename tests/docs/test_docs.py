@@ -77,6 +77,7 @@ NEEDS = {
     "optimize": ("dspy",),
     "rag": ("voyager",),
     "serve": ("fastapi", "httpx"),
+    "streaming": ("fastapi", "httpx"),
 }
 """Packages that the code of a page needs besides bae, by the page."""
 

@@ -30,7 +30,11 @@ from bae.testing import ScriptedLM, replaying
 from example_runs import FOLDER, RUNS, ExampleRun, StandIn, scripted
 
 ROOT = FOLDER.parent
-NEEDED = {"stream_over_http": ("fastapi",), "use_an_mcp_server": ("mcp",)}
+NEEDED = {
+    "stream_over_http": ("fastapi",),
+    "stream_to_a_page": ("fastapi",),
+    "use_an_mcp_server": ("mcp",),
+}
 """Packages that an example cannot be imported without."""
 
 
