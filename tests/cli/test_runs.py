@@ -49,6 +49,107 @@ def journal(folder):
     return folder
 
 
+CHAT = """
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from bae import Gate, Graph, Messages, Node, Thread
+
+
+class Say(Node):
+    text: str
+
+    async def __call__(self) -> Reply:
+        return Reply()
+
+
+class Reply(Node):
+    history: Annotated[Messages, Thread()] = Field(init=False)
+
+    async def __call__(self) -> Said:
+        before = [turn.reply for turn in self.history]
+        return Said(text=f"{len(before)} before: {before[-1][:8] if before else ''}")
+
+
+class Said(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Ask(Node):
+    sure: Annotated[bool, Gate("Are you sure?")]
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Say, end=Said)
+asking = Graph(start=Ask, end=Ask)
+"""
+
+
+def test_a_conversation_at_the_command_line_is_run_listed_shown_and_made_a_test(folder, capsys):
+    (folder / "chat.py").write_text(CHAT)
+    for number in range(3):
+        texts = ["--set", f"text=hello {number}", "--run-id", f"r{number}", "-q", "--json"]
+        about = ["--metadata", "user_id=u1", "--metadata", f"n={number}"]
+        assert main(["run", "chat.py", *texts, *about, "--thread", "ana", *DB]) == 0
+    assert "2 before: 1 before" in capsys.readouterr().out
+    main(["run", "chat.py", "--set", "text=other", "-q", *DB])
+    capsys.readouterr()
+    listed = json.loads(said(capsys, "list", *DB, "--thread", "ana", "--json"))
+    assert [info["run_id"] for info in listed] == ["r2", "r1", "r0"]
+    assert listed[0]["metadata"] == {"user_id": "u1", "n": 2}
+    found = json.loads(said(capsys, "list", *DB, "--metadata", "n=1", "--json"))
+    assert [info["run_id"] for info in found] == ["r1"]
+    assert noted(capsys, "list", *DB, "--metadata", 'n="1"') == "no runs\n"
+    shown = flat(said(capsys, "show", "r2", *DB))
+    assert "thread ana" in shown
+    assert 'metadata {"user_id": "u1", "n": 2}' in shown
+    assert "<- 2 earlier turns, r0 to r1" in shown
+    assert "2 earlier turns, r0 to r1" in said(capsys, "why", "r2", "Reply.history", *DB)
+    assert "went the same way" in said(capsys, "replay", "r2", "-m", "chat.py", *DB)
+    runs(capsys, "test", "r2", "-m", "chat.py", "-o", "test_chat.py", *DB)
+    assert "recorded.run(graph, 'r2')" in (folder / "test_chat.py").read_text().replace('"', "'")
+    assert (folder / "test_chat.jsonl").read_text().count('"bae":"run"') == 3
+    runs(capsys, "export", "ana.jsonl", "--thread", "ana", *DB)
+    assert (folder / "ana.jsonl").read_text().count('"bae":"run"') == 3
+
+
+def test_a_run_is_cancelled_by_its_id(folder, capsys):
+    (folder / "chat.py").write_text(CHAT)
+    for name in ("one", "two"):
+        main(["run", "chat.py:asking", "--no-ask", "-q", "--run-id", name, *DB])
+    capsys.readouterr()
+    assert noted(capsys, "cancel", "one", *DB) == "the run one is cancelled\n"
+    assert json.loads(said(capsys, "cancel", "two", "--json", *DB)) == {
+        "run_id": "two",
+        "status": "cancelled",
+    }
+    assert "one" in said(capsys, "list", "--status", "cancelled", *DB)
+    main(["run", "chat.py", "--set", "text=hi", "-q", "--run-id", "over", *DB])
+    capsys.readouterr()
+    assert "it has ended" in refused(capsys, "cancel", "over", *DB)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("runs", "list", "--metadata", "user"),
+        ("runs", "list", "--metadata", "a=[1]"),
+        ("runs", "cancel", "one", "--wait", "soon"),
+        ("run", "chat.py", "--thread", "ana", "--no-journal"),
+    ],
+)
+def test_options_of_conversations_that_make_no_sense_end_with_2(arguments, folder, capsys):
+    (folder / "chat.py").write_text(CHAT)
+    assert main([*arguments]) == 2
+    assert capsys.readouterr().err
+
+
 # --- list ----------------------------------------------------------------------------------------
 
 

@@ -399,7 +399,7 @@ async def test_a_fork_without_a_thread_changes_no_thread_and_sees_the_same_turns
 async def test_a_recorded_turn_is_written_as_a_test_with_the_turns_it_shows(
     journal: Journal, tmp_path: Path
 ):
-    from bae.journal.stored_thread import runs_shown
+    from bae.journal.earlier_turns import runs_shown
     from bae.journal.written_test import GraphName, write_test
 
     await say(journal, "one", "two", "three")

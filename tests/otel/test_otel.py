@@ -24,7 +24,20 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bae import LM, Dep, DepError, Gate, Graph, Image, Map, Node, NodeError, Recall
+from bae import (
+    LM,
+    Dep,
+    DepError,
+    Gate,
+    Graph,
+    Image,
+    Map,
+    Messages,
+    Node,
+    NodeError,
+    Recall,
+    Thread,
+)
 from bae.journal import Record, RunEnded, RunStarted, StepStarted
 from bae.journal.sqlite import SQLiteJournal
 from bae.journal.store import Journal
@@ -917,6 +930,48 @@ except bae.BaeError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "bae-lm-extra-missing pip install '.[otel]' in a clone of bae"
+
+
+async def test_every_span_has_the_thread_the_session_and_the_user(tmp_path: Path):
+    class Say(Node):
+        text: str
+
+        async def __call__(self) -> Told: ...
+
+    class Told(EndNode):
+        history: Annotated[Messages, Thread()]
+        text: str
+
+    graph, traced, about = Graph(start=Say), Traced(), {"user_id": "u1", "plan": "free"}
+    async with SQLiteJournal(tmp_path / "runs.db") as journal:
+        for _ in range(2):
+            with tracing(traced.provider):
+                lm = ScriptedLM({Told: {"text": "hello"}})
+                result = await graph.arun(
+                    Say(text="hi"), lm, thread="ana", journal=journal, metadata=about
+                )
+        for kept in (traced, Traced()):
+            if kept is not traced:
+                await export_run(
+                    graph, result.run_id, journal=journal, tracer_provider=kept.provider
+                )
+            for span in kept.spans:
+                held = dict(span.attributes or {})
+                assert held["gen_ai.conversation.id"] == held["session.id"] == "ana"
+                assert held["user.id"] == "u1"
+                assert "plan" not in held
+            (event,) = kept.named("step Told")[-1].events
+            assert (event.name, dict(event.attributes or {})) == (
+                "bae.turns_shown",
+                {"bae.field": "history", "bae.turns": 1, "bae.turns_omitted": 0},
+            )
+    alone = Traced()
+    with tracing(alone.provider):
+        lm = ScriptedLM({Told: {"text": "hello"}})
+        await graph.arun(Say(text="hi"), lm, metadata={"session_id": 7})
+    for span in alone.spans:
+        assert (span.attributes or {})["session.id"] == "7"
+        assert "gen_ai.conversation.id" not in (span.attributes or {})
 
 
 class Photo(Node):

@@ -83,9 +83,13 @@ def approvals(
 def cancel(
     run: OneRun,
     wait: Annotated[
-        float,
-        option("--wait 10s", "How long to wait for the run to stop.", parser=parse_duration),
-    ] = 10.0,
+        float | None,
+        option(
+            "--wait 60s",
+            "How long to wait for the run to stop. Default: 10 s.",
+            parser=parse_duration,
+        ),
+    ] = None,
     journal: JournalFile = None,
     as_json: AsJSON = False,
     quiet: Quiet = False,
@@ -97,7 +101,7 @@ def cancel(
     """
 
     async def cancelled(runs: Journal) -> RunInfo:
-        return await runs.cancel(await run_meant(runs, run), timeout=wait)
+        return await runs.cancel(await run_meant(runs, run), timeout=10.0 if wait is None else wait)
 
     info = use(journal, cancelled, write=True)
     if as_json:

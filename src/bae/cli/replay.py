@@ -35,9 +35,9 @@ from bae.cli.wording import in_one_line
 from bae.exceptions import BaeError, JournalError
 from bae.graph import Graph
 from bae.journal.decoder import decode_run
+from bae.journal.earlier_turns import runs_shown
 from bae.journal.gates import describe_status
 from bae.journal.replay import repeat
-from bae.journal.stored_thread import runs_shown
 from bae.journal.written_test import GraphName, write_test
 from bae.private_files import private
 

@@ -28,6 +28,7 @@ from bae.cli.options import (
     JournalFile,
     LMName,
     MaxIters,
+    Metadata,
     Module,
     NewId,
     NoAsk,
@@ -37,6 +38,8 @@ from bae.cli.options import (
     budget_of,
     examples,
     flag,
+    metadata_of,
+    option,
     refuse_both_journals,
 )
 from bae.cli.outcome import CommandLine, RunOutcome, advise, print_outcome
@@ -59,6 +62,7 @@ EPILOG: Final = examples(
     'bae run app.py -i \'{"message": "just got up"}\' --json',
     "bae run shop.refunds:graph -i @complaint.json --budget calls=20,cost=0.10",
     "bae run app.py --lm local --optimized learned",
+    "bae run chat.py --set 'text=Who am I?' --thread ana-42",
 )
 
 
@@ -73,6 +77,11 @@ def run(
     journal: JournalFile = None,
     no_journal: Annotated[bool, flag("--no-journal", "Do not store this run.")] = False,
     run_id: NewId = None,
+    thread: Annotated[
+        str | None,
+        option("--thread ID", "The conversation in the journal that this run continues."),
+    ] = None,
+    metadata: Metadata = None,
     budget: BudgetLimits = None,
     as_json: AsJSON = False,
     quiet: Quiet = False,
@@ -84,8 +93,10 @@ def run(
     terminal. Nodes, dependencies and LLM calls are shown on stderr while it runs, and gates are
     asked. The result goes to stdout.
     """
-    limits = budget_of(budget)
+    limits, about = budget_of(budget), metadata_of(metadata)
     refuse_both_journals(context, no_journal=no_journal)
+    if no_journal and thread is not None:
+        raise typer.BadParameter("a conversation is in a journal", param_hint="--no-journal")
     graph = load_proved(module)
     check_lm(graph, lm, begins=True)
     model = lm_with_learned(graph, lm, optimized, quiet=quiet)
@@ -95,7 +106,16 @@ def run(
     name = run_id if run_id is not None else os.urandom(12).hex()
 
     def go(kept: Any, answer: Any) -> Any:
-        return graph.arun(start, model, max_iters, journal=kept, run_id=name, answer=answer)
+        return graph.arun(
+            start,
+            model,
+            max_iters,
+            journal=kept,
+            run_id=name,
+            answer=answer,
+            thread=thread,
+            metadata=about or None,
+        )
 
     options = RunCommandOptions(limits, as_json, quiet, not no_ask)
     carry_out(graph, name, go, CommandLine(module, file, lm, optimized), options)

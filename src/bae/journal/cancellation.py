@@ -68,8 +68,9 @@ async def _request(journal: Journal, run_id: str) -> None:
     number = count_requests(await journal.answers(run_id))
     while not await journal.answer(run_id, f"{CANCEL}{number}", "true"):
         number += 1
-    for watch in [*_watches.get(run_id, ())]:
-        watch.look_now()
+    for watch, watched in [*_watches.items()]:
+        if watched == run_id:
+            watch.look_now()
 
 
 async def _end_unowned(journal: Journal, info: RunInfo) -> None:
@@ -119,17 +120,30 @@ class CancelWatch:
     """Looks for a request to cancel a run, as long as this process works on the run, and cancels
     its task. A run that is over before the first look costs a timer."""
 
+    __slots__ = (
+        "_before",
+        "_has_cancelled",
+        "_journal",
+        "_known",
+        "_looking",
+        "_loop",
+        "_run_id",
+        "_run_task",
+        "_timer",
+        "_wake",
+    )
+
     def __init__(self, journal: Journal, run_id: str, known: int) -> None:
         self._journal, self._run_id, self._known = journal, run_id, known
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
         self._run_task, self._before = task, task.cancelling()
-        self._wake = asyncio.Event()
+        self._wake: asyncio.Event | None = None
         self._looking: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(LOOKED_EVERY, self._begin)
         self._has_cancelled = False
-        _watches.setdefault(run_id, set()).add(self)
+        _watches[self] = run_id
 
     def look_now(self) -> None:
         """Look at once. May be called in any thread."""
@@ -137,14 +151,16 @@ class CancelWatch:
             self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
-        self._wake.set()
-        if self._looking is None and self in _watches.get(self._run_id, ()):
+        if self._wake is not None:
+            self._wake.set()
+        elif self in _watches:
             self._timer.cancel()
-            self._looking = self._loop.create_task(self._look())
+            self._wake = asyncio.Event()
+            self._looking = self._loop.create_task(self._look(self._wake))
 
-    async def _look(self) -> None:
+    async def _look(self, wake: asyncio.Event) -> None:
         while True:
-            self._wake.clear()
+            wake.clear()
             try:
                 answers = await self._journal.answers(self._run_id)
             except JournalError:  # the run itself reports what is wrong with its journal
@@ -156,14 +172,11 @@ class CancelWatch:
             pause = max(LOOKED_EVERY, len(_watches) / _LOOKS_A_SECOND)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._wake.wait()
+                    await wake.wait()
 
     async def stop(self) -> None:
         """Look no more."""
-        watches = _watches.get(self._run_id, set())
-        watches.discard(self)
-        if not watches:
-            _watches.pop(self._run_id, None)
+        _watches.pop(self, None)
         self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
@@ -189,5 +202,5 @@ def cancelled_by_request(run_id: str) -> BaeError:
     )
 
 
-_watches: dict[str, set[CancelWatch]] = {}
-"""The watches of this process, by the id of the run."""
+_watches: dict[CancelWatch, str] = {}
+"""The watches of this process, with the id of the run."""

@@ -19,11 +19,11 @@ from bae.exceptions import BaeError, CallTimeout, LimitError, ReplayError
 from bae.files import visible
 from bae.history import History
 from bae.journal.decoder import decode_run, read_history
+from bae.journal.earlier_turns import turns_of
 from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
 from bae.journal.past import RecordedPast, is_answer_to, is_done
 from bae.journal.shape import ShapeView
-from bae.journal.stored_thread import turns_of
 from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of

@@ -17,6 +17,7 @@ from bae.files import File, collected, visible
 from bae.journal.cancellation import count_requests
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
+from bae.journal.earlier_turns import turns_of
 from bae.journal.gates import describe_status
 from bae.journal.lines import parse_line
 from bae.journal.node_codec import node_codec
@@ -35,7 +36,6 @@ from bae.journal.store import (
     keeps_files,
     without_files,
 )
-from bae.journal.stored_thread import turns_of
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import RunForked, RunResumed

@@ -145,7 +145,7 @@ class JournalWriter(Writer):
         if turn is None:
             await create(now)
         else:
-            from bae.journal.stored_thread import wait_for_turn
+            from bae.journal.thread_queue import wait_for_turn
 
             options = run.options._replace(lm=run.lm)
             await wait_for_turn(graph, self._journal, turn, options, create)
@@ -158,7 +158,7 @@ class JournalWriter(Writer):
 
     async def begin_turn(self, run: Run, graph: Graph[Any, Any], thread: str) -> None:
         """Find the turn before this run, and store which one it is."""
-        from bae.journal.stored_thread import begin_turn
+        from bae.journal.earlier_turns import begin_turn
 
         previous, number, run.turns = await begin_turn(self._journal, graph, thread, run.run_id)
         self.write(TurnStarted(time(), run.path, 0, previous, number))
@@ -332,7 +332,8 @@ class JournalWriter(Writer):
                 await self.stop_watching()
             self.write(ended)
             return
-        await self.stop_watching()
+        if self._watch is not None:
+            await self._watch.stop()
         self.log.append(ended)
         waiting = [
             ParkedGate(gate.address, gate.place, gate.question, gate.deadline)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, finalize
@@ -17,6 +17,7 @@ from opentelemetry.trace import Tracer, TracerProvider, get_tracer  # noqa: E402
 
 from bae import __version__  # noqa: E402
 from bae.observers import ObservedRun, observe, observing  # noqa: E402
+from bae.otel.attributes import about_conversation  # noqa: E402
 from bae.otel.spans import RunSpans  # noqa: E402
 
 if TYPE_CHECKING:
@@ -54,15 +55,23 @@ def export(
     *,
     content: bool = False,
     run_id: str = "",
+    thread: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> None:
     """Make the spans of a run that is over, or was interrupted, from its records: `result.journal`,
     or the `.journal` of an error. `export_run` does it for one that is in a journal.
 
     They have the times of the records, under the span that is current. Give a `run_id` where the
-    records are those of a fork: its first ones name the run that it was forked from.
+    records are those of a fork: its first ones name the run that it was forked from. No record has
+    the `thread` and the `metadata` of the run.
     """
-    around = contexts.get_current()
-    spans = RunSpans(_tracer(tracer_provider), content=content, run_id=run_id, around=around)
+    spans = RunSpans(
+        _tracer(tracer_provider),
+        content=content,
+        run_id=run_id,
+        around=contexts.get_current(),
+        common=about_conversation(thread, metadata or {}),
+    )
     for record in records:
         spans.write(record)
     spans.close()
@@ -82,7 +91,9 @@ async def export_run(
 
     stored = await journal.read(run_id)
     records, _ = await decode_run(graph, stored.lines, files=stored.files, partial=True)
-    export(records, tracer_provider, content=content, run_id=run_id)
+    info = stored.info
+    about: dict[str, Any] = {"thread": info.thread, "metadata": info.metadata}
+    export(records, tracer_provider, content=content, run_id=run_id, **about)
 
 
 class _Watching:
@@ -97,7 +108,11 @@ class _Watching:
         spans = self._runs.get(run)
         if spans is None:
             spans = self._runs[run] = RunSpans(
-                self._tracer, content=self._content, run_id=run.run_id, past=run.past
+                self._tracer,
+                content=self._content,
+                run_id=run.run_id,
+                past=run.past,
+                common=about_conversation(run.thread, run.metadata),
             )
             # A run whose event loop was stopped never ends, but is dropped: its spans end then,
             # or when the interpreter exits.

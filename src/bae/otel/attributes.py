@@ -65,6 +65,28 @@ def _about_place(place: Place) -> Attributes:
     return {"bae.node": place.node, "bae.step": place.step, "bae.path": place.path}
 
 
+def about_conversation(thread: str | None, metadata: Mapping[str, Any]) -> Attributes:
+    """What every span of a run has of its thread and of the user. Tools that group traces by
+    session get the thread, unless the metadata has a session."""
+    named = {name: metadata.get(name) for name in ("session_id", "user_id")}
+    texts = {name: str(value) for name, value in named.items() if isinstance(value, str | int)}
+    return known(
+        {
+            "gen_ai.conversation.id": thread,
+            "session.id": texts.get("session_id", thread),
+            "user.id": texts.get("user_id"),
+        }
+    )
+
+
+def about_turns(source: Source) -> Attributes:
+    shown = source.turns
+    if shown is None:
+        return {}
+    about = {"bae.field": source.place.field, "bae.turns": shown.count}
+    return {**about, "bae.turns_omitted": shown.omitted}
+
+
 def about_recall(source: Source) -> Attributes:
     path, step, name = source.origin or ("", 0, "")
     at = f"{path}/{step}" if path else f"{step}"

@@ -31,6 +31,7 @@ from bae.otel.attributes import (
     about_chat,
     about_error,
     about_recall,
+    about_turns,
     about_usage,
     about_verdict,
     code_of,
@@ -77,7 +78,7 @@ class RunSpans:
 
     Spans are under `around`. Without it the run is in progress: they are under the span that is
     current, and are made current where the code of the run is called, so that spans of other
-    libraries are under them.
+    libraries are under them. `common` are attributes of every span.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class RunSpans:
         run_id: str = "",
         past: Iterable[Record] = (),
         around: Context | None = None,
+        common: Attributes | None = None,
     ) -> None:
         self._tracer = tracer
+        self._common = common or {}
         self._content = content
         self._run_id = run_id
         self._around = around
@@ -245,7 +248,8 @@ class RunSpans:
         links: Sequence[Link] = (),
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> Span:
-        return self._tracer.start_span(name, around, kind, known(about), links, _ns(at))
+        about = {**known(about), **self._common}
+        return self._tracer.start_span(name, around, kind, about, links, _ns(at))
 
     def _add_event(self, work: Work, name: str, at: float, about: Attributes) -> None:
         around = self._nearest(work)
@@ -262,6 +266,8 @@ class RunSpans:
                 self._end_item(work)
             case Source() if work.origin is not None:
                 self._add_event(work.step, "bae.recalled", work.started, about_recall(work))
+            case Source() if work.turns is not None:
+                self._add_event(work.step, "bae.turns_shown", work.started, about_turns(work))
             case Source() if work not in self._open and work.state in ("done", "failed"):
                 # Nothing recorded that it started, or it was cancelled and another node waited.
                 self._start(work, (work.ended or 0.0) - work.took)

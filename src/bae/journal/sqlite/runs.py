@@ -220,17 +220,24 @@ class RunTables(Journal):
         return count
 
     async def read(self, run_id: str) -> StoredRun:
+        return await self._read_run(run_id)
+
+    async def read_texts(self, run_id: str) -> StoredRun:
+        """A run without the bytes of its files."""
+        return await self._read_run(run_id, with_files=False)
+
+    async def _read_run(self, run_id: str, *, with_files: bool = True) -> StoredRun:
         def ask(db: sqlite3.Connection) -> StoredRun:
             db.execute("begin")  # others may write it: this is the run at one instant
             try:
-                return self._stored(db, run_id)
+                return self._stored(db, run_id, with_files=with_files)
             finally:
                 if db.in_transaction:
                     db.execute("rollback")
 
         return await self._read(ask)
 
-    def _stored(self, db: sqlite3.Connection, run_id: str) -> StoredRun:
+    def _stored(self, db: sqlite3.Connection, run_id: str, *, with_files: bool = True) -> StoredRun:
         try:
             row = db.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
             if row is None:
@@ -248,7 +255,7 @@ class RunTables(Journal):
             for answer in answers.values():
                 json.loads(answer)
             lines = self._read_lines(db, row[0], run_id)
-            files = _files_of(db, row[0])
+            files = _files_of(db, row[0]) if with_files else {}
             return StoredRun(info, cast(str, shape), lines, answers, files, people)
         except _UNREADABLE as error:
             raise self._damaged(run_id, f"run {run_id!r}", error) from error

@@ -51,7 +51,8 @@ create index runs_by_graph on runs (graph);
 create index runs_by_parent on runs (parent) where parent is not null;
 create index runs_by_thread on runs (thread) where thread is not null;
 create index runs_by_change on runs (change);
-create index open_threads on runs (thread) where status in ('running', 'waiting');
+create index open_threads on runs (thread)
+    where thread is not null and status in ('running', 'waiting');
 create table labels (
     key text not null, value text not null, run integer not null, primary key (key, value, run)
 ) without rowid;
@@ -103,7 +104,8 @@ create table file_uses (
 ) without rowid;
 create index file_uses_by_hash on file_uses (hash);
 alter table answers add column person text not null default '';
-create index open_threads on runs (thread) where status in ('running', 'waiting');
+create index open_threads on runs (thread)
+    where thread is not null and status in ('running', 'waiting');
 create table labels (
     key text not null, value text not null, run integer not null, primary key (key, value, run)
 ) without rowid;

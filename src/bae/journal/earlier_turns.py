@@ -1,0 +1,213 @@
+"""The earlier turns of a thread: found from run to run, and read as texts without the code that the
+runs had."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from bae.exceptions import JournalError
+from bae.files import placeholders_in, with_placeholders
+from bae.journal.decoder import off_loop, read_history
+from bae.journal.shape import Json
+from bae.journal.store import Journal, StoredRun
+from bae.journal.why import Search
+from bae.plan import plan_of
+from bae.secrets import MASK, secret_fields
+from bae.tools import ToolCall
+from bae.turns import Messages, Turn
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.work import Step
+
+WITHHELD: Final = "[withheld]"
+"""Stands for a text that the journal does not have."""
+_TURNS_KEPT: Final = 1000
+"""How many turns of a journal are kept in memory."""
+
+
+async def begin_turn(
+    journal: Journal, graph: Graph[Any, Any], thread: str, run_id: str
+) -> tuple[str, int, Messages | None]:
+    """The run of the turn before this one, how many turns there are before, and what the nodes of
+    the graph may show of them."""
+    ended = await journal.runs(thread=thread, status="ended", limit=2)
+    before = next((info.run_id for info in ended if info.run_id != run_id), "")
+    number = 0
+    if before:
+        number = (await _known_turn(journal, graph, before))[2] + 1
+    return before, number, await earlier_turns(journal, graph, thread, before, number)
+
+
+async def turns_of(
+    journal: Journal, graph: Graph[Any, Any], stored: StoredRun, *, strict: bool = True
+) -> Messages | None:
+    """The earlier turns of a stored run, as far back as its nodes have shown them, or may. None
+    where the run belongs to no thread, or no node shows any."""
+    if not graph.turns_read:
+        return None
+    history = await off_loop(len(stored.lines), read_history, stored)
+    turn = history.turn
+    if turn is None:
+        return None
+    shown = [source.turns for step in history.steps() for source in step.sources.values()]
+    needed = max((each.count for each in shown if each is not None), default=0)
+    thread = stored.info.thread or ""
+    return await earlier_turns(
+        journal, graph, thread, turn.previous, turn.number, needed=needed if strict else 0
+    )
+
+
+async def earlier_turns(
+    journal: Journal,
+    graph: Graph[Any, Any],
+    thread: str,
+    previous: str,
+    number: int,
+    *,
+    needed: int = 0,
+) -> Messages | None:
+    """The turns up to the run `previous`, as many as the nodes of a graph may show. Raises
+    `bae-thread-turn` where one of those that are `needed` is missing."""
+    if not graph.turns_read:
+        return None
+    wanted = max(min(graph.turns_read, number), needed)
+    turns: list[Turn] = []
+    run_id = previous
+    while run_id and len(turns) < wanted:
+        try:
+            turn, before, _ = await _known_turn(journal, graph, run_id)
+        except JournalError as error:
+            if error.code != "bae-run-unknown":
+                raise
+            if len(turns) < needed:
+                raise JournalError(
+                    f"an earlier turn of the thread {thread!r} is missing: the journal has no run "
+                    f"{run_id}, and this run has shown it to a model",
+                    run_id=run_id,
+                    code="bae-thread-turn",
+                    cause=error,
+                    fix="load the run from a backup; or cancel this turn, and start another",
+                ) from error
+            break
+        turns.append(turn)
+        run_id = before
+    return Messages(turns[::-1], thread, max(0, number - len(turns)))
+
+
+async def _known_turn(
+    journal: Journal, graph: Graph[Any, Any], run_id: str
+) -> tuple[Turn, str, int]:
+    """A turn that has ended, the run before it, and how many turns there are before. It is read
+    once, unless the run has changed since, by a redaction."""
+    known = _known.setdefault(graph, WeakKeyDictionary()).setdefault(journal, OrderedDict())
+    change = (await journal.info(run_id)).change
+    found = known.get(run_id)
+    if found is None or found[0] != change:
+        stored = await journal.read_texts(run_id)
+        count, secrets = len(stored.lines), journal.secrets
+        read = await off_loop(count, read_turn, stored, graph, secrets)
+        found = known[run_id] = stored.info.change, read
+        while len(known) > _TURNS_KEPT:
+            known.popitem(last=False)
+    known.move_to_end(run_id)
+    return found[1]
+
+
+_Known = OrderedDict[str, tuple[int, tuple[Turn, str, int]]]
+_known: WeakKeyDictionary[Graph[Any, Any], WeakKeyDictionary[Journal, _Known]] = WeakKeyDictionary()
+"""By graph and journal: the turns that were read last, with the change of their run."""
+
+
+async def runs_shown(journal: Journal, stored: StoredRun) -> list[StoredRun]:
+    """The runs of the earlier turns that a run has shown, the oldest first: what it takes to replay
+    it elsewhere."""
+    history = read_history(stored)
+    shown = [source.turns for step in history.steps() for source in step.sources.values()]
+    needed = max((each.count for each in shown if each is not None), default=0)
+    found: list[StoredRun] = []
+    run_id = "" if history.turn is None else history.turn.previous
+    while run_id and len(found) < needed:
+        found.append(await journal.read(run_id))
+        turn = read_history(found[-1]).turn
+        run_id = "" if turn is None else turn.previous
+    return found[::-1]
+
+
+# Reading a turn
+
+
+def read_turn(
+    stored: StoredRun, graph: Graph[Any, Any], has_secrets: bool
+) -> tuple[Turn, str, int]:
+    """A stored run as a turn, the run before it, and how many turns there are before."""
+    history = read_history(stored)
+    search, trace = Search(stored, history), [each for each in history.run.trace if each.name]
+    classes = {cls.__name__: cls for cls in reversed(graph.plans)}
+    reader = _TextReader(search, classes, has_secrets)
+    user = reader.text(trace[0]) if trace else ""
+    is_over = stored.info.status == "ended"
+    reply = reader.text(trace[-1]) if is_over else ""
+    calls = reader.calls(trace) if graph.turn_calls_read else ()
+    turn = Turn(user, reply, stored.info.run_id, stored.info.started, calls)
+    if history.turn is None:
+        return turn, "", 0
+    return turn, history.turn.previous, history.turn.number
+
+
+class _TextReader:
+    """Reads the texts of nodes, without their code. What the classes of today hide from a model is
+    masked; what the journal does not have is `WITHHELD`."""
+
+    def __init__(self, search: Search, classes: Mapping[str, Any], has_secrets: bool) -> None:
+        self._search, self._classes, self._has_secrets = search, classes, has_secrets
+
+    def text(self, step: Step) -> str:
+        """The text of a node: of its text field, or else its JSON."""
+        cls = self._classes.get(step.name)
+        if cls is None and self._has_secrets:
+            return f"[{step.name}]"  # what is secret in it is not known
+        names, only = self._search.text_fields(step)
+        if cls is not None:
+            only = plan_of(cls).text
+        found = {name: self._value(step, name) for name in names}
+        found = {name: value for name, value in found.items() if value is not _MISSING}
+        if not only or only not in names:
+            return _json(with_placeholders(found))
+        value = found.pop(only, "")
+        text = value if isinstance(value, str) else _json(with_placeholders(value))
+        # What came with the text: a model knows that there was an image, and does not get it again.
+        return "\n".join([*placeholders_in([*found.values()]), text])
+
+    def _value(self, step: Step, name: str) -> Any:
+        cls = self._classes.get(step.name)
+        if cls is not None and name in cls.__pydantic_fields__ and name in secret_fields(cls):
+            return MASK if self._has_secrets else WITHHELD
+        found = self._search.at(step.place._replace(field=name))
+        if found.kept == "value" and found.state == "there":
+            return found.value
+        return WITHHELD if found.kept == "withheld" else _MISSING
+
+    def calls(self, trace: list[Step]) -> tuple[ToolCall, ...]:
+        """The tool calls of a run, in order."""
+        found: list[ToolCall] = []
+        for step in trace:
+            for loop in step.loops.values():
+                for call in loop.calls.values():
+                    if call.state == "done":
+                        given = {} if self._has_secrets else call.arguments
+                        made = ToolCall(id=call.id, name=call.name, arguments=given)
+                        outcome: Json = {"result": call.result, "error": call.told}
+                        found.append(made.model_copy(update=outcome))
+        return tuple(found)
+
+
+_MISSING: Final = object()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

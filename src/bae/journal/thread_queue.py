@@ -1,0 +1,146 @@
+"""Taking turns: how the runs of a thread wait for each other, in all processes that share a
+journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from bae.exceptions import JournalError
+from bae.journal.store import OPEN, Journal, RunInfo
+from bae.turns import TurnOptions
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.run import RunOptions
+
+_FIRST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 0.2
+
+
+def queue_of(journal: Journal, thread: str) -> asyncio.Lock:
+    """What the runs of this event loop hold while they wait for a turn: the first one looks whether
+    the thread is free, and the others follow in order."""
+    waiting = _queues.setdefault(journal, WeakValueDictionary())
+    key = thread, id(asyncio.get_running_loop())
+    lock = waiting.get(key)
+    if lock is None:
+        lock = waiting[key] = asyncio.Lock()
+    return lock
+
+
+_Queues = WeakValueDictionary[tuple[str, int], asyncio.Lock]
+_queues: WeakKeyDictionary[Journal, _Queues] = WeakKeyDictionary()
+
+
+async def wait_for_turn(
+    graph: Graph[Any, Any],
+    journal: Journal,
+    turn: TurnOptions,
+    options: RunOptions,
+    create: Callable[[float], Awaitable[None]],
+) -> None:
+    """Create a run of a thread as soon as no other run of the thread is in progress. `create`,
+    which gets the time, is refused with `bae-thread-busy` as long as there is one."""
+    until = monotonic() + turn.busy_timeout
+    queue = queue_of(journal, turn.thread) if turn.busy == "wait" else None
+    if queue is not None:
+        try:
+            async with asyncio.timeout(turn.busy_timeout):
+                await queue.acquire()
+        except TimeoutError:
+            raise late_in_queue(turn) from None
+    try:
+        while True:
+            try:
+                await create(time())
+                return
+            except JournalError as error:
+                if error.code != "bae-thread-busy":
+                    raise
+            await _make_way(graph, journal, turn, options, until)
+    finally:
+        if queue is not None:
+            queue.release()
+
+
+async def _make_way(
+    graph: Graph[Any, Any], journal: Journal, turn: TurnOptions, options: RunOptions, until: float
+) -> None:
+    """Wait until no other run of the thread is in progress, or cancel or resume that run, as the
+    caller has said. Raises `bae-thread-busy` where the run stays."""
+    pause = _FIRST_PAUSE
+    while (busy := await _open_run(journal, turn.thread)) is not None:
+        standing = busy.standing()
+        gives_way = turn.busy == "cancel"
+        if standing == "interrupted":
+            if turn.interrupted == "cancel" or (turn.interrupted is None and gives_way):
+                await journal.cancel(busy.run_id)
+            else:
+                await _resume(graph, journal, busy, options)
+            continue
+        if gives_way:
+            await journal.cancel(busy.run_id, timeout=max(0.1, until - monotonic()))
+            continue
+        if standing == "waiting" or turn.busy == "refuse" or monotonic() >= until:
+            raise thread_is_busy(busy, turn)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+async def _open_run(journal: Journal, thread: str) -> RunInfo | None:
+    """The run of the thread that has not ended."""
+    for status in OPEN:
+        found = await journal.runs(thread=thread, status=status, limit=1)
+        if found:
+            return found[0]
+    return None
+
+
+async def _resume(
+    graph: Graph[Any, Any], journal: Journal, busy: RunInfo, options: RunOptions
+) -> None:
+    """Resume an interrupted turn before the next one begins."""
+    from bae.journal.resume import resume
+
+    again = options._replace(max_iters=None, turn=None, metadata={})
+    try:
+        await resume(graph, busy.run_id, again, journal, None)
+    except JournalError as error:
+        if error.code in ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-run-unknown"):
+            return  # another process was first
+        raise
+    except Exception as error:
+        # It has failed, and so it is over: the next turn does not see it.
+        if (await journal.info(busy.run_id)).status in OPEN:
+            raise
+        error.add_note(f"the interrupted turn {busy.run_id} has failed")
+
+
+def late_in_queue(turn: TurnOptions) -> JournalError:
+    """The error of a run that others of this process have kept from its turn."""
+    return JournalError(
+        f"the thread {turn.thread!r} is busy: other runs wait for a turn in it, and this one has "
+        f"not had its turn within {turn.busy_timeout:g} s",
+        code="bae-thread-busy",
+        fix="wait longer, with a busy_timeout; or refuse messages while a turn is in progress, "
+        'with busy="refuse"',
+    )
+
+
+def thread_is_busy(busy: RunInfo, turn: TurnOptions) -> JournalError:
+    name, run_id = f"the thread {turn.thread!r}", busy.run_id
+    cancel = f'cancel it: await journal.cancel({run_id!r}), or busy="cancel"'
+    if busy.status == "waiting":
+        asked = "; ".join(f"{gate.place}: {gate.question}" for gate in busy.waiting)
+        said = f"{name} waits for a person: its run {run_id} asks {asked}"
+        fix = f"answer it: graph.answer({run_id!r}, …); or {cancel}"
+    else:
+        said = f"{name} is busy: its run {run_id} is in progress"
+        if turn.busy == "wait":
+            said += f", and has not ended within {turn.busy_timeout:g} s"
+        fix = f'wait for it, with busy="wait" and a busy_timeout; or {cancel}'
+    return JournalError(said, run_id=run_id, busy_run=run_id, code="bae-thread-busy", fix=fix)

@@ -1,0 +1,132 @@
+"""Earlier turns of a thread as they are sent: by every backend as messages of the user and of the
+assistant, after few-shot examples and before the question."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from bae import Graph, Messages, Node, Thread, ToolCall, Tools
+from bae.lm import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
+from bae.testing import Call, Provider, Received
+from bounded import BOUND
+from end_node import EndNode
+from http_backends import BACKENDS, WIRES
+
+pytestmark = pytest.mark.once
+
+PAST = Messages([("My name is Ana.", "Hello Ana!"), ("I sell lamps.", "Good to know.")])
+SAID = [
+    ("user", "My name is Ana."),
+    ("assistant", "Hello Ana!"),
+    ("user", "I sell lamps."),
+    ("assistant", "Good to know."),
+]
+
+
+def stock(item: str) -> int:
+    """How many there are."""
+    return 7
+
+
+class Say(Node):
+    text: str
+    history: Annotated[Messages, Thread()] = Messages()
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(EndNode):
+    text: str = Field(max_length=40)
+
+
+class Ask(Node):
+    text: str
+    history: Annotated[Messages, Thread()] = Messages()
+
+    async def __call__(self) -> Told: ...
+
+
+class Told(EndNode):
+    calls: Annotated[list[ToolCall], Tools(stock)]
+    text: str
+
+
+chat, shop = Graph(start=Say, end=Reply), Graph(start=Ask, end=Told)
+QUESTION = 'Reply\n\n{"Say":{"text":"Who am I?"}}'
+
+
+def said_in(request: Received) -> list[tuple[str, str]]:
+    """The roles and texts of a request, without the system part."""
+    found: list[tuple[str, str]] = []
+    for each in request.body["messages"]:
+        content = each["content"] or ""
+        parts = [{"text": content}] if isinstance(content, str) else content
+        text = "".join(part.get("text", "") for part in parts)
+        if each["role"] != "system":
+            found.append((each["role"], text))
+    return found
+
+
+@pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
+async def test_every_backend_sends_the_turns_as_messages_before_the_question(
+    provider: Provider, make: Any
+):
+    provider.script({"text": "x" * 99}, {"text": "You are Ana."})
+    async with make(provider) as backend, asyncio.timeout(BOUND):
+        result = await chat.arun(Say(text="Who am I?", history=PAST), backend)
+    assert result.trace[-1].text == "You are Ana."
+    first, again = provider.requests
+    assert said_in(first) == [*SAID, ("user", QUESTION)]
+    assert said_in(again)[:5] == said_in(first)
+    assert [role for role, _ in said_in(again)[5:]] == ["assistant", "user"]
+
+
+@pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
+async def test_examples_come_before_the_turns(provider: Provider, make: Any):
+    example = PromptExample({"Say": {"text": "hi"}}, {"text": "Hello."})
+    learned = {Reply: NodePrompts(fill=LearnedPrompt("Answer in short.", (example,)))}
+    provider.script({"text": "You are Ana."})
+    async with make(provider) as backend, asyncio.timeout(BOUND):
+        await chat.arun(Say(text="Who am I?", history=PAST), WithPrompts(backend, learned))
+    (request,) = provider.requests
+    said = said_in(request)
+    assert said[2:6] == SAID
+    assert [role for role, _ in said] == ["user", "assistant"] * 3 + ["user"]
+    assert said[0][1].startswith("Answer in short.")
+    assert said[6][1].startswith("Answer in short.")
+
+
+@pytest.mark.parametrize("make", BACKENDS.values(), ids=list(BACKENDS))
+async def test_a_conversation_with_tools_comes_after_the_turns(provider: Provider, make: Any):
+    provider.script(Call("stock", item="lamp"), {"text": "Seven."})
+    async with make(provider) as backend, asyncio.timeout(BOUND):
+        result = await shop.arun(Ask(text="How many lamps?", history=PAST), backend)
+    assert result.trace[-1].text == "Seven."
+    for request in provider.requests:
+        assert said_in(request)[:4] == SAID
+
+
+async def test_claude_has_the_turns_cached_for_the_next_turn(provider: Provider):
+    pytest.importorskip("anthropic")
+    from bae.lm import AnthropicBackend
+
+    turns = [("s" * 6000, "Fine."), ("t" * 6000, "Fine.")]
+    example = PromptExample({"Ask": {"text": "hi"}}, {"text": "Hello."})
+    learned = {Told: NodePrompts(fill=LearnedPrompt("Answer.", (example,)))}
+    used: list[int] = []
+    provider.script(
+        *(each for _ in turns for each in (Call("stock", item="lamp"), {"text": "Seven."}))
+    )
+    async with AnthropicBackend(base_url=provider.url, api_key="a key") as backend:
+        for count in (1, 2):
+            start = Ask(text="How many?", history=Messages(turns[:count]))
+            result = await shop.arun(start, WithPrompts(backend, learned))
+            used.append(result.usage.cached_tokens)
+    assert used[1] - used[0] > 1000
+    marks = [json.dumps(request.body).count("cache_control") for request in provider.requests]
+    assert max(marks) <= 4  # or Anthropic refuses it
