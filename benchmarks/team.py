@@ -26,16 +26,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from statistics import quantiles
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from bae.lm import Answer, Backend, Prompt
 from bae.team.events import ActivityUpdate, TaskStatusChanged
+from bae.team.git import Repository
 from bae.team.lead import LeadAgent
 from bae.team.models import PlannedTask, Project, TaskStatus
 from bae.team.pool import AgentPoolManager
-from bae.team.server import serving
 from bae.team.store import Store
+from bae.team.team_server import serving
 from bae.team.workbench import Workbench
 from bae.team.worker import WorkerAgent
 from benchmarks.report import Result, Verdict, figure, publish
@@ -300,12 +301,14 @@ async def measure_events(folder: Path, *, seconds: float) -> Result:
     total = int(RATE * seconds)
     lag = Lag()
     async with await Store.open(folder / "team.db") as store:
-        project = Project(id=0, name="bench", root="/bench", branch="b", test_command=("pytest",))
+        repository = await Repository.create(folder / "bench")
+        root = str(repository.root)
+        project = Project(id=0, name="bench", root=root, branch="b", test_command=("pytest",))
         project = await store.save_project(project)
-        patience = min(5.0, seconds / 4)
-        async with serving(store, project.id, timeout=patience) as address:
+        async with serving(store, project.id) as address:
+            url = f"{address.url.replace('http', 'ws', 1)}/feed#{address.token}"
             clients = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "benchmarks.team", "--clients", address.events()),
+                *(sys.executable, "-m", "benchmarks.team", "--clients", url),
                 *("--events", str(total)),
                 stdout=subprocess.PIPE,
                 limit=1 << 24,
@@ -369,6 +372,9 @@ async def measure_events(folder: Path, *, seconds: float) -> Result:
     )
 
 
+_FOLLOW: Final = '{"sub": 1, "feed": "team/bench", "after": -1}'
+
+
 async def be_clients(url: str, total: int) -> None:
     """What the other process does: read, or stall."""
     from websockets.asyncio.client import connect
@@ -379,9 +385,11 @@ async def be_clients(url: str, total: int) -> None:
     async def read(websocket: Any) -> None:
         last = count = 0
         while count < total:
-            batch = json.loads(await websocket.recv())
+            batch = json.loads(await websocket.recv()).get("items")
+            if not batch:
+                continue
             now = time.time()
-            delays.extend((now - batch[at]["at"]) * 1000 for at in (0, len(batch) // 2, -1))
+            delays.extend((now - batch[at]["time"]) * 1000 for at in (0, len(batch) // 2, -1))
             for event in batch:
                 if event["number"] != last + 1:
                     raise ValueError(f"{event['number']} came after {last}")
@@ -390,7 +398,14 @@ async def be_clients(url: str, total: int) -> None:
         numbers.append(count)
 
     stalled = [await stall(url) for _ in range(STALLED)]
-    readers = [await connect(url, max_size=None) for _ in range(CLIENTS - STALLED)]
+    address, _, token = url.partition("#")
+    headers = {"authorization": f"Bearer {token}"}
+    readers = [
+        await connect(address, max_size=None, additional_headers=headers)
+        for _ in range(CLIENTS - STALLED)
+    ]
+    for each in readers:
+        await each.send(_FOLLOW)
     print("connected", flush=True)
     async with asyncio.TaskGroup() as tasks:
         for each in readers:
@@ -401,15 +416,18 @@ async def be_clients(url: str, total: int) -> None:
 
 
 async def stall(url: str) -> socket.socket:
-    """A client that reads nothing after the handshake."""
+    """A client that follows the feed and reads nothing."""
     where = urlsplit(url)
     client = socket.create_connection((where.hostname or "", where.port or 0))
     key = b64encode(os.urandom(16)).decode()
     client.sendall(
-        f"GET {where.path}?{where.query} HTTP/1.1\r\nHost: {where.netloc}\r\nUpgrade: websocket\r\n"
+        f"GET {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\nUpgrade: websocket\r\n"
+        f"Authorization: Bearer {where.fragment}\r\n"
         f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
         "\r\n".encode()
     )
+    frame = _FOLLOW.encode()  # masked with zeros
+    client.sendall(bytes([0x81, 0x80 | len(frame), 0, 0, 0, 0]) + frame)
     return client
 
 

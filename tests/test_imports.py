@@ -417,7 +417,8 @@ EXTRAS = {
     "bae.serve": {"starlette", "uvicorn"},
     "bae.team.budgets": {"sqlalchemy"},
     "bae.team.repository": {"tree_sitter"},
-    "bae.team.server": {"starlette", "uvicorn"},
+    "bae.team.endpoints": {"starlette"},
+    "bae.team.team_server": {"starlette"},
     "bae.team.store": {"sqlalchemy"},
     "bae.team.syntax": {
         *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),

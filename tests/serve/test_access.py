@@ -28,7 +28,7 @@ ROWS = [pytest.param(each, id=f"{each.method} {each.path}") for each in TABLE]
 
 
 def path_of(endpoint: Endpoint) -> str:
-    path = endpoint.path.format(graph="orders", run="asks", step="0", call="0")
+    path = endpoint.path.format(graph="orders", run="asks", step="0", call="0", thread="t")
     return path + QUERIES.get(endpoint.path, "")
 
 
@@ -44,12 +44,15 @@ def only_of_ana(user: User, run: RunInfo) -> bool:
     return user.name == "ana"
 
 
+@pytest.mark.parametrize("visible", [only_of_ana, "own"], ids=["by a function", "own"])
 @pytest.mark.parametrize("endpoint", ROWS)
-async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(endpoint: Endpoint):
+async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
+    endpoint: Endpoint, visible: Any
+):
     others = VERBS - {endpoint.verb}
     users = {**USERS, "other": User("other", frozenset(others))}  # type: ignore[arg-type]
-    async with serving(auth=bearer(users), visible=only_of_ana) as served:
-        await served.start(count=20, run_id="asks")
+    async with serving(auth=bearer(users), visible=visible) as served:
+        await served.start(count=20, run_id="asks", thread="t")
         if endpoint.verb is None:
             assert (await ask(served.client, endpoint, None)).status_code == 200
             return
@@ -60,9 +63,10 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(endpo
         may_not = await ask(served.client, endpoint, "other")
         assert (may_not.status_code, may_not.json()["type"]) == (403, "bae-serve-verb")
         stranger = await ask(served.client, endpoint, "ben")
-        if "{run}" in endpoint.path:
+        if "{run}" in endpoint.path or "{thread}" in endpoint.path:
             hidden = stranger.json()
-            assert (stranger.status_code, hidden["type"]) == (404, "bae-run-unknown")
+            assert stranger.status_code == 404
+            assert hidden["type"] in ("bae-run-unknown", "bae-serve-path")
         else:  # lists, graphs, and a start under the id of a run that ben does not see
             assert stranger.status_code == (200 if endpoint.method == "GET" else 409)
             assert endpoint.method != "GET" or '"asks"' not in stranger.text

@@ -174,3 +174,29 @@ async def test_text_is_streamed_while_it_is_written_and_void_text_begins_again()
         assert "It is wet and cold.".startswith(longest)
         assert len(longest) > 4
         assert live[0] is True
+
+
+async def test_a_thread_has_its_turns_and_no_stranger_may_add_one():
+    lm = ScriptedLM([{"text": "Hello."}, {"text": "Fine."}])
+    async with serving(graphs={"talk": talk}, lm=lm, visible="own") as served:
+        for question in ("Hi", "How are you?"):
+            body = {"start": {"question": question}, "thread": "t/1", "metadata": {"page": "home"}}
+            await served.post("/graphs/talk/runs?wait=10", body)
+        found = await served.get("/threads/t%2F1")
+        assert [(each["user"], each["status"]) for each in found["turns"]] == [
+            ("Hi", "ended"),
+            ("How are you?", "ended"),
+        ]
+        assert [each["thread"] for each in (await served.get("/threads"))["threads"]] == ["t/1"]
+        rows = (await served.get("/runs?meta.page=home&limit=1"))["runs"]
+        assert [row["metadata"] for row in rows] == [{"page": "home", "by": "ana"}]
+        stranger = {"authorization": "Bearer ben"}
+        body = {"start": {"question": "What was said?"}, "thread": "t/1"}
+        refused = await served.client.post("/graphs/talk/runs", json=body, headers=stranger)
+        assert (refused.status_code, refused.json()["type"]) == (404, "bae-serve-path")
+        spoof = {"start": {"question": "x"}, "metadata": {"by": "ana"}, "run_id": "spoof"}
+        made = await served.client.post("/graphs/talk/runs", json=spoof, headers=stranger)
+        assert made.json()["metadata"]["by"] == "ben"
+        gone = await served.client.delete("/threads/t%2F1")
+        assert gone.status_code == 204
+        assert (await served.get("/threads"))["threads"] == []

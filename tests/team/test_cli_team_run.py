@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -451,15 +451,21 @@ def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):
         assert process.wait(30) == 0
 
 
-def test_the_page_is_served_until_ctrl_c(bae: Bae):
+def test_the_team_is_served_with_a_token_until_ctrl_c(bae: Bae):
     with started("serve") as process:
-        url = re.search(r"http://127.0.0.1:\d+/", read_until(process, "page"))
+        shown = read_until(process, "token ")
+        url = re.search(r"http://127.0.0.1:\d+", shown)
+        token = re.search(r"^token (\S+)$", shown, re.MULTILINE)
         assert url is not None
         with urlopen(url[0], timeout=30) as page:
             assert b"<html" in page.read()
+        assert token is not None
+        asking = Request(f"{url[0]}/teams", headers={"authorization": f"Bearer {token[1]}"})
+        with urlopen(asking, timeout=30) as answer:
+            assert b'"branch":"bae/team"' in answer.read()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
-    assert "token" in bae("serve", "--host", "0.0.0.0", code=1).err
+    assert "8 ASCII characters" in bae("serve", "--token", "short", code=2).err
 
 
 def test_the_patterns_of_init_are_kept_and_shown(bae: Bae):

@@ -299,6 +299,8 @@ async def test_a_file_of_the_first_format_is_read_and_upgraded(tmp_path: Path):
         await store.add_blocker(1, "Which tax?")
     with sqlite3.connect(path) as connection:  # as it was
         connection.execute("alter table blockers drop column digest")
+        connection.execute("alter table blockers drop column answered_by")
+        connection.execute("alter table tasks drop column added")
         data = {"name": "x", "branch": "b", "test_command": ["pytest"]}
         connection.execute("update projects set data = ?", [json.dumps(data)])
         connection.execute("pragma user_version = 1")
@@ -311,7 +313,8 @@ async def test_a_file_of_the_first_format_is_read_and_upgraded(tmp_path: Path):
         assert (await store.add_blocker(1, "May it?", digest="d")).digest == "d"
         [_, asked] = await store.blockers(project.id)
         assert (asked.digest, asked.is_yes) == ("d", False)
-        assert (await store.answer_blocker(asked.id, " Yes. ")).is_yes
+        assert (await store.answer_blocker(asked.id, " Yes. ", by="ana")).is_yes
+        assert (await store.blockers(project.id))[1].answered_by == "ana"
 
 
 def test_the_state_is_beside_the_repository():
@@ -374,6 +377,8 @@ async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_p
         await store.add_blocker(1, "Why?")
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("alter table blockers drop column digest")
+        db.execute("alter table blockers drop column answered_by")
+        db.execute("alter table tasks drop column added")
         planned = '{"title": "A", "edits_tests": true, "tests": ["test_a.py"]}'
         db.execute("update tasks set planned = ?", [planned])
         db.execute("pragma user_version = 1")
@@ -383,7 +388,7 @@ async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_p
         [blocker] = await store.blockers(project.id)
         assert (blocker.question, blocker.digest) == ("Why?", None)
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("pragma user_version").fetchone() == (2,)
+        assert db.execute("pragma user_version").fetchone() == (3,)
 
 
 async def test_tasks_without_tests_are_approved_by_name_and_again_after_an_edit(store: Store):

@@ -31,7 +31,7 @@ EPILOG: Final = examples(
     "bae serve app.py --port 8800 --journal runs.db",
     "BAE_SERVE_TOKEN=… bae serve app.py --host 0.0.0.0 --allow-host bae.example.com",
 )
-_SHORTEST: Final = 8
+SHORTEST_TOKEN: Final = 8
 """Characters of a token that somebody chooses."""
 
 
@@ -66,21 +66,15 @@ def serve(
     ones, and those whose gates are answered. When the server is stopped, it takes nothing new and
     hands over its runs: the next server continues them. The endpoints are in /openapi.json.
     """
-    from bae.lm.extras import install_line, is_there
-
-    if not (is_there("starlette") and is_there("uvicorn") and is_there("websockets")):
-        raise BaeError(
-            "bae serve needs the packages starlette, uvicorn and websockets",
-            code="bae-serve-missing",
-            fix=install_line("serve"),
-        )
+    need_server()
     from bae.serve import bearer, router
     from bae.serve.access import LOOPBACK
     from bae.serve.server import listening
 
-    if token is not None and not (len(token) >= _SHORTEST and token.isascii()):
+    if token is not None and not (len(token) >= SHORTEST_TOKEN and token.isascii()):
         raise typer.BadParameter(
-            f"give at least {_SHORTEST} ASCII characters, or leave it out", param_hint="'--token'"
+            f"give at least {SHORTEST_TOKEN} ASCII characters, or leave it out",
+            param_hint="'--token'",
         )
     key = token or secrets.token_urlsafe(24)
     graph = load_proved(module)
@@ -110,3 +104,15 @@ def serve(
                 await asyncio.Event().wait()
 
     run_until_signal(serve_graph())
+
+
+def need_server() -> None:
+    """Raise BaeError where the packages of the extra `serve` are missing."""
+    from bae.lm.extras import install_line, is_there
+
+    if not (is_there("starlette") and is_there("uvicorn") and is_there("websockets")):
+        raise BaeError(
+            "a server needs the packages starlette, uvicorn and websockets",
+            code="bae-serve-missing",
+            fix=install_line("serve"),
+        )

@@ -201,7 +201,6 @@ async def run(
         return
     from bae.cli.team_board import watch as show
     from bae.team.lead import LeadAgent
-    from bae.team.server import serving
     from bae.team.workbench import Workbench
 
     load_workers(team, workers)
@@ -226,8 +225,11 @@ async def run(
         )
         bench = await stack.enter_async_context(opening)
         if serve:
-            address = await stack.enter_async_context(serving(*here))
-            note(f"the work is shown at {address.url}")
+            from bae.team.team_server import serving
+
+            opening = serving(*here, journal=bench.journal)
+            address = await stack.enter_async_context(opening)
+            note(f"the work is shown at {address.page}")
         if not (quiet or as_json):
             await stack.enter_async_context(_beside(show(*here, err())))
         summary = await LeadAgent(bench, asked, **options).run()

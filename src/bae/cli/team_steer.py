@@ -61,30 +61,55 @@ async def serve(
         typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one."),
     ] = 0,
     host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="The address; others than this machine need a token."),
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on.")
     ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name under which the server is reached, besides loopback names; several times.",
+        ),
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
             envvar="BAE_TEAM_TOKEN",
-            help="What a client has to send.",
+            help="What every request has to send. Left out: a new one, which is printed.",
         ),
     ] = None,
+    as_json: AsJSON = False,
 ) -> None:
-    """Serve a page that shows the work, until Ctrl-C.
+    """Serve the team over HTTP, until Ctrl-C.
 
-    Its WebSocket sends every event, from any number on: `/events?after=0`.
+    The API shows the plan, the tasks, what was done and what is asked, takes answers and steers the
+    team. Its endpoints are in /openapi.json. A page shows the work. Every request has a token, on
+    this machine too.
     """
     import asyncio
 
-    from bae.team.server import serving
+    from bae.cli.serve import SHORTEST_TOKEN, need_server
 
+    need_server()
+    from bae.team.team_server import serving
+
+    if token is not None and not (len(token) >= SHORTEST_TOKEN and token.isascii()):
+        raise typer.BadParameter(
+            f"give at least {SHORTEST_TOKEN} ASCII characters, or leave it out",
+            param_hint="'--token'",
+        )
     here = team.store, team.project.id
-    async with serving(*here, host=host, port=port, token=token) as address:
-        out().print(f"page    {address.url}", soft_wrap=True, markup=False)
-        out().print(f"events  {address.events()}", soft_wrap=True, markup=False)
+    hosts = allow_host or ()
+    async with serving(*here, host=host, port=port, token=token, hosts=hosts) as address:
+        if as_json:
+            print_json({"url": address.url, "token": address.token, "page": address.page})
+        else:
+            shown = {"api": address.url, "docs": f"{address.url}/openapi.json"}
+            shown |= {"page": address.page} if token is None else {}
+            for name, url in shown.items():
+                out().print(f"{name:<5} {url}", soft_wrap=True, markup=False)
+            if token is None:
+                out().print(f"token {address.token}", soft_wrap=True, markup=False)
         await asyncio.Event().wait()
 
 

@@ -6,17 +6,44 @@ from typing import TYPE_CHECKING
 from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
-    from bae.serve.access import Auth, User, Verb, Visible, bearer, public
+    from bae.serve.access import LOOPBACK, Auth, User, Verb, Visible, bearer, public
     from bae.serve.api import API, router
-    from bae.serve.problems import Refused
+    from bae.serve.endpoints import ApiCall, Endpoint, Form
+    from bae.serve.live import ServedFeed
+    from bae.serve.problems import InputFault, Refused
+    from bae.serve.server import listening
+    from bae.serve.views import GateView, Value
 
-__all__ = ["API", "Auth", "Refused", "User", "Verb", "Visible", "bearer", "public", "router"]
+__all__ = [
+    "API",
+    "LOOPBACK",
+    "ApiCall",
+    "Auth",
+    "Endpoint",
+    "Form",
+    "GateView",
+    "InputFault",
+    "Refused",
+    "ServedFeed",
+    "User",
+    "Value",
+    "Verb",
+    "Visible",
+    "bearer",
+    "listening",
+    "public",
+    "router",
+]
 
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "access": "Auth User Verb Visible bearer public",
+        "access": "LOOPBACK Auth User Verb Visible bearer public",
         "api": "API router",
-        "problems": "Refused",
+        "endpoints": "ApiCall Endpoint Form",
+        "live": "ServedFeed",
+        "problems": "InputFault Refused",
+        "server": "listening",
+        "views": "GateView Value",
     },
 )

@@ -37,6 +37,8 @@ where nobody is authenticated. The token that a WebSocket sends as its first mes
 `Authorization` header."""
 Visible = Callable[[User, RunInfo], bool]
 """Whether a user may see a run. Quick, and asked for every run of a list."""
+STARTED_BY: Final = "by"
+"""The key in the metadata of a run that has the name of the user who started it."""
 
 
 def bearer(token: str | Mapping[str, User], *, user: User | None = None) -> Auth:

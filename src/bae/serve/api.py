@@ -5,20 +5,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from bae.exceptions import describe
 from bae.graph import Graph, checked_store
 from bae.journal.feeds import Feeds, Subscriber
 from bae.journal.store import Journal, RunInfo, StoredRun
-from bae.serve.access import LOOPBACK, Auth, Gatekeeper, User, Verb, Visible
+from bae.serve.access import LOOPBACK, STARTED_BY, Auth, Gatekeeper, User, Verb, Visible
 from bae.serve.endpoints import (
     ApiCall,
     Endpoint,
@@ -34,7 +42,7 @@ from bae.serve.owner import RunOwner
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
-from bae.serve.views import dump
+from bae.serve.views import GateView, dump
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
@@ -68,7 +76,7 @@ class API:
         *,
         lm: LM | str | None,
         max_iters: int,
-        visible: Visible | None,
+        visible: Visible | Literal["own"] | None,
         hosts: Sequence[str],
         origins: Sequence[str],
         at_once: int,
@@ -85,6 +93,10 @@ class API:
         """What is served; a page or a team adds rows."""
         self.feed_kinds: dict[str, OpenFeed] = dict(FEEDS)
         """The feeds of the WebSocket, by the first part of their names."""
+        self.sockets: dict[str, Callable[[WebSocket], Awaitable[None]]] = {}
+        """Other WebSockets, by their paths."""
+        self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
+        """What else waits for people, besides runs."""
         self._streams: set[Subscriber[Any]] = set()
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(tuple(hosts), tuple(origins))
@@ -160,7 +172,15 @@ class API:
 
     def may_see(self, user: User, info: RunInfo) -> bool:
         """Whether a user may see a run."""
-        return self._visible is None or self._visible(user, info)
+        if self._visible is None:
+            return True
+        if callable(self._visible):
+            return self._visible(user, info)
+        return info.metadata.get(STARTED_BY) == user.name
+
+    def only(self, user: User) -> dict[str, str] | None:
+        """The metadata of the runs that a user may see, for the query of a store."""
+        return {STARTED_BY: user.name} if self._visible == "own" else None
 
     async def info(self, user: User, run_id: str) -> RunInfo:
         """The entry of a run that the user may see; any other is unknown."""
@@ -247,7 +267,7 @@ def router(
     auth: Auth,
     lm: LM | str | None = None,
     max_iters: int = 10,
-    visible: Visible | None = None,
+    visible: Visible | Literal["own"] | None = None,
     hosts: Sequence[str] = LOOPBACK,
     origins: Sequence[str] = (),
     at_once: int = 100,
@@ -263,7 +283,8 @@ def router(
 
     - `auth` says who asks: `bearer(token)`, `public()`, or an async function of the request that
       returns a `User` or None. There is no default.
-    - `visible(user, run)` says which runs a user may see; without it, all runs of the journal.
+    - `visible` says which runs a user may see: "own" are those that the user has started, and a
+      function of a user and a `RunInfo` decides by itself. Without it, all runs of the journal.
     - `lm` and `max_iters` are as for `graph.arun`, for all runs.
     - `hosts` are the names under which the API is reached, and `origins` the web pages of other
       sites that may use it, as "https://shop.example". Loopback names and none are the default.

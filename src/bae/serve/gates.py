@@ -58,26 +58,29 @@ async def list_gates(call: ApiCall) -> GatePage:
 async def show_inbox(call: ApiCall) -> GatePage:
     """All questions that wait for an answer, the oldest first."""
     api, query = call.api, call.query
-    infos: list[RunInfo] = []
+    waiting: list[tuple[float, str, RunInfo | GateView]] = []
     async for info in api.journal.every_run(status="waiting"):
         is_open = any(not gate.answered for gate in info.waiting)
-        late = query.after is not None and info.updated <= query.after
-        if is_open and not late and api.may_see(call.user, info):
-            infos.append(info)
-    infos.sort(key=lambda info: (info.updated, info.run_id))
+        if is_open and api.may_see(call.user, info):
+            waiting.append((info.updated, info.run_id, info))
+    for source in api.inbox_sources:
+        waiting += [(each.since, each.gate, each) for each in await source(call)]
     found: list[GateView] = []
-    more = False
-    for info in infos:
-        if len(found) >= query.limit:
-            more = info.updated > found[-1].since or more
-            break
+    for since, _, each in sorted(waiting, key=lambda one: one[:2]):
+        if query.after is not None and since <= query.after:
+            continue
+        if len(found) >= query.limit and since > found[-1].since:
+            return GatePage(gates=found, next=found[-1].since)
+        if isinstance(each, GateView):
+            found.append(each)
+            continue
         try:
-            stored = await api.read(call.user, info.run_id)
+            stored = await api.read(call.user, each.run_id)
             gates = await _gates_of(call, stored)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
         found += [gate for gate in gates if not gate.answered]
-    return GatePage(gates=found, next=found[-1].since if more and found else None)
+    return GatePage(gates=found)
 
 
 async def answer_gate(call: ApiCall) -> RunDetails:

@@ -92,8 +92,9 @@ class Frame(BaseModel):
 async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one WebSocket."""
     websocket = WebSocket(scope, receive, send)
+    path = raw_path(scope)
     try:
-        if raw_path(scope) != "/feed":
+        if path != "/feed" and path not in api.sockets:
             raise Refused(404, "bae-serve-path", "there is a WebSocket at /feed alone")
         api.check_site(websocket, "GET")
     except Refused as refused:
@@ -101,6 +102,9 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         await websocket.close(_REFUSED, refused.body.detail[:100])
         return
     await websocket.accept()
+    if path != "/feed":
+        await api.sockets[path](websocket)
+        return
     connection = _Connection(api, websocket)
     with suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
         await connection.serve()

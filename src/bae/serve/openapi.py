@@ -101,6 +101,7 @@ def _path_parameters(each: Endpoint) -> list[dict[str, Any]]:
 
 def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
     schema = each.query.model_json_schema()
+    schema.get("properties", {}).pop("meta", None)  # its parameters are named by the user
     return [
         {"name": name, "in": "query", "required": False, "schema": part}
         | ({"required": True} if name in schema.get("required", ()) else {})

@@ -139,11 +139,6 @@ class RunOwner:
             await asyncio.wait([task], timeout=seconds)
         return task is None or task.done()
 
-    def cancel(self, run_id: str) -> bool:
-        """Cancel a run that is in progress here; False for any other."""
-        task = self._tasks.get(run_id)
-        return task is not None and task.cancel()
-
     def _take(self, run_id: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
         async def run() -> Any:
             with observing(self.texts.observe):

@@ -95,6 +95,7 @@ _STATUS: Final = {
     "bae-gate-unknown": 404,
     "bae-why-unknown": 404,
     "bae-run-name": 422,
+    "bae-thread-name": 422,
     "bae-fork-step": 422,
     "bae-fork-field": 422,
     "bae-gate-invalid": 422,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from os import urandom
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from pydantic_core import from_json
@@ -18,13 +18,19 @@ from bae.journal.store import Listed, RunInfo, StoredRun, check_names
 from bae.node import Node
 from bae.prompts.values import seen_of
 from bae.records import RunStarted
+from bae.serve.access import STARTED_BY
 from bae.serve.endpoints import ApiCall, Endpoint, Form
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused
+from bae.serve.threads import thread_of
 from bae.serve.views import RunPage, RunRow, UsageView, row_of, usage_of
 
 _PAGE: Final = 200
 """How many runs of a journal are looked through at once."""
+BUSY_SECONDS: Final = 25.0
+"""How long a turn waits for the turn before it."""
+CANCEL_SECONDS: Final = 5.0
+"""How long a run that is cancelled may take to stop before the request is answered."""
 RunId = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -46,20 +52,27 @@ class StartQuery(Form):
 
 
 class StartBody(Form):
-    """A run to start. Give it a `run_id`, and repeating the request starts no second run."""
+    """A run to start. Give it a `run_id`, and repeating the request starts no second run. With a
+    `thread` it is the next turn of a conversation; `busy` says what to do while another turn is in
+    progress. The name of the user is added to the `metadata` as `by`."""
 
     run_id: RunId | None = None
     start: Any = Field(description="the fields of the start node")
+    thread: RunId | None = None
+    busy: Literal["refuse", "wait", "cancel"] = "refuse"
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ListQuery(Form):
-    """Which runs to list. `q` is looked for in ids, graphs, errors and last nodes; `before` is the
-    id of the last run of the page before."""
+    """Which runs to list: `meta.KEY=VALUE` finds them by a text in their metadata. `q` is looked
+    for in ids, graphs, errors, threads and last nodes; `before` is the id of the last run of the
+    page before."""
 
     status: Listed | None = None
     graph: str | None = None
     thread: str | None = None
     q: Annotated[str, Field(max_length=200)] | None = None
+    meta: dict[str, str] = Field(default_factory=dict[str, str])
     since: float | None = None
     before: str | None = None
     limit: Annotated[int, Field(ge=1, le=200)] = 50
@@ -73,11 +86,13 @@ class ResumeBody(Form):
 
 class ForkBody(Form):
     """A new run that is the same up to the step `at`, with other values for the fields in
-    `changed`. With `go_on` it is resumed at once."""
+    `changed`. With `go_on` it is resumed at once. With the `thread` of the run it takes the place
+    of the turn, to try again or with another text."""
 
     at: Annotated[int, Field(ge=0, le=1 << 31)]
     changed: dict[str, Any] = Field(default_factory=dict[str, Any])
     run_id: RunId | None = None
+    thread: RunId | None = None
     go_on: bool = True
 
 
@@ -91,13 +106,17 @@ async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
     start = found.node(body.start)
     run_id = body.run_id or urandom(12).hex()
     check_names(run_id, found.graph.name)
+    more: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
+    if body.thread is not None:
+        await thread_of(call, body.thread)
+        more |= {"thread": body.thread, "busy": body.busy, "busy_timeout": BUSY_SECONDS}
     status = 201
     if body.run_id is not None and (old := await _existing(call, run_id)) is not None:
         _check_same(call, found.graph, old, start)
         status = 200
     else:
         try:
-            await api.owner.start(found.graph, start, run_id)
+            await api.owner.start(found.graph, start, run_id, **more)
         except JournalError as error:
             old = await _existing(call, run_id) if error.code == "bae-run-exists" else None
             if old is None:
@@ -120,6 +139,7 @@ async def list_runs(call: ApiCall) -> RunPage:
             status=query.status,
             graph=query.graph,
             thread=query.thread,
+            metadata={**query.meta, **(api.only(call.user) or {})},
             limit=_PAGE,
             before=before,
         )
@@ -159,17 +179,13 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
 
 async def cancel_run(call: ApiCall) -> tuple[int, RunDetails]:
     """Cancel a run."""
-    api, run_id = call.api, call.path["run"]
-    info = await api.info(call.user, run_id)
-    if not api.owner.cancel(run_id) and info.standing() == "running":
-        raise Refused(
-            409,
-            "bae-run-owned",
-            f"the run {run_id} is in progress in another process: {info.owner}",
-            "cancel it there",
-            run_id=run_id,
-        )
-    await api.owner.wait(run_id, 5)
+    run_id = call.path["run"]
+    await call.api.info(call.user, run_id)
+    try:
+        await call.api.journal.cancel(run_id, timeout=CANCEL_SECONDS)
+    except JournalError as error:
+        if error.code != "bae-cancel-timeout":  # it has the request, and has not stopped yet
+            raise
     return 202, await view_run(call, run_id)
 
 
@@ -188,8 +204,15 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
     api, run_id, body = call.api, call.path["run"], call.body
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
+    if body.thread is not None:
+        await thread_of(call, body.thread)
     new_id = await graph.fork(
-        run_id, at=body.at, journal=api.journal, new_id=body.run_id, changed=body.changed
+        run_id,
+        at=body.at,
+        journal=api.journal,
+        new_id=body.run_id,
+        thread=body.thread,
+        changed=body.changed,
     )
     if body.go_on:
         await api.owner.resume(graph, new_id)

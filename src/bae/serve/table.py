@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bae.serve import gates, graphs, records, runs, steps
+from bae.serve import gates, graphs, records, runs, steps, threads
 from bae.serve.endpoints import Endpoint
 
 TABLE: Final[tuple[Endpoint, ...]] = (
@@ -13,4 +13,5 @@ TABLE: Final[tuple[Endpoint, ...]] = (
     *steps.ENDPOINTS,
     *records.ENDPOINTS,
     *gates.ENDPOINTS,
+    *threads.ENDPOINTS,
 )

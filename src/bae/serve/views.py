@@ -127,8 +127,9 @@ class StepPage(BaseModel):
 
 
 class GateView(BaseModel):
-    """A question that a run waits for, with what a person needs to decide: the JSON schema of the
-    answer and the values of the node so far. For a tool call these are its arguments."""
+    """A question to a person, with what is needed to decide: the JSON schema of the answer, and the
+    values of the node so far or the arguments of the tool call. The kinds "blocker" and "plan" are
+    of a `team`, which has no run."""
 
     run_id: str
     graph: str
@@ -143,6 +144,8 @@ class GateView(BaseModel):
     answer_schema: dict[str, Any] | None = None
     context: dict[str, Value]
     tool: str | None = None
+    team: str | None = None
+    task: str | None = None
 
 
 class GatePage(BaseModel):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         merge_work,
     )
     from bae.team.edit_format import EditError
+    from bae.team.endpoints import ServedTeam, add_teams
     from bae.team.events import (
         ActivityUpdate,
         AgentCreated,
@@ -81,10 +82,10 @@ if TYPE_CHECKING:
     from bae.team.project import detect
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
     from bae.team.schedule import DryRun, plan_dry_run
-    from bae.team.server import Address, serving, team_app
     from bae.team.store import Store, store_path
     from bae.team.task_log import LogEntry, TaskLog, read_task_log
     from bae.team.team_run import add_request
+    from bae.team.team_server import Address, serving
     from bae.team.workbench import Workbench
     from bae.team.worker import (
         BackendWorkerAgent,
@@ -138,6 +139,7 @@ __all__ = [
     "Request",
     "Review",
     "SandboxError",
+    "ServedTeam",
     "Spent",
     "Store",
     "StoredEvent",
@@ -162,6 +164,7 @@ __all__ = [
     "WorkerAgent",
     "WorkspaceError",
     "add_request",
+    "add_teams",
     "broadcast",
     "broadcast_activity",
     "broadcast_agent_created",
@@ -193,7 +196,6 @@ __all__ = [
     "register_worker",
     "serving",
     "store_path",
-    "team_app",
     "watch",
     "worker_class",
     "worker_kinds",
@@ -209,6 +211,7 @@ __getattr__, __dir__ = export_lazily(
             "Delivery ProvedTask clean_branches diff_task find_delivery format_patch merge_work"
         ),
         "team.edit_format": "EditError",
+        "team.endpoints": "ServedTeam add_teams",
         "team.events": (
             "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
             "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
@@ -234,7 +237,7 @@ __getattr__, __dir__ = export_lazily(
         "team.project": "detect",
         "team.sandbox": "Limits Protection SandboxError protection",
         "team.schedule": "DryRun plan_dry_run",
-        "team.server": "Address serving team_app",
+        "team.team_server": "Address serving",
         "team.store": "Store store_path",
         "team.task_log": "LogEntry TaskLog read_task_log",
         "team.team_run": "add_request",

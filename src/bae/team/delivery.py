@@ -86,6 +86,25 @@ async def diff_task(
     return await read_diff(repository, start, end, *(("--stat", "--summary") if stat else ()))
 
 
+async def diff_attempt(
+    project: Project, repository: Repository, task: Task, attempt: TaskAttempt
+) -> str:
+    """The change that an attempt at a task was judged by, as git shows it."""
+    commit = attempt.commit and await repository.resolve(attempt.commit)
+    if not commit:
+        why = "its commit is gone" if attempt.commit else "it has written nothing"
+        raise TeamError(
+            f"attempt {attempt.number} at {task.key} has no change to show: {why}",
+            code="bae-team-unknown",
+            fix="look at the log of the task",
+        )
+    into = await repository.resolve(BRANCHES + (task.feature_branch or project.branch))
+    start = into and await repository.merge_base(into, commit)
+    if start is None or start == commit:
+        start = task.base or await repository.commit_id(f"{commit}^")
+    return await read_diff(repository, start, commit)
+
+
 async def read_diff(repository: Repository, start: str, end: str, *options: str) -> str:
     """What differs between two commits, as git shows it, whatever the user has configured."""
     code, output, problem = await repository.run_git("diff", *_PLAIN, *options, start, end)

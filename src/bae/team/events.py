@@ -167,11 +167,12 @@ class BlockerCreated(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class BlockerResolved(_Event):
-    """A person answered."""
+    """A person answered. `by` is the user who did so over HTTP."""
 
     task_id: int
     blocker_id: int
     answer: str
+    by: str | None = None
     type: Literal["blocker_resolved"] = field(default="blocker_resolved", kw_only=True)
 
 

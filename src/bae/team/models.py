@@ -361,6 +361,9 @@ class Blocker(_Model):
     digest: str | None = Field(
         default=None, description="of the content that the answer `yes` lets in, if that is asked"
     )
+    answered_by: str | None = Field(
+        default=None, description="the user who answered over HTTP; None on the command line"
+    )
 
     @property
     def is_yes(self) -> bool:

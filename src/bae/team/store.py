@@ -175,7 +175,7 @@ class Store:
                 values: dict[str, Any] = {"key": task.key, "reason": ""}
                 values |= {"status": TaskStatus.PENDING}
                 may_run = approved and task.proof != "none"
-                values |= {"project_id": project_id, "approved": may_run}
+                values |= {"project_id": project_id, "approved": may_run, "added": time()}
                 _insert(db, tables.tasks, planned=_dump_plan(task), **values)
             for task in planned:
                 _set_dependencies(db, project_id, task)
@@ -199,10 +199,10 @@ class Store:
 
         return await self.write(approve)
 
-    async def edit_task(self, task_id: int, planned: PlannedTask) -> Task:
+    async def edit_task(self, task_id: int, planned: PlannedTask, *, approved: bool = True) -> Task:
         """Replace what is planned for a task that is neither in progress nor merged. Tasks that
-        depend on it do so by its new key too. With the proof `none`, it has to be approved
-        again."""
+        depend on it do so by its new key too. With the proof `none`, or where the edit is not
+        `approved`, it has to be approved again."""
 
         def edit(db: sa.Connection) -> Task:
             task = _read_changeable(db, task_id, "edited")
@@ -219,7 +219,7 @@ class Store:
             ]
             _refuse_problems([*others, planned])
             values: dict[str, Any] = {"key": planned.key, "planned": _dump_plan(planned)}
-            values |= {"approved": False} if planned.proof == "none" else {}
+            values |= {"approved": False} if planned.proof == "none" or not approved else {}
             db.execute(sa.update(tables.tasks).filter_by(id=task_id).values(values))
             _set_dependencies(db, task.project_id, planned)
             return _read_task(db, task_id)
@@ -248,6 +248,12 @@ class Store:
     async def tasks(self, project_id: int) -> list[Task]:
         """The tasks of a project, in the order in which they were added."""
         return await self.read(lambda db: _read_project_tasks(db, project_id))
+
+    async def unapproved_since(self, project_id: int) -> float:
+        """When the first of the tasks was added that wait for approval, in seconds since 1970."""
+        found = sa.select(sa.func.min(tables.tasks.c.added))
+        found = found.filter_by(project_id=project_id, approved=False)
+        return await self.read(lambda db: db.scalar(found)) or 0.0
 
     async def task(self, task_id: int) -> Task:
         """A task by its id."""
@@ -387,8 +393,10 @@ class Store:
 
         return await self.write(add)
 
-    async def answer_blocker(self, blocker_id: int, answer: str) -> Blocker:
-        """Store a person's answer. A question is answered once."""
+    async def answer_blocker(
+        self, blocker_id: int, answer: str, *, by: str | None = None
+    ) -> Blocker:
+        """Store a person's answer, with who gave it. A question is answered once."""
         answer = _make_storable(answer)
 
         def resolve(db: sa.Connection) -> Blocker:
@@ -401,9 +409,10 @@ class Store:
                     fix="add a note to the task instead",
                 )
             task = _read_task(db, found.task_id)
-            db.execute(sa.update(tables.blockers).filter_by(id=blocker_id).values(answer=answer))
-            _add_event(db, BlockerResolved(task.project_id, task.id, blocker_id, answer))
-            return found.model_copy(update={"answer": answer})
+            values = {"answer": answer, "answered_by": by}
+            db.execute(sa.update(tables.blockers).filter_by(id=blocker_id).values(values))
+            _add_event(db, BlockerResolved(task.project_id, task.id, blocker_id, answer, by))
+            return found.model_copy(update=values)
 
         return await self.write(resolve)
 
@@ -452,10 +461,7 @@ class Store:
         number = tables.events.c.id
         found = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
         rows = await self.read(lambda db: _rows(db, found.order_by(number).limit(most)))
-        return [
-            StoredEvent(number=row["id"], at=row["at"], event=read_event(row["data"]))
-            for row in rows
-        ]
+        return [_read_event(row) for row in rows]
 
     def feed(self, project_id: int) -> TeamFeed:
         """The events of a project, to follow with `bae.journal.subscribe`. All subscribers share
@@ -465,15 +471,21 @@ class Store:
             feed = self._feeds[project_id] = TeamFeed(self, project_id)
         return feed
 
+    async def events_of(self, project_id: int, *kinds: type[Event]) -> list[StoredEvent]:
+        """All events of a project that are of some classes, oldest first."""
+        types = [kind.type for kind in kinds]
+        which = tables.events.c.data["type"].as_string().in_(types)
+        found = sa.select(tables.events).filter_by(project_id=project_id).where(which)
+        rows = await self.read(lambda db: _rows(db, found.order_by(tables.events.c.id)))
+        return [_read_event(row) for row in rows]
+
     async def reviews(self, project_id: int) -> dict[int, tuple[Review, ...]]:
         """The reviews of the work of tasks, oldest first, by the numbers of tasks."""
-        which = tables.events.c.data["type"].as_string() == WorkReviewed.type
-        found = sa.select(tables.events).filter_by(project_id=project_id).where(which)
         reviews: dict[int, tuple[Review, ...]] = {}
-        for row in await self.read(lambda db: _rows(db, found.order_by(tables.events.c.id))):
-            event = read_event(row["data"])
-            assert isinstance(event, WorkReviewed)
-            reviews[event.task_id] = (*reviews.get(event.task_id, ()), event.review)
+        for stored in await self.events_of(project_id, WorkReviewed):
+            event = stored.event
+            if isinstance(event, WorkReviewed):
+                reviews[event.task_id] = (*reviews.get(event.task_id, ()), event.review)
         return reviews
 
     async def last_event(self, project_id: int) -> int:
@@ -599,7 +611,7 @@ def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
     notes = _group_by_task(_rows(db, noted), "text")
     return [
         Task(
-            **{name: value for name, value in row.items() if name != "planned"},
+            **{name: value for name, value in row.items() if name in Task.model_fields},
             **row["planned"],
             depends_on=tuple(needs.get(row["id"], ())),
             notes=tuple(notes.get(row["id"], ())),
@@ -633,6 +645,10 @@ def _add_event(db: sa.Connection, event: Event) -> StoredEvent:
     stored = StoredEvent(number=number, at=at, event=event)
     db.info[_STORED].append(stored)
     return stored
+
+
+def _read_event(row: Mapping[str, Any]) -> StoredEvent:
+    return StoredEvent(number=row["id"], at=row["at"], event=read_event(row["data"]))
 
 
 def _make_storable(text: str) -> str:

@@ -25,8 +25,14 @@ from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 APPLICATION: Final = 0x62616574
-FORMAT: Final = 2
-_UPGRADES: Final = {1: ("alter table blockers add column digest text",)}
+FORMAT: Final = 3
+_UPGRADES: Final = {
+    1: ("alter table blockers add column digest text",),
+    2: (
+        "alter table blockers add column answered_by text",
+        "alter table tasks add column added float",
+    ),
+}
 """What is done to a file of each earlier format, to have it in the next one."""
 BUSY_SECONDS: Final = 30.0
 """How long a process waits for another one that writes."""
@@ -72,6 +78,7 @@ tasks = _table(
     _text("commit", optional=True),
     sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     _json("planned"),
+    sa.Column("added", sa.Float),  # null: before this was stored
     sa.UniqueConstraint("project_id", "key"),
 )
 dependencies = sa.Table(
@@ -108,6 +115,7 @@ blockers = _table(
     _text("question"),
     _text("answer", optional=True),
     _text("digest", optional=True),
+    _text("answered_by", optional=True),
 )
 agents = sa.Table(
     "agents",

@@ -3,15 +3,16 @@ its runs, read without their code, and from the events of the team."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from bae import Usage
-from bae.journal import AskedQuestion, Journal, MadeCall, list_questions
+from bae.journal import AskedQuestion, Journal, MadeCall, RunInfo, StoredRun, list_questions
 from bae.team.budgets import Spent, read_spent
 from bae.team.events import (
     ActivityUpdate,
@@ -75,14 +76,18 @@ class TaskLog(BaseModel):
     entries: tuple[LogEntry, ...]
 
 
-async def read_task_log(store: Store, journal: Journal, task: Task) -> TaskLog:
-    """What happened to a task until now. Runs that are in progress are read as far as they are."""
+async def read_task_log(
+    store: Store, journal: Journal, task: Task, *, shows: Callable[[RunInfo], bool] = lambda _: True
+) -> TaskLog:
+    """What happened to a task until now, with the runs that `shows` allows. Runs that are in
+    progress are read as far as they are."""
     entries = [entry async for entry in _read_events(store, task)]
     prefix = f"task-{task.id}-"
-    found = [info.run_id async for info in journal.every_run() if info.run_id.startswith(prefix)]
-    for run in found:
-        for question in list_questions(await journal.read(run)):
-            entries += _read_question(question, run, run.startswith(f"{prefix}review-"))
+    async for info in journal.every_run():
+        if info.run_id.startswith(prefix) and shows(info):
+            stored = await journal.read(info.run_id)
+            is_review = info.run_id.startswith(f"{prefix}review-")
+            entries += await asyncio.to_thread(_read_run, stored, is_review)
     return TaskLog(
         task=task,
         spent=await read_spent(store, task_id=task.id),
@@ -138,6 +143,14 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
             return {"kind": "activity", "text": headline(text), "detail": text}
         case _:
             return None
+
+
+def _read_run(stored: StoredRun, is_review: bool) -> list[LogEntry]:
+    return [
+        entry
+        for question in list_questions(stored)
+        for entry in _read_question(question, stored.info.run_id, is_review)
+    ]
 
 
 def _read_question(question: AskedQuestion, run: str, is_review: bool) -> Iterator[LogEntry]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,94 @@ class FileDiff:
     hunks: tuple[Hunk, ...] = ()
     deletes: bool = False
     problem: str = ""
+
+
+@dataclass(slots=True)
+class ChangedLines:
+    """Lines of a diff as people see them, each with ` `, `-` or `+` before it, and the numbers of
+    the first line before and after. `heading` is what git writes behind the numbers."""
+
+    old: int
+    new: int
+    heading: str
+    lines: list[str]
+
+
+@dataclass(slots=True)
+class ChangedFile:
+    """What a diff of git does to one file, to be shown. `hunks` are cut where `is_cut`; `added` and
+    `removed` count all lines."""
+
+    path: str
+    old_path: str
+    change: Literal["changed", "added", "deleted", "renamed"] = "changed"
+    is_binary: bool = False
+    added: int = 0
+    removed: int = 0
+    is_cut: bool = False
+    hunks: list[ChangedLines] = field(default_factory=list[ChangedLines])
+
+
+def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFile]:
+    """The files of a diff as git writes it, to be shown: at most `most` lines of each file and
+    `most_of_all` lines in all; 0 is no bound."""
+    files: list[ChangedFile] = []
+    old = new = lines = total = 0  # lines that are left of the hunk; lines of the file, and of all
+    for line in text.split("\n"):
+        if line.startswith(_GIT):
+            path = _read_git_line(line)
+            files.append(ChangedFile(path, path))
+            old = new = lines = 0
+            continue
+        if not files:
+            continue
+        file = files[-1]
+        if old > 0 or new > 0 or (file.hunks and line.startswith(_NO_BREAK)):
+            kind = line[:1] or " "
+            old, new = old - (kind in " -"), new - (kind in " +")
+            file.added, file.removed = file.added + (kind == "+"), file.removed + (kind == "-")
+            if (most and lines >= most) or (most_of_all and total >= most_of_all):
+                file.is_cut = True
+            else:
+                file.hunks[-1].lines.append(line)
+                lines, total = lines + 1, total + 1
+        elif found := _NUMBERS.match(line):
+            old, new = int(found["old"] or 1), int(found["new"] or 1)
+            if not file.is_cut:
+                hunk = ChangedLines(
+                    int(found["from"]), int(found["to"]), found["heading"].strip(), []
+                )
+                file.hunks.append(hunk)
+        else:
+            _read_kind(file, line)
+    return files
+
+
+def _read_kind(file: ChangedFile, line: str) -> None:
+    """Take in a line between the name of a file and its hunks."""
+    if line.startswith("new file mode"):
+        file.change = "added"
+    elif line.startswith("deleted file mode"):
+        file.change = "deleted"
+    elif line.startswith("rename from "):
+        file.change, file.old_path = "renamed", _shown_path(line.removeprefix("rename from "))
+    elif line.startswith("rename to "):
+        file.path = _shown_path(line.removeprefix("rename to "))
+    elif line.startswith(("Binary files ", "GIT binary patch")):
+        file.is_binary = True
+    elif line.startswith("--- ") and (path := _shown_path(line[4:])) != _NONE:
+        file.old_path = path.removeprefix("a/")
+        file.path = file.path or file.old_path
+    elif line.startswith("+++ ") and (path := _shown_path(line[4:])) != _NONE:
+        file.path = path.removeprefix("b/")
+        file.old_path = file.old_path or file.path
+
+
+def _shown_path(text: str) -> str:
+    try:
+        return _read_path(text)
+    except ValueError:
+        return text
 
 
 def begins_diff(lines: Sequence[str], number: int) -> bool:
@@ -89,6 +177,9 @@ _EXTENDED: Final = re.compile(
 )
 _HUNK: Final = re.compile(
     r"@@(?: -\d+(?:,(?P<old>\d{1,9}))? \+(?P<at>\d{1,9})(?:,(?P<new>\d{1,9}))? @@|\s|$)"
+)
+_NUMBERS: Final = re.compile(
+    r"@@ -(?P<from>\d+)(?:,(?P<old>\d+))? \+(?P<to>\d+)(?:,(?P<new>\d+))? @@(?P<heading>.*)"
 )
 _NO_BREAK: Final = "\\"
 

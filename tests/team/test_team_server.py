@@ -1,10 +1,9 @@
-"""The server of a team's events: real sockets, stalled clients, other sites, the page."""
+"""A team alone on an address: its page, the WebSocket of earlier versions, stalled clients."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import http.client
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,20 +20,28 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("websockets")
+pytest.importorskip("httpx")
 
+import httpx
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed
 
+from bae import BaeError
+from bae.team import team_server
 from bae.team.events import ActivityUpdate
-from bae.team.models import AgentInfo, PlannedTask, Project, TaskStatus, TeamError
-from bae.team.server import Address, serving
+from bae.team.models import PlannedTask, Project
 from bae.team.store import Store
+from bae.team.team_server import Address, serving
+from git_repositories import make_repository
+
+TOKEN = "s3cret&token"
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[Store]:
     async with await Store.open(tmp_path / "team.db") as opened:
-        project = Project(id=0, name="shop", root="/shop", branch="b", test_command=("pytest",))
+        root = str(make_repository(tmp_path / "shop"))
+        project = Project(id=0, name="shop", root=root, branch="b", test_command=("pytest",))
         await opened.save_project(project)
         await opened.add_tasks(1, [PlannedTask(key="api", title="The <b>API</b>")])
         yield opened
@@ -52,38 +60,21 @@ async def receive(client: ClientConnection, count: int) -> list[dict[str, Any]]:
     return taken
 
 
-async def get(address: Address, path: str = "/", **headers: str) -> tuple[int, str, dict[str, str]]:
-    """What the server answers to a plain request, of which every header can be said."""
-
-    def ask() -> tuple[int, str, dict[str, str]]:
-        asked = http.client.HTTPConnection(address.host, address.port, timeout=10)
-        asked.putrequest("GET", path, skip_host="Host" in headers)
-        for name, value in headers.items():
-            asked.putheader(name, value)
-        asked.endheaders()
-        answer = asked.getresponse()
-        body = answer.read().decode()
-        asked.close()
-        return answer.status, body, {k.lower(): v for k, v in answer.getheaders()}
-
-    return await asyncio.to_thread(ask)
-
-
 @asynccontextmanager
 async def stalled(address: Address) -> AsyncIterator[socket.socket]:
     """A client that connects and then reads nothing."""
     loop = asyncio.get_running_loop()
+    where = urlsplit(address.events())
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
     try:
-        await loop.sock_connect(client, (address.host, address.port))
+        await loop.sock_connect(client, (where.hostname, where.port))
         key = base64.b64encode(os.urandom(16)).decode()
         ask = (
-            f"GET /events HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nUpgrade: websocket\r\n"
-        )
-        ask += (
-            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            f"GET {where.path}?{where.query} HTTP/1.1\r\nHost: {where.netloc}\r\n"
+            f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+            "Sec-WebSocket-Version: 13\r\n\r\n"
         )
         await loop.sock_sendall(client, ask.encode())
         assert b"101" in await loop.sock_recv(client, 64)
@@ -109,21 +100,12 @@ async def test_a_client_gets_numbered_events_from_any_number_on(store: Store):
             assert [each["number"] for each in await receive(client, 3)] == missed
 
 
-async def test_events_that_come_together_are_sent_together(store: Store):
-    async with serving(store, 1) as address, connect(address.events()) as client:
-        await add(store, 1)
-        await receive(client, 1)
-        for _ in range(10):
-            await add(store, 10)
-        batches: list[list[Any]] = []
-        while sum(map(len, batches)) < 100:
-            batches.append(json.loads(await client.recv()))
-    assert len(batches) < 8
-
-
-async def test_a_stalled_client_is_dropped_while_others_get_everything(store: Store):
+async def test_a_stalled_client_is_dropped_while_others_get_everything(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(team_server, "SEND_SECONDS", 0.3)
     async with (
-        serving(store, 1, timeout=0.3) as address,
+        serving(store, 1) as address,
         connect(address.events(), max_size=None) as one,
         connect(address.events(), max_size=None) as two,
         stalled(address) as stuck,
@@ -162,72 +144,51 @@ async def test_a_number_that_makes_no_sense_is_refused_with_the_reason(
     assert reason in caught.value.rcvd.reason
 
 
-# Who may ask
-
-
-async def test_a_page_of_another_site_can_read_nothing(store: Store):
-    async with serving(store, 1) as address:
-        own = f"http://127.0.0.1:{address.port}"
-        for origin in ("https://evil.example", f"http://evil.example:{address.port}", "null"):
-            with pytest.raises(InvalidStatus) as caught:
-                async with connect(address.events(), origin=origin):  # type: ignore[arg-type]
-                    pass
-            assert caught.value.response.status_code == 403
-            assert (await get(address, "/state", Origin=origin))[0] == 403
-        async with connect(address.events(), origin=own):  # type: ignore[arg-type]
-            pass
-        assert (await get(address, "/state", Origin=own))[0] == 200
-        # DNS rebinding: the name is of another site, the address is ours.
-        for host in ("evil.example", f"evil.example:{address.port}", "", "[::1"):
-            assert (await get(address, "/", Host=host))[0] in (400, 403)
-        for host in (f"localhost:{address.port}", f"127.0.0.1:{address.port}", "[::1]:1"):
-            assert (await get(address, "/", Host=host))[0] == 200
-
-
-async def test_a_token_is_asked_for_everywhere_and_needed_off_loopback(store: Store):
-    with pytest.raises(TeamError, match="would show the project to everyone"):
-        async with serving(store, 1, host="0.0.0.0"):
-            raise AssertionError
-    async with serving(store, 1, token="s3cret&") as address:
-        for path in ("/", "/state", "/?token=wrong", "/state?token="):
-            assert (await get(address, path))[0] == 403
-        with pytest.raises(InvalidStatus):
-            async with connect(address.events().replace("s3cret", "guess")):
-                pass
-        assert (await get(address, "/state", Authorization="Bearer s3cret&"))[0] == 200
-        assert (await get(address, "/" + address.url.partition("?")[1] + "token=s3cret%26"))[
-            0
-        ] == 200
-        await add(store, 1)
-        async with connect(address.events()) as client:
-            assert len(await receive(client, 1)) == 1
-
-
 # The server itself
 
 
-async def test_the_page_has_no_remote_parts_and_the_state_has_what_it_shows(store: Store):
-    await store.save_agent(1, AgentInfo(id="a1", kind="backend"))
-    await store.move(1, TaskStatus.PENDING, TaskStatus.READY)
-    await store.add_blocker(1, "Which one?")
+async def test_the_api_needs_the_token_and_the_page_has_no_data_and_no_remote_parts(store: Store):
+    async with (
+        serving(store, 1, token=TOKEN) as address,
+        httpx.AsyncClient(base_url=address.url) as client,
+    ):
+        assert address.page == f"{address.url}/#token=s3cret%26token"
+        assert (await client.get("/teams")).status_code == 401
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        [team] = (await client.get("/teams", headers=headers)).json()["teams"]
+        assert (team["team"], team["counts"]) == ("shop", {"pending": 1})
+        page = await client.get("/")
+        assert page.status_code == 200
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert "innerHTML" not in page.text
+        assert "{nonce}" not in page.text
+        assert "http" not in page.text.replace('"http"', "")
+        assert TOKEN not in page.text
+        document = (await client.get("/openapi.json", headers=headers)).json()
+        assert "/teams/{team}/blockers/{blocker}" in document["paths"]
+
+
+async def test_a_token_is_made_and_asked_for_on_the_web_socket_of_earlier_versions(store: Store):
     async with serving(store, 1) as address:
-        status, page, headers = await get(address)
-        assert status == 200
-        assert "default-src 'none'" in headers["content-security-policy"]
-        assert "innerHTML" not in page
-        assert "{nonce}" not in page
-        assert "http" not in page.replace('"http"', "")
-        state = json.loads((await get(address, "/state"))[1])
-    assert state["number"] == (await store.events(1))[-1].number
-    assert (state["name"], state["tasks"][0]["status"]) == ("shop", "ready")
-    assert state["agents"][0]["id"] == "a1"
-    assert state["blockers"][0]["question"] == "Which one?"
+        assert len(address.token) > 20
+        for url in (address.events().replace(address.token, "guess"), address.events()[:-40]):
+            async with connect(url) as client:
+                await client.wait_closed()
+                assert client.close_code == 1008
+        await add(store, 1)
+        async with connect(address.events()) as client:
+            assert len(await receive(client, 1)) == 1
+        for origin in ("https://evil.example", "null"):
+            async with connect(address.events(), origin=origin) as client:  # type: ignore[arg-type]
+                await client.wait_closed()
+                assert client.close_code == 1008
 
 
 async def test_a_port_that_is_taken_is_an_error_that_says_so(store: Store):
     async with serving(store, 1) as address:
-        with pytest.raises(TeamError, match=f"no server on 127.0.0.1, port {address.port}"):
-            async with serving(store, 1, port=address.port):
+        port = urlsplit(address.url).port or 0
+        with pytest.raises(BaeError, match=f"no server on 127.0.0.1, port {port}"):
+            async with serving(store, 1, port=port):
                 raise AssertionError
 
 
@@ -251,5 +212,6 @@ async def test_nothing_is_left_of_a_server_whose_block_is_cancelled(store: Store
         with pytest.raises(ConnectionClosed):
             await client.recv()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((address.host, address.port), 1)
+            where = urlsplit(address.url)
+            socket.create_connection((where.hostname or "", where.port or 0), 1)
     assert asyncio.all_tasks() == before

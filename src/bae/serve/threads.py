@@ -1,0 +1,193 @@
+"""Endpoints about threads, the conversations whose turns are runs. A turn is started as any run,
+with the id of its thread."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from bae.journal.store import Listed, RunInfo
+from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.problems import Refused
+from bae.serve.views import WaitingGate, waiting_gate
+
+_PAGE: Final = 200
+
+
+class ThreadsQuery(Form):
+    """Threads whose newest turn began before that of the run `before`: the `next` of the page
+    before."""
+
+    before: str | None = None
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+
+
+class TurnsQuery(Form):
+    """The newest turns."""
+
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
+
+
+class ThreadRow(BaseModel):
+    """A thread in a list, with its newest turn."""
+
+    thread: str
+    graph: str
+    run_id: str
+    status: Listed
+    updated: float
+
+
+class ThreadPage(BaseModel):
+    """Threads, the newest first."""
+
+    threads: list[ThreadRow]
+    next: str | None = None
+
+
+class TurnView(BaseModel):
+    """A turn: what the user wrote and what was replied. `is_shown` says whether later turns see
+    it."""
+
+    run_id: str
+    user: str
+    reply: str
+    status: Listed
+    started: float
+    updated: float
+    is_shown: bool
+    waiting: list[WaitingGate] = Field(default_factory=list[WaitingGate])
+    error: str = ""
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class ThreadDetails(BaseModel):
+    """The turns of a thread, the oldest first, and how many there are."""
+
+    thread: str
+    graph: str
+    turns: list[TurnView]
+    total: int
+
+
+async def list_threads(call: ApiCall) -> ThreadPage:
+    api, query = call.api, call.query
+    found: list[ThreadRow] = []
+    before, more = query.before, True
+    if before is not None:
+        await api.info(call.user, before)
+    while more and len(found) < query.limit:
+        page = await api.journal.runs(limit=_PAGE, before=before, metadata=api.only(call.user))
+        more = len(page) == _PAGE
+        for info in page:
+            before = info.run_id
+            if info.thread is None or not api.may_see(call.user, info):
+                continue
+            newest = await api.journal.runs(thread=info.thread, limit=1)
+            if newest and newest[0].run_id == info.run_id:
+                found.append(_row(info, info.thread))
+                if len(found) == query.limit:
+                    more = True
+                    break
+    return ThreadPage(threads=found, next=found[-1].run_id if found and more else None)
+
+
+async def show_thread(call: ApiCall) -> ThreadDetails:
+    infos = await runs_of(call, call.path["thread"])
+    graph = call.api.graph_of(infos[0])
+    thread = call.path["thread"]
+    turns = await graph.thread(thread, journal=call.api.journal).turns()
+    return ThreadDetails(
+        thread=thread,
+        graph=graph.name,
+        total=len(turns),
+        turns=[
+            TurnView(
+                run_id=each.run_id,
+                user=each.user,
+                reply=each.reply,
+                status=each.status,
+                started=each.started,
+                updated=each.updated,
+                is_shown=each.is_shown,
+                waiting=[waiting_gate(gate) for gate in each.waiting],
+                error=each.error,
+                metadata=dict(each.metadata),
+            )
+            for each in turns[-call.query.limit :]
+        ],
+    )
+
+
+async def delete_thread(call: ApiCall) -> Response:
+    """Delete all runs of a thread."""
+    infos = await runs_of(call, call.path["thread"])
+    graph = call.api.graph_of(infos[0])
+    await graph.thread(call.path["thread"], journal=call.api.journal).delete()
+    return Response(status_code=204)
+
+
+async def runs_of(call: ApiCall, thread: str) -> list[RunInfo]:
+    """The runs of a thread. One that the user may not see whole is unknown: its turns would be
+    shown to a model, and by that to the user."""
+    infos = await thread_of(call, thread)
+    if not infos:
+        raise Refused(
+            404, "bae-serve-path", f"there is no thread {thread[:200]!r}", "list them: GET /threads"
+        )
+    return infos
+
+
+async def thread_of(call: ApiCall, thread: str) -> list[RunInfo]:
+    """The same, and nothing for a new thread."""
+    infos = [info async for info in call.api.journal.every_run(thread=thread)]
+    if not all(call.api.may_see(call.user, info) for info in infos):
+        raise Refused(
+            404, "bae-serve-path", f"there is no thread {thread[:200]!r}", "give another id"
+        )
+    return infos
+
+
+def _row(info: RunInfo, thread: str) -> ThreadRow:
+    return ThreadRow(
+        thread=thread,
+        graph=info.graph,
+        run_id=info.run_id,
+        status=info.standing(),
+        updated=info.updated,
+    )
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/threads",
+        "read",
+        "List threads, the newest first.",
+        list_threads,
+        {200: ThreadPage},
+        ThreadsQuery,
+        refusals=(404, 422),
+    ),
+    Endpoint(
+        "GET",
+        "/threads/{thread}",
+        "read",
+        "Show the turns of a thread.",
+        show_thread,
+        {200: ThreadDetails},
+        TurnsQuery,
+        refusals=(404, 409, 422),
+    ),
+    Endpoint(
+        "DELETE",
+        "/threads/{thread}",
+        "admin",
+        "Delete a thread.",
+        delete_thread,
+        {204: ""},
+        refusals=(404, 409),
+    ),
+)

@@ -1,0 +1,648 @@
+"""Teams behind HTTP: `add_teams` gives an API of `bae.serve` the endpoints, the feed and the inbox
+rows of teams. Tasks, approvals and blockers are read from the team's store, what agents did from
+the journal of their runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from bae.journal import FeedItem, Journal
+from bae.serve import (
+    API,
+    ApiCall,
+    Endpoint,
+    Form,
+    GateView,
+    InputFault,
+    Refused,
+    ServedFeed,
+    User,
+    Value,
+    Verb,
+)
+from bae.team.budgets import Spent, read_spent, read_spent_by_task
+from bae.team.delivery import diff_attempt, diff_task
+from bae.team.endpoint_views import (
+    ActionBody,
+    ActionView,
+    AddBody,
+    ApproveBody,
+    ApprovedView,
+    AttemptPage,
+    AttemptRow,
+    AttemptView,
+    BlockerBody,
+    BlockerPage,
+    BlockersQuery,
+    BlockerView,
+    CutQuery,
+    DiffQuery,
+    DiffView,
+    EditBody,
+    EventPage,
+    EventsQuery,
+    LeftTask,
+    LogPage,
+    LogQuery,
+    LogView,
+    PlanView,
+    ReviewPage,
+    SpentView,
+    TaskDetails,
+    TaskPage,
+    TaskRow,
+    TasksQuery,
+    TeamDetails,
+    TeamPage,
+    TeamRow,
+    TestsView,
+    cut_report,
+    cut_text,
+)
+from bae.team.events import BlockerCreated, StoredEvent
+from bae.team.git import Repository
+from bae.team.models import (
+    Blocker,
+    PlannedTask,
+    Project,
+    Task,
+    TaskAttempt,
+    TeamError,
+    as_planned,
+    headline,
+)
+from bae.team.planned_files import find_file_problems, list_files
+from bae.team.schedule import plan_dry_run
+from bae.team.store import Store
+from bae.team.task_log import read_task_log
+from bae.team.team_run import add_request, is_running, read_held, read_paused
+from bae.team.unified_diffs import ChangedFile, read_changed_files
+
+LINES_OF_ALL: Final = 20_000
+"""Lines of a diff that are sent in one response, of all files together."""
+_STATUS: Final = {
+    "bae-team-unknown": 404,
+    "bae-team-transition": 409,
+    "bae-team-git": 409,
+    "bae-team-store": 503,
+}
+"""By the code of a TeamError; others are about what the request has in its body."""
+_WRITE: Final = (400, 404, 409, 413, 415, 422, 503)
+_READ: Final = (404, 422, 503)
+
+
+@dataclass(frozen=True)
+class ServedTeam:
+    """A team that is served: its open store, its project and repository, and the journal of its
+    agents' runs."""
+
+    store: Store
+    project: Project
+    repository: Repository
+    journal: Journal
+
+
+def add_teams(
+    api: API,
+    teams: Mapping[str, ServedTeam],
+    *,
+    visible: Callable[[User, Project], bool] | None = None,
+) -> None:
+    """Serve teams, by names, with an API: endpoints below `/teams`, the feed `team/NAME` of the
+    WebSocket, and rows of the inbox. `visible` says which teams a user may see; the `visible` of
+    the API says which of their runs."""
+    served = _Teams(dict(teams), visible)
+    api.endpoints += served.rows()
+    api.feed_kinds["team"] = served.open_feed
+    api.inbox_sources.append(served.list_waiting)
+
+
+class _Teams:
+    def __init__(
+        self, teams: dict[str, ServedTeam], visible: Callable[[User, Project], bool] | None
+    ) -> None:
+        self._teams = teams
+        self._visible = visible
+
+    # Finding what a request names
+
+    def _seen(self, user: User) -> dict[str, ServedTeam]:
+        return {
+            name: team
+            for name, team in self._teams.items()
+            if self._visible is None or self._visible(user, team.project)
+        }
+
+    def _team(self, user: User, name: str) -> ServedTeam:
+        team = self._seen(user).get(name)
+        if team is None:
+            raise Refused(
+                404, "bae-team-unknown", f"there is no team {name[:100]!r}", "list them: /teams"
+            )
+        return team
+
+    async def _task(self, call: ApiCall) -> tuple[ServedTeam, Task]:
+        team = self._team(call.user, call.path["team"])
+        return team, await _find_task(team, call.path["task"])
+
+    async def _attempt(self, call: ApiCall) -> tuple[ServedTeam, Task, TaskAttempt]:
+        team, task = await self._task(call)
+        number = call.path["attempt"]
+        for attempt in await team.store.attempts(task.id):
+            if str(attempt.number) == number:
+                return team, task, attempt
+        raise Refused(404, "bae-team-unknown", f"{task.key} has no attempt {number[:20]!r}")
+
+    # Teams
+
+    async def list_teams(self, call: ApiCall) -> TeamPage:
+        seen = self._seen(call.user)
+        return TeamPage(teams=[TeamRow(**await _sum_up(n, team)) for n, team in seen.items()])
+
+    async def show_team(self, call: ApiCall) -> TeamDetails:
+        name = call.path["team"]
+        team = self._team(call.user, name)
+        agents = await team.store.agents(team.project.id)
+        return TeamDetails(
+            **await _sum_up(name, team),
+            root=team.project.root,
+            agents=[each for each in agents if each.status != "retired"],
+        )
+
+    async def list_events(self, call: ApiCall) -> EventPage:
+        team, query = self._team(call.user, call.path["team"]), call.query
+        found = await team.store.events(team.project.id, query.after, most=query.limit)
+        last = found[-1].number if found else max(query.after, 0)
+        return EventPage(events=[each.to_message() for each in found], last=last)
+
+    async def open_feed(self, api: API, user: User, rest: str) -> ServedFeed:
+        """The feed of a team, by its name."""
+        team = self._team(user, rest)
+        return ServedFeed(team.store.feed(team.project.id), encode_event)
+
+    # The plan
+
+    async def list_tasks(self, call: ApiCall) -> TaskPage:
+        team, query = self._team(call.user, call.path["team"]), call.query
+        spent = await read_spent_by_task(team.store, team.project.id)
+        found = [
+            task
+            for task in await team.store.tasks(team.project.id)
+            if task.id > query.after and query.status in (None, task.status)
+        ]
+        rows = [_row(task, spent) for task in found[: query.limit]]
+        return TaskPage(tasks=rows, next=rows[-1].id if len(found) > len(rows) else None)
+
+    async def add_tasks(self, call: ApiCall) -> tuple[int, TaskPage]:
+        team, body = self._team(call.user, call.path["team"]), call.body
+        if body.approve and "answer" not in call.user.can:
+            raise Refused(
+                403,
+                "bae-serve-verb",
+                f"{call.user.name} may not answer, and so not approve tasks",
+                "leave approve out, and have somebody else approve them",
+            )
+        await _check_files(team, body.tasks)
+        added = await team.store.add_tasks(team.project.id, body.tasks, approved=body.approve)
+        return 201, TaskPage(tasks=[_row(task, {}) for task in added])
+
+    async def edit_task(self, call: ApiCall) -> TaskDetails:
+        team, task = await self._task(call)
+        given = call.body.model_dump(exclude_none=True)
+        values = as_planned(task).model_dump()
+        if task.proof != "none" and "tests" in given:
+            del values["proof"]  # which follows from whether tests are named
+        planned = PlannedTask.model_validate(values | given)
+        if "files" in given or "new_files" in given:
+            await _check_files(team, [planned])
+        may_approve = "answer" in call.user.can
+        await team.store.edit_task(task.id, planned, approved=task.approved and may_approve)
+        return await _details(team, await team.store.task(task.id))
+
+    async def drop_task(self, call: ApiCall) -> Response:
+        team, task = await self._task(call)
+        await team.store.drop_task(task.id)
+        return Response(status_code=204)
+
+    async def show_plan(self, call: ApiCall) -> PlanView:
+        return await _read_plan(self._team(call.user, call.path["team"]))
+
+    async def approve(self, call: ApiCall) -> ApprovedView:
+        team, body = self._team(call.user, call.path["team"]), call.body
+        if body.tasks is None:
+            ids = [task.id for task in await team.store.tasks(team.project.id)]
+        else:
+            ids = [(await _find_task(team, each)).id for each in body.tasks]
+        waiting = [each for each in ids if not (await team.store.task(each)).approved]
+        count = await team.store.approve_tasks(waiting)
+        if body.without_tests:
+            count += await team.store.approve_tasks(waiting, without_tests=True)
+        return ApprovedView(approved=count, plan=await _read_plan(team))
+
+    async def act(self, call: ApiCall) -> tuple[int, ActionView]:
+        team, body = self._team(call.user, call.path["team"]), call.body
+        task = None if body.task is None else await _find_task(team, body.task)
+        if task is not None and task.status in ("completed", "merged"):
+            raise Refused(
+                409,
+                "bae-team-transition",
+                f"{task.key} is {task.status}: its work is in the team's branch",
+                "add another task for what is to be changed",
+            )
+        running = await is_running(team.repository)
+        view = ActionView(action=body.action, task=task and task.key, running=running)
+        if body.action == "note":
+            assert task is not None
+            await team.store.add_note(task.id, body.text)
+            return 202, view
+        if task is None and body.action in ("stop", "kill") and not running:
+            raise Refused(409, "bae-team-transition", "no run is in progress")
+        number = task.id if task else None
+        asked = await add_request(team.store, team.project.id, body.action, number)
+        return 202, view.model_copy(update={"request": asked.id})
+
+    # A task
+
+    async def show_task(self, call: ApiCall) -> TaskDetails:
+        return await _details(*await self._task(call))
+
+    async def show_log(self, call: ApiCall) -> LogPage:
+        team, task = await self._task(call)
+        api, user, query = call.api, call.user, call.query
+        log = await read_task_log(
+            team.store, team.journal, task, shows=lambda run: api.may_see(user, run)
+        )
+        end = query.start + query.limit
+        shown = [LogView.of(each, query.cut) for each in log.entries[query.start : end]]
+        total = len(log.entries)
+        return LogPage(entries=shown, total=total, next=end if end < total else None)
+
+    async def show_task_diff(self, call: ApiCall) -> DiffView:
+        team, task = await self._task(call)
+        return await _view_diff(call, await diff_task(team.project, team.repository, task))
+
+    async def show_tests(self, call: ApiCall) -> TestsView:
+        team, task = await self._task(call)
+        cut = call.query.cut
+        tested = [each for each in await team.store.attempts(task.id) if each.report is not None]
+        last = tested[-1] if tested else None
+        flaky = await team.store.flaky_tests(team.project.id)
+        merged = [cut_report(each, cut) for each in await team.store.merge_reports(task.id)]
+        return TestsView(
+            attempt=last and last.number,
+            report=cut_report(last.report if last else None, cut),
+            merged=[each for each in merged if each is not None],
+            flaky=flaky.get(task.id, ()),
+        )
+
+    async def list_reviews(self, call: ApiCall) -> ReviewPage:
+        team, task = await self._task(call)
+        found = await team.store.reviews(team.project.id)
+        return ReviewPage(reviews=[*found.get(task.id, ())])
+
+    async def list_attempts(self, call: ApiCall) -> AttemptPage:
+        team, task = await self._task(call)
+        found = await team.store.attempts(task.id)
+        return AttemptPage(attempts=[AttemptRow.of(each, call.query.cut) for each in found])
+
+    async def show_attempt(self, call: ApiCall) -> AttemptView:
+        *_, attempt = await self._attempt(call)
+        row = AttemptRow.of(attempt, call.query.cut)
+        return AttemptView(**row.model_dump(), report=cut_report(attempt.report, call.query.cut))
+
+    async def show_attempt_diff(self, call: ApiCall) -> DiffView:
+        team, task, attempt = await self._attempt(call)
+        text = await diff_attempt(team.project, team.repository, task, attempt)
+        return await _view_diff(call, text)
+
+    # Questions
+
+    async def list_blockers(self, call: ApiCall) -> BlockerPage:
+        name, query = call.path["team"], call.query
+        team = self._team(call.user, name)
+        found = await _read_blockers(name, team, open_only=not query.all)
+        cut = [
+            each.model_copy(update={"question": cut_text(each.question, query.cut)})
+            for each in found
+        ]
+        return BlockerPage(blockers=cut)
+
+    async def answer_blocker(self, call: ApiCall) -> BlockerView:
+        name, answer = call.path["team"], call.body.answer
+        team = self._team(call.user, name)
+        found = _find_blocker(await _read_blockers(name, team), call.path["blocker"])
+        if found.answer is None:
+            try:
+                await team.store.answer_blocker(found.id, answer, by=call.user.name)
+            except TeamError as error:  # another user was faster
+                if error.code != "bae-team-transition":
+                    raise
+            found = _find_blocker(await _read_blockers(name, team), str(found.id))
+        if found.answer != answer:
+            who = f" by {found.answered_by}" if found.answered_by else ""
+            raise Refused(
+                409,
+                "bae-team-transition",
+                f"blocker {found.id} was answered{who}: {headline(found.answer or '')}",
+                "add a note to the task instead: the action note",
+            )
+        return found
+
+    async def list_waiting(self, call: ApiCall) -> list[GateView]:
+        """The blockers and plans that wait for a person, as rows of the inbox."""
+        waiting: list[GateView] = []
+        for name, team in self._seen(call.user).items():
+            for each in await _read_blockers(name, team, open_only=True):
+                address = f"blockers/{each.id}"
+                row = _wait_row(name, address, "blocker", each.question, each.since, call)
+                waiting.append(row.model_copy(update={"task": each.task}))
+            tasks = await team.store.tasks(team.project.id)
+            unapproved = [task for task in tasks if not task.approved]
+            if unapproved:
+                since = await team.store.unapproved_since(team.project.id)
+                count = f"{len(unapproved)} task{'' if len(unapproved) == 1 else 's'}"
+                row = _wait_row(name, "approve", "plan", f"Approve {count}?", since, call)
+                titles = {task.key: Value(value=task.title) for task in unapproved[:100]}
+                waiting.append(row.model_copy(update={"context": titles}))
+        return waiting
+
+    # The table
+
+    def rows(self) -> tuple[Endpoint, ...]:
+        """The endpoints."""
+        team, task = "/teams/{team}", "/teams/{team}/tasks/{task}"
+        attempt = f"{task}/attempts/{{attempt}}"
+        return (
+            _get("/teams", "List teams.", self.list_teams, TeamPage),
+            _get(team, "Show a team.", self.show_team, TeamDetails),
+            _get(f"{team}/events", "List events.", self.list_events, EventPage, EventsQuery),
+            _get(f"{team}/plan", "Show what waits for approval.", self.show_plan, PlanView),
+            _put(
+                f"{team}/approve",
+                "answer",
+                "Approve tasks.",
+                self.approve,
+                ApproveBody,
+                {200: ApprovedView},
+            ),
+            _put(
+                f"{team}/actions",
+                "run",
+                "Ask the team to do something.",
+                self.act,
+                ActionBody,
+                {202: ActionView},
+            ),
+            _get(f"{team}/tasks", "List tasks.", self.list_tasks, TaskPage, TasksQuery),
+            _put(f"{team}/tasks", "edit", "Add tasks.", self.add_tasks, AddBody, {201: TaskPage}),
+            _get(task, "Show a task.", self.show_task, TaskDetails),
+            _put(
+                task,
+                "edit",
+                "Edit a task.",
+                self.edit_task,
+                EditBody,
+                {200: TaskDetails},
+                method="PATCH",
+            ),
+            Endpoint(
+                "DELETE",
+                task,
+                "edit",
+                "Drop a task.",
+                _refusing(self.drop_task),
+                {204: ""},
+                refusals=(404, 409, 503),
+            ),
+            _get(f"{task}/log", "Show what was done.", self.show_log, LogPage, LogQuery),
+            _get(f"{task}/diff", "Show the change.", self.show_task_diff, DiffView, DiffQuery),
+            _get(f"{task}/tests", "Show test results.", self.show_tests, TestsView, CutQuery),
+            _get(f"{task}/reviews", "List reviews.", self.list_reviews, ReviewPage),
+            _get(f"{task}/attempts", "List attempts.", self.list_attempts, AttemptPage, CutQuery),
+            _get(attempt, "Show an attempt.", self.show_attempt, AttemptView, CutQuery),
+            _get(
+                f"{attempt}/diff",
+                "Show the change of an attempt.",
+                self.show_attempt_diff,
+                DiffView,
+                DiffQuery,
+            ),
+            _get(
+                f"{team}/blockers",
+                "List questions.",
+                self.list_blockers,
+                BlockerPage,
+                BlockersQuery,
+            ),
+            _put(
+                f"{team}/blockers/{{blocker}}",
+                "answer",
+                "Answer a question.",
+                self.answer_blocker,
+                BlockerBody,
+                {200: BlockerView},
+            ),
+        )
+
+
+_Handle = Callable[[ApiCall], Awaitable[Any]]
+
+
+def _get(
+    path: str, about: str, handler: _Handle, answer: type[BaseModel], query: type[Form] = Form
+) -> Endpoint:
+    refusals = (409, *_READ) if path.endswith("/diff") else _READ
+    return Endpoint(
+        "GET", path, "read", about, _refusing(handler), {200: answer}, query, refusals=refusals
+    )
+
+
+def _put(
+    path: str,
+    verb: Verb,
+    about: str,
+    handler: _Handle,
+    body: type[Form],
+    answers: Mapping[int, type[BaseModel] | str],
+    *,
+    method: str = "POST",
+) -> Endpoint:
+    return Endpoint(
+        method, path, verb, about, _refusing(handler), answers, body=body, refusals=_WRITE
+    )
+
+
+def _refusing(handler: _Handle) -> _Handle:
+    """The handler, with errors of the team as refusals."""
+
+    @wraps(handler)
+    async def handle(call: ApiCall) -> Any:
+        try:
+            return await handler(call)
+        except TeamError as error:
+            status = _STATUS.get(error.code, 422)
+            faults = [
+                InputFault(loc=["body", each.place], msg=each.message) for each in error.problems
+            ]
+            headers = {"retry-after": "5"} if status == 503 else None
+            raise Refused(
+                status, error.code, error.message, error.fix or "", errors=faults, headers=headers
+            ) from error
+
+    return handle
+
+
+def encode_event(item: FeedItem[StoredEvent]) -> str:
+    """An event as JSON, worked out once for all subscribers."""
+    if not item.encoded:
+        item.encoded = json.dumps(item.value.to_message())
+    return item.encoded
+
+
+async def _find_task(team: ServedTeam, named: str) -> Task:
+    for task in await team.store.tasks(team.project.id):
+        if named in (task.key, str(task.id)):
+            return task
+    raise Refused(
+        404, "bae-team-unknown", f"there is no task {named[:100]!r}", "list the tasks of the team"
+    )
+
+
+async def _sum_up(name: str, team: ServedTeam) -> dict[str, Any]:
+    store, project_id = team.store, team.project.id
+    last = await store.last_event(project_id)  # first: what comes later is in the feed after it
+    tasks = await store.tasks(project_id)
+    return {
+        "team": name,
+        "branch": team.project.branch,
+        "running": await is_running(team.repository),
+        "paused": None in await read_paused(store, project_id),
+        "counts": dict(Counter(task.status for task in tasks)),
+        "blockers": len(await store.blockers(project_id, open_only=True)),
+        "unapproved": sum(not task.approved for task in tasks),
+        "spent": SpentView.of(await read_spent(store, project_id=project_id)),
+        "last": last,
+    }
+
+
+def _row(task: Task, spent: Mapping[int, Spent]) -> TaskRow:
+    values = {name: getattr(task, name) for name in TaskRow.model_fields if name != "spent"}
+    values["reason"] = headline(task.reason)
+    return TaskRow(**values, spent=SpentView.of(spent.get(task.id, Spent())))
+
+
+async def _details(team: ServedTeam, task: Task) -> TaskDetails:
+    blockers = await team.store.blockers(team.project.id)
+    attempts = await team.store.attempts(task.id)
+    return TaskDetails(
+        task=task,
+        spent=SpentView.of(await read_spent(team.store, task_id=task.id)),
+        attempts=[AttemptRow.of(each, 300) for each in attempts],
+        blockers=[each for each in blockers if each.task_id == task.id],
+        reviews=len((await team.store.reviews(team.project.id)).get(task.id, ())),
+    )
+
+
+async def _check_files(team: ServedTeam, planned: list[PlannedTask]) -> None:
+    """Refuse tasks that name files which do not exist and are not marked as new."""
+    known = await list_files(team.repository, team.project.branch)
+    keys = {task.key for task in planned}
+    tasks = await team.store.tasks(team.project.id)
+    others = [task for task in tasks if task.key not in keys]
+    needs = {key for task in planned for key in task.depends_on}
+    if not needs <= {task.key for task in (*planned, *others)}:
+        return  # the store names the tasks that are missing
+    if problems := find_file_problems(planned, others, known):
+        first = problems[0]
+        raise TeamError(
+            f"{first.place} {first.message}",
+            code=first.code,
+            fix=first.fix,
+            problems=tuple(problems),
+        )
+
+
+async def _read_plan(team: ServedTeam) -> PlanView:
+    tasks = await team.store.tasks(team.project.id)
+    unapproved = [task for task in tasks if not task.approved]
+    held = await read_held(team.store, team.project.id)
+    approved = [task.model_copy(update={"approved": True}) for task in tasks]
+    plan = plan_dry_run(approved, held=held, max_agents=max(1, len(tasks)))
+    return PlanView(
+        unapproved=[task.key for task in unapproved],
+        without_tests=[task.key for task in unapproved if task.proof == "none"],
+        rounds=[[task.key for task in each] for each in plan.rounds],
+        critical_path=[task.key for task in plan.critical_path],
+        left=[
+            LeftTask(task=task.key, reason=headline(task.reason) or task.status.label)
+            for task in plan.left
+        ],
+    )
+
+
+async def _read_blockers(
+    name: str, team: ServedTeam, *, open_only: bool = False
+) -> list[BlockerView]:
+    project_id = team.project.id
+    found: list[Blocker] = await team.store.blockers(project_id, open_only=open_only)
+    if not found:
+        return []
+    keys = {task.id: task.key for task in await team.store.tasks(project_id)}
+    asked: dict[int, float] = {}
+    for stored in await team.store.events_of(project_id, BlockerCreated):
+        if isinstance(stored.event, BlockerCreated):
+            asked[stored.event.blocker_id] = stored.at
+    return [
+        BlockerView(
+            **each.model_dump(),
+            team=name,
+            task=keys.get(each.task_id, ""),
+            since=asked.get(each.id, 0.0),
+        )
+        for each in found
+    ]
+
+
+def _find_blocker(blockers: list[BlockerView], number: str) -> BlockerView:
+    for each in blockers:
+        if str(each.id) == number:
+            return each
+    raise Refused(404, "bae-team-unknown", f"there is no blocker {number[:20]!r}")
+
+
+def _wait_row(
+    team: str, address: str, kind: str, question: str, since: float, call: ApiCall
+) -> GateView:
+    return GateView(
+        run_id="",
+        graph="",
+        gate=f"teams/{team}/{address}",
+        place="",
+        question=cut_text(question, call.query.cut),
+        kind=kind,
+        since=since,
+        answer_schema={"type": "string"} if kind == "blocker" else None,
+        context={},
+        team=team,
+    )
+
+
+async def _view_diff(call: ApiCall, text: str) -> DiffView:
+    query = call.query
+    readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    most_of_all = 0 if query.path is not None or not query.lines else LINES_OF_ALL
+    lines = query.lines
+    files: list[ChangedFile] = await call.api.fold(read_changed_files, readable, lines, most_of_all)
+    if query.path is not None:
+        files = [each for each in files if query.path in (each.path, each.old_path)]
+        if not files:
+            raise Refused(404, "bae-team-unknown", f"the change has no file {query.path[:200]!r}")
+    return DiffView(files=files)

@@ -1,0 +1,149 @@
+"""A team alone on an address: the API of `bae.serve` with its endpoints, and one page that shows
+the work live until the studio does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.responses import HTMLResponse, Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from bae.journal import Journal, SQLiteJournal, Subscriber, subscribe
+from bae.serve import API, LOOPBACK, ApiCall, Endpoint, bearer, listening, router
+from bae.team.endpoints import ServedTeam, add_teams
+from bae.team.events import StoredEvent
+from bae.team.feed import unknown_event
+from bae.team.git import Repository
+from bae.team.store import Store
+from bae.team.workbench import RUNS
+
+SEND_SECONDS: Final = 10.0
+"""How long a client of `/events` may take no more of what is sent to it."""
+_REFUSED: Final = 1008
+_SLOW: Final = 1013
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a team is served: the `url` of the API, and the token that every request needs."""
+
+    url: str
+    token: str
+
+    @property
+    def page(self) -> str:
+        """The page that shows the work. The token is in the fragment, which browsers do not
+        send."""
+        return f"{self.url}/#{urlencode({'token': self.token})}"
+
+    def events(self, after: int = 0) -> str:
+        """The WebSocket of earlier versions, which sends lists of events. Use the feed instead."""
+        query = urlencode({"after": after, "token": self.token})
+        return f"{self.url.replace('http', 'ws', 1)}/events?{query}"
+
+
+@asynccontextmanager
+async def serving(
+    store: Store,
+    project_id: int,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    hosts: Sequence[str] = (),
+    journal: Journal | None = None,
+) -> AsyncGenerator[Address]:
+    """Serve the API of a team while the block runs; port 0 takes a free one. A token is made where
+    none is given. `hosts` are more names under which the server is reached, and `journal` is the
+    open journal of the agents' runs. The server is gone after the block."""
+    project = await store.project(project_id)
+    key = token or secrets.token_urlsafe(24)
+    async with AsyncExitStack() as stack:
+        if journal is None:
+            path = store.path.with_name(RUNS)
+            journal = await stack.enter_async_context(SQLiteJournal(path))
+        names = (*LOOPBACK, host, *hosts)
+        api = router({}, journal=journal, auth=bearer(key), hosts=names, recover=False)
+        repository = await Repository.open(Path(project.root))
+        add_teams(api, {project.name: ServedTeam(store, project, repository, journal)})
+        api.endpoints += (_PAGE,)
+        _add_events(api, store, project.id, key)
+        url = await stack.enter_async_context(listening(api, host, port))
+        yield Address(url, key)
+
+
+async def show_page(call: ApiCall) -> Response:
+    """The page, which has no data: it asks for the data with the token."""
+    nonce = secrets.token_urlsafe(16)
+    policy = (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}';"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    page = (files("bae.team") / "page.html").read_text("utf-8")
+    return HTMLResponse(page.replace("{nonce}", nonce), headers={"content-security-policy": policy})
+
+
+_PAGE: Final = Endpoint(
+    "GET", "/", None, "A page that shows the work.", show_page, {200: "text/html"}
+)
+
+
+# The WebSocket of earlier versions: lists of events from `/events?after=NUMBER` on.
+
+
+def _add_events(api: API, store: Store, project_id: int, key: str) -> None:
+    async def send_events(websocket: WebSocket) -> None:
+        given = websocket.query_params.get("token", "")
+        after = websocket.query_params.get("after", "0")
+        is_given = secrets.compare_digest(given.encode(), key.encode())
+        if not is_given and await api.known_user(websocket) is None:
+            await websocket.close(_REFUSED, "the token is missing or wrong")
+            return
+        if not (after.isascii() and after.isdigit() and len(after) <= 15):
+            await websocket.close(_REFUSED, f"after={after[:20]!r} is no number of an event")
+            return
+        async with subscribe(store.feed(project_id), int(after)) as events:
+            with api.streaming(events):
+                end = await _send_all(websocket, events)
+        if events.end == "reset":
+            error = unknown_event(int(after), await store.last_event(project_id))
+            end = _REFUSED, error.message
+        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):  # it may be gone
+            async with asyncio.timeout(SEND_SECONDS):
+                await websocket.close(*end)
+
+    api.sockets["/events"] = send_events
+
+
+async def _send_all(websocket: WebSocket, events: Subscriber[StoredEvent]) -> tuple[int, str]:
+    """Send batches as JSON lists until the client leaves, or is dropped because it is slow."""
+    listener = asyncio.create_task(_listen_until_gone(websocket, events))
+    try:
+        async for batch in events:
+            async with asyncio.timeout(SEND_SECONDS):
+                messages = [item.value.to_message() for item in batch.items]
+                await websocket.send_text(json.dumps(messages))
+    except TimeoutError:
+        return _SLOW, f"too slow: nothing was taken for {SEND_SECONDS:g} s"
+    except (WebSocketDisconnect, RuntimeError):
+        pass
+    finally:
+        listener.cancel()
+        await asyncio.wait([listener])
+    return (_SLOW, "too far behind") if events.end == "gap" else (1012, "the server stops")
+
+
+async def _listen_until_gone(websocket: WebSocket, events: Subscriber[StoredEvent]) -> None:
+    """End the subscription of a client that leaves. What a client sends is ignored."""
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        pass
+    events.close()

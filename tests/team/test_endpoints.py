@@ -1,0 +1,365 @@
+"""A team behind HTTP: every endpoint with a real server, for users who may and who may not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("websockets")
+pytest.importorskip("httpx")
+
+import httpx
+from websockets.asyncio.client import connect
+
+from bae import Graph, Node
+from bae.journal import MemoryJournal, RunInfo
+from bae.serve import API, User, bearer, router
+from bae.serve.endpoints import Endpoint
+from bae.serve.server import listening
+from bae.team.budgets import begin_run
+from bae.team.endpoints import ServedTeam, add_teams
+from bae.team.events import ActivityUpdate, WorkReviewed
+from bae.team.git import Repository
+from bae.team.models import Finding, FindingKind, PlannedTask, Project, Review, TestCase, TestReport
+from bae.team.models import TaskAttempt as Attempt
+from bae.team.models import TaskStatus as Status
+from bae.team.store import Store
+from bae.usage import Usage
+from git_repositories import git, write
+from team_parts import CALC, SUB, a_project
+
+VERBS = frozenset(("read", "run", "answer", "edit", "admin"))
+USERS = {"ana": User("ana"), "ben": User("ben"), "eve": User("eve", frozenset({"read", "edit"}))}
+TASKS = (
+    PlannedTask(key="sub", title="Subtract", files=("calc.sh",), tests=("calc.test.sh",)),
+    PlannedTask(key="report", title="Report", depends_on=("sub",)),
+    PlannedTask(key="guide", title="Write a guide", proof="none"),
+)
+
+
+class Worked(Node):
+    task: str
+
+    async def __call__(self) -> None: ...
+
+
+work = Graph(start=Worked, end=Worked, name="work")
+
+
+@dataclass
+class Served:
+    """A server that runs, and a client of it, who is ana."""
+
+    url: str
+    api: API
+    client: httpx.AsyncClient
+    store: Store
+    commit: str
+
+    async def get(self, path: str, user: str = "ana") -> Any:
+        response = await self.ask("GET", path, user=user)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def ask(self, method: str, path: str, body: Any = None, user: str | None = "ana") -> Any:
+        headers = {} if user is None else {"authorization": f"Bearer {user}"}
+        more = {} if method in ("GET", "DELETE") else {"json": {} if body is None else body}
+        return await self.client.request(method, path, headers=headers, **more)
+
+
+@asynccontextmanager
+async def served(tmp_path: Path, users: dict[str, User] = USERS) -> AsyncGenerator[Served]:
+    """A team with three tasks: one has an attempt, a question and a run; ana alone may see it."""
+    async with a_project(tmp_path, *TASKS) as (store, project, [sub, *_]):
+        root = Path(project.root)
+        git(root, "branch", project.branch)
+        git(root, "checkout", "--quiet", "-b", sub.branch)
+        write(root, {"calc.sh": SUB, "notes.txt": "line\n" * 3000})
+        git(root, "add", ".")
+        git(root, "commit", "--quiet", "-m", "sub")
+        commit = git(root, "rev-parse", "HEAD")
+        git(root, "checkout", "--quiet", "main")
+        case = TestCase(id="calc.test.sh", outcome="failed", message="sub is 8")
+        report = TestReport(command=("sh",), exit_code=1, cases=(case,), output="o" * 9000)
+        files = ("calc.sh", "notes.txt")
+        about = {"task_id": sub.id, "files": files, "commit": commit, "usage": Usage(2, 10, 5)}
+        for number, outcome in ((1, "failed"), (2, "passed")):
+            about |= {"number": number, "outcome": outcome, "report": report}
+            await store.add_attempt(Attempt(**about))
+        await store.add_blocker(sub.id, "May it take negative numbers?")
+        finding = Finding(kind=FindingKind.OTHER, file="calc.sh", text="no comment", blocking=False)
+        review = Review(commit=commit, digest="d", summary="fine", findings=(finding,))
+        await store.add_events([WorkReviewed(project.id, sub.id, review)])
+        await begin_run(store, project.id)
+        journal = MemoryJournal()
+        await work.arun(Worked(task="sub"), journal=journal, run_id="task-1-1")
+        repository = await Repository.open(root)
+        api = router(
+            {"work": work}, journal=journal, auth=bearer(users), visible=_is_ana, recover=False
+        )
+        add_teams(api, {"shop": ServedTeam(store, project, repository, journal)}, visible=_is_ana)
+        async with (
+            listening(api) as url,
+            httpx.AsyncClient(base_url=url, timeout=20) as client,
+        ):
+            yield Served(url, api, client, store, commit)
+
+
+def _is_ana(user: User, thing: Project | RunInfo) -> bool:
+    return user.name != "ben"
+
+
+# Who may do what
+
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/teams/{team}/tasks"): {"tasks": [{"key": "more", "title": "More"}]},
+    ("PATCH", "/teams/{team}/tasks/{task}"): {"priority": 3},
+    ("POST", "/teams/{team}/approve"): {"tasks": ["guide"], "without_tests": True},
+    ("POST", "/teams/{team}/actions"): {"action": "pause"},
+    ("POST", "/teams/{team}/blockers/{blocker}"): {"answer": "no"},
+}
+
+
+def rows() -> tuple[Endpoint, ...]:
+    api = router({}, journal=MemoryJournal(), auth=bearer("a-token"))
+    add_teams(api, {})
+    return tuple(each for each in api.endpoints if each.path.startswith("/teams"))
+
+
+def path_of(row: Endpoint) -> str:
+    task = "sub" if "diff" in row.path or "attempts" in row.path else "guide"
+    return row.path.format(team="shop", task=task, attempt="1", blocker="1")
+
+
+async def test_every_endpoint_is_for_users_who_may_and_who_see_the_team(tmp_path: Path):
+    others = {f"not-{verb}": User("other", VERBS - {verb}) for verb in VERBS}
+    async with served(tmp_path, USERS | others) as shop:
+        before = await shop.store.last_event(1), await shop.store.tasks(1)
+        for row in rows():
+            path, body = path_of(row), BODIES.get((row.method, row.path))
+            for user, status, code in (
+                (None, 401, "bae-serve-auth"),
+                ("wrong", 401, "bae-serve-auth"),
+                (f"not-{row.verb}", 403, "bae-serve-verb"),
+            ):
+                refused = await shop.ask(row.method, path, body, user)
+                assert (refused.status_code, refused.json()["type"]) == (status, code), path
+            hidden = await shop.ask(row.method, path, body, "ben")
+            if path == "/teams":
+                assert hidden.json() == {"teams": []}
+            else:
+                found = hidden.json()
+                assert (hidden.status_code, found["type"]) == (404, "bae-team-unknown"), path
+                assert "no team 'shop'" in found["detail"]
+        assert (await shop.store.last_event(1), await shop.store.tasks(1)) == before
+        for row in sorted(rows(), key=lambda row: row.method == "DELETE"):
+            body = BODIES.get((row.method, row.path))
+            allowed = await shop.ask(row.method, path_of(row), body)
+            assert allowed.status_code in row.answers, allowed.text
+
+
+HOSTILE = ("%00", "%ff", "-1", "9" * 30, "..%2f..", "%27%20or%201=1", "%F0%9F%90%91")
+
+
+async def test_no_hostile_path_query_or_body_is_an_error_of_the_server(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        for number, row in enumerate(rows()):
+            for bad in (HOSTILE[(number + more) % len(HOSTILE)] for more in (0, 3)):
+                names = {"team": "shop", "task": "sub", "attempt": "1", "blocker": "1"}
+                last = [name for name in names if f"{{{name}}}" in row.path][-1:]
+                paths = [row.path.format(**names | dict.fromkeys(last, bad))]
+                if row.method != "DELETE":
+                    paths.append(f"{path_of(row)}?after={bad}&cut={bad}&path={bad}")
+                    paths.append(f"{path_of(row)}?path={bad}")
+                body = {"tasks": [bad], "answer": "\x00", "action": bad, "title": "\x00"}
+                for path in paths:
+                    answer = await shop.ask(row.method, path, body)
+                    assert answer.status_code < 500, (row.method, path, answer.text)
+
+
+async def test_the_feed_and_the_inbox_have_only_teams_that_the_user_sees(tmp_path: Path):
+    async with served(tmp_path) as shop, asyncio.timeout(20):
+        kinds = [each["kind"] for each in (await shop.get("/inbox"))["gates"]]
+        assert sorted(kinds) == ["blocker", "plan"]
+        assert (await shop.get("/inbox", "ben"))["gates"] == []
+        url = shop.url.replace("http", "ws", 1) + "/feed"
+        async with connect(url) as socket:
+            await socket.send(json.dumps({"token": "ben"}))
+            await socket.send(json.dumps({"sub": 1, "feed": "team/shop"}))
+            refused = json.loads(await socket.recv())
+            assert (refused["end"], refused["type"]) == ("refused", "bae-team-unknown")
+        async with connect(url) as socket:
+            await socket.send(json.dumps({"token": "ana"}))
+            await socket.send(json.dumps({"sub": 1, "feed": "team/shop", "after": 1}))
+            found: list[Any] = []
+            while not found:
+                found += json.loads(await socket.recv())["items"]
+            [new] = await shop.store.add_events([ActivityUpdate(1, "looks at calc.sh")])
+            while found[-1]["number"] < new.number:
+                found += json.loads(await socket.recv()).get("items", [])
+        assert [each["number"] for each in found] == [*range(2, new.number + 1)]
+        assert found[-1] == new.to_message()
+        assert (await shop.get("/teams/shop/events?after=1"))["events"] == found
+
+
+# The plan
+
+
+async def test_the_plan_is_added_edited_approved_and_dropped(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        plan = await shop.get("/teams/shop/plan")
+        assert (plan["unapproved"], plan["without_tests"]) == (["guide"], ["guide"])
+        assert plan["rounds"] == [["guide"]]
+        assert [each["task"] for each in plan["left"]] == ["sub", "report"]
+        task = {"key": "mul", "title": "Multiply", "depends_on": ["sub"]}
+        added = await shop.ask("POST", "/teams/shop/tasks", {"tasks": [task]})
+        assert added.status_code == 201
+        assert added.json()["tasks"][0]["approved"] is False
+        edited = await shop.ask("PATCH", "/teams/shop/tasks/mul", {"title": "Times", "priority": 2})
+        assert edited.json()["task"]["title"] == "Times"
+        assert edited.json()["task"]["depends_on"] == ["sub"]
+        approved = await shop.ask("POST", "/teams/shop/approve")
+        assert approved.json()["approved"] == 1
+        assert approved.json()["plan"]["unapproved"] == ["guide"]
+        body = {"tasks": ["guide"], "without_tests": True}
+        assert (await shop.ask("POST", "/teams/shop/approve", body)).json()["approved"] == 1
+        assert (await shop.ask("DELETE", "/teams/shop/tasks/mul")).status_code == 204
+        needed = await shop.ask("DELETE", "/teams/shop/tasks/sub")
+        assert needed.status_code == 422
+        assert "report depends on it" in needed.json()["detail"]
+        assert [each["key"] for each in (await shop.get("/teams/shop/tasks"))["tasks"]] == [
+            *("sub", "report", "guide")
+        ]
+        page = await shop.get("/teams/shop/tasks?limit=2")
+        assert [
+            t["key"] for t in (await shop.get(f"/teams/shop/tasks?after={page['next']}"))["tasks"]
+        ] == ["guide"]
+
+
+async def test_a_user_who_may_edit_and_not_answer_approves_nothing(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        task = {"key": "mul", "title": "Multiply"}
+        body = {"tasks": [task], "approve": True}
+        refused = await shop.ask("POST", "/teams/shop/tasks", body, "eve")
+        assert (refused.status_code, refused.json()["type"]) == (403, "bae-serve-verb")
+        assert (await shop.ask("POST", "/teams/shop/approve", {}, "eve")).status_code == 403
+        change = {"description": "Something else."}
+        edited = await shop.ask("PATCH", "/teams/shop/tasks/sub", change, "eve")
+        assert edited.json()["task"]["approved"] is False  # what was approved was another task
+        kept = await shop.ask("PATCH", "/teams/shop/tasks/report", change)
+        assert kept.json()["task"]["approved"] is True
+
+
+async def test_tasks_that_cannot_be_are_refused_with_the_place(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        for task, code, said in (
+            ({"key": "X", "title": "x"}, "bae-serve-input", "body.tasks.0.key"),
+            ({"key": "x", "title": "x", "files": ["no.sh"]}, "bae-team-unknown-file", "no.sh"),
+            ({"key": "x", "title": "x", "depends_on": ["y"]}, "bae-team-unknown-dependency", "y"),
+            ({"key": "sub", "title": "x"}, "bae-team-duplicate", "sub"),
+        ):
+            refused = await shop.ask("POST", "/teams/shop/tasks", {"tasks": [task]})
+            problem = refused.json()
+            assert (refused.status_code, problem["type"]) == (422, code), problem
+            assert said in problem["detail"]
+            assert problem["errors"]
+        assert len(await shop.store.tasks(1)) == 3
+        unknown = await shop.ask("GET", "/teams/shop/tasks/none")
+        assert (unknown.status_code, unknown.json()["type"]) == (404, "bae-team-unknown")
+
+
+# What was done
+
+
+async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        task = await shop.get("/teams/shop/tasks/1")
+        assert (task["task"]["key"], task["reviews"]) == ("sub", 1)
+        assert [each["outcome"] for each in task["attempts"]] == ["failed", "passed"]
+        assert task["attempts"][0]["tests"] == {"passed": 0, "failed": 1, "skipped": 0}
+        assert task["blockers"][0]["question"] == "May it take negative numbers?"
+        assert task["spent"] == {"calls": 0, "tokens": 0, "cost": 0.0}
+        attempt = await shop.get("/teams/shop/tasks/sub/attempts/1")
+        assert attempt["report"]["cases"][0]["message"] == "sub is 8"
+        assert len(attempt["report"]["output"]) < 3000
+        whole = await shop.get("/teams/shop/tasks/sub/attempts/1?cut=0")
+        assert whole["report"]["output"] == "o" * 9000
+        tests = await shop.get("/teams/shop/tasks/sub/tests")
+        assert (tests["attempt"], tests["merged"]) == (2, [])
+        reviews = await shop.get("/teams/shop/tasks/sub/reviews")
+        assert reviews["reviews"][0]["findings"][0]["text"] == "no comment"
+        log = await shop.get("/teams/shop/tasks/sub/log")
+        assert [each["kind"] for each in log["entries"]] == ["question", "review"]
+        first = await shop.get("/teams/shop/tasks/sub/log?limit=1")
+        assert (first["total"], first["next"]) == (2, 1)
+
+
+async def test_the_change_of_an_attempt_comes_as_hunks_and_long_files_are_cut(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        for path in ("tasks/sub/attempts/2/diff", "tasks/sub/diff"):
+            code, notes = (await shop.get(f"/teams/shop/{path}"))["files"]
+            assert (code["path"], code["change"], code["is_cut"]) == ("calc.sh", "changed", False)
+            [hunk] = code["hunks"]
+            lines = hunk["lines"]
+            assert "".join(f"{each[1:]}\n" for each in lines if each[0] in " -") == CALC
+            assert "".join(f"{each[1:]}\n" for each in lines if each[0] in " +") == SUB
+            assert (notes["change"], notes["added"], notes["is_cut"]) == ("added", 3000, True)
+            assert len(notes["hunks"][0]["lines"]) == 2000
+        whole = await shop.get("/teams/shop/tasks/sub/attempts/2/diff?path=notes.txt&lines=0")
+        assert len(whole["files"][0]["hunks"][0]["lines"]) == 3000
+        none = await shop.ask("GET", "/teams/shop/tasks/report/diff")
+        assert (none.status_code, none.json()["type"]) == (404, "bae-team-unknown")
+
+
+# Questions and actions
+
+
+async def test_who_answered_is_stored_and_a_second_answer_says_so(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        [blocker] = (await shop.get("/teams/shop/blockers"))["blockers"]
+        assert (blocker["task"], blocker["answer"]) == ("sub", None)
+        assert blocker["since"] > 0
+        path = f"/teams/shop/blockers/{blocker['id']}"
+        for _ in range(2):  # the equal answer a second time is no error
+            answered = await shop.ask("POST", path, {"answer": "Yes."})
+            assert answered.json()["answered_by"] == "ana"
+        other = await shop.ask("POST", path, {"answer": "No."})
+        assert (other.status_code, other.json()["type"]) == (409, "bae-team-transition")
+        assert "was answered by ana: Yes." in other.json()["detail"]
+        assert (await shop.get("/teams/shop/blockers"))["blockers"] == []
+        [kept] = (await shop.get("/teams/shop/blockers?all=true"))["blockers"]
+        assert kept["answer"] == "Yes."
+        event = (await shop.store.events(1))[-1].event
+        assert getattr(event, "by", None) == "ana"
+
+
+async def test_people_steer_the_team_with_actions(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        note = {"action": "note", "task": "sub", "text": "Mind the sign."}
+        assert (await shop.ask("POST", "/teams/shop/actions", note)).status_code == 202
+        assert (await shop.store.task(1)).notes == ("Mind the sign.",)
+        paused = await shop.ask("POST", "/teams/shop/actions", {"action": "pause"})
+        assert paused.json() == {"action": "pause", "task": None, "running": False, "request": 1}
+        assert (await shop.get("/teams/shop"))["paused"] is True
+        for body, status in (
+            ({"action": "skip"}, 422),
+            ({"action": "note", "task": "sub"}, 422),
+            ({"action": "retry", "task": "none"}, 404),
+            ({"action": "dance"}, 422),
+            ({"action": "kill"}, 409),  # no run is in progress
+        ):
+            refused = await shop.ask("POST", "/teams/shop/actions", body)
+            assert refused.status_code == status, refused.text
+        await shop.store.move(1, Status.PENDING, Status.READY)
+        row = await shop.get("/teams/shop")
+        assert (row["running"], row["counts"]["ready"], row["blockers"]) == (False, 1, 1)
