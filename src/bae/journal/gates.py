@@ -8,6 +8,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from bae.approvals import Approval
 from bae.exceptions import GateError, JournalError, describe, faults
@@ -15,13 +16,14 @@ from bae.files import visible
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import graph_at, off_loop, read_history
 from bae.journal.node_codec import dump_gate_answer, node_codec
-from bae.journal.store import Journal, RunInfo, StoredRun
+from bae.journal.store import Journal, RunInfo, StoredRun, store_answer
 from bae.node import Node
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.markers import OpenGate
+    from bae.plan import FieldPlan
     from bae.result import GraphResult
     from bae.run import RunOptions
 
@@ -101,35 +103,31 @@ async def answer_gate(
 
     stored = await journal.read(run_id)
     gate = await off_loop(len(stored.lines), find_gate, stored, field)
-    name, field = gate.node_type.__name__, gate.field_name
-    plans = graph_at(graph, gate.path).plans
-    node_type = next((cls for cls in plans if cls.__name__ == name), None)
-    plan = None if node_type is None else plan_of(node_type).fields.get(field)
-    if node_type is None or plan is None or not plan.takes_answer(gate):
+    found = _typed_gate(graph, gate)
+    if found is None:
         await off_loop(len(stored.lines), refuse_changes, stored, graph)
         raise JournalError(
-            f"{graph.name} has no gate {name}.{field}, where the run waits at {gate.address}",
+            f"{graph.name} has no gate {gate.place}, where the run waits at {gate.address}",
             run_id=run_id,
             code="bae-run-changed",
             fix="answer it with the graph that the run was started with",
         )
-    tool = "" if gate.call is None else gate.call.name
-    wanted = plan.answer_type(tool, gate.parameter.count("("))
-    gate = replace(gate, node_type=node_type, type=wanted)
+    gate, plan = found
     try:
-        with visible(stored.files):  # an answer may name a file of the run
-            value = plan.check_answer(node_type, gate, value)
+        text, files = _dumped(stored, gate, plan, value)
+    except JournalError:  # no journal can hold it
+        raise
     except Exception as error:  # a validator may raise anything
         why = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
         raise GateError(
             f"{gate.place}: the answer to {gate.question!r} does not fit: {why}",
-            node_type=node_type,
-            field_name=field,
+            node_type=gate.node_type,
+            field_name=gate.field_name,
             code="bae-gate-invalid",
             cause=error,
             fix=f"answer with {_takes(gate)}; the run still waits",
         ) from error
-    is_secret = not gate.parameter and field in node_codec(node_type).secret
+    is_secret = not gate.parameter and gate.field_name in node_codec(gate.node_type).secret
     if is_secret and not journal.secrets:
         raise JournalError(
             f"{gate.place} is a secret, and an answer that is given before the run is resumed "
@@ -139,9 +137,7 @@ async def answer_gate(
             fix="answer it while the run is in progress: graph.resume(run_id, …, answer=…); or use "
             "a journal with secrets=True",
         )
-    answer = run_id, gate.address, dump_gate_answer(gate, value)
-    # A store of others may know nothing of who answers.
-    if not await (journal.answer(*answer, by) if by else journal.answer(*answer)):
+    if not await store_answer(journal, run_id, gate.address, text, by, files):
         raise _answered(gate, await journal.read(run_id))
     if go_on:
         try:
@@ -151,6 +147,42 @@ async def answer_gate(
             if error.code != "bae-run-owned":
                 raise
     return await result_of(graph, await journal.read(run_id), given, journal)
+
+
+def _typed_gate(graph: Graph[Any, Any], gate: OpenGate) -> tuple[OpenGate, FieldPlan] | None:
+    """A gate of a stored run with the class of its node and the type of its answer, and the plan of
+    its field; None where the graph has no such gate."""
+    plans = graph_at(graph, gate.path).plans
+    name = gate.node_type.__name__
+    node_type = next((cls for cls in plans if cls.__name__ == name), None)
+    plan = None if node_type is None else plan_of(node_type).fields.get(gate.field_name)
+    if node_type is None or plan is None or not plan.takes_answer(gate):
+        return None
+    tool = "" if gate.call is None else gate.call.name
+    wanted = plan.answer_type(tool, gate.parameter.count("("))
+    return replace(gate, node_type=node_type, type=wanted), plan
+
+
+def is_answered_with(graph: Graph[Any, Any], stored: StoredRun, wanted: str, value: Any) -> bool:
+    """Whether a gate has an answer that equals this value."""
+    for gate, _ in all_gates(stored):
+        text = stored.answers.get(gate.address)
+        found = _typed_gate(graph, gate) if text is not None and wanted in gate.names else None
+        if found is not None:
+            try:
+                return from_json(text or "") == from_json(_dumped(stored, *found, value)[0])
+            except Exception:  # a validator may raise anything
+                return False
+    return False
+
+
+def _dumped(
+    stored: StoredRun, gate: OpenGate, plan: FieldPlan, value: Any
+) -> tuple[str, dict[str, bytes]]:
+    """A valid answer as it is stored, and the files in it. Raises what refuses it."""
+    with visible(stored.files):  # an answer may name a file of the run
+        value = plan.check_answer(gate.node_type, gate, value)
+        return dump_gate_answer(gate, value)
 
 
 def describe_status(info: RunInfo) -> str:

@@ -6,17 +6,17 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
-from pydantic_core import from_json
 
-from bae.approvals import Approval
 from bae.exceptions import BaeError, GateError, JournalError
+from bae.files import visible
 from bae.journal.decoder import graph_at
-from bae.journal.gates import all_gates, open_gates
+from bae.journal.gates import is_answered_with, open_gates
 from bae.journal.report import RunReport, report_run
 from bae.journal.store import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
+from bae.serve.files import files_named
 from bae.serve.problems import Refused
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
@@ -89,13 +89,19 @@ async def answer_gate(call: ApiCall) -> RunDetails:
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
     value = _value_of(body)
+    named = await files_named(call, value)
     try:
-        await graph.answer(
-            run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
-        )
+        with visible(named):
+            await graph.answer(
+                run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
+            )
     except GateError as error:
-        if error.code != "bae-gate-answered" or not await _is_same(call, body.gate, value):
+        if error.code != "bae-gate-answered":
             raise
+        stored = await api.journal.read(run_id)
+        with visible(named):
+            if not is_answered_with(graph, stored, body.gate, value):
+                raise
     try:
         await api.owner.resume(graph, run_id)
     except BaeError as error:
@@ -130,22 +136,6 @@ def _value_of(body: AnswerBody) -> Any:
     if body.reason:
         made["reason"] = body.reason
     return made | ({"scope": body.scope} if body.scope != "call" else {})
-
-
-async def _is_same(call: ApiCall, gate: str, value: Any) -> bool:
-    """Whether a gate was answered so already."""
-    stored = await call.api.journal.read(call.path["run"])
-    for each, _ in all_gates(stored):
-        text = stored.answers.get(each.address)
-        if gate in each.names and text is not None:
-            old = from_json(text)
-            new = Approval.model_validate(value).model_dump() if _is_approval(old) else value
-            return bool(old == new)
-    return False
-
-
-def _is_approval(old: Any) -> bool:
-    return isinstance(old, dict) and "approve" in old
 
 
 async def _gates_of(call: ApiCall, stored: StoredRun) -> list[GateView]:

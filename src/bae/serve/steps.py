@@ -115,7 +115,7 @@ async def explain_field(call: ApiCall) -> Why:
     if name is None:
         raise _no_step(call)
     before = f"{query.path}/" if query.path else ""
-    stored = await call.api.journal.read(call.path["run"])
+    stored = await call.api.journal.read_texts(call.path["run"])
     try:
         found = await call.api.fold(why, stored, f"{before}{number}:{name}.{query.field}", None)
     except ValueError as error:
