@@ -286,9 +286,10 @@ class NodeCodec:
         field has it."""
         if holds_file(self.cls, name):
             made = validated(self.cls, {name: value})[name]
-            text = self.fields[name].dump(made)  # whoever collects files finds those in it
             if same(validated(self.cls, {name: made})[name], made):
-                return text
+                value = made
+            else:
+                to_json(made, fallback=repr)  # whoever collects files finds those in it
         for codec in (self.fields[name], ANYTHING):
             try:
                 return codec.dump(value)
