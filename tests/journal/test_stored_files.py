@@ -538,9 +538,7 @@ async def test_the_file_in_an_answer_is_stored_once_and_not_in_the_answer(journa
         for each in (journal, other):
             done = await GRAPH.resume("one", journal=each, given={"Claim.text": "broken"})
             assert done.result.paper == paper
-    assert stored_files(Path(journal.path)) == len(
-        FILES
-    )  # and the note, which nobody answered with
+    assert stored_files(Path(journal.path)) == len(FILES) + 1
 
 
 async def test_redacting_an_answer_removes_its_file(journal):

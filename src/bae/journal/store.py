@@ -765,7 +765,8 @@ async def store_answer(
     """Store the answer to a gate; False if there is one already. A store of others may know nothing
     of who answers, nor of files."""
     if not files:
-        return await journal.answer(run_id, gate, value, *((by,) if by else ()))
+        answer = run_id, gate, value
+        return await (journal.answer(*answer, by) if by else journal.answer(*answer))
     if not keeps_files(journal):
         raise without_files(journal)
     return await journal.answer(run_id, gate, value, by, files)
