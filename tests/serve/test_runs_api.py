@@ -6,7 +6,9 @@ import json
 import pytest
 from websockets.asyncio.client import connect
 
+from bae import Usage
 from bae.journal import SQLiteJournal
+from bae.lm import Answer, Backend, Prompt
 from bae.testing import ScriptedLM, Streamed
 from serving import TOKEN, held, orders_with, quantities, serving, shop, talk
 
@@ -345,20 +347,28 @@ async def test_a_graph_is_shown_with_a_layout_and_its_tools():
         assert [*tool["arguments"]["properties"]] == ["sku"]
 
 
+class HouseModel(Backend):
+    """A model whose prices nobody knows. Its first answer is wrong."""
+
+    model = "house-1"
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        text = '{"text": "Dry."}' if prompt.corrections else '{"text": 7}'
+        return Answer(text, Usage(1, 100, 20, cost=None))
+
+
 async def test_what_an_llm_was_asked_has_prompts_attempts_and_an_unknown_cost_of_null():
-    lm = ScriptedLM([{"text": 7}, {"text": "Dry."}])
-    async with serving(graphs={"talk": talk}, lm=lm) as served:
-        await served.post(
-            "/graphs/talk/runs?wait=10", {"start": {"question": "Weather?"}, "run_id": "one"}
-        )
+    async with serving(graphs={"talk": talk}, lm=HouseModel()) as served:
+        body = {"start": {"question": "Weather?"}, "run_id": "one"}
+        await served.post("/graphs/talk/runs?wait=10", body)
         page = await served.get("/runs/one/calls")
         assert (page["total"], page["calls"][0]["answers"]) == (1, None)
         call = await served.get("/runs/one/calls/0")
         assert [each["verdict"] for each in call["answers"]] == ["invalid", "valid"]
-        assert "Weather?" in call["answers"][0]["asked"]
+        assert all("Weather?" in each["asked"] for each in call["answers"])
         short = await served.get("/runs/one/calls/0?cut=5")
         assert "more characters" in short["answers"][0]["asked"]
         run = await served.get("/runs/one")
-        assert run["usage"]["attempts"] == 2
+        assert (run["usage"]["attempts"], run["usage"]["input_tokens"]) == (2, 200)
         [row] = (await served.get("/runs"))["runs"]
-        assert row["cost"] is run["usage"]["cost"] is call["usage"]["cost"]
+        assert [each["cost"] for each in (row, run["usage"], call["usage"])] == [None] * 3

@@ -132,7 +132,7 @@ async def replay_run(call: ApiCall) -> ReplayView:
             503,
             "bae-serve-slow",
             f"the replay took longer than {REPLAY_SECONDS:g} s",
-            f"replay it where it may take longer: bae replay {run_id}",
+            f"replay it where it may take longer: bae runs replay {run_id}",
             run_id=run_id,
         ) from None
     except ReplayError as error:
