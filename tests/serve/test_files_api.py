@@ -102,6 +102,8 @@ async def test_a_file_is_sent_named_in_a_start_and_in_an_answer_and_got_back(jou
             assert found.headers["content-disposition"].startswith(how)
             assert "sandbox" in found.headers["content-security-policy"]
             assert (await served.client.get(f"/files/{file.hash[7:]}")).content == file.data
+        replayed = await served.post("/runs/one/replay")
+        assert replayed["outcome"] == "same", replayed
         stored = await served.journal.read("one")
         assert {**stored.files} == {DOT.hash: DOT.data, PAPER.hash: PAPER.data}
         assert len("".join(stored.answers.values())) < 500

@@ -8,7 +8,6 @@ from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from bae.approvals import Approval
 from bae.exceptions import GateError, JournalError, describe, faults
@@ -23,7 +22,6 @@ from bae.plan import plan_of
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.markers import OpenGate
-    from bae.plan import FieldPlan
     from bae.result import GraphResult
     from bae.run import RunOptions
 
@@ -103,30 +101,7 @@ async def answer_gate(
 
     stored = await journal.read(run_id)
     gate = await off_loop(len(stored.lines), find_gate, stored, field)
-    found = _typed_gate(graph, gate)
-    if found is None:
-        await off_loop(len(stored.lines), refuse_changes, stored, graph)
-        raise JournalError(
-            f"{graph.name} has no gate {gate.place}, where the run waits at {gate.address}",
-            run_id=run_id,
-            code="bae-run-changed",
-            fix="answer it with the graph that the run was started with",
-        )
-    gate, plan = found
-    try:
-        text, files = _dumped(stored, gate, plan, value)
-    except JournalError:  # no journal can hold it
-        raise
-    except Exception as error:  # a validator may raise anything
-        why = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
-        raise GateError(
-            f"{gate.place}: the answer to {gate.question!r} does not fit: {why}",
-            node_type=gate.node_type,
-            field_name=gate.field_name,
-            code="bae-gate-invalid",
-            cause=error,
-            fix=f"answer with {_takes(gate)}; the run still waits",
-        ) from error
+    gate, text, files = await encode_answer(graph, stored, gate, value)
     is_secret = not gate.parameter and gate.field_name in node_codec(gate.node_type).secret
     if is_secret and not journal.secrets:
         raise JournalError(
@@ -149,40 +124,42 @@ async def answer_gate(
     return await result_of(graph, await journal.read(run_id), given, journal)
 
 
-def _typed_gate(graph: Graph[Any, Any], gate: OpenGate) -> tuple[OpenGate, FieldPlan] | None:
-    """A gate of a stored run with the class of its node and the type of its answer, and the plan of
-    its field; None where the graph has no such gate."""
+async def encode_answer(
+    graph: Graph[Any, Any], stored: StoredRun, gate: OpenGate, value: Any
+) -> tuple[OpenGate, str, dict[str, bytes]]:
+    """A gate of a run with the class and type of the graph, the answer to it as it is stored, and
+    the files in the answer. Raises what is wrong with the answer."""
+    run_id, name, field = stored.info.run_id, gate.node_type.__name__, gate.field_name
     plans = graph_at(graph, gate.path).plans
-    name = gate.node_type.__name__
     node_type = next((cls for cls in plans if cls.__name__ == name), None)
-    plan = None if node_type is None else plan_of(node_type).fields.get(gate.field_name)
+    plan = None if node_type is None else plan_of(node_type).fields.get(field)
     if node_type is None or plan is None or not plan.takes_answer(gate):
-        return None
+        await off_loop(len(stored.lines), refuse_changes, stored, graph)
+        raise JournalError(
+            f"{graph.name} has no gate {name}.{field}, where the run waits at {gate.address}",
+            run_id=run_id,
+            code="bae-run-changed",
+            fix="answer it with the graph that the run was started with",
+        )
     tool = "" if gate.call is None else gate.call.name
     wanted = plan.answer_type(tool, gate.parameter.count("("))
-    return replace(gate, node_type=node_type, type=wanted), plan
-
-
-def is_answered_with(graph: Graph[Any, Any], stored: StoredRun, wanted: str, value: Any) -> bool:
-    """Whether a gate has an answer that equals this value."""
-    for gate, _ in all_gates(stored):
-        text = stored.answers.get(gate.address)
-        found = _typed_gate(graph, gate) if text is not None and wanted in gate.names else None
-        if found is not None:
-            try:
-                return from_json(text or "") == from_json(_dumped(stored, *found, value)[0])
-            except Exception:  # a validator may raise anything
-                return False
-    return False
-
-
-def _dumped(
-    stored: StoredRun, gate: OpenGate, plan: FieldPlan, value: Any
-) -> tuple[str, dict[str, bytes]]:
-    """A valid answer as it is stored, and the files in it. Raises what refuses it."""
-    with visible(stored.files):  # an answer may name a file of the run
-        value = plan.check_answer(gate.node_type, gate, value)
-        return dump_gate_answer(gate, value)
+    gate = replace(gate, node_type=node_type, type=wanted)
+    try:
+        with visible(stored.files):  # an answer may name a file of the run
+            value = plan.check_answer(node_type, gate, value)
+            return gate, *dump_gate_answer(gate, value)
+    except JournalError:
+        raise
+    except Exception as error:  # a validator may raise anything
+        why = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
+        raise GateError(
+            f"{gate.place}: the answer to {gate.question!r} does not fit: {why}",
+            node_type=node_type,
+            field_name=field,
+            code="bae-gate-invalid",
+            cause=error,
+            fix=f"answer with {_takes(gate)}; the run still waits",
+        ) from error
 
 
 def describe_status(info: RunInfo) -> str:

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from pydantic import BaseModel
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -106,7 +106,7 @@ class API:
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(tuple(hosts), tuple(origins))
         self._folds = asyncio.Semaphore(FOLDS)
-        self._document: bytes | None = None
+        self._document: tuple[str, bytes] | None = None
 
     @asynccontextmanager
     async def open(self, app: object = None) -> AsyncGenerator[None]:
@@ -140,8 +140,9 @@ class API:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                response = await self._respond(Request(scope, receive))
-                for name, value in HEADERS.items():
+                request = Request(scope, receive)
+                response = await self._respond(request)
+                for name, value in (HEADERS | self._gatekeeper.headers_for(request)).items():
                     response.headers.setdefault(name, value)
                 await response(scope, receive, send)
             case "websocket":
@@ -200,11 +201,16 @@ class API:
             raise unknown_run(run_id)
         return info
 
-    async def read(self, user: User, run_id: str, *, with_files: bool = False) -> StoredRun:
-        """A run that the user may see; `with_files` also the bytes of its images and documents."""
+    async def read(self, user: User, run_id: str) -> StoredRun:
+        """A run that the user may see, with the bytes of its images and documents: to make its
+        nodes again."""
         await self.info(user, run_id)
-        read = self.journal.read if with_files else self.journal.read_texts
-        return await read(run_id)
+        return await self.journal.read(run_id)
+
+    async def read_texts(self, user: User, run_id: str) -> StoredRun:
+        """A run that the user may see, without these bytes: to show it."""
+        await self.info(user, run_id)
+        return await self.journal.read_texts(run_id)
 
     async def fold(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns, done in a worker thread: a few at a time, and none on the loop."""
@@ -224,15 +230,17 @@ class API:
             run_id=info.run_id,
         )
 
-    def document(self) -> bytes:
-        """The OpenAPI document."""
-        if self._document is None:
-            self._document = dump(describe_api(self.endpoints, self.starts))
-        return self._document
+    def document(self, root: str = "") -> bytes:
+        """The OpenAPI document of the API where it is mounted at `root`."""
+        if self._document is None or self._document[0] != root:
+            self._document = root, dump(describe_api(self.endpoints, self.starts, root))
+        return self._document[1]
 
     async def _respond(self, request: Request) -> Response:
         try:
             return await self._answer(request)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         except Exception as error:
             refused = refusal_of(error)
             if refused is None or refused.status >= 500:
@@ -243,6 +251,8 @@ class API:
 
     async def _answer(self, request: Request) -> Response:
         self._gatekeeper.check(request, request.method)
+        if request.method == "OPTIONS" and self._gatekeeper.headers_for(request):
+            return Response(status_code=204)  # a browser asks before a page of a named origin may
         endpoint, path = find_endpoint(self.endpoints, request.method, raw_path(request.scope))
         check_media(endpoint, request)
         if endpoint.verb is None:

@@ -3,21 +3,25 @@ of them, and answers."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
+from pydantic_core import from_json
 
-from bae.exceptions import BaeError, GateError, JournalError
+from bae.exceptions import BaeError, GateError, JournalError, describe
 from bae.files import visible
+from bae.graph import Graph
 from bae.journal.decoder import graph_at
-from bae.journal.gates import is_answered_with, open_gates
+from bae.journal.gates import all_gates, encode_answer, open_gates
+from bae.journal.node_codec import read_gate_answer
 from bae.journal.report import RunReport, report_run
 from bae.journal.store import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
 from bae.serve.files import files_named
-from bae.serve.problems import Refused
+from bae.serve.problems import InputFault, Refused, refusal_of
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
 from bae.serve.views import SHORT, GatePage, GateView, Value, value_of
@@ -34,7 +38,7 @@ class InboxQuery(Form):
 
     after: float | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20
-    cut: CutAt = SHORT
+    cut: ListCut = SHORT
 
 
 class AnswerBody(Form):
@@ -51,7 +55,7 @@ class AnswerBody(Form):
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
-    stored = await call.api.read(call.user, call.path["run"])
+    stored = await call.api.read_texts(call.user, call.path["run"])
     return GatePage(gates=await _gates_of(call, stored))
 
 
@@ -59,7 +63,7 @@ async def show_inbox(call: ApiCall) -> GatePage:
     """All questions that wait for an answer, the oldest first."""
     api, query = call.api, call.query
     waiting: list[tuple[float, str, RunInfo | GateView]] = []
-    async for info in api.journal.every_run(status="waiting"):
+    async for info in api.journal.every_run(status="waiting", metadata=api.only(call.user)):
         is_open = any(not gate.answered for gate in info.waiting)
         if is_open and api.may_see(call.user, info):
             waiting.append((info.updated, info.run_id, info))
@@ -75,7 +79,7 @@ async def show_inbox(call: ApiCall) -> GatePage:
             found.append(each)
             continue
         try:
-            stored = await api.read(call.user, each.run_id)
+            stored = await api.read_texts(call.user, each.run_id)
             gates = await _gates_of(call, stored)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
@@ -96,18 +100,21 @@ async def answer_gate(call: ApiCall) -> RunDetails:
                 run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
             )
     except GateError as error:
-        if error.code != "bae-gate-answered":
+        if error.code == "bae-gate-answered":
+            with visible(named):
+                await _check_same(call, graph, value, error)
+        elif error.code == "bae-gate-invalid":
+            raise _misfit(body, error) from error
+        else:
             raise
-        stored = await api.journal.read(run_id)
-        with visible(named):
-            if not is_answered_with(graph, stored, body.gate, value):
-                raise
     try:
         await api.owner.resume(graph, run_id)
     except BaeError as error:
         # The process that owns it, or this one when it is recovered, takes the answer.
         if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
             raise
+    except Refused:
+        pass  # the answer is stored; there is no room now, and the run is recovered later
     return await view_run(call, run_id)
 
 
@@ -136,6 +143,42 @@ def _value_of(body: AnswerBody) -> Any:
     if body.reason:
         made["reason"] = body.reason
     return made | ({"scope": body.scope} if body.scope != "call" else {})
+
+
+def _misfit(body: AnswerBody, error: GateError) -> Refused:
+    """The refusal of an answer that does not fit, with the parts of the body that are wrong."""
+    refused = refusal_of(error)
+    assert refused is not None
+    part = "value" if body.decision is None else "arguments"
+    faults = refused.body.errors or [InputFault(loc=["value"], msg=describe(error.cause or error))]
+    for fault in faults:
+        inner = fault.loc[1:]
+        if inner[:1] in ([error.field_name], [part]):
+            inner = inner[1:]
+        fault.loc = ["body", part, *inner]
+    refused.body.errors = faults
+    refused.body.place = ".".join(str(each) for each in faults[0].loc)
+    return refused
+
+
+async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError) -> None:
+    """Refuse an answer that differs from the one that a gate has."""
+    stored = await call.api.journal.read(call.path["run"])
+    for gate, _ in all_gates(stored):
+        old = stored.answers.get(gate.address)
+        if call.body.gate not in gate.names or old is None:
+            continue
+        with suppress(BaeError):
+            typed, new, _ = await encode_answer(graph, stored, gate, value)
+            with visible(stored.files):
+                if read_gate_answer(typed, old) == read_gate_answer(typed, new):
+                    return
+        refused = refusal_of(error)
+        assert refused is not None
+        refused.body.answered_by = stored.answered_by.get(gate.address)
+        refused.body.answer = value_of(from_json(old), SHORT).model_dump(exclude_none=True)
+        raise refused
+    raise error
 
 
 async def _gates_of(call: ApiCall, stored: StoredRun) -> list[GateView]:
