@@ -73,6 +73,8 @@ class Endpoint:
     refusals: tuple[int, ...] = ()
     media: tuple[str, ...] = ()
     """Other content types that a client may accept in place of JSON."""
+    longest: int = LONGEST_BODY
+    """The bytes of a request."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -138,16 +140,16 @@ def read_query(form: type[Form], request: Request) -> Form:
         raise invalid(error, "query") from error
 
 
-async def read_body(request: Request) -> Any:
+async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
     """The body of a request as JSON; an empty one is an empty object."""
     size, parts = 0, list[bytes]()
     async for part in request.stream():
         size += len(part)
-        if size > LONGEST_BODY:
+        if size > longest:
             raise Refused(
                 413,
                 "bae-serve-large",
-                f"the body has more than {LONGEST_BODY:,} bytes",
+                f"the body has more than {longest:,} bytes",
                 "send less; files are uploaded by themselves",
             )
         parts.append(part)
