@@ -20,6 +20,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": "lamp", "count": 20}},
     ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
     ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
+    ("POST", "/ag-ui/{graph}"): {"threadId": "t", "runId": "shows", "messages": []},
 }
 """What is sent to endpoints that need a body."""
 QUERIES = {"/runs/{run}/steps/{step}/why": "?field=sku"}
@@ -63,7 +64,8 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         may_not = await ask(served.client, endpoint, "other")
         assert (may_not.status_code, may_not.json()["type"]) == (403, "bae-serve-verb")
         stranger = await ask(served.client, endpoint, "ben")
-        if "{run}" in endpoint.path or "{thread}" in endpoint.path:
+        names_thread = "threadId" in BODIES.get((endpoint.method, endpoint.path), ())
+        if "{run}" in endpoint.path or "{thread}" in endpoint.path or names_thread:
             hidden = stranger.json()
             assert stranger.status_code == 404
             assert hidden["type"] in ("bae-run-unknown", "bae-serve-path")

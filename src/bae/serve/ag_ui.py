@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 
 from bae import __version__
+from bae.core_schemas import field_schema
 from bae.exceptions import GateError, JournalError
+from bae.file_proof import file_in
 from bae.journal.decoder import off_loop
 from bae.journal.earlier_turns import read_turn
 from bae.journal.gates import all_gates
@@ -356,7 +358,7 @@ async def show_agent(call: ApiCall) -> Response:
     """The capabilities of a graph as an AG-UI agent."""
     found = starts_of(call)
     graph, plans = found.graph, [*found.graph.plans.values()]
-    files = file_fields(graph.start)
+    files = {file_in(field_schema(graph.start, name)) for name in file_fields(graph.start)}
     shown: dict[str, Any] = {
         "identity": {
             "name": found.name,
@@ -372,7 +374,7 @@ async def show_agent(call: ApiCall) -> Response:
         },
         "output": {"structuredOutput": True},
         "state": {"snapshots": True, "deltas": False, "persistentState": True},
-        "multimodal": {"input": {"image": bool(files), "pdf": bool(files)}},
+        "multimodal": {"input": {"image": "Image" in files, "pdf": "Document" in files}},
         "humanInTheLoop": {
             "supported": graph.asks_person,
             "approvals": graph.asks_person,

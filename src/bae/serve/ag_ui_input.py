@@ -46,12 +46,6 @@ class ContentPart(_Sent):
     source: PartSource | None = None
 
 
-class UserMessage(_Sent):
-    """A message of the user."""
-
-    content: str | Annotated[list[ContentPart], Field(max_length=100)]
-
-
 class AnyMessage(BaseModel):
     """A message that the client knows. Of the last one the content is read."""
 
@@ -87,12 +81,13 @@ class AgentRequest(_Sent):
     @property
     def state_fields(self) -> Json:
         """The fields of the state, if it is an object."""
-        return cast("Json", self.state) if isinstance(self.state, dict) else {}
+        state: object = self.state
+        return cast("Json", state) if isinstance(state, dict) else {}
 
     @property
     def forwarded(self) -> Json:
         """The fields of `forwardedProps`, if it is an object."""
-        props = self.forwarded_props
+        props: object = self.forwarded_props
         return cast("Json", props) if isinstance(props, dict) else {}
 
     @property
@@ -126,11 +121,7 @@ def start_fields(found: Starts, request: AgentRequest, message: AnyMessage) -> J
     else `state` the others: what has no such name is of the page alone."""
     start = found.graph.start
     text_field, at = message_field(start), len(request.messages) - 1
-    try:
-        content = UserMessage.model_validate({"content": message.content}).content
-    except ValidationError as error:
-        raise invalid(error, "body", "messages", at) from error
-    parts = [ContentPart(type="text", text=content)] if isinstance(content, str) else content
+    parts = _parts_of(message.content, ["body", "messages", at, "content"])
     known = {name for name in found.schema.get("properties", {}) if name != text_field}
     fields: Json = {}
     for given in (request.state_fields, request.forwarded):
@@ -141,6 +132,21 @@ def start_fields(found: Starts, request: AgentRequest, message: AnyMessage) -> J
             _place_file(start, fields, _read_file(part, place), place)
     fields[text_field] = "\n".join(part.text for part in parts if part.type == "text")
     return fields
+
+
+_PARTS: Final = TypeAdapter(Annotated[list[ContentPart], Field(max_length=100)])
+
+
+def _parts_of(content: Any, place: list[str | int]) -> list[ContentPart]:
+    """The parts of a message."""
+    if isinstance(content, str):
+        return [ContentPart(type="text", text=content)]
+    if not isinstance(content, list):
+        raise _wrong(place, "it is no text and no list of parts", "send a text")
+    try:
+        return _PARTS.validate_python(content)
+    except ValidationError as error:
+        raise invalid(error, *place) from error
 
 
 def read_start(found: Starts, request: AgentRequest, fields: Json) -> Node:

@@ -29,7 +29,7 @@ from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.records import HEARTBEAT, SEND_SECONDS
 from bae.serve.runs import RunDetails, view_run
-from bae.serve.views import GateView, UsageView, dump
+from bae.serve.views import GateView, UsageView, Value, dump
 from bae.tasks import gone
 
 PROTOCOL: Final = "1.0"
@@ -278,7 +278,7 @@ async def _until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
 
 def _interrupt(gate: GateView, call_id: str | None) -> Event:
     """A question to the user."""
-    context = {name: each.model_dump(exclude_none=True) for name, each in gate.context.items()}
+    context = {name: _shown(each) for name, each in gate.context.items()}
     known = {"run": gate.run_id, "place": gate.place, "context": context}
     made: Event = {"id": gate.gate, "metadata": {"bae": known}}
     if is_approval(gate):
@@ -296,6 +296,13 @@ def _interrupt(gate: GateView, call_id: str | None) -> Event:
     if gate.deadline is not None:
         made["expiresAt"] = datetime.fromtimestamp(gate.deadline, UTC).isoformat()
     return made
+
+
+def _shown(value: Value) -> Any:
+    """A value that helps to decide; of a long one the beginning."""
+    if value.kept == "cut":
+        return f"{value.text}… ({value.size} characters)"
+    return value.value if value.kept == "value" else f"[{value.kept}]"
 
 
 def _usage(usage: UsageView) -> list[dict[str, Any]]:
