@@ -20,7 +20,7 @@ from bae.work import LMQuestion, Step, ToolRun, Work
 if TYPE_CHECKING:
     from bae.graph import Graph
 
-Event = dict[str, Any]
+AgentEvent = dict[str, Any]
 AGAIN: Final = "~"
 """Between the id of a reply and a number, where text of the reply was void before."""
 
@@ -42,7 +42,7 @@ class RunEvents:
         self.history = StoredHistory(ShapeView(stored.shape, stored.info.shape))
         self._reader = LineReader(history=self.history)
         self._texts = {cls.__name__: plan_of(cls).text for cls in graph.terminal_nodes}
-        self._events: list[Event] = []
+        self._events: list[AgentEvent] = []
         self._steps: dict[Step, str] = {}
         """The steps that are open, with their names."""
         self._live: dict[str, str] = {}
@@ -56,14 +56,14 @@ class RunEvents:
         """The ids of thoughts in progress, by place."""
         self._thought = 0
 
-    def read(self, lines: Iterable[Line], *, muted: bool = False) -> list[Event]:
+    def read(self, lines: Iterable[Line], *, muted: bool = False) -> list[AgentEvent]:
         """The events of the next lines. With `muted` the client has had them."""
         self.history.on_change = None if muted else self._hear
         for line in lines:
             self._reader.read(line)
         return self._taken()
 
-    def write(self, pieces: Iterable[TextPiece]) -> list[Event]:
+    def write(self, pieces: Iterable[TextPiece]) -> list[AgentEvent]:
         """The events of text in progress."""
         for piece in pieces:
             place = Place.parse(piece.place)
@@ -77,7 +77,7 @@ class RunEvents:
             self._live[piece.place] = text + piece.delta
         return self._taken()
 
-    def reply(self, text: str) -> list[Event]:
+    def reply(self, text: str) -> list[AgentEvent]:
         """The events of the reply, as it is in the end."""
         self._end_thoughts()
         if self._text_id and not text.startswith(self._sent):
@@ -86,7 +86,7 @@ class RunEvents:
         self._end_text()
         return self._taken()
 
-    def close(self, *, is_void: bool) -> list[Event]:
+    def close(self, *, is_void: bool) -> list[AgentEvent]:
         """End what is open. Text that no record has is void, or left to be read."""
         self._end_thoughts()
         if self._text_id:
@@ -109,7 +109,7 @@ class RunEvents:
     def _add(self, type: str, **more: Any) -> None:
         self._events.append({"type": type, **more})
 
-    def _taken(self) -> list[Event]:
+    def _taken(self) -> list[AgentEvent]:
         events, self._events = self._events, []
         return events
 

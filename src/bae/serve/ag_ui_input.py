@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 from bae.approvals import Approval
 from bae.file_proof import holds_file
 from bae.files import Document, DocumentUrl, File, FileUrl, Image, ImageUrl
+from bae.journal.shape import Json
 from bae.plan import plan_of
 from bae.serve.problems import InputFault, Refused, invalid
 from bae.serve.starts import Starts, answer_schema
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
-Json = dict[str, Any]
 
 
 class _Sent(BaseModel):

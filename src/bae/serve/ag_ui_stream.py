@@ -21,7 +21,7 @@ from bae.journal.feeds import FeedBatch, Subscriber, subscribe
 from bae.journal.store import Line, RunInfo
 from bae.plan import plan_of
 from bae.records import RecordedError
-from bae.serve.ag_ui_events import Event, RunEvents
+from bae.serve.ag_ui_events import AgentEvent, RunEvents
 from bae.serve.ag_ui_input import RESPONSE, AgentRequest, is_approval
 from bae.serve.endpoints import ApiCall
 from bae.serve.gates import GatesQuery, list_gates
@@ -116,12 +116,12 @@ class AgentStream(Response):
             await self._send(send, last)
             await send({"type": "http.response.body", "body": b""})
 
-    def _begin(self) -> list[Event]:
+    def _begin(self) -> list[AgentEvent]:
         request = self._request
         ids = {"threadId": request.thread_id, "runId": request.run_id}
         run = request.run_id if self._to_follow is None else self._to_follow.info.run_id
         about = {"protocolVersion": PROTOCOL, "metadata": {"bae": {"run": run}}}
-        events: list[Event] = [{"type": "RUN_STARTED", **ids, **about}]
+        events: list[AgentEvent] = [{"type": "RUN_STARTED", **ids, **about}]
         unused = {"tools": request.tools, "context": request.context}
         ignored = {name: len(given) for name, given in unused.items() if given}
         if ignored:
@@ -132,7 +132,7 @@ class AgentStream(Response):
             events.append({"type": "MESSAGES_SNAPSHOT", "messages": self._messages})
         return events
 
-    async def _follow(self, follow: Follow, receive: Receive, send: Send) -> list[Event]:
+    async def _follow(self, follow: Follow, receive: Receive, send: Send) -> list[AgentEvent]:
         """Send what happens, and return the events at the end."""
         api, info = self._call.api, follow.info
         stored = await api.journal.read(info.run_id)
@@ -184,7 +184,7 @@ class AgentStream(Response):
         except TimeoutError:
             lines.close()
 
-    async def _end(self, events: RunEvents, run_id: str, end: str) -> list[Event] | None:
+    async def _end(self, events: RunEvents, run_id: str, end: str) -> list[AgentEvent] | None:
         """The events at the end of a run; None where it goes on."""
         call = replace(self._call, path={"run": run_id}, query=GatesQuery())
         match end:
@@ -213,10 +213,10 @@ class AgentStream(Response):
             case _:
                 return [*events.close(is_void=False), _error_event(*_STOPPED[end])]
 
-    def _success(self, details: RunDetails | None) -> list[Event]:
+    def _success(self, details: RunDetails | None) -> list[AgentEvent]:
         if details is None:
             return [self._finished(outcome={"type": "success"})]
-        made: list[Event] = []
+        made: list[AgentEvent] = []
         state = self._state(details)
         if state is not None:
             made.append({"type": "STATE_SNAPSHOT", "snapshot": state})
@@ -237,15 +237,15 @@ class AgentStream(Response):
         fields = {name: value for name, value in shown if name not in said}
         return {**self._request.state_fields, **fields} if fields else None
 
-    def _finished(self, **more: Any) -> Event:
+    def _finished(self, **more: Any) -> AgentEvent:
         ids = {"threadId": self._request.thread_id, "runId": self._request.run_id}
         return {"type": "RUN_FINISHED", **ids, **more}
 
-    async def _send(self, send: Send, events: Sequence[Event] | None) -> None:
+    async def _send(self, send: Send, events: Sequence[AgentEvent] | None) -> None:
         async with self._sending:
             await self._write(send, events)
 
-    async def _write(self, send: Send, events: Sequence[Event] | None) -> None:
+    async def _write(self, send: Send, events: Sequence[AgentEvent] | None) -> None:
         """Send events, or without any that the stream is alive."""
         if events is None:
             text = b": alive\n\n"
@@ -276,11 +276,11 @@ async def _until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
     lines.close()
 
 
-def _interrupt(gate: GateView, call_id: str | None) -> Event:
+def _interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
     """A question to the user."""
     context = {name: _shown(each) for name, each in gate.context.items()}
     known = {"run": gate.run_id, "place": gate.place, "context": context}
-    made: Event = {"id": gate.gate, "metadata": {"bae": known}}
+    made: AgentEvent = {"id": gate.gate, "metadata": {"bae": known}}
     if is_approval(gate):
         made |= {"reason": "tool_call", "responseSchema": RESPONSE}
     else:
@@ -318,7 +318,7 @@ def _usage(usage: UsageView) -> list[dict[str, Any]]:
     return [used | ({"model": usage.models[0]} if len(usage.models) == 1 else {})]
 
 
-def _failure(events: RunEvents) -> Event:
+def _failure(events: RunEvents) -> AgentEvent:
     """Why a run has failed."""
     error = events.history.run.end_error
     if not isinstance(error, RecordedError):
@@ -326,5 +326,5 @@ def _failure(events: RunEvents) -> Event:
     return _error_event(error.code or error.type_name, error.message or error.type_name)
 
 
-def _error_event(code: str, message: str) -> Event:
+def _error_event(code: str, message: str) -> AgentEvent:
     return {"type": "RUN_ERROR", "code": code, "message": message}
