@@ -5,7 +5,7 @@ records."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
@@ -19,7 +19,7 @@ from bae.journal.earlier_turns import read_turn
 from bae.journal.gates import all_gates
 from bae.journal.store import RunInfo, check_names, check_thread
 from bae.serve.access import STARTED_BY
-from bae.serve.ag_ui_events import AGAIN, AgentEvent, reply_id
+from bae.serve.ag_ui_events import AGAIN, reply_id
 from bae.serve.ag_ui_input import (
     CANCELLED,
     AgentRequest,
@@ -61,7 +61,6 @@ class _Conversation:
     graph: Graph[Any, Any]
     request: AgentRequest
     infos: list[RunInfo]
-    prefix: list[AgentEvent] = field(default_factory=list[AgentEvent])
 
     async def snapshot(
         self, info: RunInfo | None, message: AnyMessage | None = None, *, replays: bool = True

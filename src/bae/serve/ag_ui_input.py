@@ -99,15 +99,15 @@ class AgentRequest(_Sent):
 
 def message_field(start: type[Node]) -> str:
     """The field of a start node that takes the message of the user. Raises `Refused`."""
-    plan = plan_of(start)
-    if plan.text and any(field.name == plan.text for field in plan.plain):
-        return plan.text
+    name = plan_of(start).text
+    if name and any(field.name == name for field in plan_of(start).plain):
+        return name
     raise Refused(
         422,
         "bae-ag-ui-start",
-        f"{plan.name}, where the graph starts, has no field that takes the message of a user",
+        f"{start.__name__}, where the graph starts, has no field that takes the message of a user",
         'give it one field of type str, or name one: node_config = NodeConfig(text="…")',
-        place=plan.name,
+        place=start.__name__,
     )
 
 

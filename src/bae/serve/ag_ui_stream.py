@@ -231,8 +231,8 @@ class AgentStream(Response):
         cls = next((c for c in graph.terminal_nodes if c.__name__ == details.end), None)
         if cls is None or not isinstance(result, dict):
             return None
-        plan = plan_of(cls)
-        said = {plan.text, "" if plan.tools is None else plan.tools.name}
+        calls = plan_of(cls).tools
+        said = {plan_of(cls).text, "" if calls is None else calls.name}
         shown = cast("dict[str, Any]", result).items()
         fields = {name: value for name, value in shown if name not in said}
         return {**self._request.state_fields, **fields} if fields else None
