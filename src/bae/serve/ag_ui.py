@@ -188,12 +188,15 @@ async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
         return await _try_again(talk, again, fields, message)
     more: dict[str, Any] = {"thread": request.thread_id, "busy": "refuse"}
     more["metadata"] = {STARTED_BY: call.user.name, MESSAGE: message.id}
-    try:
-        await api.owner.start(graph, start, run_id, **more)
-    except JournalError as error:
-        there = await _find(talk, run_id, message) if error.code == "bae-run-exists" else None
+    async with api.owner.alone(run_id):
+        there = await _find(talk, run_id, message)
         if there is None:
-            raise
+            try:
+                await api.owner.start(graph, start, run_id, **more)
+            except JournalError as error:  # another process was quicker
+                if error.code != "bae-run-exists":
+                    raise
+                await _find(talk, run_id, message)
     talk.infos.append(await api.journal.info(run_id))
     return await _follow(talk, talk.infos[-1], message)
 

@@ -27,7 +27,7 @@ from bae.serve.endpoints import ApiCall
 from bae.serve.gates import GatesQuery, list_gates
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
-from bae.serve.records import HEARTBEAT, SEND_SECONDS
+from bae.serve.records import HEARTBEAT, SEND_SECONDS, until_gone
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.views import GateView, UsageView, Value, dump
 from bae.tasks import gone
@@ -143,7 +143,7 @@ class AgentStream(Response):
         while True:
             async with subscribe(api.feeds.run(info.run_id), after) as lines:
                 tasks = [
-                    asyncio.create_task(_until_gone(receive, lines)),
+                    asyncio.create_task(until_gone(receive, lines)),
                     asyncio.create_task(self._send_texts(events, info.run_id, send, lines)),
                 ]
                 try:
@@ -268,12 +268,6 @@ async def _batches(lines: Subscriber[Line]) -> AsyncIterator[FeedBatch[Line] | N
         except StopAsyncIteration:
             return
         yield batch
-
-
-async def _until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    lines.close()
 
 
 def _interrupt(gate: GateView, call_id: str | None) -> AgentEvent:

@@ -31,6 +31,10 @@ CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
 """After how many characters a value is cut; 0 is never."""
 
 
+ListCut = Annotated[int, Field(ge=1, le=65_536)]
+"""The same in a list, which has no value that is longer."""
+
+
 class Form(BaseModel):
     """What a request may have: nothing that is not named."""
 
@@ -89,10 +93,15 @@ class Endpoint:
 
 def raw_path(scope: Scope) -> str:
     """The path below where the API is mounted, as it was sent."""
-    root: str = quote(scope.get("root_path", ""), safe="/%:@!$&'()*+,;=~-._")
+    path: str = scope["path"]
     raw: bytes | None = scope.get("raw_path")
-    sent = quote(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("latin-1")
-    return (sent.removeprefix(root) if root else sent) or "/"
+    sent = quote(path) if raw is None else raw.partition(b"?")[0].decode("latin-1")
+    root: str = scope.get("root_path", "").rstrip("/")
+    # A proxy may have removed the first part of it, the path of the whole application.
+    for mount in (root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))):
+        if mount and (path == mount or path.startswith(f"{mount}/")):
+            return "/" + "/".join(sent.split("/")[mount.count("/") + 1 :])
+    return sent or "/"
 
 
 def find_endpoint(
