@@ -23,6 +23,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": MARK, "count": 20}},
     ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
     ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
+    ("POST", "/ag-ui/{graph}"): {"threadId": "t", "runId": "shows", "messages": []},
 }
 """What is sent to endpoints that need a body."""
 QUERIES = {"/runs/{run}/steps/{step}/why": "?field=sku", "/compare": "?a=asks&b=asks"}
@@ -76,7 +77,9 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         assert (may_not.status_code, may_not.json()["type"]) == (403, "bae-serve-verb")
         stranger = await ask(served.client, endpoint, "ben")
         assert MARK not in stranger.text
-        if {"asks", "t", DOT.hash} & {*re.split(r"[/=&?]", path_of(endpoint))}:
+        names_thread = "threadId" in BODIES.get((endpoint.method, endpoint.path), ())
+        parts = {*re.split(r"[/=&?]", path_of(endpoint))}
+        if names_thread or {"asks", "t", DOT.hash} & parts:
             hidden = stranger.json()
             assert stranger.status_code == 404
             assert hidden["type"] in ("bae-run-unknown", "bae-serve-path", "bae-serve-file")

@@ -262,7 +262,7 @@ class API:
         query = read_query(endpoint.query, request)
         call = ApiCall(self, user, request, path, query)
         if endpoint.body is not None:
-            call.body = check_body(endpoint.body, await read_body(request))
+            call.body = check_body(endpoint.body, await read_body(request, endpoint.longest))
         found = await endpoint.handler(call)
         if isinstance(found, Response):
             return found

@@ -81,6 +81,8 @@ class Endpoint:
     """Other verbs, one of which is enough, too."""
     takes_bytes: bool = False
     """Whether the body is no JSON, but the bytes of a file, which the handler reads."""
+    longest: int = LONGEST_BODY
+    """The bytes of a request."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -173,9 +175,9 @@ async def read_bytes(request: Request, most: int, fix: str) -> bytes:
     raise Refused(413, "bae-serve-large", f"the body has more than {most:,} bytes", fix)
 
 
-async def read_body(request: Request) -> Any:
+async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
     """The body of a request as JSON; an empty one is an empty object."""
-    sent = await read_bytes(request, LONGEST_BODY, "send less, and files by POST /files")
+    sent = await read_bytes(request, longest, "send less, and files by POST /files")
     if not sent:
         return {}
     try:

@@ -231,10 +231,12 @@ def _schema_of(call: ApiCall, info: RunInfo, gate: OpenGate) -> dict[str, Any] |
         return None  # its classes have changed
     cls = next((each for each in plans if each.__name__ == gate.node_type.__name__), None)
     field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
-    if field is None:
+    if cls is None or field is None:
         return None
-    tool = "" if gate.call is None else gate.call.name
-    return answer_schema(field.answer_type(tool, gate.parameter.count("(")))
+    if gate.call is None:  # with the bounds that the field has
+        bounds = cls.model_fields[gate.field_name].metadata
+        return answer_schema(Annotated[(field.annotation, *bounds)])
+    return answer_schema(field.answer_type(gate.call.name, gate.parameter.count("(")))
 
 
 _WRITE: Final = (400, 404, 409, 413, 415, 422, 429, 503)
