@@ -69,17 +69,18 @@ _LAST = """(select {} from lines where lines.id between runs.run << 32
 _COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
 """How many lines a run has, including those it shares with the run it was forked from."""
 _UPDATED = f"coalesce({_LAST.format('at')}, runs.started)"
-_INFO = f"""select runs.run, runs.id, runs.graph, runs.status, runs.started, {_UPDATED}, hash,
+_ENTRY = f"""runs.run, runs.id, runs.graph, runs.status, runs.started, {_UPDATED}, hash,
     runs.owner, until, runs.waiting, runs.error, coalesce(parents.id, runs.came_from), runs.thread,
     runs.metadata, runs.summary, runs.change
 from runs left join shapes using (shape)
     left join owners on owners.name = runs.owner
     left join runs parents on parents.run = runs.parent"""
+_INFO = f"select {_ENTRY}"
 # The runs that have a file, and those that were forked from them, which may share a line with it.
 _RUNS_OF_FILE = f"""with recursive known (run, is_own) as (
     select run, 1 from file_uses where hash = ?
     union select runs.run, 0 from runs join known on runs.parent = known.run
-) select max(is_own), {_INFO.removeprefix("select ")} join known on known.run = runs.run
+) select max(is_own), {_ENTRY} join known on known.run = runs.run
     group by runs.run order by max(is_own) desc"""
 # Where the lines of a run are: in itself, and below where it was forked in its parents.
 _HOMES = """with recursive homes (run, first, end, parent) as (
