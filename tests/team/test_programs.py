@@ -17,7 +17,15 @@ import pytest
 
 from bae import BudgetError, Usage
 from bae.lm import Budget
-from bae.team import BackendWorkerAgent, ClaudeCode, Codex, CodingProgram, LeadAgent, Task
+from bae.team import (
+    BackendWorkerAgent,
+    ClaudeCode,
+    Codex,
+    CodingProgram,
+    LeadAgent,
+    Task,
+    read_task_log,
+)
 from bae.team.budgets import Budgets, begin_run, read_spent
 from bae.team.events import ActivityUpdate
 from bae.team.models import TaskResult
@@ -204,7 +212,7 @@ if number == 1:
 elif number == 2:
     for name in (".gitattributes", "link", "data.bin"):
         os.remove(name)
-tell(message=f"this is turn {number}")
+tell(activity=f"is in turn {number}", message=f"this is turn {number}")
 """,
     )
     async with a_bench(tmp_path, files=FAILING, worker=program) as (bench, [task]):
@@ -222,6 +230,9 @@ tell(message=f"this is turn {number}")
         assert (await activities(bench)).count(
             "stand-in reports nothing of what it used: its cost is unknown"
         ) == 2
+        log = await read_task_log(bench.store, bench.journal, task)
+        shown = [each.text for each in log.entries if each.kind == "program"]
+        assert shown == ["is in turn 1", "is in turn 2"]
 
 
 async def test_a_turn_that_has_ended_is_not_repeated_after_a_kill(tmp_path: Path) -> None:
@@ -317,6 +328,131 @@ async def test_a_program_is_ended_when_a_budget_is_exceeded(tmp_path: Path) -> N
         result = await work(bench, task)
         assert result.status == "failed"
         assert len(turns(tmp_path)) == 1
+
+
+async def test_what_a_program_left_when_its_budget_was_spent_is_judged_and_merged(
+    tmp_path: Path,
+) -> None:
+    body = """
+write("calc.sh", sub)
+tell(total={"input_tokens": 200, "output_tokens": 20, "cost": 1.5}, message="done")
+signal.pause()
+"""
+    async with a_bench(tmp_path, files=FAILING, worker=stand_in(tmp_path, body)) as (bench, [task]):
+        await bench.store.approve_tasks([task.id])
+        summary = await LeadAgent(bench, task_budget=Budget(cost=1)).run()
+        assert (summary.done, summary.spent.cost) == (True, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "error"),
+    [(SUB, "completed", None), (WRONG, "failed", "stopped after attempt 1")],
+    ids=["right", "wrong"],
+)
+async def test_a_program_that_a_person_stops_is_ended_and_what_it_left_is_judged(
+    tmp_path: Path, content: str, status: str, error: str | None
+) -> None:
+    body = """
+write("calc.sh", content)
+tell(activity="waits for ever")
+signal.pause()
+"""
+    program, seen = stand_in(tmp_path, body, content=content), asyncio.Event()
+    async with a_bench(
+        tmp_path, files=FAILING, worker=program, should_stop=lambda _: seen.is_set()
+    ) as (bench, [task]):
+
+        async def watch() -> None:
+            if "waits for ever" in await activities(bench):
+                seen.set()
+
+        async with asyncio.TaskGroup() as group:
+            leave = bench.store.on_event(lambda: group.create_task(watch()))
+            result = await work(bench, task)
+            leave()
+        assert (result.status, result.error, result.attempts) == (status, error, 1)
+
+
+async def test_a_conversation_that_continues_finds_the_files_that_it_had_left(
+    tmp_path: Path,
+) -> None:
+    body = """
+if number == 1:
+    write("calc.sh", sub)
+    write("new/notes.txt", "half")
+    tell(activity="waits for ever")
+    signal.pause()
+os.remove("new/notes.txt")
+tell(activity=f"continues {session}")
+"""
+    async with a_bench(tmp_path, files=FAILING, worker=stand_in(tmp_path, body)) as (bench, [task]):
+        working = asyncio.create_task(work(bench, task))
+
+        async def watch() -> None:
+            if "waits for ever" in await activities(bench):
+                working.cancel()
+
+        async with asyncio.TaskGroup() as group:
+            leave = bench.store.on_event(lambda: group.create_task(watch()))
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            leave()
+        result = await work(bench, task)
+        assert (result.status, result.files) == ("completed", ("calc.sh",))
+        assert "continues s-1" in await activities(bench)
+
+
+async def test_a_program_sees_no_other_repository_that_python_imports_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, venv = tmp_path / "other", tmp_path / "venv"
+    own = tmp_path / "project" / "src"
+    packages = venv / "lib" / "python3.0" / "site-packages"
+    for folder in (other, packages, venv / "bin"):
+        folder.mkdir(parents=True)
+    (other / "secret.txt").write_text("a secret")
+    (packages / "links.pth").write_text(f"{other}\n{own}\n")
+    (venv / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.setenv("VIRTUAL_ENV", str(venv))
+    monkeypatch.setenv("PATH", f"{venv}/bin{os.pathsep}{os.environ['PATH']}")
+    body = """
+seen = [name for name in (other, own) if os.path.exists(name)]
+code = os.path.relpath(os.environ["PYTHONPATH"])
+tell(activity=f"sees {seen}, imports from {code}, has {os.path.exists(venv)}")
+write("calc.sh", sub)
+"""
+    program = stand_in(tmp_path, body, other=str(other), own=str(own), venv=str(venv))
+    files = {**FAILING, "src/package.py": ""}
+    async with a_bench(
+        tmp_path, files=files, worker=program, command=("env", "A=1", "sh", "jest.sh")
+    ) as (bench, [task]):
+        result = await work(bench, task)
+        assert result.status == "completed"
+        assert "sees [], imports from src, has True" in await activities(bench)
+
+
+async def test_settings_of_a_worktree_are_not_loaded_where_they_are_behind_a_link(
+    tmp_path: Path,
+) -> None:
+    program = stand_in(
+        tmp_path,
+        """
+found = [os.path.join(at, name) for at, _, names in os.walk(".") for name in names]
+tell(activity=" ".join(sorted(name for name in found if "toml" in name or "hooks" in name)))
+write("calc.sh", sub)
+""",
+    )
+    program.__class__.covered = (".codex", ".mine")
+    files = {**FAILING, "cfg/config.toml": "x = 1", ".mine/hooks.json": "{}", "a.toml": ""}
+    async with a_bench(tmp_path, files=files, worker=program) as (bench, [task]):
+        root = Path(bench.project.root)
+        (root / ".codex").symlink_to("cfg")
+        git(root, "add", "-A")
+        git(root, "commit", "-m", "a link")
+        git(root, "branch", "-f", "bae/team", "HEAD")
+        result = await work(bench, task)
+        assert result.status == "completed"
+        assert "./a.toml" in await activities(bench)
 
 
 async def test_a_limit_on_cost_is_refused_for_a_program_that_reports_none(tmp_path: Path) -> None:

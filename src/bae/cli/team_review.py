@@ -163,6 +163,7 @@ _LABELS: Final = {
     "correction": ("correction", "bold"),
     "lm": ("asked", "cyan"),
     "tool": ("called", "cyan"),
+    "program": ("program", "cyan"),
     "submission": ("submitted", "bold"),
     "edits": ("edited", "green"),
     "tests": ("tested", "green"),

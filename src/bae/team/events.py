@@ -191,6 +191,8 @@ class ActivityUpdate(_Event):
     text: str
     task_id: int | None = None
     agent_id: str | None = None
+    program: str = ""
+    """The coding program that does it, if it is one."""
     type: Literal["activity_update"] = field(default="activity_update", kw_only=True)
 
 

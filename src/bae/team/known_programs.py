@@ -98,7 +98,7 @@ class Codex(CodingProgram):
     settings = (".codex/config.toml", ".codex/AGENTS.md")
     logins = (".codex/auth.json",)
     variables = ("OPENAI_*", "CODEX_API_KEY")
-    covered = (".codex", ".mcp.json")
+    covered = (".codex", ".agents", ".mcp.json")
     reports_cost = False
     task_budget = Budget(tokens=5_000_000)
     totals_add_up = True

@@ -4,6 +4,7 @@ in the worktree, which bae commits. A turn that has ended is not repeated after 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -18,6 +19,7 @@ from bae.team.files import delete_folder
 from bae.team.git import BRANCHES, shown_path
 from bae.team.models import Task, bounded
 from bae.team.programs import CodingProgram, EndedTurn, ProgramError, ProgramEvent, TurnEnd
+from bae.team.test_runs import find_variables, split_commands
 
 if TYPE_CHECKING:
     from bae.team.task_context import Context
@@ -54,7 +56,8 @@ async def take_turn(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> Progr
     turn = _Turn(desk, attempt, program)
     if (ended := await turn.find_ended()) is None:
         ended = await turn.run()
-        report(ended.usage)
+        used = ended.usage
+        report(used if used.models else replace(used, models=(program.name,)))
     return ended
 
 
@@ -94,6 +97,8 @@ class _Turn:
         workspace = await worker.workspace(task)
         await worker.say(task, f"works on {task.title} with {self.program.name}")
         session = self.progress.session
+        if session and (kept := await workspace.bring_back()):
+            await worker.say(task, f"continues with the files that it had left, {kept}")
         try:
             ended = await self._run(workspace, session)
         except ProgramError:
@@ -136,11 +141,14 @@ class _Turn:
             if event.activity and event.activity != self.said:
                 self.said = event.activity
                 shown = event.activity.replace(f"{workspace.path}/", "")
-                await self.desk.worker.say(task, bounded(shown, _SHOWN_ACTIVITY))
+                shown = bounded(shown, _SHOWN_ACTIVITY)
+                await self.desk.worker.say(task, shown, self.program.name)
             if bench.budgets is not None and (event.used or event.total):
                 await bench.budgets.charge(task, row, used)
 
         prompt = await self._write_prompt(workspace, resumed=bool(session))
+        project = bench.project
+        variables = await asyncio.to_thread(find_variables, project, workspace.path)
         try:
             return await self.program.run(
                 prompt,
@@ -149,7 +157,10 @@ class _Turn:
                 session=session,
                 cost=left,
                 before=self.progress.total,
-                hidden=[bench.project.root],
+                hidden=[project.root],
+                like=split_commands(project.test_command),
+                variables=variables,
+                should_stop=lambda: bench.should_stop(task.id),
                 on_event=on_event,
             )
         except ProgramError:
@@ -209,7 +220,11 @@ def compose_prompt(role: str, context: Context, failure: str, diff: str, failed_
 
 def describe_no_work(turn: ProgramResult) -> str:
     """What a program is told that has changed no file."""
-    why = {"limit": "its limit on cost was reached", "timeout": "its time was over"}
+    why = {
+        "limit": "what it may spend was spent",
+        "timeout": "its time was over",
+        "stopped": "a person stopped it",
+    }
     ended = f" It ended since {why[turn.end]}." if turn.end != "done" else ""
     said = f"\nThe last message was:\n{turn.summary}" if turn.summary else ""
     return f"No file was changed, so that there is nothing to judge.{ended}{said}"

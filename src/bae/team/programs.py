@@ -20,8 +20,9 @@ from bae.lm import Answer, Backend, Budget, Prompt, Usage, cost_of
 from bae.team import sandbox
 from bae.team.models import TeamError, bounded
 
-TurnEnd = Literal["done", "limit", "timeout"]
-"""How a turn of a program ended: by itself, at its own limit on cost, or at bae's on time."""
+TurnEnd = Literal["done", "limit", "timeout", "stopped"]
+"""How a turn of a program ended: by itself, at a limit on what it may spend, at bae's on time, or
+because a person stopped it."""
 
 
 class ProgramError(TeamError):
@@ -182,24 +183,35 @@ class CodingProgram(ABC):
         cost: float | None = None,
         before: Usage | None = None,
         hidden: Sequence[str] = (),
+        like: Sequence[Sequence[str]] = (),
+        variables: Mapping[str, str] | None = None,
+        should_stop: Callable[[], bool] | None = None,
         on_event: OnEvent | None = None,
     ) -> EndedTurn:
         """Run a turn. All processes of the program have ended when this returns, raises or is
         cancelled. `home` is its home directory, which is kept: conversations are there. `before` is
-        what the conversation had used. Python packages that are installed from a folder that holds
-        one of `hidden` are not shown. Raises ProgramError where the program fails."""
+        what the conversation had used. It finds the programs that the commands `like` find, and has
+        the environment `variables` besides its own. Folders that Python packages are installed
+        from, as by `pip install -e`, are not shown, unless the program itself is installed there;
+        those inside of `hidden` never are. Where `should_stop` says so, or `on_event` raises
+        BudgetError, the turn ends as it is. Raises ProgramError where the program fails."""
         await self.check()
-        command = [*await asyncio.to_thread(self.find), *self.arguments(session, cost)]
+        words = await asyncio.to_thread(self.find)
+        command = [*words, *self.arguments(session, cost)]
+        foreign = await asyncio.to_thread(
+            sandbox.find_foreign, words, like, str(worktree), [*hidden]
+        )
         await asyncio.to_thread(self._write_home, home, prompt)
         heard = _Heard(self, session, (before if session else None) or Usage(), on_event)
         pieces: asyncio.Queue[bytes] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(heard.follow(pieces))
+                watching = group.create_task(_watch(should_stop or (lambda: False)))
                 ran = await sandbox.run(
                     command,
                     worktree,
-                    env={**self.switches, **self._variables(), **self.env},
+                    env={**(variables or {}), **self.switches, **self._variables(), **self.env},
                     home={name: path for name in self.settings if (path := _in_home(name))},
                     mounts=sandbox.Mounts(
                         home=str(home),
@@ -208,7 +220,8 @@ class CodingProgram(ABC):
                         stdin=str(home / _PROMPT),
                     ),
                     readable=_list_installed(command),
-                    hidden=hidden,
+                    hidden=[*hidden, *foreign],
+                    like=[command, *like],
                     network=True,
                     kind=sandbox.Protection.BUBBLEWRAP,
                     timeout=self.timeout,
@@ -217,8 +230,15 @@ class CodingProgram(ABC):
                     on_output=pieces.put_nowait,
                 )
                 pieces.put_nowait(b"")
+                watching.cancel()
         except BaseExceptionGroup as errors:
-            raise _first(errors) from None
+            match _first(errors):
+                case _Stopped():
+                    return heard.end("stopped")
+                case BudgetError():
+                    return heard.end("limit")
+                case error:
+                    raise error from None
         if ran.ended_by == "timeout":
             return heard.end("timeout")
         if heard.at_limit:
@@ -351,10 +371,21 @@ def _list_installed(command: Sequence[str]) -> list[str]:
     return found
 
 
+class _Stopped(Exception):
+    """A person has stopped the turn."""
+
+
+async def _watch(should_stop: Callable[[], bool]) -> None:
+    while True:
+        await asyncio.sleep(_POLL)
+        if should_stop():
+            raise _Stopped
+
+
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of a group that says why: a budget that is spent comes first."""
+    """The error of a group that says why: a budget that is spent, or a person, comes first."""
     found = list(errors.exceptions)
-    return next((each for each in found if isinstance(each, BudgetError)), found[0])
+    return next((each for each in found if isinstance(each, BudgetError | _Stopped)), found[0])
 
 
 _PROMPT: Final = "prompt.txt"
@@ -362,4 +393,6 @@ _SESSION: Final = re.compile(r"[A-Za-z0-9][\w-]{0,99}")
 _MEMORY: Final = 8192 * sandbox.MIB
 _MOST_OUTPUT: Final = 512 * sandbox.MIB
 _SHOWN: Final = 2000
+_POLL: Final = 0.2
+"""Seconds between two looks at whether a person has stopped a turn."""
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")

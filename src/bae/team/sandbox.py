@@ -87,7 +87,8 @@ class Mounts:
     - `home`: a folder that is its home directory. It may write there, and the folder is kept.
     - `logins`: the user's own files by their paths in that home, which it may write to as well, as
       a program does that renews a login.
-    - `covered`: files and folders of the worktree that are empty and read-only for it.
+    - `covered`: files and folders of the worktree that are empty and read-only for it. Where one is
+      a link, what it leads to is.
     - `stdin`: a file that it reads on its stdin; it must be inside `home`.
     """
 
@@ -393,10 +394,12 @@ class _Program:
                 for name, path in files.items():
                     arguments += [option, path, os.path.join(home, name)]
             for name in self.mounts.covered:
-                path = os.path.join(self.cwd, name)
-                if os.path.isdir(path) and not os.path.islink(path):
+                path = os.path.realpath(os.path.join(self.cwd, name))  # where a link leads
+                if not path.startswith(f"{self.cwd}{os.sep}"):
+                    continue
+                if os.path.isdir(path):
                     arguments += ["--tmpfs", path, "--remount-ro", path]
-                elif os.path.isfile(path) and not os.path.islink(path):
+                elif os.path.isfile(path):
                     arguments += ["--ro-bind", os.devnull, path]
         return [*arguments, "--remount-ro", "/"]
 
@@ -414,6 +417,24 @@ def find_program(name: str, folder: Path) -> str | None:
         return str(folder / name) if (folder / name).exists() else None
     places = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
     return shutil.which(name, path=places)
+
+
+def find_foreign(
+    program: Sequence[str], others: Sequence[Sequence[str]], cwd: str, hidden: Sequence[str]
+) -> list[str]:
+    """The folders that Python packages are installed from, as by `pip install -e`, and that are not
+    to be shown to a `program`: other repositories that the commands `others` or bae import from,
+    and all inside of `hidden`. Those that the program itself is installed from are left out."""
+    own = {prefix for word in program if os.path.isabs(word) for prefix in _prefixes(word)}
+    kept = [Path(each).resolve() for each in hidden]
+    return [
+        str(path)
+        for prefix in {
+            each for words in (program, *others) for each in _find_installations(words, cwd)
+        }
+        for path in map(Path.resolve, find_linked(prefix))
+        if prefix not in own or any(path.is_relative_to(each) for each in kept)
+    ]
 
 
 def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[str]:

@@ -35,6 +35,7 @@ LogKind = Literal[
     "correction",
     "lm",
     "tool",
+    "program",
     "submission",
     "edits",
     "tests",
@@ -45,8 +46,9 @@ LogKind = Literal[
     "activity",
 ]
 """What an entry of a log is: a new status, an attempt that corrects the one before, a question
-to an LLM, a tool call, work that an LLM submits, edits that were committed, a run of the tests, a
-review, a question to a person and its answer, a merge, and what else an agent says."""
+to an LLM, a tool call, what a coding program does, work that an LLM submits, edits that were
+committed, a run of the tests, a review, a question to a person and its answer, a merge, and what
+else an agent says."""
 _PAGE: Final = 1000
 
 
@@ -139,8 +141,9 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
             return {"kind": "question", "text": headline(question), "detail": question}
         case BlockerResolved(answer=answer):
             return {"kind": "answer", "text": headline(answer), "detail": answer}
-        case ActivityUpdate(text=text):
-            return {"kind": "activity", "text": headline(text), "detail": text}
+        case ActivityUpdate(text=text, program=program):
+            kind = "program" if program else "activity"
+            return {"kind": kind, "text": headline(text), "detail": text}
         case _:
             return None
 

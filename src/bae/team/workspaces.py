@@ -177,6 +177,22 @@ class Workspace:
         is kept as `keep` does, and its ref is returned."""
         return await finish_despite_cancel(self._restore(why))
 
+    async def bring_back(self) -> str | None:
+        """Have the files as `keep` has kept them last, if nothing was committed here since and
+        nothing is changed: the ref, or None where there is none."""
+        form = "--format=%(refname) %(parent)"
+        args = ("for-each-ref", "--sort=-creatordate", form, f"{KEPT}{self.name}/")
+        listed = (await self.repository.git(*args)).splitlines()
+        head = await self.head()
+        found = next(
+            (ref for ref, _, own in (line.partition(" ") for line in listed) if own == head), None
+        )
+        if found is None or await self.uncommitted():
+            return None
+        restore = ("restore", "--no-overlay", "--worktree", f"--source={found}", "--", ".")
+        await finish_despite_cancel(self.repository.git(*restore, at=self.checkout))
+        return found
+
     async def _restore(self, why: str) -> str | None:
         if not await self.uncommitted():
             return None
