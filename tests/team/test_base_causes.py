@@ -116,6 +116,18 @@ def test_tests_for_mocha_have_a_command_with_a_report(tmp_path: Path) -> None:
     assert "--report junit:report.xml" in found.fix
 
 
+def test_a_junit_file_that_was_not_written_is_named_by_its_path(tmp_path: Path) -> None:
+    missing = "no verdict (exit code 0): it wrote no JUnit file at out/a.xml"
+    command = ("make", "test")
+    report = TestReport(command=command, exit_code=0, reported=False, problem=missing)
+    about: dict[str, Any] = {"id": 1, "name": "a", "root": str(tmp_path), "branch": "b"}
+    project = Project(**about, test_command=command, report="junit:out/a.xml")
+    found = find_problem(report, project, ("test_a.py",), ())
+    assert found is not None
+    assert "it wrote no JUnit file at out/a.xml, in the folder" in found.text
+    assert "--report junit:PATH" in found.fix
+
+
 @pytest.mark.parametrize(("outcome", "is_problem"), [("failed", True), ("passed", False)])
 def test_nothing_that_passes_beside_files_that_cannot_be_loaded_is_a_problem(
     outcome: Any, is_problem: bool, tmp_path: Path

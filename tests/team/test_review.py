@@ -297,7 +297,7 @@ def bae(
         got = main(["team", *arguments])
         output, problem = capfd.readouterr()
         assert got == code, f"{arguments}: {got}\n{output}{problem}"
-        return output
+        return output + (problem if code else "")
 
     run("init", "--no-check", "--test", " ".join(RUN_SHELL))
     run("tasks", "add", "Subtract", "--key", "sub", "--test", "calc.test.sh")
@@ -305,7 +305,8 @@ def bae(
 
 
 def test_the_command_line_requires_a_review_and_shows_it(bae: Callable[..., str]) -> None:
-    bae("run", "--no-review", "--require-review", code=2)
+    refused = bae("run", "--no-review", "--require-review", code=2)
+    assert "--no-review turns off what --require-review asks for" in refused
     names = ("--lm", "python:../lm.py:make", "--reviewer", "python:../lm.py:review")
     bae("run", "--quiet", "--require-review", *names)
     finding = "missing-case in calc.sh:2: Negative results are not tested."

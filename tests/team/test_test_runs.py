@@ -16,6 +16,7 @@ import pytest
 
 from bae.team import sandbox
 from bae.team.models import Project, TestReport
+from bae.team.project import find_command_problems
 from bae.team.reports import NOT_LOADED
 from bae.team.test_runs import find_test_program, run_tests
 from bounded import BOUND
@@ -96,6 +97,31 @@ async def test_tests_in_several_processes_of_pytest_are_reported_too(tmp_path: P
     report = await run_in(tmp_path, (*PYTEST, "-p", "xdist.plugin", "-n", "2"))
     assert outcomes(report) == {"test_a.py::test_a": "passed", "test_a.py::test_b": "failed"}
     assert (report.exit_code, report.problem) == (1, "")
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "options",
+    ["--test-reporter=spec", "--test-reporter tap --test-reporter-destination out.tap"],
+)
+async def test_variables_and_reporters_of_ones_own_stay_with_node(
+    options: str, tmp_path: Path
+) -> None:
+    one = 'const test = require("node:test");\n'
+    one += 'test("mode", () => { if (process.env.MODE !== "unit") throw Error("no mode"); });\n'
+    write(tmp_path, a__test__js=one)
+    command = ("env", "MODE=unit", *NODE, *options.split())
+    report = await run_in(tmp_path, command)
+    assert outcomes(report) == {"a.test.js::mode": "passed"}
+    assert report.command == command
+    assert find_command_problems(command, tmp_path) == ()
+
+
+async def test_all_tests_run_where_the_project_stops_at_the_first_failure(tmp_path: Path) -> None:
+    one = "def test_a():\n    assert 0\n\n\ndef test_b():\n    pass\n"
+    write(tmp_path, test_one__py=one, pytest__ini="[pytest]\naddopts = -x\n")
+    report = await run_in(tmp_path)
+    assert outcomes(report) == {"test_one.py::test_a": "failed", "test_one.py::test_b": "passed"}
 
 
 @needs_node

@@ -906,6 +906,7 @@ def change(path: str, before: str | None, after: str | None) -> FileChange:
         ("tests/conftest.py", None, "if 1:\n    def pytest_x(): 1\n", True),
         ("tests/conftest.py", None, "def one():\n    def pytest_x(): 1\n", False),
         (".babelrc.js", None, "x", True),
+        ("src/own-1.dist-info/entry_points.txt", None, "[pytest11]\nown = own", True),
         ("web/.swcrc", None, "{}", True),
         ("package.json", "{}", '{"babel": {"plugins": ["./x"]}}', True),
         ("__mocks__/axios.js", "a", "b", True),
@@ -929,6 +930,16 @@ def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
     passed = report(**{"checks/calc.py::test_a": "passed"})
     [problem] = find_edits([edited], (), "add-tests", passed).problems
     assert "test_a was changed" in problem
+
+
+@pytest.mark.parametrize("name", ["test_a", "check_a", "it_adds"])
+def test_a_test_whose_name_the_project_chose_keeps_its_statements(name: str) -> None:
+    text = "class Adding:\n    def {}(self):\n        {}assert add(1, 1) == 2\n"
+    passed = report(**{f"checks/calc.py::Adding::{name}[1::2]": "passed"})
+    for added, is_refused in (("return\n        ", True), ("assert add\n        ", False)):
+        edited = change("checks/calc.py", text.format(name, ""), text.format(name, added))
+        problems = find_edits([edited], (), "add-tests", passed).problems
+        assert [f"{name} was changed" in each for each in problems] == [True] * is_refused
 
 
 def test_no_task_may_replace_the_test_program() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from bae.cli import exits
-from bae.cli.exits import refused
+from bae.cli.exits import Misuse, refused
 from bae.cli.later import call_later
 from bae.cli.options import AsJSON, LMName, Quiet, budget_of
 from bae.cli.team_project import (
@@ -190,7 +190,8 @@ async def run(
     if task_budget is not None:
         options["task_budget"] = _budget(task_budget, "--task-budget")
     if no_review and (require_review or reviewer):
-        raise typer.BadParameter("there is nothing to review with", param_hint="'--no-review'")
+        other = "--require-review" if require_review else "--reviewer"
+        raise Misuse(f"--no-review turns off what {other} asks for", fix="leave one of them out")
     project = with_settings(
         team.project, update_checkout=update_checkout, allow_unsandboxed=allow_unsandboxed
     )

@@ -64,6 +64,12 @@ def find_problem(
         return None  # a new project: its first task writes tests
     if cause := _find_printed(report.output, project, tracked):
         return cause
+    if project.report and not report.reported and report.exit_code is not None:
+        return _cause(
+            f"{report.problem}, in the folder that the test command runs in",
+            "run the test command there yourself and look for the file: bae team init --test "
+            "COMMAND --report junit:PATH",
+        )
     if report.reported or _NONE_FOUND.search(report.output):
         return _describe_none(project)
     ended = f"the test program ended with {report.exit_code} without a report that can be read"

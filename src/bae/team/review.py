@@ -155,7 +155,8 @@ def ask_about_review(task: Task, review: Review) -> str:
     """What a person is asked about work that the reviewer refuses, or could not review."""
     if review.error:
         return (
-            f"The work on {task.title!r} passes its tests, and cannot be reviewed: {review.error}\n"
+            f"The work on {task.title!r} passes its tests, and cannot be reviewed: "
+            f"{review.error.rstrip('.')}.\n"
             "Answer yes to merge it without a review. Any other answer has it reviewed again."
         )
     findings = "\n".join(f"- {each}" for each in review.blocking)

@@ -468,6 +468,8 @@ def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
 def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
     """Where Python and the programs of a command are installed."""
     first, *words = command
+    if os.path.basename(first) == "env":
+        first = next((word for word in words if "=" not in word), first)
     pythons = [word for word in words if os.path.basename(word).startswith("python")]
     named = [os.path.join(cwd, word) for word in (first, *pythons) if os.sep in word]
     found = (_active_python(), sys.executable, shutil.which(first) or "", *named)

@@ -91,6 +91,7 @@ _TEST_NAME: Final = re.compile(
 _SETTINGS: Final = re.compile(
     r"\.?pytest\.(ini|toml)|(vitest|vite|jest)\.(config|workspace)\..*"
     r"|(site|user)customize\.py|.*\.pth|\.mocharc.*|babel\.config\..*|\.babelrc.*|\.swcrc"
+    r"|entry_points\.txt"  # which names plugins of pytest, also in the repository
 )
 """Files that say what is run as a test, or that run with every test."""
 _CONFTEST: Final = "conftest.py"
@@ -134,7 +135,7 @@ def find_edits(
             continue
         reason = ""
         if may == "add-tests" and each.before is not None and is_test_file(each.path, *reports):
-            reason = _describe_edit(each)
+            reason = _describe_edit(each, _list_reported(each.path, *reports))
         elif each.path in examples and not keeps_examples(each):
             reason = "an example was changed or removed"
         if reason:
@@ -143,6 +144,13 @@ def find_edits(
         (*_find_shadows(changes, files, folder), *(text for _, text in refused)),
         tuple(each for each, _ in refused),
     )
+
+
+def _list_reported(path: str, *reports: TestReport) -> set[str]:
+    """The tests of a file in reports, by the part of their ids behind its name, without cases."""
+    ids = (case.id for report in reports for case in report.cases)
+    start = f"{path}::"
+    return {id.removeprefix(start).partition("[")[0] for id in ids if id.startswith(start)}
 
 
 def _holds_tests(path: str, *reports: TestReport) -> bool:
@@ -276,8 +284,9 @@ def _read_settings(name: str, content: bytes | None) -> object:
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _describe_edit(change: FileChange) -> str:
-    """How the tests of a file were changed; empty if tests were only added."""
+def _describe_edit(change: FileChange, reported: Collection[str]) -> str:
+    """How the tests of a file were changed; empty if tests were only added. Those that are
+    `reported` are tests whatever their names are, as a project may choose them."""
     before, after = change.before or b"", change.after
     if after is None:
         return "it was deleted"
@@ -290,7 +299,7 @@ def _describe_edit(change: FileChange) -> str:
     old, new = _without_skips(_parse(before)), _parse(after)
     if not new.body and after.strip() and not after.lstrip().startswith(b"#"):
         return "it cannot be read as Python"
-    tests, left = _find_tests(old), _find_tests(new)
+    tests, left = _find_tests(old, reported), _find_tests(new, reported)
     for name, test in tests.items():
         if name not in left:
             return f"{name} was removed"
@@ -358,9 +367,13 @@ def _parse(content: bytes | None) -> ast.Module:
         return ast.Module([], [])
 
 
-def _find_tests(tree: ast.Module) -> dict[str, _Function]:
+def _find_tests(tree: ast.Module, reported: Collection[str]) -> dict[str, _Function]:
     """The tests of a file, by the part of their ids behind its name."""
-    return {name: each for name, each in _functions(tree.body) if each.name.startswith("test")}
+    return {
+        name: each
+        for name, each in _functions(tree.body)
+        if each.name.startswith("test") or name in reported
+    }
 
 
 def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, _Function]]:

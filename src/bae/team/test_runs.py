@@ -82,6 +82,13 @@ def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(map(tuple, commands))
 
 
+def count_variables(command: Sequence[str]) -> int:
+    """How many words of a command set variables before its program: `env` and what follows it."""
+    if not command or os.path.basename(command[0]) != "env":
+        return 0
+    return 1 + sum(1 for _ in takewhile(lambda word: "=" in word, command[1:]))
+
+
 def write_command(command: Sequence[str]) -> str:
     """A test command as a person writes it."""
     return f" {AND} ".join(map(shlex.join, split_commands(command)))
@@ -93,10 +100,10 @@ AND: Final = "&&"
 def find_variables(project: Project, worktree: Path) -> dict[str, str]:
     """The environment variables that the tests of a project have in a worktree, for other commands
     there. It reads files; call it in a thread."""
-    first, *words = split_commands(project.test_command)[0]
-    named = takewhile(lambda word: "=" in word, words if os.path.basename(first) == "env" else ())
+    command = split_commands(project.test_command)[0]
+    named = command[1 : count_variables(command)]
     variables = {**_ENVIRONMENT, **dict(word.split("=", 1) for word in named)}
-    paths = sandbox.find_editable((first, *words), Path(project.root), worktree)
+    paths = sandbox.find_editable(command, Path(project.root), worktree)
     if own := [*paths, *filter(None, [variables.get(_PYTHONPATH)])]:
         variables[_PYTHONPATH] = os.pathsep.join(own)
     return variables
@@ -285,10 +292,12 @@ class TestProgram:
     options: tuple[str, ...]
     read: reports.Reader
     after: str | None = None
+    replaces: tuple[str, ...] = ()
+    """Options of a person's that `options` take the place of."""
 
     def with_report(self, command: Sequence[str], report: str) -> list[str]:
         """The command, which also writes its report to a file."""
-        words = list(command)
+        words = self._without_replaced(command)
         at = words.index(self.after) + 1 if self.after else len(words)
         folder = os.path.dirname(report)
         options = [
@@ -296,9 +305,18 @@ class TestProgram:
         ]
         return [*words[:at], *options, *words[at:]]
 
+    def _without_replaced(self, command: Sequence[str]) -> list[str]:
+        pairs = zip(("", *command), command, strict=False)
+        return [
+            word
+            for before, word in pairs
+            if before not in self.replaces and word.partition("=")[0] not in self.replaces
+        ]
+
 
 def find_test_program(command: Sequence[str]) -> TestProgram | None:
     """The program that a command runs tests with, itself or through another, as `python -m`."""
+    command = command[count_variables(command) :]
     names = [os.path.basename(word).split(".")[0] for word in command]
     for name in ("pytest", "vitest", "jest"):
         if name in names:
@@ -334,7 +352,8 @@ _PROGRAMS: Final = {
             (
                 *("--junit-xml=REPORT", "-o", "junit_family=xunit1"),
                 *("-o", "junit_logging=no", "-o", "cache_dir=FOLDER/cache", "--color=no"),
-                "--continue-on-collection-errors",
+                # All tests are compared with those of before, of which some may fail.
+                *("--continue-on-collection-errors", "--maxfail=0"),
             ),
             reports.read_junit,
         ),
@@ -347,6 +366,8 @@ _PROGRAMS: Final = {
             ),
             reports.read_node,
             after="--test",
+            # Node wants a destination for each, if there are several.
+            replaces=("--test-reporter", "--test-reporter-destination"),
         ),
         TestProgram(
             "vitest",
