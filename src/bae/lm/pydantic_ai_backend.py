@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import need
-from bae.lm.file_limits import DEFAULT_LIMITS, OPENAI_LIMITS, FileLimits, claude_limits
+from bae.lm.file_limits import FileLimits, limits_of
 from bae.lm.http import (
     PerLoop,
     error_for,
@@ -167,13 +167,7 @@ class PydanticAIBackend(Backend):
     @property
     def file_limits(self) -> FileLimits:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
         """The limits of the model's provider."""
-        match self._about.provider:
-            case "anthropic":
-                return claude_limits(self._about.window)
-            case "openai":
-                return OPENAI_LIMITS
-            case _:
-                return DEFAULT_LIMITS
+        return limits_of(self._about.provider, self._about.window)
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs, by the prices of the model's provider."""
