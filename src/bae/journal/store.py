@@ -385,6 +385,12 @@ class Journal(ABC):
         """The entry of a run, as `runs` lists it."""
         return (await self.read(run_id)).info
 
+    async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
+        """The runs that were forked from a run, the newest first."""
+        await self.info(run_id)  # which refuses one that is not there
+        infos = [info async for info in self.every_run() if info.parent == run_id]
+        return infos[:limit]
+
     async def answers(self, run_id: str) -> dict[str, str]:
         """What people have answered at the gates of a run, and told it, as JSON by address: read
         often while a run is in progress."""

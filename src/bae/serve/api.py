@@ -195,6 +195,11 @@ class API:
         await self.info(user, run_id)
         return await self.journal.read(run_id)
 
+    async def read_texts(self, user: User, run_id: str) -> StoredRun:
+        """The same without the bytes of its images and documents."""
+        await self.info(user, run_id)
+        return await self.journal.read_texts(run_id)
+
     async def fold(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns, done in a worker thread: a few at a time, and none on the loop."""
         async with self._folds:

@@ -53,7 +53,7 @@ class AnswerBody(Form):
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
-    stored = await call.api.read(call.user, call.path["run"])
+    stored = await call.api.read_texts(call.user, call.path["run"])
     return GatePage(gates=await _gates_of(call, stored))
 
 
@@ -77,7 +77,7 @@ async def show_inbox(call: ApiCall) -> GatePage:
             found.append(each)
             continue
         try:
-            stored = await api.read(call.user, each.run_id)
+            stored = await api.read_texts(call.user, each.run_id)
             gates = await _gates_of(call, stored)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
@@ -116,28 +116,24 @@ async def answer_gate(call: ApiCall) -> RunDetails:
 def _value_of(body: AnswerBody) -> Any:
     if body.decision is None:
         if body.arguments is not None or body.reason or body.scope != "call":
-            raise Refused(
-                422,
-                "bae-serve-input",
-                "body.decision: it is missing, and there are arguments, a reason or a scope",
-                "give the decision approve, edit or refuse",
-                place="body.decision",
-            )
+            raise _missing("decision", "give the decision approve, edit or refuse")
         return body.value
     made: dict[str, Any] = {"approve": body.decision != "refuse"}
     if body.decision == "edit" and body.arguments is None:
-        raise Refused(
-            422,
-            "bae-serve-input",
-            "body.arguments: they are missing",
-            "give all arguments of the call",
-            place="body.arguments",
-        )
+        raise _missing("arguments", "give all arguments of the call")
     if body.arguments is not None:
         made["arguments"] = body.arguments
     if body.reason:
         made["reason"] = body.reason
     return made | ({"scope": body.scope} if body.scope != "call" else {})
+
+
+def _missing(part: str, fix: str) -> Refused:
+    fault = InputFault(loc=["body", part], msg="it is missing")
+    place = f"body.{part}"
+    return Refused(
+        422, "bae-serve-input", f"{place}: {fault.msg}", fix, place=place, errors=[fault]
+    )
 
 
 def _misfit(body: AnswerBody, error: GateError) -> Refused:
