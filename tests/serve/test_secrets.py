@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic import Field, SecretStr
 from websockets.asyncio.client import connect
 
 from bae import Gate, Graph, Node
+from bae.journal import SQLiteJournal
 from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
 from serving import TOKEN, serving
@@ -96,3 +98,14 @@ async def test_a_secret_is_in_no_feed(kind: str):
             while '"run_id":"run"' not in text.replace(" ", "") and "GateOpened" not in text:
                 text += str(await socket.recv())
             assert SECRET not in text
+
+
+async def test_no_refusal_names_a_file_of_the_server(tmp_path: Path):
+    async with SQLiteJournal(tmp_path / "runs.db") as journal, serving(journal) as served:
+        await served.start(run_id="one")
+        unknown = await served.client.get("/runs/none")
+        assert (unknown.status_code, str(tmp_path) in unknown.text) == (404, False)
+        await journal.close()
+        closed = await served.client.get("/runs/one")
+        assert (closed.status_code, closed.json()["type"]) == (503, "bae-journal-closed")
+        assert str(tmp_path) not in closed.text
