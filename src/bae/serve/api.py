@@ -94,7 +94,7 @@ class API:
         self.feed_kinds: dict[str, OpenFeed] = dict(FEEDS)
         """The feeds of the WebSocket, by the first part of their names."""
         self.sockets: dict[str, Callable[[WebSocket], Awaitable[None]]] = {}
-        """Other WebSockets, by their paths."""
+        """Other WebSockets, by their paths. Each accepts its own connections."""
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
         """What else waits for people, besides runs."""
         self._streams: set[Subscriber[Any]] = set()

@@ -101,10 +101,10 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         await websocket.accept()  # else a browser is not told the reason
         await websocket.close(_REFUSED, refused.body.detail[:100])
         return
-    await websocket.accept()
     if path != "/feed":
         await api.sockets[path](websocket)
         return
+    await websocket.accept()
     connection = _Connection(api, websocket)
     with suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
         await connection.serve()
