@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from bae import Problem
-from bae.exceptions import faults
 from bae.team.git import Repository
 from bae.team.models import (
     Action,
@@ -105,15 +104,16 @@ def make_task(values: Mapping[str, Any]) -> PlannedTask:
     try:
         return PlannedTask.model_validate(values)
     except ValidationError as error:
-        wrong = error.errors(include_url=False, include_input=False, include_context=False)
+        wrong = [
+            Problem("error", "bae-team-task", ".".join(map(str, each["loc"])), each["msg"])
+            for each in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+        said = "; ".join(": ".join(filter(None, (each.place, each.message))) for each in wrong)
         raise TeamError(
-            f"this is no task: {'; '.join(faults(error))}",
+            f"this is no task: {said}",
             code="bae-team-task",
             fix="correct it",
-            problems=tuple(
-                Problem("error", "bae-team-task", ".".join(map(str, each["loc"])), each["msg"], "")
-                for each in wrong
-            ),
+            problems=tuple(wrong),
         ) from error
 
 
