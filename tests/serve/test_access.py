@@ -19,6 +19,7 @@ from serving import TOKEN, USERS, VERBS, orders, serving
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": "lamp", "count": 20}},
     ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
+    ("POST", "/runs/{run}/approvals/revoke"): {"tool": "refund"},
     ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
 }
 """What is sent to endpoints that need a body."""
@@ -73,8 +74,8 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         assert (await served.journal.read("asks")).info.status == "waiting"
         allowed = await ask(served.client, endpoint, TOKEN)
         assert allowed.status_code in (200, 201, 202, 204, 404)
-        if allowed.status_code == 404:  # it has no LM calls
-            assert endpoint.path.endswith("/calls/{call}")
+        if allowed.status_code == 404:  # it has no LM calls, and no yes
+            assert endpoint.path.endswith(("/calls/{call}", "/approvals/revoke"))
 
 
 FEED_NAMES = {"run": "run/asks", "runs": "runs"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from bae.approvals import Approval
+from bae.approvals import Approval, check_scope
 from bae.exceptions import GateError, JournalError, describe, faults
 from bae.files import visible
 from bae.journal.compatibility import refuse_changes
@@ -100,6 +100,12 @@ async def answer_gate(
     from bae.journal.resume import result_of, resume
 
     stored = await journal.read(run_id)
+    if stored.info.status == "cancelled":
+        raise GateError(
+            f"the run {run_id} was cancelled, and takes no answer",
+            code="bae-gate-cancelled",
+            fix=f"graph.resume({run_id!r}, …) continues the run, which then asks again",
+        )
     gate = await off_loop(len(stored.lines), find_gate, stored, field)
     name, field = gate.node_type.__name__, gate.field_name
     plans = graph_at(graph, gate.path).plans
@@ -119,6 +125,7 @@ async def answer_gate(
     try:
         with visible(stored.files):  # an answer may name a file of the run
             value = plan.check_answer(node_type, gate, value)
+            check_scope(value, stored.info.thread)
     except Exception as error:  # a validator may raise anything
         why = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
         raise GateError(
