@@ -173,7 +173,7 @@ def for_run_alone(answers: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def check_scope(answer: Any, thread: str | None) -> None:
+def check_approval_scope(answer: Any, thread: str | None) -> None:
     """Raise pydantic's ValidationError for a yes that is to hold for a thread, in a run of none."""
     if isinstance(answer, Approval) and answer.scope == "thread" and thread is None:
         why = 'the run belongs to no thread that a yes could hold for: give "run"'

@@ -18,7 +18,7 @@ from bae.approvals import (
     Approval,
     ApprovalRule,
     Interruption,
-    check_scope,
+    check_approval_scope,
     load_answer,
 )
 from bae.exceptions import faults
@@ -151,7 +151,7 @@ class CallGates:
 
         def check(answer: Any) -> None:
             approval = Approval.model_validate(answer)
-            check_scope(approval, self._thread)
+            check_approval_scope(approval, self._thread)
             if approval.arguments is not None:
                 plan.validate(plan.unmasked(approval.arguments, given))
 

@@ -3,6 +3,7 @@ not see the run, and nobody."""
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
@@ -16,19 +17,23 @@ from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
 from serving import TOKEN, USERS, VERBS, orders, serving
 
+MARK = "what-only-ana-may-see"
 BODIES: dict[tuple[str, str], Any] = {
-    ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": "lamp", "count": 20}},
+    ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": MARK, "count": 20}},
     ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
     ("POST", "/runs/{run}/approvals/revoke"): {"tool": "refund"},
     ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
+    ("POST", "/ag-ui/{graph}"): {"threadId": "t", "runId": "shows", "messages": []},
 }
 """What is sent to endpoints that need a body."""
-QUERIES = {"/runs/{run}/steps/{step}/why": "?field=sku"}
-OF_RUNS = [each for each in TABLE if "{run}" in each.path or each.path.startswith("/runs")]
+QUERIES = {"/runs/{run}/steps/{step}/why": "?field=sku", "/compare": "?a=asks&b=asks"}
+SHOWS_VALUES = {"/runs", "/runs/{run}/records", "/runs/{run}/steps", "/runs/{run}/steps/{step}/why"}
 ROWS = [pytest.param(each, id=f"{each.method} {each.path}") for each in TABLE]
 
 
 def path_of(endpoint: Endpoint) -> str:
+    """Where an endpoint is about what ana has. A new part of a path needs a value here, and so the
+    tests below."""
     path = endpoint.path.format(graph="orders", run="asks", step="0", call="0", thread="t")
     return path + QUERIES.get(endpoint.path, "")
 
@@ -53,7 +58,7 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
     others = VERBS - {endpoint.verb}
     users = {**USERS, "other": User("other", frozenset(others))}  # type: ignore[arg-type]
     async with serving(auth=bearer(users), visible=visible) as served:
-        await served.start(count=20, run_id="asks", thread="t")
+        await served.start(MARK, 20, run_id="asks", thread="t", metadata={"about": MARK})
         if endpoint.verb is None:
             assert (await ask(served.client, endpoint, None)).status_code == 200
             return
@@ -64,7 +69,9 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         may_not = await ask(served.client, endpoint, "other")
         assert (may_not.status_code, may_not.json()["type"]) == (403, "bae-serve-verb")
         stranger = await ask(served.client, endpoint, "ben")
-        if "{run}" in endpoint.path or "{thread}" in endpoint.path:
+        assert MARK not in stranger.text
+        names_thread = "threadId" in BODIES.get((endpoint.method, endpoint.path), ())
+        if names_thread or {"asks", "t"} & {*re.split(r"[/=&?]", path_of(endpoint))}:
             hidden = stranger.json()
             assert stranger.status_code == 404
             assert hidden["type"] in ("bae-run-unknown", "bae-serve-path")
@@ -76,6 +83,8 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         assert allowed.status_code in (200, 201, 202, 204, 404)
         if allowed.status_code == 404:  # it has no LM calls, and no yes
             assert endpoint.path.endswith(("/calls/{call}", "/approvals/revoke"))
+        elif endpoint.path in SHOWS_VALUES:
+            assert MARK in allowed.text  # so that this test would see it
 
 
 FEED_NAMES = {"run": "run/asks", "runs": "runs"}
@@ -84,7 +93,7 @@ FEED_NAMES = {"run": "run/asks", "runs": "runs"}
 @pytest.mark.parametrize("kind", FEEDS)
 async def test_a_feed_has_only_runs_that_the_user_sees(kind: str):
     async with serving(visible=only_of_ana) as served, asyncio.timeout(20):
-        await served.start(count=20, run_id="asks")
+        await served.start(MARK, count=20, run_id="asks")
         seen: dict[str, list[Any]] = {}
         for token in (TOKEN, "ben"):
             seen[token] = []
@@ -98,6 +107,7 @@ async def test_a_feed_has_only_runs_that_the_user_sees(kind: str):
                     while not any(each["items"] for each in seen[token] if "items" in each):
                         seen[token].append(json.loads(await socket.recv()))
         assert not any(each.get("items") for each in seen["ben"])
+        assert MARK not in json.dumps(seen["ben"])
         if kind == "run":
             assert seen["ben"][0]["type"] == "bae-run-unknown"
 
@@ -130,10 +140,14 @@ async def test_a_page_of_another_site_gets_nothing_by_http_or_web_socket(headers
     async with serving(auth=public()) as served, asyncio.timeout(20):
         refused = await served.client.get("/runs", headers=headers)
         assert (refused.status_code, refused.json()["type"]) == (403, code)
-        if "host" not in headers:
-            async with connect(served.ws(), additional_headers=headers) as socket:
-                await socket.wait_closed()
-                assert socket.close_code == 1008
+        address = served.ws()
+        if "host" in headers:  # the name is in the address, and leads to this server
+            address = address.replace("127.0.0.1", headers["host"])
+        port = int(served.url.rpartition(":")[2])
+        more = {"additional_headers": {k: v for k, v in headers.items() if k != "host"}}
+        async with connect(address, host="127.0.0.1", port=port, **more) as socket:
+            await socket.wait_closed()
+            assert socket.close_code == 1008
         own = {"origin": served.url, "sec-fetch-site": "same-origin"}
         assert (await served.client.get("/runs", headers=own)).status_code == 200
 
@@ -141,7 +155,18 @@ async def test_a_page_of_another_site_gets_nothing_by_http_or_web_socket(headers
 async def test_an_origin_that_is_named_may_use_the_api():
     async with serving(auth=public(), origins=["https://shop.example"]) as served:
         headers = {"origin": "https://shop.example", "sec-fetch-site": "cross-site"}
-        assert (await served.client.get("/runs", headers=headers)).status_code == 200
+        found = await served.client.get("/runs", headers=headers)
+        assert found.status_code == 200
+        assert found.headers["access-control-allow-origin"] == "https://shop.example"
+        assert "origin" in found.headers["vary"]
+        asks = {**headers, "access-control-request-method": "POST"}
+        before = await served.client.options("/graphs/orders/runs", headers=asks)
+        assert before.status_code == 204
+        assert "content-type" in before.headers["access-control-allow-headers"]
+        other = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+        refused = await served.client.options("/graphs/orders/runs", headers=other)
+        assert refused.status_code == 403
+        assert "access-control-allow-origin" not in refused.headers
 
 
 async def test_what_writes_is_json_and_bounded():

@@ -13,7 +13,7 @@ from bae.cli import exits
 from bae.cli.approvals import grant_line
 from bae.cli.chat_session import RESUMABLE, UNFINISHED, ChatSession, LastTurn
 from bae.cli.chat_threads import list_threads, new_thread_id, thread_cost
-from bae.cli.printing import err, note, print_error
+from bae.cli.printing import err, note, print_error, print_hanging
 from bae.cli.questions import typed_line
 from bae.cli.wording import count, cut, in_lines
 from bae.exceptions import BaeError
@@ -278,7 +278,7 @@ class ChatCommands:
             await talk.journal.revoke(talk.last.run_id, rest)
         grants = await talk.journal.approvals(talk.last.run_id)
         for each in grants:
-            err().print(grant_line(each, talk.last.run_id), soft_wrap=True)
+            print_hanging(err(), grant_line(each, talk.last.run_id), 2)
         note("/revoke TOOL takes one back" if grants else "no tool has a yes")
         return exits.DONE, ""
 

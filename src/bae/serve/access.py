@@ -115,6 +115,20 @@ class Gatekeeper:
                     "send JSON, with the header content-type: application/json",
                 )
 
+    def headers_for(self, request: HTTPConnection) -> dict[str, str]:
+        """What lets a browser give the response to a page of an origin that is named (CORS)."""
+        origin = request.headers.get("origin")
+        if origin is None or origin not in self.origins:
+            return {}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-allow-methods": "GET, POST, PATCH, DELETE",
+            "access-control-allow-headers": "authorization, content-type, last-event-id",
+            "access-control-expose-headers": "retry-after",
+            "access-control-max-age": "600",
+            "vary": "origin",
+        }
+
     def _is_own(self, origin: str, host: str) -> bool:
         if origin in self.origins:
             return True

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from pydantic import BaseModel
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -101,7 +101,7 @@ class API:
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(tuple(hosts), tuple(origins))
         self._folds = asyncio.Semaphore(FOLDS)
-        self._document: bytes | None = None
+        self._document: tuple[str, bytes] | None = None
 
     @asynccontextmanager
     async def open(self, app: object = None) -> AsyncGenerator[None]:
@@ -135,8 +135,9 @@ class API:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                response = await self._respond(Request(scope, receive))
-                for name, value in HEADERS.items():
+                request = Request(scope, receive)
+                response = await self._respond(request)
+                for name, value in (HEADERS | self._gatekeeper.headers_for(request)).items():
                     response.headers.setdefault(name, value)
                 await response(scope, receive, send)
             case "websocket":
@@ -212,15 +213,17 @@ class API:
             run_id=info.run_id,
         )
 
-    def document(self) -> bytes:
-        """The OpenAPI document."""
-        if self._document is None:
-            self._document = dump(describe_api(self.endpoints, self.starts))
-        return self._document
+    def document(self, root: str = "") -> bytes:
+        """The OpenAPI document of the API where it is mounted at `root`."""
+        if self._document is None or self._document[0] != root:
+            self._document = root, dump(describe_api(self.endpoints, self.starts, root))
+        return self._document[1]
 
     async def _respond(self, request: Request) -> Response:
         try:
             return await self._answer(request)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         except Exception as error:
             refused = refusal_of(error)
             if refused is None or refused.status >= 500:
@@ -231,6 +234,8 @@ class API:
 
     async def _answer(self, request: Request) -> Response:
         self._gatekeeper.check(request, request.method)
+        if request.method == "OPTIONS" and self._gatekeeper.headers_for(request):
+            return Response(status_code=204)  # a browser asks before a page of a named origin may
         endpoint, path = find_endpoint(self.endpoints, request.method, raw_path(request.scope))
         if endpoint.verb is None:
             user = User("", frozenset())
@@ -239,7 +244,7 @@ class API:
         query = read_query(endpoint.query, request)
         call = ApiCall(self, user, request, path, query)
         if endpoint.body is not None:
-            call.body = check_body(endpoint.body, await read_body(request))
+            call.body = check_body(endpoint.body, await read_body(request, endpoint.longest))
         found = await endpoint.handler(call)
         if isinstance(found, Response):
             return found

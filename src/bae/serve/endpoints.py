@@ -31,6 +31,10 @@ CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
 """After how many characters a value is cut; 0 is never."""
 
 
+ListCut = Annotated[int, Field(ge=1, le=65_536)]
+"""The same in a list, which has no value that is longer."""
+
+
 class Form(BaseModel):
     """What a request may have: nothing that is not named."""
 
@@ -73,6 +77,8 @@ class Endpoint:
     refusals: tuple[int, ...] = ()
     media: tuple[str, ...] = ()
     """Other content types that a client may accept in place of JSON."""
+    longest: int = LONGEST_BODY
+    """The bytes of a request."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -87,10 +93,15 @@ class Endpoint:
 
 def raw_path(scope: Scope) -> str:
     """The path below where the API is mounted, as it was sent."""
-    root: str = quote(scope.get("root_path", ""), safe="/%:@!$&'()*+,;=~-._")
+    path: str = scope["path"]
     raw: bytes | None = scope.get("raw_path")
-    sent = quote(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("latin-1")
-    return (sent.removeprefix(root) if root else sent) or "/"
+    sent = quote(path) if raw is None else raw.partition(b"?")[0].decode("latin-1")
+    root: str = scope.get("root_path", "").rstrip("/")
+    # A proxy may have removed the first part of it, the path of the whole application.
+    for mount in (root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))):
+        if mount and (path == mount or path.startswith(f"{mount}/")):
+            return "/" + "/".join(sent.split("/")[mount.count("/") + 1 :])
+    return sent or "/"
 
 
 def find_endpoint(
@@ -138,16 +149,16 @@ def read_query(form: type[Form], request: Request) -> Form:
         raise invalid(error, "query") from error
 
 
-async def read_body(request: Request) -> Any:
+async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
     """The body of a request as JSON; an empty one is an empty object."""
     size, parts = 0, list[bytes]()
     async for part in request.stream():
         size += len(part)
-        if size > LONGEST_BODY:
+        if size > longest:
             raise Refused(
                 413,
                 "bae-serve-large",
-                f"the body has more than {LONGEST_BODY:,} bytes",
+                f"the body has more than {longest:,} bytes",
                 "send less; files are uploaded by themselves",
             )
         parts.append(part)

@@ -3,21 +3,24 @@ of them, and answers."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
-from bae.approvals import Approval, Grant
-from bae.exceptions import BaeError, GateError, JournalError
+from bae.approvals import Grant
+from bae.exceptions import BaeError, GateError, JournalError, describe
+from bae.graph import Graph
 from bae.journal.decoder import graph_at
-from bae.journal.gates import all_gates, open_gates
+from bae.journal.gates import all_gates, encode_answer, open_gates
+from bae.journal.node_codec import read_gate_answer
 from bae.journal.report import RunReport, report_run
 from bae.journal.store import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
-from bae.serve.problems import Refused
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
+from bae.serve.problems import InputFault, Refused, refusal_of
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
 from bae.serve.views import SHORT, GatePage, GateView, Value, value_of
@@ -34,7 +37,7 @@ class InboxQuery(Form):
 
     after: float | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20
-    cut: CutAt = SHORT
+    cut: ListCut = SHORT
 
 
 class AnswerBody(Form):
@@ -83,7 +86,7 @@ async def show_inbox(call: ApiCall) -> GatePage:
     """All questions that wait for an answer, the oldest first."""
     api, query = call.api, call.query
     waiting: list[tuple[float, str, RunInfo | GateView]] = []
-    async for info in api.journal.every_run(status="waiting"):
+    async for info in api.journal.every_run(status="waiting", metadata=api.only(call.user)):
         is_open = any(not gate.answered for gate in info.waiting)
         if is_open and api.may_see(call.user, info):
             waiting.append((info.updated, info.run_id, info))
@@ -118,7 +121,11 @@ async def answer_gate(call: ApiCall) -> RunDetails:
             run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
         )
     except GateError as error:
-        if error.code != "bae-gate-answered" or not await _is_same(call, body.gate, value):
+        if error.code == "bae-gate-answered":
+            await _check_same(call, graph, value, error)
+        elif error.code == "bae-gate-invalid":
+            raise _misfit(body, error) from error
+        else:
             raise
     try:
         await api.owner.resume(graph, run_id)
@@ -126,6 +133,8 @@ async def answer_gate(call: ApiCall) -> RunDetails:
         # The process that owns it, or this one when it is recovered, takes the answer.
         if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
             raise
+    except Refused:
+        pass  # the answer is stored; there is no room now, and the run is recovered later
     return await view_run(call, run_id)
 
 
@@ -175,20 +184,39 @@ def _page_of(grants: list[Grant]) -> ApprovalPage:
     return ApprovalPage(approvals=[ApprovalView(**each._asdict()) for each in grants])
 
 
-async def _is_same(call: ApiCall, gate: str, value: Any) -> bool:
-    """Whether a gate was answered so already."""
+def _misfit(body: AnswerBody, error: GateError) -> Refused:
+    """The refusal of an answer that does not fit, with the parts of the body that are wrong."""
+    refused = refusal_of(error)
+    assert refused is not None
+    part = "value" if body.decision is None else "arguments"
+    faults = refused.body.errors or [InputFault(loc=["value"], msg=describe(error.cause or error))]
+    for fault in faults:
+        inner = fault.loc[1:]
+        if inner[:1] in ([error.field_name], [part]):
+            inner = inner[1:]
+        fault.loc = ["body", part, *inner]
+    refused.body.errors = faults
+    refused.body.place = ".".join(str(each) for each in faults[0].loc)
+    return refused
+
+
+async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError) -> None:
+    """Refuse an answer that differs from the one that a gate has."""
     stored = await call.api.journal.read(call.path["run"])
-    for each, _ in all_gates(stored):
-        text = stored.answers.get(each.address)
-        if gate in each.names and text is not None:
-            old = from_json(text)
-            new = Approval.model_validate(value).model_dump() if _is_approval(old) else value
-            return bool(old == new)
-    return False
-
-
-def _is_approval(old: Any) -> bool:
-    return isinstance(old, dict) and "approve" in old
+    for gate, _ in all_gates(stored):
+        old = stored.answers.get(gate.address)
+        if call.body.gate not in gate.names or old is None:
+            continue
+        with suppress(BaeError):
+            typed, new = await encode_answer(graph, stored, gate, value)
+            if read_gate_answer(typed, old) == read_gate_answer(typed, new):
+                return
+        refused = refusal_of(error)
+        assert refused is not None
+        refused.body.answered_by = stored.answered_by.get(gate.address)
+        refused.body.answer = value_of(from_json(old), SHORT).model_dump(exclude_none=True)
+        raise refused
+    raise error
 
 
 async def _gates_of(call: ApiCall, stored: StoredRun) -> list[GateView]:
@@ -241,10 +269,12 @@ def _schema_of(call: ApiCall, info: RunInfo, gate: OpenGate) -> dict[str, Any] |
         return None  # its classes have changed
     cls = next((each for each in plans if each.__name__ == gate.node_type.__name__), None)
     field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
-    if field is None:
+    if cls is None or field is None:
         return None
-    tool = "" if gate.call is None else gate.call.name
-    return answer_schema(field.answer_type(tool, gate.parameter.count("(")))
+    if gate.call is None:  # with the bounds that the field has
+        bounds = cls.model_fields[gate.field_name].metadata
+        return answer_schema(Annotated[(field.annotation, *bounds)])
+    return answer_schema(field.answer_type(gate.call.name, gate.parameter.count("(")))
 
 
 _WRITE: Final = (400, 404, 409, 413, 415, 422, 429, 503)

@@ -34,6 +34,9 @@ class ProblemDetails(BaseModel):
     fix: str | None = None
     run_id: str | None = None
     errors: list[InputFault] = Field(default_factory=list[InputFault])
+    answered_by: str | None = None
+    answer: Any = None
+    """Of a question that has an answer: who gave it, where that is known, and the answer."""
 
 
 class Refused(Exception):
@@ -115,8 +118,9 @@ _STATUS: Final = {
 """By code of an error; another error about a run is a conflict with what it is."""
 
 
-def refusal_of(error: BaseException) -> Refused | None:
-    """What a request is refused with for an error; None for one that nobody foresaw."""
+def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
+    """What a request is refused with for an error; None for one that nobody foresaw. `before` is
+    where in the request the value is that the error is about."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
@@ -129,13 +133,14 @@ def refusal_of(error: BaseException) -> Refused | None:
     headers = {"retry-after": "5"} if status == 503 else None
     run_id = error.run_id if isinstance(error, JournalError) else None
     found = error.cause if isinstance(error.cause, ValidationError) else None
-    errors = [] if found is None else faults_of(found, "value")
+    errors = [] if found is None else faults_of(found, *(before or ("value",)))
     return Refused(
         status,
         error.code,
         error.message,
         error.fix or "",
         run_id=run_id or "",
+        place=".".join(str(part) for part in errors[0].loc) if errors and before else "",
         errors=errors,
         headers=headers,
     )

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from bae.exceptions import JournalError
+from bae.exceptions import BaeError, JournalError
 from bae.graph import Graph
 from bae.journal.report import report_run
 from bae.journal.resume import result_of
@@ -21,7 +21,7 @@ from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
 from bae.serve.endpoints import ApiCall, Endpoint, Form
 from bae.serve.graphs import starts_of
-from bae.serve.problems import Refused
+from bae.serve.problems import Refused, refusal_of
 from bae.serve.threads import thread_of
 from bae.serve.views import RunPage, RunRow, UsageView, row_of, usage_of
 
@@ -36,12 +36,13 @@ RunId = Annotated[str, Field(min_length=1, max_length=200)]
 
 class RunDetails(RunRow):
     """A run: its row, what it used, and how it ended. `end` is the class of its last node and
-    `result` that node, for a run that has ended and whose graph is served. With `in_progress` it is
-    worked on by this server."""
+    `result` that node, for a run that has ended and whose graph is served; `no_result` says why
+    that cannot be read. With `in_progress` it is worked on by this server."""
 
     usage: UsageView | None = None
     end: str | None = None
     result: Any = None
+    no_result: str = ""
     in_progress: bool = False
 
 
@@ -65,8 +66,8 @@ class StartBody(Form):
 
 class ListQuery(Form):
     """Which runs to list: `meta.KEY=VALUE` finds them by a text in their metadata. `q` is looked
-    for in ids, graphs, errors, threads and last nodes; `before` is the id of the last run of the
-    page before."""
+    for in ids, graphs, errors, threads, metadata and last nodes; `before` is the id of the last run
+    of the page before."""
 
     status: Listed | None = None
     graph: str | None = None
@@ -110,19 +111,18 @@ async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
     if body.thread is not None:
         await thread_of(call, body.thread)
         more |= {"thread": body.thread, "busy": body.busy, "busy_timeout": BUSY_SECONDS}
-    status = 201
-    if body.run_id is not None and (old := await _existing(call, run_id)) is not None:
-        _check_same(call, found.graph, old, start)
-        status = 200
-    else:
-        try:
-            await api.owner.start(found.graph, start, run_id, **more)
-        except JournalError as error:
-            old = await _existing(call, run_id) if error.code == "bae-run-exists" else None
-            if old is None:
-                raise
+    async with api.owner.alone(run_id):
+        old = None if body.run_id is None else await _existing(call, run_id)
+        if old is None:
+            try:
+                await api.owner.start(found.graph, start, run_id, **more)
+            except JournalError as error:  # another process was quicker
+                old = await _existing(call, run_id) if error.code == "bae-run-exists" else None
+                if old is None:
+                    raise
+        if old is not None:
             _check_same(call, found.graph, old, start)
-            status = 200
+    status = 201 if old is None else 200
     if call.query.wait and not await api.owner.wait(run_id, call.query.wait) and status == 201:
         status = 202
     return status, await view_run(call, run_id)
@@ -169,11 +169,16 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     usage = (await api.fold(report_run, stored)).usage
     view = RunDetails(**row_of(stored.info).model_dump(), usage=usage_of(usage))
     view.in_progress = run_id in api.owner.run_ids
+    view.error, view.metadata = stored.info.error, stored.info.metadata
     graph = next((g for g in api.graphs.values() if g.name == stored.info.graph), None)
     if graph is not None and stored.info.status == "ended":
-        last = (await result_of(graph, stored, None, api.journal)).trace[-1]
-        view.end = type(last).__name__
-        view.result = await api.fold(seen_of, last, graph.hidden)
+        view.end = stored.info.summary.node if stored.info.summary else None
+        try:
+            last = (await result_of(graph, stored, None, api.journal)).trace[-1]
+            view.end = type(last).__name__
+            view.result = await api.fold(seen_of, last, graph.hidden)
+        except BaeError as error:  # its classes have changed since, say
+            view.no_result = error.message
     return view
 
 
@@ -206,14 +211,17 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
     graph = api.graph_of(info)
     if body.thread is not None:
         await thread_of(call, body.thread)
-    new_id = await graph.fork(
-        run_id,
-        at=body.at,
-        journal=api.journal,
-        new_id=body.run_id,
-        thread=body.thread,
-        changed=body.changed,
-    )
+    try:
+        new_id = await graph.fork(
+            run_id,
+            at=body.at,
+            journal=api.journal,
+            new_id=body.run_id,
+            thread=body.thread,
+            changed=body.changed,
+        )
+    except JournalError as error:
+        raise refusal_of(error, "body", "changed") or error from error
     if body.go_on:
         await api.owner.resume(graph, new_id)
     return 201, await view_run(call, new_id)
@@ -271,7 +279,8 @@ def _is_meant(info: RunInfo, q: str | None, status: Listed | None) -> bool:
     if not q:
         return True
     node = "" if info.summary is None else info.summary.node
-    texts = (info.run_id, info.graph, info.error, node, info.thread or "")
+    labels = (str(value) for value in info.metadata.values())
+    texts = (info.run_id, info.graph, info.error, node, info.thread or "", *labels)
     return any(q.casefold() in text.casefold() for text in texts)
 
 

@@ -14,7 +14,7 @@ from bae.journal.questions import AskedQuestion, list_questions
 from bae.journal.report import RunReport, report_run, timeline
 from bae.journal.store import StoredRun
 from bae.journal.why import why
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
 from bae.serve.problems import Refused
 from bae.serve.views import (
     CUT,
@@ -35,13 +35,13 @@ Number = Annotated[int, Field(ge=0, le=1 << 31)]
 
 class StepsQuery(Form):
     """Nodes of the graph at `path`, from the number `start` on, or around a number. Longer values
-    are cut after `cut` characters; 0 is all of them."""
+    are cut after `cut` characters: a step by itself has all of them."""
 
     path: str = ""
     start: Number = 0
     around: Number | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
-    cut: CutAt = SHORT
+    cut: ListCut = SHORT
 
 
 class StepQuery(Form):
