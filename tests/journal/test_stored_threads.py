@@ -18,7 +18,14 @@ import pytest_asyncio
 
 import thread_runs
 from bae import GateError, Messages, RunCancelled
-from bae.journal import Journal, MemoryJournal, RunEnded, SQLiteJournal
+from bae.journal import (
+    FieldText,
+    Journal,
+    MemoryJournal,
+    RunEnded,
+    RunStarted,
+    SQLiteJournal,
+)
 from bae.testing import ScriptedLM, replaying
 from journal_parts import refused
 from thread_runs import Refund, Reply, Say, World, chat, refunds, replying
@@ -154,6 +161,21 @@ async def test_an_interrupted_turn_is_resumed_first_or_cancelled(
     assert users(result.trace[-1].history) == seen
     assert await standing(journal, "one") == ("cancelled" if how == "cancel" else "ended")
     assert world.looked_up.count("one") == 1
+
+
+async def test_a_stream_of_a_turn_begins_after_the_interrupted_turn_is_resumed(
+    journal: Journal, world: World
+):
+    await say(journal, "zero")
+    await interrupted(journal, "one")
+    stream = chat.stream(Say(text="two"), replying(), thread="ana", journal=journal, run_id="two")
+    async with stream as records:
+        seen = [record async for record in records]
+    assert records.result.run_id == "two"
+    assert [each.run_id for each in seen if isinstance(each, RunStarted)] == ["two"]
+    texts = [each.delta for each in seen if isinstance(each, FieldText)]
+    assert texts == ["re: two"]
+    assert await standing(journal, "one") == "ended"
 
 
 async def test_an_interrupted_turn_that_fails_again_is_over(journal: Journal, world: World):
