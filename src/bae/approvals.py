@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from bae.rooms import Journal
     from bae.tools import Tool
 
+WiderScope = Literal["run", "thread"]
+"""For what a yes may hold beside its own call."""
+_WIDEST: Final = "thread"
+_WIDER: Final[tuple[WiderScope, ...]] = ("run", _WIDEST)
 REVOKED: Final = "(revoked)"
 """Follows the address of a gate where a yes of it was taken back."""
 _NO: Final = re.compile(r"(?:no|n)(?:\s*[:,;]\s*|\s+)(.+)", re.IGNORECASE | re.DOTALL)
@@ -111,8 +115,13 @@ class Grant(NamedTuple):
     place: str
     address: str
     revoked: bool = False
-    scope: Literal["run", "thread"] = "run"
+    scope: WiderScope = "run"
     run_id: str = ""
+
+    @property
+    def holds_in_thread(self) -> bool:
+        """Whether the yes is for other turns of the thread too."""
+        return self.scope == _WIDEST
 
 
 def grants_in(answers: Mapping[str, str], run_id: str) -> list[Grant]:
@@ -132,12 +141,12 @@ def grants_in(answers: Mapping[str, str], run_id: str) -> list[Grant]:
     return found
 
 
-def _scope_of(value: Any) -> Literal["run", "thread"] | None:
+def _scope_of(value: Any) -> WiderScope | None:
     """For what an answer holds beside its own call; None for other answers."""
     if not isinstance(value, dict):
         return None
     match cast("dict[str, Any]", value):
-        case {"approve": True, "scope": "run" | "thread" as scope}:
+        case {"approve": True, "scope": scope} if scope in _WIDER:
             return scope
         case _:
             return None
@@ -168,14 +177,14 @@ def for_run_alone(answers: Mapping[str, str]) -> dict[str, str]:
     found = dict(answers)
     for address, text in answers.items():
         value = json.loads(text)
-        if _scope_of(value) == "thread":
+        if _scope_of(value) == _WIDEST:
             found[address] = json.dumps({**value, "scope": "run"}, ensure_ascii=False)
     return found
 
 
 def check_approval_scope(answer: Any, thread: str | None) -> None:
     """Raise pydantic's ValidationError for a yes that is to hold for a thread, in a run of none."""
-    if isinstance(answer, Approval) and answer.scope == "thread" and thread is None:
+    if isinstance(answer, Approval) and answer.scope == _WIDEST and thread is None:
         why = 'the run belongs to no thread that a yes could hold for: give "run"'
         detail: InitErrorDetails = {"type": PydanticCustomError("answer", why), "input": answer}
         raise ValidationError.from_exception_data("Approval", [detail])
@@ -235,7 +244,7 @@ def _read_words(text: str) -> dict[str, Any]:
         return {"approve": True}
     if word.lower() in ("n", "no"):
         return {"approve": False}
-    if word.lower() in ("run", "thread"):
+    if word.lower() in _WIDER:
         return {"approve": True, "scope": word.lower()}
     refused = _NO.fullmatch(word)
     if refused is not None:

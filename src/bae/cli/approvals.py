@@ -83,7 +83,7 @@ def grant_line(grant: Grant, run_id: str) -> Text:
     line = Text(in_one_line(grant.place)).append(f"  {in_one_line(grant.address)}", style="dim")
     if grant.run_id != run_id:
         line.append(f" of run {in_one_line(grant.run_id)}", style="dim")
-    if grant.scope == "thread":
+    if grant.holds_in_thread:
         line.append("  for the thread")
     if grant.revoked:
         line.append("  revoked", style="yellow")

@@ -509,7 +509,7 @@ class Journal(ABC):
             of_thread = await self.thread_answers(info.thread, info.graph)
             for other, answers in of_thread.items():
                 if other != run_id:
-                    found += [each for each in grants_in(answers, other) if each.scope == "thread"]
+                    found += [each for each in grants_in(answers, other) if each.holds_in_thread]
         return found
 
     async def revoke(self, run_id: str, tool: str) -> list[Grant]:

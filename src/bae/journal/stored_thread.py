@@ -107,7 +107,7 @@ class StoredThread:
         """The yeses that hold for a tool in all turns of the thread, including revoked yeses."""
         answers = await self._journal.thread_answers(self.id, self._graph.name)
         found = [each for run_id, given in answers.items() for each in grants_in(given, run_id)]
-        return [each for each in found if each.scope == "thread"]
+        return [each for each in found if each.holds_in_thread]
 
     async def revoke(self, tool: str) -> list[Grant]:
         """Take back the yeses for a tool that hold in all turns, and return them. `tool` is its
