@@ -239,7 +239,8 @@ async def fork(
         raise JournalError(said, run_id=run_id, code="bae-fork-step", fix=fix)
     upto = steps[at]
     _, past = await decode_run(graph, stored.lines[: upto + 1], files=stored.files, partial=True)
-    node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
+    with visible(stored.files):  # a changed field may name a file of the run
+        node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))
     with collected() as found:
         data = encoder_for(graph, journal).encode(forked)

@@ -7,12 +7,20 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from hashlib import sha256
 from inspect import iscoroutine
 from itertools import islice
 from time import time
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -51,6 +59,8 @@ fails until then. A field that is added to a line has a default, which is what o
 `UPGRADES` of `bae.journal.sqlite.schema` has what changes in the tables."""
 READS: Final = f"this bae reads versions up to {FORMAT}"
 """Which versions of the stored format can be read, for errors."""
+
+NO_FILES: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 Scalar = str | int | float | bool | None
 """What metadata can be searched for."""
@@ -300,8 +310,17 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def answer(self, run_id: str, gate: str, value: str, by: str = "") -> bool:
-        """Store the answer to a gate, as JSON, with who gave it; False if there is one already."""
+    async def answer(
+        self,
+        run_id: str,
+        gate: str,
+        value: str,
+        by: str = "",
+        files: Mapping[str, bytes] = NO_FILES,
+    ) -> bool:
+        """Store the answer to a gate, as JSON, with who gave it; False if there is one already.
+        `files` are the images and documents in it, by hash, which become files of the run: only a
+        store with `put_files` gets them."""
 
     @abstractmethod
     async def delete(self, run_ids: Sequence[str]) -> int:
@@ -364,8 +383,8 @@ class Journal(ABC):
         run = await self.read(run_id)
         check_fork(run_id, upto, len(run.lines))
         info = fork_info(run.info, new_id, lines, thread)
-        shared = run.lines[:upto]
-        forked = StoredRun(info, run.shape, (*shared, *lines), {}, run.files)
+        kept = (*run.lines[:upto], *lines)
+        forked = StoredRun(info, run.shape, kept, {}, files_in(kept, run.files))
         await self.create(forked, claim=False)
 
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
@@ -379,6 +398,22 @@ class Journal(ABC):
             await self.replace([run])
         else:
             await self.create(run, claim=False)
+
+    async def find_file(self, hash: str, sees: Callable[[RunInfo], bool]) -> bytes | None:
+        """The bytes of an image or a document by its hash, if a run has it for which `sees` is
+        true; else None. A server answers with it what its user may see."""
+        async for info in self.every_run():
+            if not sees(info):
+                continue
+            try:
+                files = (await self.read(info.run_id)).files
+            except JournalError as error:
+                if error.code != "bae-run-unknown":
+                    raise
+                continue  # it was deleted meanwhile
+            if hash in files:
+                return files[hash]
+        return None
 
     async def read_texts(self, run_id: str) -> StoredRun:
         """All there is of a run but the bytes of its files: later turns of a thread read it."""
@@ -712,9 +747,35 @@ def check_replaces(journal: Journal, what: str) -> None:
         )
 
 
+def files_in(lines: Iterable[Line], files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Those of some files that lines refer to."""
+    if not files:
+        return {}
+    texts = [line.data for line in lines]
+    return {hash: data for hash, data in files.items() if any(hash in text for text in texts)}
+
+
 def keeps_files(journal: Journal) -> bool:
     """Whether a store takes images and documents."""
     return type(journal).put_files is not Journal.put_files
+
+
+async def store_answer(
+    journal: Journal,
+    run_id: str,
+    gate: str,
+    value: str,
+    by: str = "",
+    files: Mapping[str, bytes] = NO_FILES,
+) -> bool:
+    """Store the answer to a gate; False if there is one already. A store of others may know nothing
+    of who answers, nor of files."""
+    if not files:
+        answer = run_id, gate, value
+        return await (journal.answer(*answer, by) if by else journal.answer(*answer))
+    if not keeps_files(journal):
+        raise without_files(journal)
+    return await journal.answer(run_id, gate, value, by, files)
 
 
 def without_files(journal: Journal) -> JournalError:

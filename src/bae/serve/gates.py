@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from bae.approvals import Grant
 from bae.exceptions import BaeError, GateError, JournalError, describe
+from bae.files import visible
 from bae.graph import Graph
 from bae.journal.decoder import graph_at
 from bae.journal.gates import all_gates, encode_answer, open_gates
@@ -20,6 +21,7 @@ from bae.journal.store import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
+from bae.serve.files import files_named
 from bae.serve.problems import InputFault, Refused, refusal_of
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
@@ -78,7 +80,7 @@ class ApprovalPage(BaseModel):
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
-    stored = await call.api.read(call.user, call.path["run"])
+    stored = await call.api.read_texts(call.user, call.path["run"])
     return GatePage(gates=await _gates_of(call, stored))
 
 
@@ -102,7 +104,7 @@ async def show_inbox(call: ApiCall) -> GatePage:
             found.append(each)
             continue
         try:
-            stored = await api.read(call.user, each.run_id)
+            stored = await api.read_texts(call.user, each.run_id)
             gates = await _gates_of(call, stored)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
@@ -116,13 +118,16 @@ async def answer_gate(call: ApiCall) -> RunDetails:
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
     value = _value_of(body)
+    named = await files_named(call, value)
     try:
-        await graph.answer(
-            run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
-        )
+        with visible(named):
+            await graph.answer(
+                run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
+            )
     except GateError as error:
         if error.code == "bae-gate-answered":
-            await _check_same(call, graph, value, error)
+            with visible(named):
+                await _check_same(call, graph, value, error)
         elif error.code == "bae-gate-invalid":
             raise _misfit(body, error) from error
         else:
@@ -208,9 +213,10 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
         if call.body.gate not in gate.names or old is None:
             continue
         with suppress(BaeError):
-            typed, new = await encode_answer(graph, stored, gate, value)
-            if read_gate_answer(typed, old) == read_gate_answer(typed, new):
-                return
+            typed, new, _ = await encode_answer(graph, stored, gate, value)
+            with visible(stored.files):
+                if read_gate_answer(typed, old) == read_gate_answer(typed, new):
+                    return
         refused = refusal_of(error)
         assert refused is not None
         refused.body.answered_by = stored.answered_by.get(gate.address)

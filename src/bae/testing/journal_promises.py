@@ -560,14 +560,29 @@ async def _keeps_files(journal: Journal) -> None:
     _same("the files that it was created with", (await journal.read("run")).files, files)
     files[_hash(two)] = two
     journal.put_files(claim, {_hash(two): two})
-    journal.note(claim, _line(1))
-    await journal.append(claim, [_line(2)])
+    journal.note(claim, _line(1, f'{{"hash": "{_hash(one)}"}}'))
+    await journal.append(claim, [_line(2, f'{{"hash": "{_hash(two)}"}}')])
     _same("its files", (await journal.read("run")).files, files)
     journal.put_files(claim, files)
     await journal.append(claim, [_line(3)])
     _same("its files, given again", (await journal.read("run")).files, files)
     await journal.fork("run", "fork", 2, [_line(2)])
-    _same("the files of a fork", (await journal.read("fork")).files, files)
+    _same("the files of a fork", (await journal.read("fork")).files, {_hash(one): one})
+    for hash, run_id, wanted in (
+        (_hash(one), "run", one),
+        (_hash(one), "fork", one),
+        (_hash(two), "run", two),
+        (_hash(two), "fork", None),
+        (_hash(two), "other", None),
+    ):
+        found = await journal.find_file(hash, lambda info, seen=run_id: info.run_id == seen)
+        _same(f"a file that the reader of {run_id} may see", found, wanted)
+    three = b"three"
+    answer = "run", "1:Refund.approved", "true", "ana"
+    _same("the first answer", await journal.answer(*answer, {_hash(three): three}), True)
+    _same("another answer", await journal.answer(*answer, {_hash(b"four"): b"four"}), False)
+    files[_hash(three)] = three
+    _same("its files, with that of an answer", (await journal.read("run")).files, files)
     await journal.release(claim, "ended", [])
     await journal.put(replace(_run("copy", [_line(0)]), files={_hash(two): two}))
     await journal.delete(["run", "fork"])
