@@ -22,6 +22,7 @@ MARK = "what-only-ana-may-see"
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": MARK, "count": 20}},
     ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
+    ("POST", "/runs/{run}/approvals/revoke"): {"tool": "refund"},
     ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
     ("POST", "/ag-ui/{graph}"): {"threadId": "t", "runId": "shows", "messages": []},
 }
@@ -91,8 +92,8 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         assert (await served.journal.read("asks")).info.status == "waiting"
         allowed = await ask(served.client, endpoint, TOKEN)
         assert allowed.status_code in (200, 201, 202, 204, 404)
-        if allowed.status_code == 404:  # it has no LM calls
-            assert endpoint.path.endswith("/calls/{call}")
+        if allowed.status_code == 404:  # it has no LM calls, and no yes
+            assert endpoint.path.endswith(("/calls/{call}", "/approvals/revoke"))
         elif endpoint.path in SHOWS_VALUES:
             assert MARK in allowed.text  # so that this test would see it
 

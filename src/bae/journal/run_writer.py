@@ -56,6 +56,7 @@ from bae.usage import Usage
 from bae.writer import Log, Writer
 
 if TYPE_CHECKING:
+    from bae.approvals import Grant
     from bae.arguments import Arguments
     from bae.exceptions import BaeError
     from bae.given_lm import AskedLM
@@ -318,6 +319,10 @@ class JournalWriter(Writer):
     async def answers(self, run: Run) -> Mapping[str, str]:
         """What people have answered until now, in other processes too."""
         return await self._journal.answers(run.run_id)
+
+    async def grants(self, run: Run) -> Sequence[Grant]:
+        """The yeses of people that hold for all calls of a tool in the run, or in its thread."""
+        return await self._journal.approvals(run.run_id)
 
     async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
         """What people have told the LMs of the run since it was last asked for."""

@@ -163,6 +163,19 @@ class RunTables(Journal):
 
         return await self._read(ask)
 
+    async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
+        """The same for a thread, in one query."""
+
+        def ask(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
+            query = """select id, gate, value from runs join answers using (run)
+                where thread = ? and graph = ? order by run"""
+            found: dict[str, dict[str, str]] = {}
+            for run_id, gate, value in db.execute(query, (thread, graph)):
+                found.setdefault(run_id, {})[gate] = value
+            return found
+
+        return await self._read(ask)
+
     async def fork(
         self,
         run_id: str,
