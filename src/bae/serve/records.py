@@ -130,7 +130,7 @@ class EventStream(Response):
             try:
                 async with subscribe(feed, self._after) as lines:
                     tasks = [
-                        asyncio.create_task(_until_gone(receive, lines)),
+                        asyncio.create_task(until_gone(receive, lines)),
                         asyncio.create_task(self._send_texts(send, lines)),
                     ]
                     try:
@@ -205,7 +205,8 @@ def _event(kind: str, data: dict[str, Any]) -> str:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 
-async def _until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
+async def until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
+    """Close a subscription when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
     lines.close()
