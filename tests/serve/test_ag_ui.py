@@ -187,6 +187,15 @@ async def test_a_cancelled_question_cancels_the_run(browser: Browser):
         assert run.outcome == "interrupt"
 
 
+async def test_a_client_before_1_0_gets_no_outcome_that_it_does_not_know(browser: Browser):
+    async with pages(browser) as page:
+        run = await page.run("Plan it.", graph="plan", forget=True)
+        entries = [{"interruptId": each["id"], "status": "cancelled"} for each in run.pending]
+        old = await page.post({"resume": entries}, "plan")
+    assert '"code":"bae-run-cancelled"' in old.text
+    assert "RUN_FINISHED" not in old.text
+
+
 async def test_a_question_that_somebody_else_has_answered_is_not_answered_again(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
