@@ -4,6 +4,7 @@ deleted with the last run that has it."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import os
@@ -11,12 +12,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import AfterValidator
 
 from bae import (
     BaeError,
@@ -35,7 +38,8 @@ from bae import (
     ToolCall,
     Tools,
 )
-from bae.journal import Journal, MemoryJournal, SQLiteJournal
+from bae.journal import Journal, MemoryJournal, SQLiteJournal, check
+from bae.journal.report import report_run
 from bae.testing import Call, ScriptedLM
 from file_parts import DOT, NOTE, gif, png
 from journal_parts import execute, refused
@@ -512,3 +516,141 @@ class Said(Node):
 
 
 CHAT = Graph(start=Asked, end=Said)
+
+
+# --- answers to gates ---------------------------------------------------------------------------
+
+
+async def test_the_file_in_an_answer_is_stored_once_and_not_in_the_answer(journal):
+    paper = Document.from_bytes(b"%PDF-1.4 " + os.urandom(300_000), "signed.pdf")
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
+    given = {"data": paper.data_url, "name": paper.name}
+    waits = await GRAPH.answer("one", "Signed.paper", given, journal=journal, go_on=False)
+    assert waits.waiting == ()
+    stored = await journal.read("one")
+    assert len("".join(stored.answers.values())) < 300
+    assert stored.files[paper.hash] == paper.data
+    text = await exported(journal)
+    await journal.redact("one", "Claim.text")
+    assert (await journal.read("one")).files[paper.hash] == paper.data
+    async with MemoryJournal() as other:
+        await other.load(io.BytesIO(text), unfinished="keep")
+        for each in (journal, other):
+            done = await GRAPH.resume("one", journal=each, given={"Claim.text": "broken"})
+            assert done.result.paper == paper
+    assert stored_files(Path(journal.path)) == len(FILES) + 1
+
+
+async def test_redacting_an_answer_removes_its_file(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
+    await GRAPH.answer("one", "Signed.paper", BIG_PAPER, journal=journal)
+    await journal.redact("one", "Signed.paper")
+    stored = await journal.read("one")
+    assert BIG_PAPER.hash not in stored.files
+    assert BIG_PAPER.hash not in str(stored)
+
+
+BIG_PAPER = Document.from_bytes(b"%PDF-1.4 " + os.urandom(9_000), "big.pdf")
+
+
+async def test_an_answer_that_the_field_would_change_again_keeps_its_file(journal):
+    def number(value: Any) -> Any:
+        return Document(value.data, f"{value.name}+") if isinstance(value, Document) else value
+
+    class Ask(Node):
+        async def __call__(self) -> Kept:
+            return Kept()
+
+    class Kept(Node):
+        paper: Annotated[Annotated[Document, AfterValidator(number)], Gate("the paper?")]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Ask, end=Kept)
+    await graph.arun(Ask(), journal=journal, run_id="one")
+    given = {"data": NOTE.data_url, "name": "a"}
+    done = await graph.answer("one", "Kept.paper", given, journal=journal)
+    assert done.result.paper.data == NOTE.data
+    assert done.result.paper.name == "a+"
+
+
+async def test_a_gate_that_two_people_answer_has_the_file_of_the_first(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
+    await GRAPH.answer("one", "Signed.paper", BIG_PAPER, journal=journal, go_on=False)
+    with pytest.raises(BaeError, match="an answer already"):
+        await GRAPH.answer("one", "Signed.paper", NOTE, journal=journal)
+
+    async def late(gate: object) -> Document:
+        return NOTE
+
+    done = await GRAPH.resume("one", journal=journal, answer=late)
+    assert done.result.paper == BIG_PAPER
+
+
+# --- changed code and forks ---------------------------------------------------------------------
+
+
+def changed_graph(*, with_note: bool) -> Graph[Any, Any]:
+    if with_note:
+
+        class Start(Node):
+            photo: Image
+            note: str = ""
+
+            async def __call__(self) -> Last:
+                return Last(photo=self.photo)
+    else:
+
+        class Start(Node):
+            photo: Image
+
+            async def __call__(self) -> Last:
+                return Last(photo=self.photo)
+
+    class Last(Node):
+        photo: Image
+        paper: Annotated[Document, Gate("the paper?")]
+
+        async def __call__(self) -> None: ...
+
+    Start.__call__.__annotations__["return"] = Last
+    return Graph(start=Start, end=Last, name="changed")
+
+
+async def test_a_run_with_files_goes_on_after_its_classes_have_changed(journal):
+    old, new = changed_graph(with_note=False), changed_graph(with_note=True)
+    await old.arun(old.start(photo=DOT), journal=journal, run_id="one")
+    await old.answer("one", "Last.paper", NOTE, journal=journal, go_on=False)
+    assert await check(new, journal) == []
+    done = await new.resume("one", journal=journal)
+    assert (done.result.photo, done.result.paper) == (DOT, NOTE)
+
+
+async def test_a_fork_names_a_file_of_its_run_and_has_none_that_came_later(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
+    photos = [{"hash": BIG.hash, "name": "first.png"}]
+    changed = await GRAPH.fork("one", at=0, journal=journal, changed={"photos": photos})
+    done = await GRAPH.resume(changed, lm(), journal=journal)
+    assert done.trace[0].photos[0].data == BIG.data
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="two")
+    await GRAPH.answer("two", "Signed.paper", BIG_PAPER, journal=journal)
+    fork = await GRAPH.fork("two", at=1, journal=journal)
+    assert BIG_PAPER.hash not in (await journal.read(fork)).files
+    assert {**(await journal.read(fork)).files} == FILES
+
+
+# --- exports of others --------------------------------------------------------------------------
+
+
+async def test_a_run_with_a_file_that_is_none_can_be_loaded_and_looked_at(journal):
+    data = b"\x7fELF\0\0"
+    hash = f"sha256:{sha256(data).hexdigest()}"
+    await GRAPH.arun(Claim(text="a", photos=[DOT]), lm(), journal=journal, run_id="one")
+    text = (await exported(journal)).replace(DOT.hash.encode(), hash.encode())
+    text = text.replace(DOT.base64.encode(), base64.b64encode(data))
+    async with MemoryJournal() as other:
+        await other.load(io.BytesIO(text), unfinished="keep")
+        report = report_run(await other.read("one"))
+        assert report.files[0].media_type == "application/octet-stream"
+        with pytest.raises(JournalError):
+            await GRAPH.resume("one", lm(), journal=other, answer=paper)

@@ -15,12 +15,14 @@ from bae.serve import User, bearer, public, router
 from bae.serve.endpoints import Endpoint
 from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
+from file_parts import DOT
 from serving import TOKEN, USERS, VERBS, orders, serving
 
 MARK = "what-only-ana-may-see"
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": MARK, "count": 20}},
     ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
+    ("POST", "/runs/{run}/approvals/revoke"): {"tool": "refund"},
     ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
     ("POST", "/ag-ui/{graph}"): {"threadId": "t", "runId": "shows", "messages": []},
 }
@@ -33,7 +35,9 @@ ROWS = [pytest.param(each, id=f"{each.method} {each.path}") for each in TABLE]
 def path_of(endpoint: Endpoint) -> str:
     """Where an endpoint is about what ana has. A new part of a path needs a value here, and so the
     tests below."""
-    path = endpoint.path.format(graph="orders", run="asks", step="0", call="0", thread="t")
+    path = endpoint.path.format(
+        graph="orders", run="asks", step="0", call="0", thread="t", hash=DOT.hash
+    )
     return path + QUERIES.get(endpoint.path, "")
 
 
@@ -41,7 +45,10 @@ async def ask(client: httpx.AsyncClient, endpoint: Endpoint, token: str | None) 
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     client.headers.pop("authorization", None)
     body = BODIES.get((endpoint.method, endpoint.path), {})
-    more = {"json": body} if endpoint.method == "POST" else {}
+    more: dict[str, Any] = {"json": body} if endpoint.method == "POST" else {}
+    if endpoint.takes_bytes:
+        more = {"content": DOT.data}
+        headers["content-type"] = "application/octet-stream"
     return await client.request(endpoint.method, path_of(endpoint), headers=headers, **more)
 
 
@@ -54,10 +61,12 @@ def only_of_ana(user: User, run: RunInfo) -> bool:
 async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
     endpoint: Endpoint, visible: Any
 ):
-    others = VERBS - {endpoint.verb}
+    others = VERBS - {endpoint.verb, *endpoint.or_verbs}
     users = {**USERS, "other": User("other", frozenset(others))}  # type: ignore[arg-type]
     async with serving(auth=bearer(users), visible=visible) as served:
         await served.start(MARK, 20, run_id="asks", thread="t", metadata={"about": MARK})
+        (upload,) = (each for each in TABLE if each.takes_bytes)
+        await ask(served.client, upload, TOKEN)
         if endpoint.verb is None:
             assert (await ask(served.client, endpoint, None)).status_code == 200
             return
@@ -70,18 +79,21 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         stranger = await ask(served.client, endpoint, "ben")
         assert MARK not in stranger.text
         names_thread = "threadId" in BODIES.get((endpoint.method, endpoint.path), ())
-        if names_thread or {"asks", "t"} & {*re.split(r"[/=&?]", path_of(endpoint))}:
+        parts = {*re.split(r"[/=&?]", path_of(endpoint))}
+        if names_thread or {"asks", "t", DOT.hash} & parts:
             hidden = stranger.json()
             assert stranger.status_code == 404
-            assert hidden["type"] in ("bae-run-unknown", "bae-serve-path")
+            assert hidden["type"] in ("bae-run-unknown", "bae-serve-path", "bae-serve-file")
+        elif endpoint.takes_bytes:  # each user has files of their own
+            assert stranger.status_code == 201
         else:  # lists, graphs, and a start under the id of a run that ben does not see
             assert stranger.status_code == (200 if endpoint.method == "GET" else 409)
             assert endpoint.method != "GET" or '"asks"' not in stranger.text
         assert (await served.journal.read("asks")).info.status == "waiting"
         allowed = await ask(served.client, endpoint, TOKEN)
         assert allowed.status_code in (200, 201, 202, 204, 404)
-        if allowed.status_code == 404:  # it has no LM calls
-            assert endpoint.path.endswith("/calls/{call}")
+        if allowed.status_code == 404:  # it has no LM calls, and no yes
+            assert endpoint.path.endswith(("/calls/{call}", "/approvals/revoke"))
         elif endpoint.path in SHOWS_VALUES:
             assert MARK in allowed.text  # so that this test would see it
 

@@ -72,6 +72,32 @@ def public(*, user: User | None = None) -> Auth:
     return find_user
 
 
+WRITES: Final = ("POST", "PUT", "PATCH")
+_OF_FORMS: Final = (
+    "",
+    "text/plain",
+    "multipart/form-data",
+    "application/x-www-form-urlencoded",
+)
+"""What a page of another site can send without asking the server first."""
+
+
+def media_type_of(request: HTTPConnection) -> str:
+    """The content type of a request, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def wrong_media(kind: str) -> Refused:
+    """The refusal of a content type."""
+    return Refused(
+        415,
+        "bae-serve-media",
+        f"the content type is {kind[:60]!r}",
+        "send JSON, with the header content-type: application/json; and the bytes of a file with "
+        "application/octet-stream",
+    )
+
+
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _OWN_SITE: Final = ("same-origin", "none")
 
@@ -105,15 +131,8 @@ class Gatekeeper:
         site = request.headers.get("sec-fetch-site", "none")
         if site not in _OWN_SITE and origin not in self.origins:
             raise Refused(403, "bae-serve-origin", f"a page of another site asks ({site[:20]!r})")
-        if method in ("POST", "PUT", "PATCH"):
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                raise Refused(
-                    415,
-                    "bae-serve-media",
-                    f"the content type is {kind[:60]!r}",
-                    "send JSON, with the header content-type: application/json",
-                )
+        if method in WRITES and (kind := media_type_of(request)) in _OF_FORMS:
+            raise wrong_media(kind)
 
     def headers_for(self, request: HTTPConnection) -> dict[str, str]:
         """What lets a browser give the response to a page of an origin that is named (CORS)."""

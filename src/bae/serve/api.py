@@ -9,6 +9,7 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
+    Collection,
     Generator,
     Mapping,
     Sequence,
@@ -31,11 +32,13 @@ from bae.serve.endpoints import (
     ApiCall,
     Endpoint,
     check_body,
+    check_media,
     find_endpoint,
     raw_path,
     read_body,
     read_query,
 )
+from bae.serve.files import Uploads
 from bae.serve.live import FEEDS, OpenFeed, serve_feeds
 from bae.serve.openapi import describe_api
 from bae.serve.owner import RunOwner
@@ -94,9 +97,11 @@ class API:
         self.feed_kinds: dict[str, OpenFeed] = dict(FEEDS)
         """The feeds of the WebSocket, by the first part of their names."""
         self.sockets: dict[str, Callable[[WebSocket], Awaitable[None]]] = {}
-        """Other WebSockets, by their paths."""
+        """Other WebSockets, by their paths. Each accepts its own connections."""
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
         """What else waits for people, besides runs."""
+        self.uploads = Uploads()
+        """The files that users have sent for runs to come."""
         self._streams: set[Subscriber[Any]] = set()
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(tuple(hosts), tuple(origins))
@@ -147,7 +152,13 @@ class API:
 
     # Who may see what: all endpoints and feeds read runs with these.
 
-    async def user_of(self, request: HTTPConnection, verb: Verb, method: str = "GET") -> User:
+    async def user_of(
+        self,
+        request: HTTPConnection,
+        verb: Verb,
+        method: str = "GET",
+        or_verbs: Collection[Verb] = (),
+    ) -> User:
         """The user who asks, if this may be done. Raises `Refused`."""
         self._gatekeeper.check(request, method)
         user = await self._auth(request)
@@ -159,7 +170,7 @@ class API:
                 "send the token: authorization: Bearer TOKEN",
                 headers={"www-authenticate": "Bearer"},
             )
-        if verb not in user.can:
+        if user.can.isdisjoint((verb, *or_verbs)):
             raise Refused(403, "bae-serve-verb", f"{user.name} may not {verb}", "ask for the right")
         return user
 
@@ -191,9 +202,15 @@ class API:
         return info
 
     async def read(self, user: User, run_id: str) -> StoredRun:
-        """A run that the user may see."""
+        """A run that the user may see, with the bytes of its images and documents: to make its
+        nodes again."""
         await self.info(user, run_id)
         return await self.journal.read(run_id)
+
+    async def read_texts(self, user: User, run_id: str) -> StoredRun:
+        """A run that the user may see, without these bytes: to show it."""
+        await self.info(user, run_id)
+        return await self.journal.read_texts(run_id)
 
     async def fold(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns, done in a worker thread: a few at a time, and none on the loop."""
@@ -237,10 +254,11 @@ class API:
         if request.method == "OPTIONS" and self._gatekeeper.headers_for(request):
             return Response(status_code=204)  # a browser asks before a page of a named origin may
         endpoint, path = find_endpoint(self.endpoints, request.method, raw_path(request.scope))
+        check_media(endpoint, request)
         if endpoint.verb is None:
             user = User("", frozenset())
         else:
-            user = await self.user_of(request, endpoint.verb, request.method)
+            user = await self.user_of(request, endpoint.verb, request.method, endpoint.or_verbs)
         query = read_query(endpoint.query, request)
         call = ApiCall(self, user, request, path, query)
         if endpoint.body is not None:

@@ -82,7 +82,8 @@ class ReplayView(BaseModel):
 async def compare_runs(call: ApiCall) -> ComparisonView:
     """Compare two runs."""
     query, api = call.query, call.api
-    a, b = await api.read(call.user, query.a), await api.read(call.user, query.b)
+    a = await api.read_texts(call.user, query.a)
+    b = await api.read_texts(call.user, query.b)
     nodes = await api.fold(_compare, a, b)
     listed = nodes if query.same else [each for each in nodes if each.state != "same"]
     first = next((each for each in nodes if each.state != "same"), None)

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bae.serve.access import User, Verb
+from bae.serve.access import WRITES, User, Verb, media_type_of, wrong_media
 from bae.serve.problems import InputFault, Refused, invalid
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ class Endpoint:
     refusals: tuple[int, ...] = ()
     media: tuple[str, ...] = ()
     """Other content types that a client may accept in place of JSON."""
+    or_verbs: tuple[Verb, ...] = ()
+    """Other verbs, one of which is enough, too."""
+    takes_bytes: bool = False
+    """Whether the body is no JSON, but the bytes of a file, which the handler reads."""
     longest: int = LONGEST_BODY
     """The bytes of a request."""
 
@@ -127,6 +131,13 @@ def find_endpoint(
     raise Refused(404, "bae-serve-path", f"there is nothing at {path[:200]}", "see openapi.json")
 
 
+def check_media(endpoint: Endpoint, request: Request) -> None:
+    """Refuse a body that is no JSON where the endpoint takes JSON."""
+    kind = media_type_of(request)
+    if endpoint.method in WRITES and not endpoint.takes_bytes and kind != "application/json":
+        raise wrong_media(kind)
+
+
 def read_query(form: type[Form], request: Request) -> Form:
     """The parameters of a request."""
     given: dict[str, Any] = {}
@@ -149,23 +160,28 @@ def read_query(form: type[Form], request: Request) -> Form:
         raise invalid(error, "query") from error
 
 
+async def read_bytes(request: Request, most: int, fix: str) -> bytes:
+    """The body of a request. One that is too large is refused before all of it is read."""
+    length = request.headers.get("content-length", "")
+    size, parts = 0, list[bytes]()
+    if not (length.isascii() and length.isdecimal() and len(length) < 16 and int(length) > most):
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                break
+            parts.append(part)
+        else:
+            return b"".join(parts)
+    raise Refused(413, "bae-serve-large", f"the body has more than {most:,} bytes", fix)
+
+
 async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
     """The body of a request as JSON; an empty one is an empty object."""
-    size, parts = 0, list[bytes]()
-    async for part in request.stream():
-        size += len(part)
-        if size > longest:
-            raise Refused(
-                413,
-                "bae-serve-large",
-                f"the body has more than {longest:,} bytes",
-                "send less; files are uploaded by themselves",
-            )
-        parts.append(part)
-    if not size:
+    sent = await read_bytes(request, longest, "send less, and files by POST /files")
+    if not sent:
         return {}
     try:
-        return from_json(b"".join(parts), allow_inf_nan=False)
+        return from_json(sent, allow_inf_nan=False)
     except ValueError as error:
         raise Refused(400, "bae-serve-json", f"the body is no JSON: {error}") from error
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
+from bae.approvals import Grant
 from bae.exceptions import BaeError, GateError, JournalError, describe
+from bae.files import visible
 from bae.graph import Graph
 from bae.journal.decoder import graph_at
 from bae.journal.gates import all_gates, encode_answer, open_gates
@@ -19,6 +21,7 @@ from bae.journal.store import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
+from bae.serve.files import files_named
 from bae.serve.problems import InputFault, Refused, refusal_of
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
@@ -41,19 +44,43 @@ class InboxQuery(Form):
 
 class AnswerBody(Form):
     """An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all
-    `arguments` of the call; a yes with the scope "run" holds for all calls of the tool."""
+    `arguments` of the call; a yes with the scope "run" holds for all calls of the tool, and
+    with "thread" also in other turns of the thread."""
 
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
     value: Any = None
     decision: Literal["approve", "edit", "refuse"] | None = None
     arguments: dict[str, Any] | None = None
     reason: Annotated[str, Field(max_length=10_000)] = ""
-    scope: Literal["call", "run"] = "call"
+    scope: Literal["call", "run", "thread"] = "call"
+
+
+class RevokeBody(Form):
+    """A tool, by its name or its place, as `Reply.calls(refund)`."""
+
+    tool: Annotated[str, Field(min_length=1, max_length=2_000)]
+
+
+class ApprovalView(BaseModel):
+    """A yes that holds for all calls of a tool: the run that asked, and the address of its gate."""
+
+    tool: str
+    place: str
+    address: str
+    revoked: bool
+    scope: Literal["run", "thread"]
+    run_id: str
+
+
+class ApprovalPage(BaseModel):
+    """Yeses, the oldest first in each run."""
+
+    approvals: list[ApprovalView]
 
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
-    stored = await call.api.read(call.user, call.path["run"])
+    stored = await call.api.read_texts(call.user, call.path["run"])
     return GatePage(gates=await _gates_of(call, stored))
 
 
@@ -77,7 +104,7 @@ async def show_inbox(call: ApiCall) -> GatePage:
             found.append(each)
             continue
         try:
-            stored = await api.read(call.user, each.run_id)
+            stored = await api.read_texts(call.user, each.run_id)
             gates = await _gates_of(call, stored)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
@@ -91,13 +118,16 @@ async def answer_gate(call: ApiCall) -> RunDetails:
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
     value = _value_of(body)
+    named = await files_named(call, value)
     try:
-        await graph.answer(
-            run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
-        )
+        with visible(named):
+            await graph.answer(
+                run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
+            )
     except GateError as error:
         if error.code == "bae-gate-answered":
-            await _check_same(call, graph, value, error)
+            with visible(named):
+                await _check_same(call, graph, value, error)
         elif error.code == "bae-gate-invalid":
             raise _misfit(body, error) from error
         else:
@@ -140,6 +170,25 @@ def _value_of(body: AnswerBody) -> Any:
     return made | ({"scope": body.scope} if body.scope != "call" else {})
 
 
+async def list_approvals(call: ApiCall) -> ApprovalPage:
+    """The yeses that hold for all calls of a tool in a run, and in its thread."""
+    run_id = call.path["run"]
+    await call.api.info(call.user, run_id)
+    return _page_of(await call.api.journal.approvals(run_id))
+
+
+async def revoke_approval(call: ApiCall) -> ApprovalPage:
+    """Take back the yeses for a tool: its next call asks again."""
+    run_id = call.path["run"]
+    await call.api.info(call.user, run_id)
+    await call.api.journal.revoke(run_id, call.body.tool)
+    return _page_of(await call.api.journal.approvals(run_id))
+
+
+def _page_of(grants: list[Grant]) -> ApprovalPage:
+    return ApprovalPage(approvals=[ApprovalView(**each._asdict()) for each in grants])
+
+
 def _misfit(body: AnswerBody, error: GateError) -> Refused:
     """The refusal of an answer that does not fit, with the parts of the body that are wrong."""
     refused = refusal_of(error)
@@ -164,9 +213,10 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
         if call.body.gate not in gate.names or old is None:
             continue
         with suppress(BaeError):
-            typed, new = await encode_answer(graph, stored, gate, value)
-            if read_gate_answer(typed, old) == read_gate_answer(typed, new):
-                return
+            typed, new, _ = await encode_answer(graph, stored, gate, value)
+            with visible(stored.files):
+                if read_gate_answer(typed, old) == read_gate_answer(typed, new):
+                    return
         refused = refusal_of(error)
         assert refused is not None
         refused.body.answered_by = stored.answered_by.get(gate.address)
@@ -253,6 +303,25 @@ ENDPOINTS: Final = (
         answer_gate,
         {200: RunDetails},
         body=AnswerBody,
+        refusals=_WRITE,
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run}/approvals",
+        "read",
+        "List the yeses that hold for all calls of a tool.",
+        list_approvals,
+        {200: ApprovalPage},
+        refusals=(404, 409),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{run}/approvals/revoke",
+        "answer",
+        "Take back the yeses for a tool.",
+        revoke_approval,
+        {200: ApprovalPage},
+        body=RevokeBody,
         refusals=_WRITE,
     ),
     Endpoint(

@@ -89,6 +89,9 @@ def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
     if each.body is not None:
         ref = {"$ref": _REF.replace("{model}", each.body.__name__)}
         made["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref}}}
+    if each.takes_bytes:
+        sent = {"type": "string", "contentMediaType": "application/octet-stream"}
+        made["requestBody"] = {"content": {"application/octet-stream": {"schema": sent}}}
     if each.verb is None:
         made["security"] = []
     else:

@@ -94,6 +94,7 @@ _TITLES: Final = {
     503: "Not available",
 }
 _STATUS: Final = {
+    "bae-approval-unknown": 404,
     "bae-run-unknown": 404,
     "bae-gate-unknown": 404,
     "bae-why-unknown": 404,

@@ -10,6 +10,7 @@ from pydantic_core import from_json
 from starlette.responses import Response
 
 from bae.exceptions import BaeError, JournalError
+from bae.files import visible
 from bae.graph import Graph
 from bae.journal.report import report_run
 from bae.journal.resume import result_of
@@ -20,6 +21,7 @@ from bae.prompts.values import seen_of
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
 from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.files import files_named
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.threads import thread_of
@@ -104,7 +106,8 @@ class NoBody(Form):
 async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
     """Start a run; 200 if it is there already, with an equal start."""
     found, body, api = starts_of(call), call.body, call.api
-    start = found.node(body.start)
+    with visible(await files_named(call, body.start)):
+        start = found.node(body.start)
     run_id = body.run_id or urandom(12).hex()
     check_names(run_id, found.graph.name)
     more: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
@@ -165,7 +168,7 @@ async def show_run(call: ApiCall) -> RunDetails:
 async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     """All about a run but its steps."""
     api = call.api
-    stored = await api.read(call.user, run_id)
+    stored = await api.read_texts(call.user, run_id)
     usage = (await api.fold(report_run, stored)).usage
     view = RunDetails(**row_of(stored.info).model_dump(), usage=usage_of(usage))
     view.in_progress = run_id in api.owner.run_ids
@@ -174,6 +177,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     if graph is not None and stored.info.status == "ended":
         view.end = stored.info.summary.node if stored.info.summary else None
         try:
+            stored = await api.read(call.user, run_id)
             last = (await result_of(graph, stored, None, api.journal)).trace[-1]
             view.end = type(last).__name__
             view.result = await api.fold(seen_of, last, graph.hidden)
@@ -212,14 +216,15 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
     if body.thread is not None:
         await thread_of(call, body.thread)
     try:
-        new_id = await graph.fork(
-            run_id,
-            at=body.at,
-            journal=api.journal,
-            new_id=body.run_id,
-            thread=body.thread,
-            changed=body.changed,
-        )
+        with visible(await files_named(call, body.changed)):
+            new_id = await graph.fork(
+                run_id,
+                at=body.at,
+                journal=api.journal,
+                new_id=body.run_id,
+                thread=body.thread,
+                changed=body.changed,
+            )
     except JournalError as error:
         raise refusal_of(error, "body", "changed") or error from error
     if body.go_on:
@@ -244,7 +249,7 @@ async def delete_run(call: ApiCall) -> Response:
 
 async def _existing(call: ApiCall, run_id: str) -> StoredRun | None:
     try:
-        stored = await call.api.journal.read(run_id)
+        stored = await call.api.journal.read_texts(run_id)
     except JournalError as error:
         if error.code != "bae-run-unknown":
             raise

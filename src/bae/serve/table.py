@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bae.serve import ag_ui, comparisons, gates, graphs, records, runs, steps, threads
+from bae.serve import ag_ui, comparisons, files, gates, graphs, records, runs, steps, threads
 from bae.serve.endpoints import Endpoint
 
 TABLE: Final[tuple[Endpoint, ...]] = (
@@ -15,5 +15,6 @@ TABLE: Final[tuple[Endpoint, ...]] = (
     *gates.ENDPOINTS,
     *threads.ENDPOINTS,
     *comparisons.ENDPOINTS,
+    *files.ENDPOINTS,
     *ag_ui.ENDPOINTS,
 )
