@@ -239,6 +239,8 @@ class Journal(ABC):
     """Whether secrets (`SecretStr`, `Field(repr=False)`) are stored in clear."""
     prompts: bool = True
     """Whether the text of prompts and raw answers is stored, or only a hash of each prompt."""
+    thinking: bool = False
+    """Whether what models think before an answer is stored with the answer."""
     _bells: tuple[Callable[[str], None], ...] = ()
 
     # What a store must have.
