@@ -461,7 +461,7 @@ async def test_the_arguments_of_a_turn_are_checked_before_anything_runs():
         ):
             with pytest.raises(ValueError):
                 await graph.arun(Say(text="hi"), scripted(), **wrong)
-        for name in ("", " ", "a\nb", 5):
+        for name in ("", " ", "a\nb", 5, "a" * 501):
             with pytest.raises(BaeError) as refused:
                 await graph.arun(Say(text="hi"), scripted(), thread=name, journal=journal)  # pyright: ignore[reportArgumentType]
             assert refused.value.code == "bae-thread-name"

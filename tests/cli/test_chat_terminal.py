@@ -251,6 +251,23 @@ def test_a_call_that_needs_a_yes_is_asked_about_and_one_that_is_left_is_asked_ag
         chat.says("and now?", "1 turns before this. The second half")
 
 
+def test_a_yes_for_the_thread_is_asked_for_once_and_taken_back(tmp_path: Path):
+    with Chat(tmp_path, "-t", "ana", columns=140) as chat:
+        chat.says("/revoke", "no tool has a yes")
+        chat.says("please cancel it", "answer (yes | no: why | run | thread | {")
+        chat.types("thread\r")
+        chat.shows("0 turns before this. The second half")
+        chat.says("and please cancel this", "1 turns before this. The second half")
+        assert chat.screen.count("✓ cancel(order='A-17')") == 2
+        assert chat.screen.count("Allow cancel(order='A-17')?") == 1
+        chat.says("/revoke", "Reply.calls(cancel)", "for the thread", "/revoke TOOL takes one back")
+        chat.says("/revoke refund", "bae-approval-unknown")
+        chat.says("/revoke cancel", "for the thread  revoked")
+        chat.waits_for_prompt()
+        chat.types("please cancel it too\r")
+        chat.waits(lambda: chat.screen.count("Allow cancel(") == 2, "asked nothing")
+
+
 def test_a_turn_that_was_killed_is_offered_and_continues_or_is_dropped(tmp_path: Path):
     (tmp_path / "half").touch()
     with Chat(tmp_path, "-t", "ana") as chat:
