@@ -178,6 +178,15 @@ async def test_every_endpoint_is_for_users_who_may_and_who_see_the_team(tmp_path
             assert allowed.status_code in row.answers, allowed.text
 
 
+async def test_no_refusal_names_a_file_of_the_server(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        await shop.store.write(lambda db: db.exec_driver_sql("drop table attempts"))
+        refused = await shop.ask("GET", "/teams/shop/tasks/sub/attempts")
+        assert (refused.status_code, refused.json()["type"]) == (503, "bae-team-store")
+        assert refused.headers["retry-after"]
+        assert str(tmp_path) not in refused.text
+
+
 HOSTILE = ("%00", "%ff", "-1", "9" * 30, "..%2f..", "%27%20or%201=1", "%F0%9F%90%91")
 
 
