@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from bae.lm import Answer, Backend, Prompt
+from bae.lm import Answer, Backend, Budget, Prompt
 from bae.prompts.messages import CallPart
 from bae.team import BackendWorkerAgent
 from bae.team.acceptance import find_acceptance_problems
+from bae.team.budgets import Budgets, begin_run
 from bae.team.edit_format import EditError, parse_answer
 from bae.team.edits import FileChange
 from bae.team.files import delete_folder
@@ -191,3 +192,26 @@ def test_code_that_is_nested_too_deeply_is_refused_or_shown_to_a_person(deep: st
     if "-" not in deep:  # Python itself cannot read the others
         assert not find_edits(code, ["a.py"], "add-tests").problems
         assert find_concerns(code) == (("a.py", "is nested too deeply to be read"),)
+
+
+async def test_a_conversation_whose_budget_was_spent_continues_when_it_is_raised(
+    tmp_path: Path,
+) -> None:
+    rounds: list[Any] = [
+        [("find", {"pattern": "add"})],
+        [("edit", {"text": edits({"calc.sh": SUB})}), ("look", {"path": "calc.sh"})],
+        [("check", {})],
+        "sub is there",
+    ]
+    lm = Calling(rounds)
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        budgets = Budgets(bench.store, await begin_run(bench.store, 1), per_task=Budget(calls=2))
+        bench.limit_lm = budgets.limit
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
+        failed = await worker.execute_task(task)
+        assert failed.status == "failed"
+        assert "a budget of 2 calls" in (failed.error or "")
+        assert lm.asked == 2
+        budgets.per_task = Budget(calls=4)
+        assert (await worker.execute_task(task)).status == "completed"
+    assert lm.asked == 4
